@@ -14,10 +14,11 @@ use swtpm_tests::{Cluster, Folder, GUEST_VIEW_OF_HOST, Gateway, POOL, Process, R
 
 use crate::approval::{self, bootstrap_kubeconfig, sign_approved};
 
-/// Emulated on two busy cores it takes two minutes.
+/// Maximum duration of a boot: emulated on two busy cores it takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 
-/// Root on a node that has booted, with all that it has: the program and the pointer that the initramfs has kept, the TPM and the firmware's log.
+/// Script that acts as root on a node that has booted. It uses all that is there: the program and the pointer that the initramfs has kept,
+/// the TPM and the firmware's log.
 const ROOT: &str = "#!/bin/sh
 exec >/dev/ttyS0 2>&1
 for card in /sys/class/net/e*; do ip link set \"${card##*/}\" up; ip address add 10.0.2.15/24 dev \"${card##*/}\" 2>/dev/null; done
@@ -33,7 +34,8 @@ Type=oneshot
 ExecStart=/usr/local/sbin/root
 ";
 
-/// Attests as it boots, as often as that is; and whatever runs later does not, until it is reset, also on boots that are no first ones.
+/// The machine attests while it boots, however often it does. Later software cannot attest until a reset, also on boots after the first
+/// one.
 #[test]
 fn attack_47_debian_12_boots_with_its_full_config_and_root_attests_again() {
     check(Release::Bookworm, None);
@@ -48,7 +50,7 @@ fn debian_13_boots_with_its_full_config_and_its_kubelets_certificate() {
     check(Release::Trixie, Some(&membership));
 }
 
-/// The cluster that a node becomes a member of.
+/// Cluster that a node becomes a member of.
 struct Membership {
     api: Kubernetes,
     cluster: Cluster,
@@ -57,7 +59,7 @@ struct Membership {
 impl Membership {
     const NODE: &str = "worker-1";
 
-    /// Has nodes attest the keys of their kubelets, and the full config bring the bootstrap kubeconfig.
+    /// Makes nodes attest the keys of their kubelets, and the full config contain the bootstrap kubeconfig.
     fn prepare(&self, gateway: &Gateway) {
         gateway.add_settings(approval::SETTINGS).unwrap();
         gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
@@ -70,7 +72,7 @@ impl Membership {
         fs::write(&path, config.to_string()).unwrap();
     }
 
-    /// Signs what is approved, and gives the file that the unit has left it in.
+    /// Signs approved CSRs. Returns the kubelet's file with the certificate.
     fn join(&self, console: &Process) -> String {
         sign_approved(&self.cluster, &self.api, BOOT_LIMIT);
         let said = console

@@ -14,7 +14,7 @@ use swtpm_tests::scenario::Site;
 use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
 
 const NODE: &str = "worker-1";
-/// Emulated on two busy cores it takes two minutes.
+/// Maximum duration of a boot: emulated on two busy cores it takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 /// A pool whose full config Ignition cannot do twice.
 const WRONG_POOL: &str = "wrong";
@@ -53,7 +53,7 @@ Type=oneshot
 ExecStart=/usr/local/sbin/join
 ";
 
-/// Approves each request that comes, on a port of its own; tells how many there were.
+/// Approves each request on a port of its own. Returns the port and the counter of requests.
 fn approve(cluster: Cluster) -> (u16, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, approved) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(0)));
@@ -73,7 +73,7 @@ fn approve(cluster: Cluster) -> (u16, Arc<Mutex<usize>>) {
     (port, approved)
 }
 
-/// The body of a request.
+/// Returns the body of a request.
 fn body(stream: &TcpStream) -> String {
     let mut reader = BufReader::new(stream);
     let (mut length, mut line) = (0, String::new());
@@ -92,13 +92,13 @@ fn file(name: &str, overwrite: bool, content: &str) -> Value {
     json!({"path": format!("/etc/attestation-gateway/{name}"), "mode": 0o600, "overwrite": overwrite, "contents": {"source": format!("data:,{content}")}})
 }
 
-/// Puts a config in the place of a pool's.
+/// Replaces a config of a pool.
 fn replace(pool: &Path, set: &str, config: &Value) {
     let sample = fs::read_dir(pool.join(set)).unwrap().next().unwrap().unwrap();
     fs::write(sample.path(), config.to_string()).unwrap();
 }
 
-/// A running gateway with two pools that give their full config to kubelets of this cluster.
+/// Starts a gateway with two pools that give their full config to kubelets of this cluster.
 fn site(folder: &Path, cluster: &Cluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();

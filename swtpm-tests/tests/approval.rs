@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use swtpm_tests::{Cluster, Gateway, Process, Programs};
 
 pub const CSRS: &str = "certificatesigningrequests";
-/// The gateway's settings: nodes attest the keys of their kubelets.
+/// Settings of the gateway: nodes attest the keys of their kubelets.
 pub const SETTINGS: &str = "[approval]\npools = [\"worker\"]\n";
 
-/// Starts a controller of this gateway's store. Without Machine objects: a node's name is what its TPM has asked for, and its key what that has signed.
+/// Starts a controller on this gateway's store. Without Machine objects, a node has the name that its TPM has requested, and the key that
+/// its TPM has signed.
 pub fn controller(gateway: &Gateway, api: &Kubernetes, log: &Path) -> Process {
     let folder = gateway.folder();
     std::fs::write(folder.join("kubeconfig"), api.kubeconfig(api.admin())).unwrap();
@@ -34,13 +35,13 @@ pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
     api.kubeconfig(&api.token(namespace, name))
 }
 
-/// Waits for a CSR of which this holds.
+/// Waits for a CSR that meets this condition.
 pub fn wait(api: &Kubernetes, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
     let found = api.wait_for(limit, || api.all(CSRS).into_iter().find(&holds));
     found.unwrap_or_else(|| panic!("{:?} {:?}", api.all(CSRS), api.all("events")))
 }
 
-/// Waits for a CSR that is approved, signs it as kube-controller-manager does, and gives its name.
+/// Waits for an approved CSR, and signs it like kube-controller-manager. Returns its name.
 pub fn sign_approved(cluster: &Cluster, api: &Kubernetes, limit: Duration) -> String {
     let mut csr = wait(api, limit, |csr| csr["status"]["conditions"][0]["type"] == "Approved");
     let request = BASE64.decode(csr["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();

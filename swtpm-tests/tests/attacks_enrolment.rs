@@ -1,4 +1,4 @@
-//! Names and pools: what a TPM that is endorsed may not have all the same. Live TPMs against a running gateway.
+//! Names and pools that an endorsed TPM may not have. Live TPMs against a running gateway.
 
 use crate::bench::{Bench, endorsement_key, extend, named, request, sha256};
 use attest::protocol::{ChallengeRequest, HexDigest};

@@ -14,7 +14,7 @@ use attest_node::tpm::{AkKind, Tpm};
 use serde_json::{Value, json};
 use swtpm_tests::{Gateway, POOL, Process, Programs, Relay, Reply};
 
-/// attest-node ends long before, unless something is wrong.
+/// Maximum duration of attest-node, which ends long before, unless something is wrong.
 const NODE_LIMIT: Duration = Duration::from_secs(90);
 /// Number of concurrent clients in a race.
 const RACERS: usize = 50;
@@ -64,7 +64,7 @@ fn attack_10_relay_through_a_server_of_the_same_ca() {
     assert!(json("user.ign").to_string().contains("Bearer ticket."));
 }
 
-/// Attests once; the ticket.
+/// Attests once. Returns the ticket.
 fn ticket(bench: &Bench) -> String {
     let mut tpm = bench.tpm();
     let ek = endorsement_key(&mut tpm);
@@ -86,7 +86,7 @@ fn race(racers: usize, send: impl Fn() -> Reply + Sync) -> Vec<Reply> {
     })
 }
 
-/// Exactly `winners` of the racers are served; the others get this code.
+/// Verifies that exactly `winners` of the racers are served, and that the others get this code.
 fn exactly(winners: usize, code: &str, replies: &[Reply]) {
     let won = replies.iter().filter(|reply| reply.status == 200).count();
     let lost = replies
@@ -140,7 +140,7 @@ fn attack_18_a_single_use_token_is_raced_for() {
     assert_eq!((reply.status, reply.code().as_str()), (403, "token-spent"));
 }
 
-/// A second pool, like the first.
+/// Adds a second pool, like the first.
 fn add_pool(gateway: &Gateway, name: &str) {
     copy(
         &gateway.folder().join("pools").join(POOL),
@@ -314,7 +314,7 @@ fn attack_23_malformed_requests() {
     assert!(bench.gateway.terminate().unwrap().success());
 }
 
-/// Bodies that would be accepted.
+/// Returns request bodies that would be accepted.
 fn well_formed(bench: &Bench, tpm: &mut Tpm, ek: &attest_node::tpm::EndorsementKey) -> (String, String) {
     let mut attester = tpm.attester(ek, AkKind::EccP256).unwrap();
     let request = request(ek, attester.ak_public());
@@ -323,7 +323,7 @@ fn well_formed(bench: &Bench, tpm: &mut Tpm, ek: &attest_node::tpm::EndorsementK
     (serde_json::to_string(&request).unwrap(), serde_json::to_string(&evidence).unwrap())
 }
 
-/// The body with another content in its first binary value.
+/// Replaces the content of a body's first binary value.
 fn with_blob(body: &str, content: &str) -> String {
     let field = if body.contains("ek_public") {
         "\"ek_public\":\""

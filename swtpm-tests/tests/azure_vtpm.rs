@@ -31,13 +31,13 @@ use crate::estate::Estate;
 const VM_ID: &str = "b1310a36-d400-46f6-82cb-6217df846586";
 const SERVER_KEY: SpkiSha256 = SpkiSha256([7; 32]);
 const NONCE: [u8; 32] = [9; 32];
-/// Bytes written by one command: a TPM's NV buffer has 512 at the least.
+/// Maximum of bytes in one write command: a TPM's NV buffer has 512 at the least.
 const CHUNK_BYTES: usize = 512;
-/// The most that an index of this TPM emulator has. Azure's have 4096.
+/// Size of the NV index: the maximum of this TPM emulator. Azure's have 4096 bytes.
 const NV_BYTES: usize = 2048;
 /// Password of the NV index. Azure's is random.
 const PASSWORD: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// attest-node ends long before, unless something is wrong.
+/// Maximum duration of attest-node, which ends long before, unless something is wrong.
 const NODE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Sets up the TPM like Azure: its key, an NV index for the key's certificate, and the vmId in PCR 6. Returns the content to write to the
@@ -173,7 +173,7 @@ fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
     assert!(Tpm::open(&server.tcti()).unwrap().azure_ak().unwrap().is_some());
 }
 
-/// A gateway for this machine, by both of its kinds of evidence.
+/// Creates a gateway for this machine, by both of its kinds of evidence.
 fn gateway(folder: &Folder, estate: &Estate, cas: &VtpmCas) -> Gateway {
     let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
     estate.accept(&["azure", "azure-vtpm"], &gateway);
@@ -190,7 +190,7 @@ fn gateway(folder: &Folder, estate: &Estate, cas: &VtpmCas) -> Gateway {
     gateway
 }
 
-/// Runs the program as in a machine of Azure's with this TPM: its exit code, and what stands on its console.
+/// Runs the program like in an Azure machine with this TPM. Returns its exit code, and its console output.
 fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32>, String) {
     let file = |name: &str| folder.path().join(name).display().to_string();
     fs::create_dir_all(file("dmi")).unwrap();
@@ -214,7 +214,7 @@ fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32
 /// The node's first TPM command about the NV index with the certificate.
 const NV_READ_PUBLIC: &str = " 80 01 00 00 00 0E 00 00 01 69 01 C1 01 D0";
 const VM_ID_PATH: &str = "/metadata/instance/compute/vmId";
-/// Its pauses between these and what comes then are 6.4 s at least.
+/// Number of failed attempts: the pauses between them, and before the next one, are 6.4 s at least.
 const GONE_TIMES: usize = 6;
 
 /// Azure provides the certificate of the vTPM's key and what the metadata service says while the machine boots.

@@ -1,5 +1,5 @@
-//! A VM whose pointer names the virtual IP of a control-plane host, port 22623, where a Machine Config Server answers strangers and a gateway has taken
-//! its place, as docs/control-plane-hosts.md has it.
+//! A VM whose pointer names the virtual IP of a control-plane host, port 22623. A Machine Config Server answers unauthenticated clients
+//! there until a gateway takes its place, like in docs/control-plane-hosts.md.
 
 use crate::network::{Host, Network};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use swtpm_tests::{Folder, Gateway, IGNITION_SPEC, Outcome, POOL};
 const VERSIONS: [&str; 6] = ["2.2.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"];
 const VIRTUAL_IP: &str = "10.0.0.20";
 
-/// The sample pool's full config, in each version as no gateway would write it.
+/// Returns the sample pool's full config in each version, in a format that no gateway would write.
 fn configs(gateway: &Gateway) -> BTreeMap<&'static str, Vec<u8>> {
     let config = |version: &'static str| {
         let rendered = gateway
@@ -27,7 +27,7 @@ fn configs(gateway: &Gateway) -> BTreeMap<&'static str, Vec<u8>> {
     VERSIONS.into_iter().map(config).collect()
 }
 
-/// The pool's config comes from the server on the same host, and what strangers may have is one file of it.
+/// Makes the pool take its config from the server on the same host, with one file of it in the pre-approved config.
 fn prepare(gateway: &mut Gateway) {
     let upstream = "[upstream]\nurl = \"https://localhost:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n";
     gateway.add_to_pool(upstream).unwrap();
@@ -52,7 +52,7 @@ fn prepare(gateway: &mut Gateway) {
     gateway.set("listen", "\"[::]:22625\"").unwrap();
 }
 
-/// Boots a VM that is on the network beside the host; gives what became of it.
+/// Boots a VM on the network outside of the host. Returns its report.
 fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> Outcome {
     let folder = site.vm_folder(scenario.name()).unwrap();
     let tpm = site.tpm(scenario, &folder).unwrap();

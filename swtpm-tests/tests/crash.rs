@@ -1,5 +1,5 @@
-//! The gateway killed at any moment of an attestation: what it acknowledged holds after its restart. And the attestation log: torn,
-//! replayed, altered.
+//! Kills of the gateway at any moment of an attestation: everything that it acknowledged holds after its restart. Also torn, replayed and
+//! altered attestation logs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -23,9 +23,9 @@ const TICKET_USES: usize = 4;
 const RANDOM_KILLS: u32 = 32;
 /// Number of kills at each chosen moment.
 const KILLS_AT_EACH_MOMENT: u32 = 3;
-/// The same moments in each run.
+/// Seed, for the same moments in each run.
 const SEED: u64 = 0x5eed;
-/// An event that the kill waits for comes in milliseconds.
+/// Maximum wait for an event that triggers the kill, which comes in milliseconds.
 const EVENT_LIMIT: Duration = Duration::from_secs(20);
 
 /// Moment of the gateway's kill.
@@ -43,11 +43,11 @@ enum Moment {
     Trusted,
     /// The node has its config.
     Served,
-    /// So long after the evidence was sent.
+    /// Duration after the evidence was sent.
     After(Duration),
 }
 
-/// What the node sees.
+/// Observation of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Sending,
@@ -56,12 +56,12 @@ enum Seen {
     Done,
 }
 
-/// An attestation, and what of it was acknowledged.
+/// Attestation, and its acknowledged results.
 struct Attempt {
     moment: Moment,
     asked: Asked,
     evidence: EvidenceRequest,
-    /// The evidence's answer, if it came.
+    /// Answer to the evidence, if it came.
     earned: Option<EvidenceResponse>,
     /// Number of fetches that were answered with the config.
     served: usize,
@@ -72,7 +72,7 @@ impl Attempt {
         data_encoding::BASE64.encode(self.asked.response.nonce.as_ref())
     }
 
-    /// Sends the evidence, then fetches until the ticket is spent; ends when the gateway is gone.
+    /// Sends the evidence, then fetches until the ticket is spent. Ends when the gateway is gone.
     fn run(&mut self, client: &Client, seen: &mpsc::Sender<Seen>) {
         seen.send(Seen::Sending).unwrap();
         if let Ok(reply) = client.evidence(&self.evidence) {
@@ -87,7 +87,7 @@ impl Attempt {
         seen.send(Seen::Done).unwrap();
     }
 
-    /// The decisions about this evidence, and the fetches that its ticket was good for.
+    /// Returns the decisions about this evidence, and the successful fetches with its ticket.
     fn records<'r>(&self, records: &'r [Record]) -> (Vec<&'r Record>, Vec<&'r Record>) {
         let nonce = self.nonce();
         let trusted: Vec<&Record> = records
@@ -102,7 +102,7 @@ impl Attempt {
         (trusted, served)
     }
 
-    /// After a restart: what was acknowledged is in the log, what was spent is spent.
+    /// Verifies after a restart that acknowledged results are in the log, and that used credentials are spent.
     fn holds(&self, gateway: &Gateway, client: &Client) {
         let records = gateway.records().unwrap();
         let (trusted, served) = self.records(&records);
@@ -123,7 +123,7 @@ impl Attempt {
         }
     }
 
-    /// Uses up what is left: never more than was granted, before and after the kill together.
+    /// Uses up the remaining uses: before and after the kill together, never more than were granted.
     fn exhaust(&mut self, gateway: &Gateway, client: &Client) {
         let again = client.evidence(&self.evidence).unwrap();
         if self.earned.is_none() && again.status == 200 {
@@ -184,7 +184,7 @@ fn size(file: &Path) -> u64 {
     fs::metadata(file).map_or(0, |metadata| metadata.len())
 }
 
-/// Attests; the gateway is killed at the moment, and started again.
+/// Attests, kills the gateway at the moment, and starts it again.
 fn attest_and_kill(bench: &mut Bench, attester: &mut Attester<'_>, ek: &attest_node::tpm::EndorsementKey, moment: Moment) -> Attempt {
     let asked = bench.asked(&request(ek, attester.ak_public()));
     let evidence = asked.answered(honest(attester, &asked));
@@ -211,7 +211,7 @@ fn attest_and_kill(bench: &mut Bench, attester: &mut Attester<'_>, ek: &attest_n
     attempt
 }
 
-/// Knuth's multiplicative generator: the moments need be no more random than that.
+/// Knuth's multiplicative generator, which is random enough for the moments.
 struct Random(u64);
 
 impl Random {
@@ -316,7 +316,7 @@ fn a_torn_last_line_is_cut_off_and_the_rest_stays() {
     bench.gives_only_pre_approved();
 }
 
-/// Evidence, trusted and refused for many reasons, from an EK of this kind.
+/// Makes decisions about evidence, trusted and refused for many reasons, from an EK of this kind.
 fn decisions(bench: &Bench, server: &TpmServer) {
     let mut tpm = Tpm::open(&server.tcti()).unwrap();
     let log = LogBuilder::typical(&[log_builder::SHA256]);

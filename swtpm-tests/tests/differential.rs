@@ -1,4 +1,4 @@
-//! attest held against the TPM software stack and a live TPM: credentials that the TPM activates, structures that both read alike.
+//! Comparison of attest with the TPM software stack and a live TPM: credentials that the TPM activates, structures that both read alike.
 
 mod credentials;
 mod structures;
@@ -36,7 +36,7 @@ use tss_esapi::tss2_esys::TPMA_OBJECT;
 
 const SECRET: [u8; 32] = *b"what only the endorsed TPM knows";
 
-/// A TPM of a manufacturer's, switched on.
+/// Starts a TPM of a manufacturer.
 fn tpm() -> (Folder, TpmServer, Tpm) {
     let folder = Folder::new().unwrap();
     let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
@@ -51,7 +51,7 @@ fn flush(tpm: &mut Tpm, key: KeyHandle) {
         .unwrap();
 }
 
-/// A key made from any template; handle, TPMT_PUBLIC, and the Name that the TPM gives it.
+/// Creates a key from any template. Returns its handle, its `TPMT_PUBLIC`, and the name that the TPM gives it.
 fn create(tpm: &mut Tpm, template: TssPublic) -> (KeyHandle, Vec<u8>, Vec<u8>) {
     let created = with_password(tpm, |context| {
         context.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
@@ -70,7 +70,7 @@ fn sized(content: &[u8]) -> Vec<u8> {
     [&size.to_be_bytes(), content].concat()
 }
 
-/// Parsed and written again they are the same; shorter or longer they are refused.
+/// Verifies that parsed and rewritten bytes are the same, and that shorter or longer ones are refused.
 fn same_bytes(bytes: &[u8], rewritten: impl Fn(&[u8]) -> Result<Vec<u8>, WireError>) {
     assert_eq!(rewritten(bytes).unwrap(), bytes);
     for end in 0..bytes.len() {
@@ -87,7 +87,7 @@ fn rewrite_signature(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
     Signature::parse(bytes).map(|signature| signature.to_bytes())
 }
 
-/// EKs of the profile's templates that this TPM can make.
+/// Returns the EK templates of the profile that this TPM can make.
 fn ek_templates() -> Vec<TssPublic> {
     use AsymmetricAlgorithmSelection::{Ecc, Rsa};
     [
@@ -101,7 +101,7 @@ fn ek_templates() -> Vec<TssPublic> {
     .collect()
 }
 
-/// Attestation keys of every scheme that attest takes.
+/// Returns templates of attestation keys of every scheme that attest accepts.
 fn ak_templates() -> Vec<(&'static str, TssPublic)> {
     let public = |hash| {
         let attributes = ObjectAttributesBuilder::new()

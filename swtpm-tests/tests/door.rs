@@ -1,4 +1,4 @@
-//! `attest-node close` on a real TPM, and what a gateway makes of it whose pool takes machines only while they boot.
+//! `attest-node close` on a real TPM, and a gateway's answer to it whose pool accepts machines only while they boot.
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Command, Output};
@@ -27,7 +27,7 @@ fn close(tcti: &str, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Closes and expects this exit code, and one line with this in it.
+/// Runs `close`, and expects this exit code and one line with this text.
 #[track_caller]
 fn check(tcti: &str, arguments: &[&str], code: i32, said: &str) {
     let output = close(tcti, arguments);
@@ -45,7 +45,7 @@ fn door(tpm: &TpmServer) -> Vec<u8> {
     values.into_values().next().unwrap()
 }
 
-/// After these words, from nothing.
+/// Returns the value of a PCR after these words, starting from zero.
 fn after(words: &[&[u8]]) -> Vec<u8> {
     words
         .iter()
@@ -104,7 +104,7 @@ fn a_boot_is_ended_once_until_the_tpm_is_reset() {
     assert_eq!(door(&tpm), after(&[b"a system extension", CLOSING_WORD, CLOSING_WORD]));
 }
 
-/// Listens where a TPM has its commands and its control, one port above.
+/// Listens at the ports of a TPM's commands and, one above, of its control channel.
 fn silent() -> ([TcpListener; 2], u16) {
     loop {
         let commands = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -115,7 +115,7 @@ fn silent() -> ([TcpListener; 2], u16) {
     }
 }
 
-/// The unit of `docs/images.md` for where another initramfs boots, started as systemd starts it.
+/// The unit in `docs/images.md` for other initramfs, started as systemd starts it.
 #[test]
 fn tpm2_tools_end_a_boot_as_the_documents_say() {
     let page = include_str!("../../docs/images.md");
@@ -159,7 +159,7 @@ fn a_boot_goes_on_whatever_the_tpm_does() {
     bounded(port, "PCR 13 IS NOT EXTENDED: no TPM answers at ");
 }
 
-/// Root on a node that has its config, with all that there is: the program, the TPM, the pointer, and any event log.
+/// Root on a node that has its config uses all that is there: the program, the TPM, the pointer, and any event log.
 #[test]
 fn attack_47_root_attests_after_the_boot() {
     let folder = Folder::new().unwrap();

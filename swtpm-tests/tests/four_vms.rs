@@ -1,4 +1,4 @@
-//! The four VMs: same image, same pool, and each gets exactly the config that it has proven to deserve.
+//! The four VMs: same image, same pool, and each gets exactly the config for its evidence.
 use swtpm_tests::Folder;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 

@@ -1,4 +1,4 @@
-//! The harness itself, without the gateway: a VM's report is complete and true, so that the other tests prove something.
+//! The harness itself, without the gateway: a VM's report is complete and true.
 use std::time::Duration;
 
 use serde_json::json;
@@ -6,7 +6,7 @@ use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Images, Outcome, RESULT
 
 const VM_LIMIT: Duration = Duration::from_secs(120);
 
-/// Ignition takes this from fw_cfg and needs no network.
+/// Returns a config that Ignition takes from fw_cfg, without network.
 fn config() -> serde_json::Value {
     json!({
         "ignition": {"version": "3.3.0"},

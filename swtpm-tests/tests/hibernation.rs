@@ -7,12 +7,12 @@ use std::time::Duration;
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::{Folder, Release, Swtpm, core_os, run};
 
-/// Emulated on two busy cores it takes two minutes, and as long to write and read the image.
+/// Maximum duration of a boot: emulated on two busy cores it takes two minutes, and as long to write and read the image.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
-/// More than the memory of the machine.
+/// Size of the swap space: more than the machine's memory.
 const SWAP_BYTES: u64 = 1536 * 1024 * 1024;
 
-/// Root on the booted machine: hibernates it, and attests once its memory is back.
+/// Script of root on the booted machine: hibernates it, and attests once its memory is back.
 const ROOT: &str = "#!/bin/sh
 exec >/dev/ttyS0 2>&1
 swapon /dev/vdb || echo '@@ no swap'
@@ -26,7 +26,7 @@ echo \"@@ is back $(cat /proc/sys/kernel/random/boot_id)\"
 echo '@@ end'
 systemctl poweroff --force --force
 ";
-/// Before what reports that the system is up, and switches it off.
+/// Unit that runs before the one that reports that the system is up and switches it off.
 const ROOT_UNIT: &str = "[Unit]
 Before=whole-boot-report.service multi-user.target
 
@@ -35,9 +35,9 @@ Type=oneshot
 TimeoutStartSec=infinity
 ExecStart=/usr/local/sbin/root
 ";
-/// A TPM that takes its time: without an order, what resumes is begun as soon as its device is there, and then stops all else.
+/// Drop-in that delays the TPM: without an order, the resume unit starts as soon as its device is there, and then stops everything else.
 const SLOW: &str = "[Service]\nTimeoutStartSec=300\nExecStartPre=/bin/sh -c 'until [ -b /dev/vdb ]; do sleep 1; done; sleep 30'\n";
-/// A boot that cannot be ended.
+/// Drop-in with which a boot cannot be ended.
 const FAILS: &str = "[Service]\nExecStartPre=/bin/false\n";
 
 fn swap(folder: &Path) -> PathBuf {

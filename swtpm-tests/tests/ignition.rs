@@ -23,14 +23,14 @@ use swtpm_tests::{Folder, Images};
 use changes::change;
 use configs::config;
 
-/// A process for each.
+/// Number of cases, each of which runs a process.
 const CASES: u32 = 256;
 /// Maximum number of steps to shrink a failing case.
 const SHRINK_STEPS: u32 = 200;
 
-/// Around what is the longest line, and what the parser reads ahead.
+/// Lengths near the maximum line length, and near the parser's read-ahead.
 const LINE_LENGTHS: &[usize] = &[1000, 2040, 2045, 2046, 2047, 2048, 2049, 3000, 4090, 4096, 5000];
-/// From here on a line of a unit file is too long.
+/// Line length from which a unit file is refused.
 const LINE_LIMIT_BYTES: usize = 2048;
 /// Pieces from which unit files are composed.
 #[rustfmt::skip]
@@ -183,7 +183,7 @@ fn merged_by(ignition: &Path, folder: &Path, mut parent: Value, child: &Value) -
     Some(merged)
 }
 
-/// Inputs on which Ignition 2.14, Ignition of today and the gateway differ on purpose.
+/// Returns whether Ignition 2.14, today's Ignition and the gateway differ on this input on purpose.
 fn is_left_out(config: &Value) -> bool {
     let list = |pointer: &str| config.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
     let empty = |value: Option<&Value>| value.is_none_or(|value| value == "");

@@ -15,19 +15,19 @@ use swtpm_tests::stand_in::StandIn;
 use swtpm_tests::{Folder, GUEST_VIEW_OF_HOST, Images, Release, Swtpm, Vm};
 
 const UNIT: &str = "attest-node.service";
-/// The one that keeps the program for the booted system.
+/// Unit that keeps the program for the booted system.
 const KEEP: &str = "attest-node-keep.service";
-/// The one that removes what gateways know the node by.
+/// Unit that removes the credentials by which gateways know the node.
 const FORGET: &str = "attest-node-forget.service";
-/// Those that end the boot: one waits for Ignition, one for nothing.
+/// Units that end the boot: one waits for Ignition, one for nothing.
 const CLOSE: &str = "attest-node-close.service";
 const CLOSE_NOW: &str = "attest-node-close-now.service";
-/// The drop-in of what resumes from hibernation.
+/// Drop-in of the units that resume from hibernation.
 const RESUME: &str = "attest-node-resume.conf";
 const UNITS: [&str; 5] = [UNIT, KEEP, FORGET, CLOSE, CLOSE_NOW];
 /// Platform without a config of its own: Ignition finds the pointer in `user.ign`, which the distribution has written, and nowhere else.
 const PLATFORM: &str = "metal";
-/// Emulated on two busy cores it takes a minute or two.
+/// Maximum duration of a boot: emulated on two busy cores it takes a minute or two.
 const BOOT_LIMIT: Duration = Duration::from_secs(400);
 
 fn our_unit(name: &str) -> String {
@@ -41,7 +41,7 @@ fn cycles(images: &Images, systemd: &Path, distribution: &Distribution, first: b
     cycles_with(images, systemd, distribution, first, ours, None)
 }
 
-/// The same of a boot in which this unit resumes from hibernation, if any.
+/// Like [`cycles`], for a boot in which this unit resumes from hibernation, if any.
 fn cycles_with(
     images: &Images,
     systemd: &Path,
@@ -165,7 +165,7 @@ fn no_distribution_has_an_ordering_cycle() {
     }
 }
 
-/// On a first boot, too, where systemd's unit for it is before what Ignition waits for.
+/// Holds on a first boot, too, where systemd's resume unit is before Ignition's dependencies.
 #[test]
 fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle() {
     let all = [
@@ -201,7 +201,7 @@ fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle()
     }
 }
 
-/// `emergency.target`, which a boot that has failed comes to, with Ignition's units in the midst of their work: it waits for none of them.
+/// A failed boot starts `emergency.target` while Ignition's units still run: it waits for none of them.
 #[test]
 fn a_shell_of_a_boot_that_has_failed_waits_for_no_gateway() {
     let close_now = our_unit(CLOSE_NOW);
@@ -216,7 +216,7 @@ fn a_shell_of_a_boot_that_has_failed_waits_for_no_gateway() {
     assert!(our_unit(CLOSE).lines().all(|line| !line.starts_with("Before=emergency")));
 }
 
-/// A unit at the end of a boot.
+/// State of a unit at the end of a boot.
 #[derive(Debug, Default, Clone)]
 struct State {
     /// Times of the unit's start and end; 0 if it did not run.
@@ -229,13 +229,13 @@ struct State {
 /// Report of a VM at its end.
 struct Boot {
     units: BTreeMap<String, State>,
-    /// Other lines: the files that Ignition has fetched, and what lies on the OEM partition.
+    /// Other lines: the files that Ignition has fetched, and the content of the OEM partition.
     said: Vec<String>,
     /// Lines of the VM's console.
     console: Vec<String>,
 }
 
-/// An initrd's tree: the distribution's units, and one that reports and switches off once Ignition's disks stage has been.
+/// Creates an initrd's tree: the distribution's units, and one that reports and switches off after Ignition's disks stage.
 fn tree(distribution: &Distribution, folder: &Path) -> PathBuf {
     let tree = folder.join("tree");
     distribution.write(&tree);
@@ -277,7 +277,7 @@ fn start_with(site: &Site, tree: &Path, folder: &Path, pointer: &str, with_node:
     (vm.platform(PLATFORM).pointer(pointer).tpm(&tpm).start(folder).unwrap(), tpm)
 }
 
-/// Waits for its end.
+/// Waits for the end of the VM, and returns its report.
 fn boot(vm: &mut Vm, distribution: &Distribution) -> Boot {
     vm.wait_off(BOOT_LIMIT).unwrap();
     let console = vm.console().lines();
@@ -316,7 +316,7 @@ fn boot(vm: &mut Vm, distribution: &Distribution) -> Boot {
 }
 
 impl Boot {
-    /// Each was done before the next was begun.
+    /// Verifies that each of these units ended before the next one started.
     #[track_caller]
     fn follows(&self, order: &[&str]) {
         for pair in order.windows(2) {
@@ -338,7 +338,7 @@ impl Boot {
     }
 }
 
-/// A VM with the distribution's order and a gateway in the pointer: attested in the right place, and fetched by that.
+/// Boots a VM with the distribution's order and a gateway in the pointer. It must attest in the right place, and fetch with the ticket.
 fn check_attested(distribution: &Distribution) -> Boot {
     let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
@@ -392,8 +392,8 @@ fn flatcar_attests_in_its_place() {
     );
 }
 
-/// And it waits for a gateway that comes late: systemd has to be told again and again that the unit takes longer. Here it has thirty seconds, else a
-/// hundred and fifty.
+/// The unit also waits for a gateway that comes late: it has to extend its timeout at systemd repeatedly. The timeout is thirty seconds
+/// here, and a hundred and fifty otherwise.
 #[test]
 fn fedora_coreos_attests_in_its_place_after_more_than_the_units_time() {
     let distribution = distributions::fedora_coreos();
@@ -415,7 +415,8 @@ fn fedora_coreos_attests_in_its_place_after_more_than_the_units_time() {
     is_attested(&distribution, &boot, &mut site);
 }
 
-/// A pointer that names another server than a gateway: the same units in the same order come to the same, and the same is fetched.
+/// Boots with a pointer to another server than a gateway. Verifies that the units have the same results as without attest-node, and fetch
+/// the same.
 fn check_no_gateway(distribution: &Distribution) {
     let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();

@@ -6,7 +6,7 @@ use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, WrittenFile};
 
 const NODE: &str = "worker-1";
 
-/// A running gateway whose pool gives its full config to kubelets of this cluster.
+/// Starts a gateway whose pool gives its full config to kubelets of this cluster.
 fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();
@@ -20,7 +20,7 @@ fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
     site
 }
 
-/// Boots a VM without TPM, which has the kubelet's file; before its kubelet shows anything it has exactly the pre-approved config.
+/// Boots a VM without TPM that has the kubelet's file. Before its kubelet presents anything, it has exactly the pre-approved config.
 fn boot(site: &mut Site, cluster: &Cluster) -> Run {
     let pointer = site.gateway().pointer(None).unwrap();
     let vm = site.vm().pointer(&pointer).kubelet_client(&cluster.kubelet_client(NODE).unwrap());

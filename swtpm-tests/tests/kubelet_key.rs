@@ -1,5 +1,5 @@
-//! From a TPM's quote that names the kubelet's key to a certificate for it, by the real programs: the node attests and asks, the gateway approves, a cluster
-//! signs, and with what the kubelet then has the node is known by mutual TLS.
+//! From a TPM's quote of the kubelet's key to a certificate for it, by the real programs. The node attests and asks, the gateway approves,
+//! a cluster signs, and mutual TLS with the kubelet's certificate identifies the node.
 use std::fs;
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A pool of MachineConfigs as large as a real worker's: a VM gets exactly what they come to, and before it is approved, exactly what is
-//! needed for that.
+//! A pool of MachineConfigs as large as a real worker's. A VM gets exactly their rendered config, and before approval exactly the part that
+//! is needed for that.
 
 use crate::worker;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use serde_json::Value;
 use swtpm_tests::scenario::{Run, Scenario, Site};
 use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile, content_of, expected_files};
 
-/// A real worker's config as it is served, in bytes.
+/// Size of a real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
 /// Path of the whole MachineConfig on a node, and so of a second copy of its config.
 const CONTENT: &str = "/etc/mcs-machine-config-content.json";
 const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 const NODE_ANNOTATIONS: &str = "/etc/machine-config-daemon/node-annotations.json";
 
-/// A site whose pool is the worker's MachineConfigs, running. Without users: the fast image has no useradd.
+/// Starts a site whose pool is the worker's MachineConfigs. Without users: the fast image has no useradd.
 fn site(folder: &std::path::Path) -> Site {
     let mut site = Site::new(folder).unwrap();
     let configs = worker::machine_configs(false);
@@ -34,7 +34,7 @@ fn site(folder: &std::path::Path) -> Site {
     site
 }
 
-/// Boots the VM; it has exactly the config of `set`, and the log says so.
+/// Boots the VM, and verifies that it and the log have exactly the config of `set`.
 fn boot(site: &Site, scenario: Scenario, shown: &str, set: &str) -> Run {
     let run = site.run(scenario, None).unwrap();
     site.prove_exactly(set, &run.outcome).unwrap();

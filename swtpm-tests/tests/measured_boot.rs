@@ -22,12 +22,12 @@ use attest::HashAlg;
 use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
 use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Folder, Images, Release, Swtpm, TpmServer, Vm, command_line};
 
-/// Firmware, a kernel and little else: some 30 s on a machine that does nothing else.
+/// Maximum duration of a boot by firmware and a kernel: some 30 s on an idle machine.
 const VM_LIMIT: Duration = Duration::from_secs(180);
 
 const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
 
-/// A place for one machine.
+/// Folder, kernel and initrd for one machine.
 struct Place {
     folder: Folder,
     images: Images,
@@ -35,7 +35,7 @@ struct Place {
     authority: EkAuthority,
 }
 
-/// A machine that has booted: what it told, and its TPM as it left it.
+/// Booted machine: its report, and its TPM in the final state.
 struct Booted {
     measured: Measured,
     tpm: TpmServer,
@@ -46,7 +46,7 @@ impl Place {
         Self::of(Release::Bookworm)
     }
 
-    /// With the kernel and the initrd of a release.
+    /// Creates a place with the kernel and the initrd of a release.
     fn of(release: Release) -> Self {
         let images = Images::firmware(release).unwrap();
         let folder = Folder::new().unwrap();
@@ -66,7 +66,7 @@ impl Place {
         command_line(self.accelerator, &["quiet"])
     }
 
-    /// Boots a machine with these keys, or without Secure Boot, until its kernel has told what was measured.
+    /// Boots a machine with these keys, or without Secure Boot, until its kernel has reported the measurements.
     fn boot(&self, name: &str, keys: Option<&SecureBootKeys>, disk: &BootDisk) -> Booted {
         self.boot_by(name, &firmware(keys, self.path()), disk)
     }

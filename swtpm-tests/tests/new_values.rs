@@ -11,10 +11,10 @@ use data_encoding::HEXLOWER;
 use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Process, TpmServer};
 use tss_esapi::constants::StartupType;
 
-/// More than a node waits, which comes again every five to eight seconds here.
+/// Maximum wait for a message, longer than a node's pause, which is five to eight seconds here.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A machine: a TPM, and what attests with it.
+/// TPM of a machine, and its `attest-node`.
 struct Machine {
     _folder: Folder,
     tpm: TpmServer,
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// Boots by this log: the TPM is reset, and extended as the log says.
+    /// Boots with this log: resets the TPM, and extends it like the log.
     fn boots(&self, log: &LogBuilder) {
         self.tpm.reset().unwrap();
         let mut tpm = attest_node::tpm::Tpm::open(&self.tpm.tcti()).unwrap();
@@ -57,7 +57,7 @@ impl Machine {
     }
 }
 
-/// Ends well, with a ticket for Ignition.
+/// Waits for success, with a ticket for Ignition.
 fn attested(mut node: Process, machine: &Machine) {
     let status = node.wait(LIMIT).unwrap();
     assert!(status.success(), "{}", node.tail());

@@ -10,13 +10,13 @@ use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::stand_in::{StandIn, response};
 use swtpm_tests::{Clock, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer, free_port};
 
-/// The node's own deadline in these tests.
+/// Deadline of the node in these tests.
 const NODE_DEADLINE_SECONDS: u64 = 4;
 /// Maximum delay of the end after its deadline on a loaded machine.
 const GRACE: Duration = Duration::from_secs(20);
 const VM_LIMIT: Duration = Duration::from_secs(180);
 
-/// attest-node on this machine with an endorsed TPM, and a gateway that trusts it.
+/// `attest-node` on this machine with an endorsed TPM, and a gateway that trusts it.
 struct Bench {
     folder: Folder,
     gateway: Gateway,
@@ -42,7 +42,7 @@ impl Bench {
         Self { folder, gateway, tpm }
     }
 
-    /// A second gateway's folder: another CA.
+    /// Creates a second gateway's folder, which has another CA.
     fn stranger(&self) -> Gateway {
         Gateway::on_free_port(&self.path("stranger")).unwrap()
     }
@@ -110,7 +110,7 @@ impl Bench {
         println!("{:.1} s: {}", started.elapsed().as_secs_f64(), ended.verdict);
     }
 
-    /// A server with the gateway's certificate that gives this answer to everything; the pointer to it.
+    /// Starts a server with the gateway's certificate that gives this answer to everything. Returns the pointer to it.
     fn server_that_answers(&self, answer: Vec<u8>) -> String {
         let stand_in = StandIn::tls(&self.gateway.serving_certificate(), Box::new(move |_| answer.clone())).unwrap();
         self.gateway.pointer_to("127.0.0.1", stand_in.port(), None).unwrap()
@@ -235,7 +235,7 @@ fn a_gateway_that_is_overloaded() {
     );
 }
 
-/// A server that says it is a gateway, and then gives this challenge.
+/// Starts a server that claims to be a gateway and then gives this challenge, which the node must refuse.
 fn challenges(bench: &Bench, nonce: &[u8], reason: &str) {
     let discovery = Discovery {
         kubelet_key: None,
@@ -276,7 +276,7 @@ fn a_challenge_that_is_garbage() {
     challenges(&bench, &[7; 32], "[tpm-failed]");
 }
 
-/// Boots a VM with an endorsed TPM whose clock is off; its attest-node's verdict.
+/// Boots a VM with an endorsed TPM whose clock is off. Returns its attest-node's verdict.
 fn verdict_with_clock(days: i64) -> String {
     let folder = Folder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();

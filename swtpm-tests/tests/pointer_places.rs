@@ -16,15 +16,15 @@ use swtpm_tests::{Folder, Images};
 const RUN: &str = "/run/ignition/user.ign";
 const ETC: &str = "/etc/ignition/user.ign";
 const USR: &str = "/usr/lib/ignition/user.ign";
-/// In the folder that a variable names.
+/// Path of `user.ign` in the folder that a variable names.
 const MOVED: &str = "/run/moved/user.ign";
-/// What the platform has.
+/// Path of the platform's config.
 const PLATFORM: &str = "/run/platform.ign";
 /// Path of the file in the config at the URL.
 const AT_URL: &str = "/at-the-url";
-/// Ignition stops for it.
+/// Invalid URL, at which Ignition stops.
 const NOT_A_URL: &str = "https://%zz";
-/// Ignition goes on with an empty config.
+/// Marker for an empty config, with which Ignition goes on.
 const NOTHING: &str = "nothing";
 
 /// Mounts a case over what Ignition reads by name. /usr/lib becomes links to what is there, beside the case's own /usr/lib/ignition.
@@ -91,7 +91,8 @@ fn paths(config: &Value) -> Vec<&str> {
     files.map(|file| file["path"].as_str().unwrap()).collect()
 }
 
-/// With this command line, in which `{URL}` is one that has a config, the folder's variable, and a `user.ign` in these places.
+/// Checks Ignition's source with this command line, in which `{URL}` is one that has a config, the folder's variable, and a `user.ign` in
+/// these places.
 fn check(cmdline: &str, folder: Option<&str>, there: &[&str]) {
     let cmdline = cmdline.replace("{URL}", &data_url(&config(AT_URL)));
     let variables: Vec<_> = folder.map(|folder| ("IGNITION_SYSTEM_CONFIG_DIR", folder)).into_iter().collect();

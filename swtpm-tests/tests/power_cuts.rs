@@ -4,9 +4,9 @@ use std::time::Duration;
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::{Folder, Swtpm};
 
-/// Emulated on two busy cores it takes half a minute.
+/// Maximum duration until the attestation: emulated on two busy cores it takes half a minute.
 const ATTESTED_LIMIT: Duration = Duration::from_secs(180);
-/// swtpm is locked after three failed authorizations.
+/// Number of boots: swtpm is locked after three failed authorizations.
 const BOOTS: usize = 5;
 
 #[test]

@@ -1,5 +1,5 @@
-//! First boots that begin again: what changes kernel arguments reboots in the initramfs, after Ignition has fetched and before it has written
-//! anything. The machine gets its full config all the same, once, and nothing of what it was known by is left on its disks.
+//! First boots that begin again: a change of kernel arguments reboots in the initramfs, after Ignition has fetched and before it has
+//! written anything. The machine still gets its full config, once, and no credential is left on its disks.
 use crate::clouds::estate;
 
 use std::fs;
@@ -14,7 +14,7 @@ use swtpm_tests::{Cloud, Folder, Record, Release, VmBuilder, content_of, read_fr
 
 /// Program that QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
-/// Emulated on two busy cores each of the two boots takes two minutes.
+/// Maximum duration of a boot: emulated on two busy cores each of the two boots takes two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(480);
 /// Substitute for Fedora CoreOS's unit of that name, with its order. It reboots unless the boot partition records that kernel arguments
 /// have changed. The boot that it ends is also the firmware's first one.
@@ -26,7 +26,7 @@ const SERVICE: &str = "Type=oneshot\nRemainAfterExit=yes\nMountFlags=slave\nExec
 const SCRIPT: &str = "#!/bin/sh\nset -e\nmkdir -p /run/mnt\nmount -o rw /dev/disk/by-label/boot /run/mnt\n\
                       if [ -e /run/mnt/kargs-are-changed ]; then echo '@@ begun again'; exit 0; fi\n\
                       : >/run/mnt/kargs-are-changed\numount /run/mnt\necho '@@ reboots'\nsystemctl reboot --force\n";
-/// Ends a boot once Ignition has done all, and what a first boot leaves has been removed.
+/// Unit that ends a boot once Ignition has finished, and the leftovers of a first boot have been removed.
 const END: &str = "end-of-ignition.service";
 const END_UNIT: &str = "[Unit]\nConditionPathExists=/etc/initrd-release\nDefaultDependencies=false\n\
                         After=ignition-complete.target attest-node-forget.service\nBefore=initrd.target\n\
@@ -39,12 +39,12 @@ const PART_BYTES: usize = 8;
 /// Last stage of the second of the two boots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// Until Ignition has written all: what comes after it is the same whatever was shown.
+    /// Until Ignition has written everything: later stages are the same for all kinds of evidence.
     Ignition,
     MultiUser,
 }
 
-/// A machine whose first boot begins again.
+/// Machine whose first boot begins again.
 struct Machine {
     folder: PathBuf,
     root: PathBuf,
@@ -83,7 +83,7 @@ fn machine(site: &Site, release: Release, name: &str, until: Until) -> (VmBuilde
     (vm.disk(&machine.boot).reboots(), machine)
 }
 
-/// Runs it to its end. Gives the secret that was on its disk when it rebooted, and what its console said.
+/// Runs the VM to its end. Returns the secret that was on its disk when it rebooted, and the console's lines.
 fn first_boots(vm: VmBuilder, machine: &Machine) -> (Option<Vec<u8>>, Vec<String>) {
     let mut vm = vm.start(&machine.folder).unwrap();
     let says = |begin: &'static str| move |line: &str| line.starts_with(begin);
@@ -124,7 +124,7 @@ fn holds(disk: &Path, secret: &[u8]) -> bool {
 }
 
 impl Machine {
-    /// All files of the full config are there, and no trace of the secret.
+    /// Verifies that all files of the full config are there, and no trace of the secret.
     fn is_provisioned(&self, site: &mut Site, secret: Option<&[u8]>) {
         let full = site.gateway().pool_config("full").unwrap();
         let files = full.pointer("/storage/files").unwrap().as_array().unwrap();
@@ -188,7 +188,7 @@ fn check_instance(release: Release) {
     assert!(!log.contains("ALERT"), "{log}");
 }
 
-/// On Debian 12; what is kept for a token on Debian 13 is kept, and removed, in the same way.
+/// On Debian 12; on Debian 13 a token's credential is kept and removed in the same way.
 #[test]
 fn an_instance_that_reboots_is_the_same() {
     check_instance(Release::Bookworm);
@@ -213,7 +213,8 @@ fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
     machine.is_provisioned(&mut site, None);
 }
 
-/// To its end on Debian 13: what removes the secret has to be done before systemd looks at the real root, and the real root has not got it.
+/// To its end on Debian 13. The unit that removes the secret must finish before systemd looks at the real root, which does not have that
+/// unit.
 #[test]
 fn a_machine_with_a_token_of_one_use_may_reboot() {
     let folder = Folder::new().unwrap();

@@ -12,7 +12,7 @@ use swtpm_tests::{Folder, GUEST_VIEW_OF_HOST, Gateway, Outcome, Record};
 
 const REPLICAS: usize = 3;
 
-/// Three gateways that are as the site's own, which does not run: on this etcd, behind haproxy.
+/// Starts three replicas of the site's own gateway, which does not run: on this etcd, behind haproxy.
 fn replicas(site: &mut Site, members: &[Etcd], folder: &Path) -> Vec<Gateway> {
     let endpoints: Vec<String> = members.iter().map(Etcd::endpoint).collect();
     let key_file = folder.join("store.key");
@@ -32,7 +32,7 @@ fn replicas(site: &mut Site, members: &[Etcd], folder: &Path) -> Vec<Gateway> {
     replicas
 }
 
-/// Restarts one after the other, by SIGTERM, until that is so. Gives how often.
+/// Restarts one replica after the other, by SIGTERM, until the condition holds. Returns the number of restarts.
 fn restart_until(replicas: &mut [Gateway], over: impl Fn() -> bool) -> usize {
     let mut restarts = 0;
     while !over() {

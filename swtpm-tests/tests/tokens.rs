@@ -1,5 +1,5 @@
-//! A machine whose pointer has the token from before the last rotation: it boots within the grace period, and the log says so; after it,
-//! the machine is refused. The clock is the gateway's, so it runs in this process.
+//! A machine whose pointer has the token from before the last rotation. Within the grace period it boots, and the log says so; after it,
+//! the machine is refused. The gateway runs in this process, because the test sets its clock.
 use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 const HOUR: u64 = 3600;
 
-/// A gateway that serves a folder at a time of its own, until it is dropped.
+/// Gateway that serves a folder at a time of its own, until it is dropped.
 struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! A TPM that cannot run a command now, or is in dictionary-attack lockout: what `attest-node` makes of it, and the gateway.
+//! A TPM that cannot run a command now, or is in dictionary-attack lockout: the reactions of `attest-node` and of the gateway.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn attests(node: &Node) {
     assert!(success && said.contains("attest-node: attested as tpm:"), "{said}");
 }
 
-/// Does not attest, and says each of this; what it said.
+/// Verifies that the node does not attest, and prints each of these texts. Returns its output.
 #[track_caller]
 fn does_not_attest(node: &Node, parts: &[&str]) -> String {
     let (success, said) = node.attests().unwrap();
@@ -240,7 +240,7 @@ fn property(tpm: &mut Tpm, tag: PropertyTag) -> u32 {
     properties.find(tag).unwrap().value()
 }
 
-/// Quotes with a key by its empty password; fails with the TPM's response code.
+/// Quotes with a key by its empty password. Fails with the TPM's response code.
 fn quotes(tpm: &mut Tpm, key: KeyHandle) -> Result<(), Option<Tss2ResponseCodeKind>> {
     let selection = PcrSelectionListBuilder::new()
         .with_selection(HashingAlgorithm::Sha256, &[PcrSlot::Slot7])
@@ -264,7 +264,7 @@ fn tool(tpm: &TpmServer, tool: &str, arguments: &[&str], folder: &Path) -> Outpu
         .unwrap()
 }
 
-/// Seals a secret to a PIN, as what encrypts a disk does.
+/// Seals a secret to a PIN, like disk encryption.
 fn seal(tpm: &TpmServer, folder: &Path) {
     std::fs::write(folder.join("secret"), "secret").unwrap();
     for (name, arguments) in [
@@ -286,7 +286,7 @@ fn unseal(tpm: &TpmServer, folder: &Path, pin: &str) -> Output {
     output
 }
 
-/// Without a resource manager, what a tool has loaded stays.
+/// Flushes the objects that a tool has left in the TPM, which has no resource manager.
 fn flush(tpm: &TpmServer, folder: &Path) {
     assert!(tool(tpm, "tpm2_flushcontext", &["-t"], folder).status.success());
 }

@@ -1,4 +1,4 @@
-//! TPMs without VMs: apart from those, whose disks keep the host busy for longer than a challenge lasts.
+//! Tests with TPMs and without VMs, in a crate of their own: VMs' disks keep the host busy for longer than a challenge lasts.
 
 #![allow(
     clippy::unwrap_used,

@@ -33,7 +33,7 @@ const ABILITIES: Abilities = Abilities {
     heeds_presets: true,
 };
 
-/// A system that exists.
+/// Creates an existing system.
 fn system(root: &Path) {
     for folder in ["etc/selinux", "etc/empty", "etc/full/folder"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -52,7 +52,7 @@ fn system(root: &Path) {
     fs::hard_link(root.join("etc/file"), root.join("etc/same")).unwrap();
 }
 
-/// Each kind of node, without its place.
+/// Returns each kind of node, without its place.
 fn nodes() -> Vec<(&'static str, Value)> {
     let contents = |text: &str| json!({"source": format!("data:,{text}")});
     let link = |target: &str, hard: bool| ("links", json!({"target": target, "hard": hard}));
@@ -73,7 +73,7 @@ fn nodes() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Everything below a root: what is in files, and where links lead.
+/// Returns everything below a root: the contents of files, and the targets of links.
 fn all(root: &Path) -> BTreeMap<PathBuf, String> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {

@@ -1,4 +1,4 @@
-//! VMs: one crate, so that those of all tests can run beside each other.
+//! Tests with VMs, in one crate so that those of all tests can run at the same time.
 
 #![allow(
     clippy::unwrap_used,

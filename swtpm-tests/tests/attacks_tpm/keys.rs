@@ -20,7 +20,7 @@ use tss_esapi::traits::Marshall as _;
 
 use crate::bench::{self, Bench, endorsement_key, request, sha256, with_password};
 
-/// A primary key for ECDSA with P-256 that lives in the TPM, and its TPMT_PUBLIC.
+/// Creates a primary key for ECDSA with P-256 in the TPM. Returns its handle and its `TPMT_PUBLIC`.
 pub fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (KeyHandle, Vec<u8>) {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
@@ -55,7 +55,7 @@ pub fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (
     (created.key_handle, created.out_public.marshall().unwrap())
 }
 
-/// A quote that says all the right things, made in software.
+/// Returns a quote with all the right contents, made in software.
 pub(super) fn invented_quote(asked: &Asked, evidence: &TpmEvidence) -> Vec<u8> {
     let values: Vec<&[u8]> = evidence.pcrs.values().map(HexDigest::as_bytes).collect();
     Quoted {
@@ -74,7 +74,7 @@ pub(super) fn invented_quote(asked: &Asked, evidence: &TpmEvidence) -> Vec<u8> {
     .to_bytes()
 }
 
-/// Has the TPM sign any bytes.
+/// Makes the TPM sign any bytes.
 pub(super) fn sign(tpm: &mut Tpm, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, tss_esapi::Error> {
     let buffer = MaxBuffer::try_from(message.to_vec()).unwrap();
     let hashed = |context: &mut tss_esapi::Context| context.hash(buffer, HashingAlgorithm::Sha256, Hierarchy::Endorsement);
@@ -123,7 +123,7 @@ fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
         .unwrap();
 }
 
-/// A key outside any TPM, with the public area of an EK and of an AK.
+/// Creates a key outside any TPM, with the public area of an EK and of an AK.
 fn software_key() -> (EcdsaKeyPair, Public, Public) {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
     let (x, y) = pair.public_key().as_ref()[1..].split_at(32);

@@ -1,4 +1,4 @@
-//! A gateway that runs, TPMs on this machine, and what is expected of every refusal. Shared by the attack tests.
+//! Running gateway, TPMs on this machine, and common assertions about refusals. Shared by the attack tests.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -23,7 +23,7 @@ pub struct Bench {
     pub gateway: Gateway,
     pub client: Client,
     pub authority: EkAuthority,
-    /// Endorsed by `authority`, which the gateway trusts.
+    /// TPM endorsed by `authority`, which the gateway trusts.
     pub server: TpmServer,
     pub folder: Folder,
 }
@@ -33,7 +33,7 @@ impl Bench {
         Self::with(|_| {})
     }
 
-    /// With a gateway whose folder was prepared before its start.
+    /// Starts a gateway whose folder was prepared before.
     pub fn with(prepare: impl FnOnce(&Gateway)) -> Self {
         let folder = Folder::new().unwrap();
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
@@ -54,7 +54,7 @@ impl Bench {
         Tpm::open(&self.server.tcti()).unwrap()
     }
 
-    /// Another TPM of the authority that the gateway trusts.
+    /// Starts another TPM of the authority that the gateway trusts.
     pub fn second_tpm(&self) -> TpmServer {
         TpmServer::start(&self.folder.path().join("second"), Endorsement::By(&self.authority)).unwrap()
     }
@@ -74,14 +74,14 @@ impl Bench {
         self.client.challenged(request).unwrap()
     }
 
-    /// Attests as a node should, and gets a ticket.
+    /// Attests correctly, and gets a ticket.
     pub fn trusts(&self, attester: &mut Attester<'_>, request: &ChallengeRequest) -> EvidenceResponse {
         let asked = self.asked(request);
         let evidence = honest(attester, &asked);
         self.client.evidence(&asked.answered(evidence)).unwrap().json().unwrap()
     }
 
-    /// Does everything as a node should but for one change, and is refused.
+    /// Attests correctly except for one change, and is refused.
     pub fn refuses_altered(
         &self,
         attester: &mut Attester<'_>,
@@ -95,12 +95,12 @@ impl Bench {
         self.refuses(&asked, evidence, code);
     }
 
-    /// The evidence earns nothing but this refusal.
+    /// Verifies that the evidence earns nothing but this refusal.
     pub fn refuses(&self, asked: &Asked, evidence: TpmEvidence, code: &str) {
         self.recorded_refusal("evidence", code, || self.client.evidence(&asked.answered(evidence)).unwrap());
     }
 
-    /// The request does not even earn a challenge.
+    /// Verifies that the request does not even get a challenge.
     pub fn refuses_request(&self, request: &ChallengeRequest, code: &str) {
         self.recorded_refusal("challenge", code, || self.client.challenge(request).unwrap());
     }
@@ -128,7 +128,7 @@ impl Bench {
         self.gives("pre-approved", None);
     }
 
-    /// The config that this credential earns, on the wire and in the log.
+    /// Verifies the config that this credential earns, in the answer and in the log.
     pub fn gives(&self, grant: &str, bearer: Option<&str>) {
         let config: serde_json::Value = self.client.config(POOL, bearer).unwrap().json().unwrap();
         assert_eq!(config, self.gateway.pool_config(grant).unwrap());
@@ -139,7 +139,7 @@ impl Bench {
         );
     }
 
-    /// The config is refused, on the wire and in the log.
+    /// Verifies that the config is refused, in the answer and in the log.
     pub fn refuses_config(&self, pool: &str, bearer: &str, code: &str) {
         let reply = self.client.config(pool, Some(bearer)).unwrap();
         assert_eq!((reply.status, reply.code().as_str()), (403, code));
@@ -155,7 +155,7 @@ impl Bench {
     }
 }
 
-/// The EK that attest-node would choose.
+/// Returns the EK that attest-node would choose.
 pub fn endorsement_key(tpm: &mut Tpm) -> EndorsementKey {
     tpm.endorsement_key(EkChoice::Auto).unwrap()
 }
@@ -183,7 +183,7 @@ pub fn named(request: &ChallengeRequest, name: &str) -> ChallengeRequest {
     }
 }
 
-/// What attest-node would answer.
+/// Returns the evidence that attest-node would send.
 pub fn honest(attester: &mut Attester<'_>, asked: &Asked) -> TpmEvidence {
     let task = asked.task();
     let secret = attester
@@ -213,7 +213,7 @@ pub fn with_password<T>(tpm: &mut Tpm, command: impl FnOnce(&mut Context) -> T) 
     tpm.context().execute_with_session(Some(AuthSession::Password), command)
 }
 
-/// Quotes any selection, banks twice and out of order included, and puts it in the place of the honest quote.
+/// Quotes any selection, including repeated and unordered banks, and replaces the honest quote by it.
 pub fn quote_instead(evidence: &mut TpmEvidence, attester: &mut Attester<'_>, extra_data: &[u8], banks: &[(u16, &[u8])]) {
     let mut selection = TPML_PCR_SELECTION {
         count: banks.len().try_into().unwrap(),

@@ -1,4 +1,4 @@
-//! A cloud with one machine in it, and how a gateway gets to know that cloud.
+//! Cloud with one machine in it, and a gateway's settings for that cloud.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use cloud_fixtures::server::Server;
 use cloud_fixtures::{aws, azure, clock, google};
 use swtpm_tests::{Cloud, Gateway};
 
-/// The machine's metadata server.
+/// Metadata server of the machine.
 pub enum Metadata {
     Gcp(google::MetadataServer),
     Aws(aws::MetadataServer),
@@ -17,9 +17,9 @@ pub enum Metadata {
 
 pub struct Estate {
     pub metadata: Metadata,
-    /// Which machine it is.
+    /// Identity of the machine.
     pub identity: String,
-    /// The section of `pool.toml` that accepts it.
+    /// Section of `pool.toml` that accepts the machine.
     rules: &'static str,
     /// Sections for the gateway's `gateway.toml`.
     settings: String,
@@ -38,7 +38,7 @@ impl Estate {
         }
     }
 
-    /// The gateway fetches the keys from a stand-in of Google's, by discovery.
+    /// Creates an estate whose gateway fetches the keys from a stand-in of Google's, by discovery.
     fn gcp() -> Self {
         let (keys, instance) = (google::Keys::new(), google::Instance::example(clock::now()));
         let issuer = google::IdentityProvider::start(Arc::clone(&keys));
@@ -52,7 +52,7 @@ impl Estate {
         }
     }
 
-    /// The instance has a role, and there is an STS for it.
+    /// Creates an estate whose instance has a role, with an STS for it.
     fn aws() -> Self {
         let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::Instance::example(clock::now()));
         let session = aws::Session::of(&instance, clock::now());
@@ -71,7 +71,7 @@ impl Estate {
         }
     }
 
-    /// The gateway has the root only, and fetches the CA in between.
+    /// Creates an estate whose gateway has the root only, and fetches the CA in between.
     fn azure() -> Self {
         let machine = azure::Machine::default();
         let authority = Arc::new(azure::Authority::new(&machine.location));
@@ -86,7 +86,7 @@ impl Estate {
         }
     }
 
-    /// Has the sample pool accept these kinds of evidence of this machine, together; from the gateway's next start on.
+    /// Makes the sample pool accept these kinds of evidence of this machine, together; from the gateway's next start on.
     pub fn accept(&self, kinds: &[&str], gateway: &Gateway) {
         for (name, pem) in &self.trusted {
             gateway.write(name, pem).unwrap();
@@ -98,7 +98,7 @@ impl Estate {
     }
 }
 
-/// These hosts are at this address.
+/// Returns settings that connect these hosts to this address.
 fn outgoing(hosts: &[&str], address: SocketAddr, tls: bool) -> String {
     let ca = if tls { "ca = \"outgoing-ca.pem\"\n" } else { "" };
     let hosts: String = hosts.iter().map(|host| format!("{host:?} = \"{address}\"\n")).collect();

@@ -1,5 +1,5 @@
-//! Machines of the three clouds: real Ignition, as that cloud's platform, and attest-node have only what the metadata server at the
-//! cloud's own address gives them, the pointer among it.
+//! Machines of the three clouds. Real Ignition, with that cloud's platform, and attest-node have only the data of the metadata server at
+//! the cloud's own address, including the pointer.
 pub mod estate;
 
 use std::path::Path;
@@ -21,7 +21,7 @@ struct Extra<'e> {
     disc: Option<&'e Path>,
 }
 
-/// A gateway that is not started yet, and a cloud.
+/// Returns a gateway that is not started yet, and a cloud.
 fn prepared(cloud: Cloud) -> (Folder, Site, Estate) {
     let folder = Folder::new().unwrap();
     let site = Site::new(folder.path()).unwrap();
@@ -42,7 +42,8 @@ fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> Run {
     site.boot(vm, &site.vm_folder(cloud.platform_id()).unwrap()).unwrap()
 }
 
-/// The node has the full config, and the log says that these kinds of evidence earned it, and whose. The decision about them.
+/// Verifies that the node has the full config, and that the log has its identity and the kinds of evidence that earned it. Returns the
+/// decision about them.
 fn proven(site: &Site, run: &Run, shown: &str, kinds: &[&str]) -> Record {
     let node = &run.outcome.node_lines;
     site.prove_exactly("full", &run.outcome)

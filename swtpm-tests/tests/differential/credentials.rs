@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Credentials are altered at every so-many-th byte: each try is a command of the TPM's.
+/// Distance between altered bytes of a credential: each attempt is a command of the TPM.
 const CREDENTIAL_STRIDE: usize = 11;
 
-/// TPM2_ActivateCredential; the structures without their sizes, as tss-esapi has them.
+/// Executes `TPM2_ActivateCredential`; the structures are without their sizes, as tss-esapi has them.
 fn activate(
     tpm: &mut Tpm,
     ek: KeyHandle,

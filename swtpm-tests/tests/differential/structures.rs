@@ -11,8 +11,8 @@ struct Tally {
     only_attest_read: usize,
 }
 
-/// Every byte of `original` altered in many ways: attest reads what the TSS reads, and writes it alike, unless it is one of
-/// those things that attest is strict about, or `tolerates`.
+/// Alters every byte of `original` in many ways. Verifies that attest reads what the TSS reads, and writes it alike, except for inputs
+/// about which attest is strict, or which `tolerates` accepts.
 fn alike<T: UnMarshall>(
     original: &[u8],
     rewritten: impl Fn(&[u8]) -> Result<Vec<u8>, WireError>,
@@ -66,12 +66,13 @@ fn has_unknown_bank(quote: &[u8]) -> bool {
     quoted.selection.iter().any(|selected| HashAlg::from_id(selected.bank).is_none())
 }
 
-/// A key size that no key has, say: read, and refused one step later with a code of its own.
+/// Returns whether the key is neither an EK nor an AK, for example because of its size. It is read, and refused one step later with a code
+/// of its own.
 fn is_neither_ek_nor_ak(area: &[u8]) -> bool {
     EkPublic::parse(area).is_err() && AkPublic::parse(area).is_err()
 }
 
-/// The fields of a public area, one by one.
+/// Compares the fields of a public area, one by one.
 fn same_public(ours: &Public, theirs: &TssPublic) {
     assert_eq!(hash_id(theirs.name_hashing_algorithm()), ours.name_alg.id());
     assert_eq!(TPMA_OBJECT::from(theirs.object_attributes()), ours.attributes.0);
@@ -145,7 +146,7 @@ fn hash_id(theirs: HashingAlgorithm) -> u16 {
     tss_esapi::constants::AlgorithmIdentifier::from(theirs).into()
 }
 
-/// The fields of a quote, one by one.
+/// Compares the fields of a quote, one by one.
 fn same_quote(ours: &Quoted, theirs: &Attest) {
     let AttestInfo::Quote { info } = theirs.attested() else {
         panic!("a quote")
@@ -173,7 +174,7 @@ fn same_quote(ours: &Quoted, theirs: &Attest) {
     }
 }
 
-/// The fields of a signature, one by one.
+/// Compares the fields of a signature, one by one.
 fn same_signature(ours: &Signature<'_>, theirs: &TssSignature) {
     match (theirs, ours) {
         (TssSignature::RsaSsa(theirs), Signature::Rsa { scheme, signature }) => {

@@ -1,10 +1,10 @@
-//! Changes that make a config invalid, or not.
+//! Changes that may make a config invalid.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value};
 
-/// Some are right at some places, all are wrong at others.
+/// Texts that are right in some places, and wrong in others.
 #[rustfmt::skip]
 const TEXTS: &[&str] = &[
     "", "a", "/", "//", "/a/", "/a/../b", "/a/.", "a/b", "/d/e", "a:b", "gzip", "xz", "none", "zfs", "raid0", "stripe", "raid7",
@@ -15,12 +15,12 @@ const TEXTS: &[&str] = &[
     "data:;base65,YQ==", "data:a", "DATA:,a", "://", "sha512-00", "sha256-00", "sha1-", "sha512",
     "01234567-89AB-CDEF-EDCB-A9876543210g",
 ];
-/// Around the longest labels.
+/// Lengths near the longest labels.
 const LONG: &[usize] = &[11, 12, 13, 15, 16, 17, 36, 37, 47, 48, 256, 257];
-/// Sums of the right length and of others.
+/// Hash functions with right and wrong lengths of the sum.
 const HASHES: &[(&str, usize)] = &[("sha256", 64), ("sha512", 128), ("sha256", 63), ("sha512", 64), ("sha1", 40)];
 
-/// A change that makes most configs invalid: of one value, wherever it is.
+/// Change of one value, anywhere in a config, that makes most configs invalid.
 #[derive(Debug, Clone)]
 pub struct Change {
     place: Index,
@@ -56,7 +56,7 @@ pub fn change() -> impl Strategy<Value = Change> {
 }
 
 impl Change {
-    /// Makes it, if there is anything to change.
+    /// Makes the change, if there is anything to change.
     pub fn make(&self, config: &mut Value) {
         let mut places = Vec::new();
         // Not the version: it decides which rules there are.

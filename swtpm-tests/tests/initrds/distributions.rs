@@ -1,5 +1,5 @@
-//! The units around Ignition in the initrds of distributions: names and orders, as `docs/images.md` and its sources say. What they run is
-//! what a test needs.
+//! Units around Ignition in the initrds of distributions: names and orders, as in `docs/images.md` and its sources. Their commands are
+//! those that a test needs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Folder of the units in an initrd's tree.
 const SYSTEM: &str = "usr/lib/systemd/system";
-/// The pointer config as QEMU gives it.
+/// Path of the pointer config from QEMU.
 const POINTER: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/com.coreos/config/raw";
 
 /// An initrd's units around Ignition, those of `attest-node` not among them.
@@ -58,7 +58,7 @@ impl Unit {
         self
     }
 
-    /// With systemd's default dependencies, and nothing to say of `ignition-complete.target`, unless its order says otherwise.
+    /// Gives the unit systemd's default dependencies and no relation to `ignition-complete.target`, unless its order says otherwise.
     fn by_default(mut self) -> Self {
         self.defaults = true;
         self
@@ -76,7 +76,8 @@ impl Unit {
     }
 }
 
-/// Copies the pointer to where Ignition reads it, as from a disk; in a unit with mounts of its own, since `/usr` is read-only.
+/// Creates a unit that copies the pointer to where Ignition reads it, as from a disk. It has mounts of its own, because `/usr` is
+/// read-only.
 fn setup_user(name: &'static str, order: &'static str) -> Unit {
     let command = format!(
         "set -e; modprobe qemu_fw_cfg; mount -o remount,rw /usr; mkdir -p /usr/lib/ignition; cp {POINTER} /usr/lib/ignition/user.ign"
@@ -84,7 +85,7 @@ fn setup_user(name: &'static str, order: &'static str) -> Unit {
     unit(name, order, &command).apart()
 }
 
-/// Ignition's own: Debian's too.
+/// Returns Ignition's own units, which are also Debian's.
 fn upstream() -> Vec<Unit> {
     vec![
         stage(
@@ -138,7 +139,7 @@ pub fn debian() -> Distribution {
     }
 }
 
-/// An installed one, on a disk of its own.
+/// Returns Fedora CoreOS installed on a disk of its own.
 pub fn fedora_coreos() -> Distribution {
     let mut units = upstream();
     units.extend([
@@ -273,7 +274,7 @@ pub fn micro_os() -> Distribution {
     }
 }
 
-/// Since 4694: `user.ign` is a link to the OEM partition. Up to then `ignition-setup.service` copied it from there.
+/// Returns Flatcar since 4694: `user.ign` is a link to the OEM partition. Up to then `ignition-setup.service` copied it from there.
 pub fn flatcar() -> Distribution {
     let units = vec![
         unit(
@@ -371,7 +372,7 @@ pub fn flatcar() -> Distribution {
 }
 
 impl Distribution {
-    /// Writes its units into an initrd's tree, in place of those of the same name.
+    /// Writes the distribution's units into an initrd's tree, in place of those of the same name.
     pub fn write(&self, tree: &Path) {
         let system = tree.join(SYSTEM);
         let requires = system.join("ignition-complete.target.requires");

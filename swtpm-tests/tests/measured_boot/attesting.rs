@@ -1,4 +1,5 @@
-//! Machines with UEFI and `attest-node` in what they boot: what a pool makes of them that accepts what was predicted of a disk, and what stands on their own consoles.
+//! Machines with UEFI and `attest-node` in their images. The tests check the verdict of a pool that accepts the predicted values of a disk,
+//! and the messages on their consoles.
 
 use std::fs;
 
@@ -11,7 +12,7 @@ use super::firmware;
 use super::predicted::{Predicted, reference_values, with_keys};
 use super::verdicts::{SECTION, accept, not_accepted};
 
-/// A gateway, and the keys of the machine that boots.
+/// Gateway, and the keys of the machines that boot.
 struct Machines {
     _folder: Folder,
     site: Site,
@@ -28,7 +29,8 @@ impl Machines {
         }
     }
 
-    /// A disk with a unified kernel image, signed by the key that counts or by another one, and with these words at the end of its command line.
+    /// Creates a disk with a unified kernel image that has these words at the end of its command line. The accepted key or another one
+    /// signs it.
     fn disk(&self, name: &str, by_accepted: bool, words: &[&str]) -> BootDisk {
         let place = self.site.vm_folder(name).unwrap();
         let (image, signed) = (self.site.uki(words, &place).unwrap(), place.join("signed.efi"));

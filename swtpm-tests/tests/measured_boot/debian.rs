@@ -12,7 +12,7 @@ use super::predicted::{Predicted, logged};
 use super::verdicts::{Case, Expect, Judge};
 use super::{BANKS, Booted, Place};
 
-/// A machine that has booted a release's packages.
+/// Machine that has booted a release's packages.
 struct Debian {
     files: GrubFiles,
     disk: BootDisk,
@@ -47,7 +47,7 @@ fn boot(release: Release) -> Debian {
 }
 
 impl Debian {
-    /// The digests that are predicted of the files and of the disk: each was measured, and no value is given that the TPM does not have.
+    /// Verifies that each digest that is predicted of the files and of the disk was measured, and that each predicted value is in the TPM.
     #[track_caller]
     fn is_listed(&self, why: &str, stub: bool) -> Predicted {
         let of_files = Predicted::new("on", &self.files.arguments());
@@ -78,7 +78,7 @@ impl Debian {
         of_files
     }
 
-    /// A pool that lists what was predicted of the files accepts the machine.
+    /// Verifies that a pool with the predicted values of the files accepts the machine.
     #[track_caller]
     fn is_accepted_by(&self, rules: &[&str]) {
         let judge = Judge::new(&self.place.authority);

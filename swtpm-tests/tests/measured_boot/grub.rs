@@ -1,4 +1,4 @@
-//! GRUB, with shim and Secure Boot, and without: predicted, booted, and held against pools.
+//! GRUB, with shim and Secure Boot, and without: predicted, booted, and compared with pools.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::predicted::Predicted;
 use super::verdicts::{Case, Expect, IMAGE, Judge, not_accepted, not_by, signed_by};
 use super::{Booted, Place};
 
-/// GRUB's config, with the kernel's command line.
+/// Returns GRUB's config, with the kernel's command line.
 fn config(kernel_on: KernelOn, line: &str) -> String {
     let root = match kernel_on {
         KernelOn::SystemPartition => "",
@@ -23,14 +23,14 @@ fn config(kernel_on: KernelOn, line: &str) -> String {
     format!("# one way, and no menu\nset timeout=0\n{root}\nlinux /vmlinuz {line}\ninitrd /initrd.img\nboot\n")
 }
 
-/// A machine that has booted by GRUB.
+/// Machine that has booted with GRUB.
 struct ByGrub {
     files: GrubFiles,
     disk: BootDisk,
     booted: Booted,
 }
 
-/// A boot by GRUB.
+/// Boots a machine with GRUB.
 fn by_grub(place: &Place, release: Release, kernel_on: KernelOn, keys: Option<&SecureBootKeys>) -> ByGrub {
     let path = |name: &str| place.path().join(name);
     let built = make_grub(release, keys.is_some(), place.path()).unwrap();
@@ -62,13 +62,13 @@ fn by_grub(place: &Place, release: Release, kernel_on: KernelOn, keys: Option<&S
     ByGrub { files, disk, booted }
 }
 
-/// So much of a command line is in each message that names it.
+/// Number of characters of a command line in each message that names it.
 const NAMED_CHARS: usize = 80;
 
 /// SHA-256 of Debian's certificate. The kernel has Debian's signature too, and shim, which knows that certificate, finds it first.
 const DEBIAN_SECURE_BOOT_CA: &str = "079646974bce09b1f04da67bd722d1fb0947ae4c4010bccdbba52d5b23cbf1a2";
 
-/// Values of a boot by GRUB behind shim, with some of its files replaced.
+/// Predicts the values of a boot with GRUB behind shim, with some of its files replaced.
 fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, other: &[(&str, &Path)]) -> Value {
     let mut arguments: BTreeMap<&str, &Path> = files.arguments().into_iter().collect();
     arguments.extend(other.iter().copied());

@@ -25,7 +25,7 @@ pub fn reference_values(secure_boot: &str, arguments: &[(&str, &Path)], set: Opt
     serde_json::from_str(&run(&mut predict).unwrap()).unwrap()
 }
 
-/// What will be measured.
+/// Predicted measurements, as JSON.
 #[derive(Debug)]
 pub struct Predicted(Value);
 
@@ -54,7 +54,7 @@ impl Predicted {
         Self::new(secure_boot, &[("--disk", disk.image())])
     }
 
-    /// Asserts that each value that is given for the kernel's start is the machine's.
+    /// Verifies that each predicted value for the kernel's start is the machine's.
     #[track_caller]
     pub fn has_no_wrong_value(&self, measured: &Measured) {
         let values = self.list("pcrs").iter();
@@ -81,7 +81,7 @@ impl Predicted {
         events.filter(|event| !event.what.starts_with("phase ")).collect()
     }
 
-    /// The one that is of this.
+    /// Returns the event of this object.
     #[track_caller]
     pub fn event(&self, pcr: u8, what: &str) -> Event<'_> {
         let events = self.events(pcr).into_iter();
@@ -89,13 +89,13 @@ impl Predicted {
         event.unwrap_or_else(|| panic!("{what:?} in {:#?}", self.0))
     }
 
-    /// The values of a PCR, with the moments at which it has them.
+    /// Returns the values of a PCR, with the moments at which it has them.
     pub fn values(&self, pcr: u8, bank: HashAlg) -> impl Iterator<Item = (&str, &str)> {
         let values = self.list("pcrs").iter().filter(move |value| value["pcr"] == pcr);
         values.map(move |value| (value["when"].as_str().unwrap(), value[bank.to_string()].as_str().unwrap()))
     }
 
-    /// The value at the kernel's start.
+    /// Returns the value at the kernel's start.
     #[track_caller]
     pub fn value(&self, pcr: u8, bank: HashAlg) -> &str {
         let value = self.values(pcr, bank).find(|(when, _)| when.starts_with("at the kernel's start"));
@@ -171,7 +171,7 @@ impl<'p> Event<'p> {
     }
 }
 
-/// The digests in the log of a PCR, if there is a log.
+/// Returns the digests in the log of a PCR, if there is a log.
 pub fn logged(measured: &Measured, pcr: u8, bank: HashAlg) -> Option<Vec<String>> {
     let log = EventLog::parse(measured.log.as_ref()?).unwrap();
     let of_pcr = log.events().iter().filter(|event| event.pcr == pcr && event.extends());
@@ -179,7 +179,7 @@ pub fn logged(measured: &Measured, pcr: u8, bank: HashAlg) -> Option<Vec<String>
     Some(digests.collect())
 }
 
-/// A file, and what Secure Boot is by.
+/// Returns the options for a file and for the keys of Secure Boot.
 pub fn with_keys<'a, P: AsRef<Path>>(file: (&'a str, &'a Path), keys: &'a [(&'a str, P)]) -> Vec<(&'a str, &'a Path)> {
     let keys = keys.iter().map(|(option, path)| (*option, path.as_ref()));
     [file].into_iter().chain(keys).collect()

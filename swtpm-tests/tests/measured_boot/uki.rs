@@ -1,4 +1,5 @@
-//! Unified kernel images, started by systemd-boot of two releases, with Secure Boot and without: predicted, booted, and held against pools.
+//! Unified kernel images, started by systemd-boot of two releases, with Secure Boot and without: predicted, booted, and compared with
+//! pools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use super::verdicts::{Case, Expect, IMAGE, Judge, SECTION, not_accepted, not_by,
 use super::{Booted, Place, record_keys};
 
 impl Place {
-    /// A unified kernel image of that release's stub and kernel.
+    /// Makes a unified kernel image of that release's stub and kernel.
     fn uki(&self, release: Release) -> PathBuf {
         let kernel = Images::firmware(release).unwrap().kernel();
         make_uki(release, &kernel, &self.images.measured_initrd(), &self.command_line(), self.path()).unwrap()
@@ -60,7 +61,7 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     verdicts(&place, &keys, [&loader, &signed], &prediction, &booted);
 }
 
-/// Pools that accept the image that was booted, or the same but for one thing.
+/// Returns pools that accept the image that was booted, or the same with one difference.
 fn verdicts(place: &Place, keys: &SecureBootKeys, [loader, signed]: [&Path; 2], prediction: &Predicted, booted: &Booted) {
     let judge = Judge::new(&place.authority);
     let values = |name: &str, image: &Path| {
@@ -136,7 +137,7 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     judge.judge_without_secure_boot(&booted, values, &["images", "uki-sections", "kernel-config", "files"]);
 }
 
-/// systemd's own program, for the same sections.
+/// Compares with systemd's own program, for the same sections.
 fn by_systemd_measure(release: Release) {
     let folder = tempfile::tempdir().unwrap();
     let images = Images::firmware(release).unwrap();

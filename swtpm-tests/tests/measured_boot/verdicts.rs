@@ -15,7 +15,7 @@ use swtpm_tests::{EkAuthority, Folder, Gateway, Node, POOL, Record};
 use super::Booted;
 use super::predicted::{Predicted, reference_values};
 
-/// A line is written in milliseconds; a loaded machine may need seconds.
+/// Maximum wait for a line, which is written in milliseconds; a loaded machine may need seconds.
 const LINE_LIMIT: Duration = Duration::from_secs(60);
 /// All PCRs that a rule may be about.
 const QUOTED: &str = "\"0-12\" = \"not checked\"";
@@ -24,7 +24,7 @@ const QUOTED: &str = "\"0-12\" = \"not checked\"";
 pub const IMAGE: &str = "boot loader or kernel";
 pub const SECTION: &str = "section of the unified kernel image";
 
-/// A pool, and what becomes of the machine there.
+/// Pool, and the machine's expected result there.
 pub struct Case<'c> {
     pub pool: &'c str,
     /// Lines for the section `boot`.
@@ -59,7 +59,7 @@ impl Judge {
         Self { folder, gateway }
     }
 
-    /// A file of reference values by `reference-values predict`, with one generation of this name.
+    /// Returns a file of reference values by `reference-values predict`, with one generation of this name.
     pub fn predicted(&self, name: &str, arguments: &[(&str, &Path)], secure_boot: &str) -> Value {
         reference_values(secure_boot, arguments, Some(name))
     }
@@ -71,7 +71,7 @@ impl Judge {
         accept(&pool, case.rules, case.values.as_ref());
     }
 
-    /// Has the machine attest to each of these pools.
+    /// Makes the machine attest to each of these pools.
     #[track_caller]
     pub fn judge(mut self, machine: &Booted, cases: &[Case<'_>]) {
         cases.iter().for_each(|case| self.add(case));
@@ -84,7 +84,7 @@ impl Judge {
         }
     }
 
-    /// Has a machine without Secure Boot attest to a pool that accepts what it has booted by any key, and to one that wants Secure Boot as well.
+    /// Makes a machine without Secure Boot attest to two pools: one accepts its boot whatever the keys, one also requires Secure Boot.
     #[track_caller]
     pub fn judge_without_secure_boot(self, machine: &Booted, values: Value, rules: &[&str]) {
         let with_secure_boot = [&["secure-boot"], rules].concat();
@@ -105,7 +105,7 @@ impl Judge {
         );
     }
 
-    /// What the node says.
+    /// Runs attest-node. Returns its output.
     fn attest(&self, machine: &Booted, pool: &str) -> String {
         let pointer = self.gateway.pointer_to("127.0.0.1", self.gateway.port(), None).unwrap();
         let pointer = pointer.replace(&format!("/config/{POOL}"), &format!("/config/{pool}"));
@@ -116,7 +116,7 @@ impl Judge {
     }
 }
 
-/// Has a pool, as `init` makes it, demand these rules of what was booted, and accept these values.
+/// Makes a pool of `init` require these rules of the boot, and accept these values.
 pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
     let file = pool.join("pool.toml");
     let mut text = fs::read_to_string(&file).unwrap();
@@ -172,7 +172,7 @@ impl Expect {
     }
 }
 
-/// The file of reference values, with these authorities in the place of its own: certificates, and the SHA-256 of others.
+/// Returns the file of reference values with its authorities replaced: by certificates, and by the SHA-256 of others.
 pub fn signed_by(mut values: Value, certificates: &[&[u8]], digests_of_others: &[&str]) -> Value {
     let digests = certificates.iter().map(|certificate| sha256(certificate));
     let digests = digests.chain(digests_of_others.iter().map(|digest| (*digest).to_owned()));
@@ -186,13 +186,13 @@ pub fn sha256(bytes: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
 }
 
-/// The event that differs is of this PCR, and what was predicted as `what` from the files that were booted; the gateway names it in these words, and
-/// the generation that is accepted.
+/// Expects a refusal because of the event of this PCR that was predicted as `what` from the booted files. The gateway names it in these
+/// words, and the accepted generation.
 pub fn not_accepted(prediction: &Predicted, pcr: u8, what: &str, words: [&str; 2], accepted: &'static str) -> Expect {
     refused(pcr, prediction.event(pcr, what).digest(HashAlg::Sha256), words, accepted)
 }
 
-/// The authority that differs is this one.
+/// Expects a refusal because of this authority.
 pub fn not_by(signer: &Signer, accepted: &'static str) -> Expect {
     let words = ["certificate that authorised an image", " (\"CN=Tests db\")"];
     refused(7, &sha256(signer.certificate()), words, accepted)

@@ -2,8 +2,9 @@
 //! consists of challenge, evidence and the config, each on a connection of its own. The gateway is the real program. Attackers come from
 //! another address, with as many connections as the attack needs, and begin again whenever they are cut off.
 //!
-//! `cargo bench -p attest-gateway --bench beside`; it fails if the median beside an attack is more than [`LIMIT_RATIO`] times that alone, or if
-//! the attestation log grows by more than the budget for strangers allows, in a whole minute of the attack that is meant for it.
+//! `cargo bench -p attest-gateway --bench beside`; it fails if the median during an attack is more than [`LIMIT_RATIO`] times that alone.
+//! It also fails if the attestation log grows beyond the budget for unauthenticated clients, in a whole minute of the attack that fills the
+//! log.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
@@ -36,14 +37,14 @@ use tokio_rustls::client::TlsStream;
 
 /// Maximum ratio of an honest attestation's duration during an attack to that alone.
 const LIMIT_RATIO: f64 = 3.0;
-/// Attestations alone and beside each attack.
+/// Number of attestations alone and during each attack.
 const ATTESTATIONS: usize = 40;
 /// Address of the attackers. All addresses in 127.0.0.0/8 belong to this machine.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Maximum wait for the start of an attack: thousands of handshakes take seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The attack that is meant for the log, and how long it lasts at least: what the budget gives at once is gone in seconds.
+/// Attack that fills the log, and its minimum duration: the initial budget is used up in seconds.
 const LOG_FLOOD: &str = "refusals that fill the log";
 const LOG_FLOOD_LEAST: Duration = Duration::from_secs(60);
 /// Maximum growth of the log in that time.
@@ -53,7 +54,7 @@ const LOG_SLACK_BYTES: u64 = 256 * 1024;
 
 type Attack = fn(Arc<Stranger>) -> Pin<Box<dyn Future<Output = std::io::Result<()>> + Send>>;
 
-/// Each with as many strangers at once as it takes.
+/// Attacks, each with the number of concurrent attackers that it needs.
 const ATTACKS: [(&str, usize, Attack); 6] = [
     ("600 bodies that do not end", 600, |stranger| Box::pin(unfinished_body(stranger))),
     ("costly challenges", 4, |stranger| Box::pin(costly_challenges(stranger))),
@@ -178,7 +179,7 @@ fn main() {
     }
 }
 
-/// Thousands of connections, here and in the gateway, which inherits it.
+/// Raises the limit of open files for thousands of connections, here and in the gateway, which inherits it.
 fn many_files() {
     let limits = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -254,7 +255,7 @@ async fn attestation(gateway: &Gateway, case: Case) -> Duration {
     begun.elapsed()
 }
 
-/// A client from this address with a new connection for each request.
+/// Returns a client from this address with a new connection for each request.
 fn http(gateway: &Gateway, address: Ipv4Addr) -> reqwest::Client {
     let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
     reqwest::Client::builder()
@@ -285,7 +286,7 @@ fn stranger(gateway: &Arc<Gateway>) -> Stranger {
     }
 }
 
-/// A certificate, and eight of its issuer that have one name and a key each.
+/// Creates a certificate, and eight issuers of it with the same name and different keys.
 fn chain_of_namesakes() -> (Vec<u8>, Vec<Vec<u8>>) {
     let issuer = || {
         let mut parameters = CertificateParams::default();

@@ -2,9 +2,9 @@
 //! which is measured in the same run. The floor is a server on the same TLS and the same two connections that decides nothing, records
 //! nothing and writes the same bytes. The raw operations that prove the node are added to it, each once.
 //!
-//! Gateway and floor are processes of their own. A node does what a real one does: a challenge and evidence on one connection, as `attest-node`, its
-//! config on another, as Ignition; its EK certificate is of ECDSA P-256, its event log of 34 KB its own. `cargo bench -p attest-gateway --bench boot`; it
-//! fails if a boot costs more than [`LIMIT_RATIO`] times the floor.
+//! Gateway and floor are processes of their own. A node makes the requests of a real one: a challenge and evidence on one connection, like
+//! `attest-node`, and its config on another, like Ignition. Its EK certificate is of ECDSA P-256, its event log of 34 KB its own. `cargo
+//! bench -p attest-gateway --bench boot`; it fails if a boot costs more than [`LIMIT_RATIO`] times the floor.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
@@ -43,21 +43,21 @@ use tokio_rustls::TlsAcceptor;
 
 /// Maximum ratio of a boot's cost to the floor: a little above the value that was measured when it was set.
 const LIMIT_RATIO: f64 = 2.8;
-/// And what is wanted.
+/// Goal for the ratio.
 const GOAL_RATIO: f64 = 1.5;
-/// Both servers are measured by turns, so that whatever else the machine does hits both.
+/// Number of rounds: both servers are measured by turns, so that other load on the machine affects both.
 const ROUNDS: usize = 5;
 const BOOTS_PER_ROUND: usize = 100;
-/// Nodes that come together.
+/// Number of concurrent nodes.
 const TOGETHER: usize = 16;
 /// Number of repetitions of a cheap request.
 const OFTEN: u32 = 20;
-/// Says to this program that it is the floor: the folder of its answers, certificate and key.
+/// Environment variable that makes this program the floor: the folder of its answers, certificate and key.
 const FLOOR: &str = "BOOT_FLOOR";
-/// The answers, in the order in which a boot gets them.
+/// Names of the answers, in the order in which a boot gets them.
 const ANSWERS: [&str; 3] = ["challenge", "evidence", "config"];
 
-/// A machine, and what it sends in each of its boots.
+/// Machine, and its requests in each of its boots.
 struct Machine {
     node: Node,
     /// Evidence of the machine's last boot.
@@ -75,7 +75,7 @@ enum Step {
 
 /// Server for the nodes, with the key by which they know it.
 struct Site {
-    /// The client of one node, which keeps its connection.
+    /// Creates the client of one node, which keeps its connection.
     client: Box<dyn Fn() -> reqwest::Client + Send + Sync>,
     url: String,
     key: SpkiSha256,
@@ -97,7 +97,7 @@ impl Site {
         [challenged, attested, config]
     }
 
-    /// The first steps of a boot, on one connection; then it ends.
+    /// Runs the first steps of a boot, on one connection.
     async fn begin(&self, machine: &mut Machine, step: Step) {
         let client = (self.client)();
         for _ in 0..if step == Step::Often { OFTEN } else { 1 } {
@@ -118,7 +118,7 @@ impl Site {
         }
     }
 
-    /// The same connections, requests and answers, of which nothing is true.
+    /// Makes the same connections, requests and answers as a boot, with invalid contents.
     async fn act(&self, machine: &Machine, ticket: &str) {
         let client = (self.client)();
         Answer::of(machine.node.challenge(&client, &self.url)).await;
@@ -265,7 +265,7 @@ fn main() {
     }
 }
 
-/// So many at a time, until all have; they come back.
+/// Runs a limited number at a time, until all are done; returns the machines.
 async fn together<F: Future<Output = Machine> + Send + 'static>(machines: Vec<Machine>, each: impl Fn(Machine) -> F) -> Vec<Machine> {
     let (mut under_way, mut done) = (JoinSet::new(), Vec::new());
     for machine in machines {
@@ -278,7 +278,7 @@ async fn together<F: Future<Output = Machine> + Send + 'static>(machines: Vec<Ma
     done
 }
 
-/// A line of the table; the median.
+/// Prints a line of the table. Returns the median.
 fn report(name: &str, costs: &mut [Duration]) -> Duration {
     costs.sort_unstable();
     let millis = |place: usize| costs[place].as_secs_f64() * 1e3;
@@ -314,7 +314,7 @@ fn proof() -> Duration {
     begun.elapsed() / TIMES
 }
 
-/// The server that the gateway is measured against.
+/// Server that the gateway is measured against.
 struct Floor {
     process: Child,
     address: SocketAddr,

@@ -22,7 +22,7 @@ use results::{Bound, Figure};
 use support::{Answer, Gateway, POOL, bearer};
 use tokio::task::JoinSet;
 
-/// A start that read the machines would take twenty times as long.
+/// Maximum ratio of the durations: a start that read the machines would take twenty times as long.
 const LONGER: f64 = 2.0;
 const LARGER: f64 = 1.5;
 const LIMIT: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ fn settings(etcd: &etcd::Etcd) -> String {
     format!("[store]\nengine = \"etcd\"\nendpoints = [{endpoint:?}]\nkey_file = \"store.key\"")
 }
 
-/// Starts with no machine and with many, on both engines; whether the limits hold.
+/// Measures starts with no machine and with many, on both engines. Returns whether the limits hold.
 fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     let machines = if measuring { MACHINES } else { 100 };
     let etcd = etcd::Etcd::start();
@@ -111,7 +111,7 @@ fn open(gateway: &Gateway) -> Arc<dyn Store> {
     Arc::new(AnyStore::open(&settings.store).unwrap())
 }
 
-/// Machines on the allowlist, each with a name.
+/// Writes machines with names into the EK allowlist.
 async fn fill(store: Arc<dyn Store>, machines: usize) {
     const AT_ONCE: usize = 30;
     let mut writing = JoinSet::new();
@@ -141,7 +141,7 @@ async fn fill(store: Arc<dyn Store>, machines: usize) {
     writing.join_all().await;
 }
 
-/// Tokens that are revoked by the command while each replica is asked all the time; whether the limits hold.
+/// Measures revocations of tokens by the command while each replica gets requests continuously. Returns whether the limits hold.
 fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     let count = if measuring { CHANGES } else { 2 };
     let etcd = etcd::Etcd::start();
@@ -209,7 +209,7 @@ fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     late == 0 && seen.last().is_some_and(|slowest| *slowest <= LIMIT)
 }
 
-/// Asks until it is refused; when that was, and how many requests were answered otherwise that began after the command's end.
+/// Sends requests until one is refused. Returns that time, and the number of successful requests that began after the command's end.
 async fn ask(client: reqwest::Client, url: String, token: String, ended: Arc<AtomicBool>, begun: Instant) -> (Duration, usize) {
     let mut old = 0;
     loop {

@@ -18,12 +18,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Maximum cost for a boot: one twentieth of a boot's processor time, which is 2 ms at least.
 const LIMIT: Duration = Duration::from_micros(100);
-/// Bytes of a record of evidence: more than most have, without the event log, which is kept elsewhere.
+/// Size of a record of evidence: more than most have, without the event log, which is stored elsewhere.
 const RECORD_BYTES: usize = 16 * 1024;
 const ROUNDS: u32 = 2000;
 const RECORDS_OF_A_BOOT: u32 = 2;
 
-/// Processor time of this process that one round takes.
+/// Returns this process's processor time for one round.
 fn each(rounds: u32, mut work: impl FnMut()) -> Duration {
     let spent = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);

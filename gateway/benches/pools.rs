@@ -28,7 +28,7 @@ use support::Gateway;
 const POOLS: [usize; 2] = [50, 500];
 /// Number of measured starts; the median counts.
 const STARTS: usize = 3;
-/// Files that change, one after the other.
+/// Number of files that change, one after the other.
 const CHANGES: usize = 10;
 
 /// Goals for a start with the most pools.
@@ -42,7 +42,7 @@ enum Form {
     MachineConfigs,
 }
 
-/// What it may cost.
+/// Maximum ratios of the costs.
 struct Limits {
     longer: f64,
     larger: f64,
@@ -57,7 +57,7 @@ impl Form {
         }
     }
 
-    /// A little above what was measured when they were set.
+    /// Returns the limits: a little above the values that were measured when they were set.
     const fn limits(self) -> Limits {
         match self {
             Self::Ignition => Limits {
@@ -87,7 +87,7 @@ impl Form {
         }
     }
 
-    /// The files of a pool's configs.
+    /// Returns the files of a pool's configs.
     fn files(self, folder: &Path) -> [PathBuf; 2] {
         let names = match self {
             Self::Ignition => ["pre-approved/config.ign", "full/config.ign"],
@@ -110,7 +110,7 @@ struct Figures {
     bytes: f64,
     parse: f64,
     start: f64,
-    /// Until it listens, by the clock.
+    /// Wall time until the gateway listens.
     wait: f64,
     memory: f64,
     change: f64,
@@ -189,7 +189,7 @@ fn measure(form: Form, pools: usize, measuring: bool) -> Figures {
     }
 }
 
-/// The gateway with the environment of its unit.
+/// Returns the gateway's command with the environment of its unit.
 fn serve(gateway: &Gateway) -> Command {
     let mut command = support::program();
     command.arg("serve").arg("--config").arg(gateway.path("gateway.toml"));
@@ -206,7 +206,7 @@ fn median(runs: usize, mut run: impl FnMut() -> f64) -> f64 {
     figures[runs / 2]
 }
 
-/// A table; whether the limits hold for the most pools.
+/// Prints a table. Returns whether the limits hold for the most pools.
 fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
     println!(
         "\n{:<22} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13}",

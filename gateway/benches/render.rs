@@ -1,7 +1,7 @@
 //! Duration from MachineConfigs on disk to a config that is served, next to the unavoidable parts: parsing the same YAML, and writing the
 //! same JSON.
 //!
-//! `cargo bench -p attest-gateway --bench render`.
+//! Run with `cargo bench -p attest-gateway --bench render`.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
@@ -25,7 +25,7 @@ use serde_json::Value;
 const MACHINE_CONFIGS: [u32; 2] = [100, 1000];
 /// Number of measurements of each step; the median counts.
 const RUNS: usize = 5;
-/// What is asked for.
+/// Spec version of the requested configs.
 const VERSION: SpecVersion = SpecVersion::V3_4;
 
 fn main() {
@@ -98,7 +98,7 @@ fn compare(count: u32, runs: usize) {
     });
 }
 
-/// A pool that has MachineConfigs for approved nodes only.
+/// Creates a pool that has MachineConfigs for approved nodes only.
 fn pool_folder(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     let settings = attest_pool::SAMPLE.replace("nothing = \"pre-approved\"", "nothing = \"refuse\"");

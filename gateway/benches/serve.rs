@@ -1,9 +1,8 @@
 //! Processor time of the gateway to serve a real worker's config, as a ratio to the floor that is measured in the same run. The floor is a
 //! server on the same TLS that decides nothing, records nothing, and writes the same bytes.
 //!
-//! Nodes that come together share the fsyncs of the attestation log, as they do when a rack boots; that is what the limit is about. For
-//! one node after the other, a second floor makes a line durable too: what an fsync costs is the disk's and its driver's, and not the
-//! gateway's to save.
+//! Concurrent nodes share the fsyncs of the attestation log, like when a rack boots; the limit is about them. For one node after the other,
+//! a second floor makes a line durable too. The cost of an fsync depends on the disk and its driver, and the gateway cannot reduce it.
 //!
 //! `cargo bench -p attest-gateway --bench serve`; it fails if the gateway costs more than [`LIMIT_RATIO`].
 
@@ -36,12 +35,12 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 use tracing_subscriber::EnvFilter;
 
-/// The gateway's processor time for each request, in the floor's, when nodes come together.
+/// Maximum ratio of the gateway's processor time for a request to that of the floor, with concurrent nodes.
 const LIMIT_RATIO: f64 = 1.3;
-/// All servers are measured by turns, so that whatever else the machine does hits each of them.
+/// Number of rounds: all servers are measured by turns, so that other load on the machine affects each of them.
 const ROUNDS: usize = 20;
 const REQUESTS_PER_ROUND: usize = 64;
-/// Nodes that come together.
+/// Number of concurrent nodes.
 const TOGETHER: usize = 32;
 /// Size of a real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
@@ -105,7 +104,7 @@ fn main() {
     }
 }
 
-/// Prints a table; the last server's ratio to the first.
+/// Prints a table. Returns the last server's ratio to the first.
 fn report(nodes: usize, servers: Vec<(&str, Vec<Duration>)>) -> f64 {
     println!(
         "\n{:<34} {:>12} {:>12} {:>12} {:>8}",
@@ -192,12 +191,12 @@ async fn serve_floor(listener: TcpListener, tls: TlsAcceptor, answer: Arc<[u8]>,
     }
 }
 
-/// Length of a request's or answer's head, with the empty line.
+/// Returns the length of a request's or answer's head, with the empty line.
 fn head_length(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|start| start + 4)
 }
 
-/// A node: it blocks its thread, whose processor time can be told from the servers'.
+/// Client of a node. It blocks its thread, whose processor time can be separated from the servers'.
 struct Client(Arc<ClientConfig>);
 
 impl Client {
@@ -241,7 +240,7 @@ impl Client {
         answer
     }
 
-    /// Processor time of the server, for each request of nodes that come together: everything but the nodes' threads.
+    /// Returns the server's processor time for each request of concurrent nodes: all except the nodes' threads.
     fn cost(&self, address: SocketAddr, nodes: usize, requests: usize, length: usize) -> Duration {
         let before = time(ClockId::ProcessCPUTime);
         let own: Duration = std::thread::scope(|scope| {

@@ -31,18 +31,18 @@ use support::node::Node;
 use support::soft_tpm::maker::Maker;
 use support::{Answer, Gateway, POOL};
 
-/// Machines in the log that is made; that of a goal is larger.
+/// Number of machines in the log; that of a goal is larger.
 const MACHINES: usize = 20_000;
 const GOAL_MACHINES: f64 = 100_000.0;
 const GOAL_SECONDS: f64 = 60.0;
-/// Machines that really boot.
+/// Number of machines that really boot.
 const BOOTS: usize = 20;
 const ROUNDS: usize = 3;
 
-/// A little above what was measured when it was set.
+/// Maximum ratio: a little above the value that was measured when it was set.
 const LIMIT_RATIO: f64 = 40.0;
 
-/// Lines of boots, as a gateway has recorded them.
+/// Returns lines of boots, as a gateway has recorded them.
 async fn boots(gateway: &mut Gateway) -> Vec<Value> {
     let maker = Maker::new("A maker of TPMs");
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
@@ -66,7 +66,7 @@ async fn boots(gateway: &mut Gateway) -> Vec<Value> {
     lines
 }
 
-/// A log of so many machines.
+/// Writes a log of this number of machines.
 fn write_log(log: &Path, boots: &[Value], machines: usize) {
     let mut file = BufWriter::new(File::create(log).unwrap());
     for number in 0..machines {

@@ -1,11 +1,14 @@
-//! Attested boots on the embedded store, on etcd and on objects of a cluster's API, side by side in the same run: how many there are in a second, and what each costs the
-//! gateway's processor and etcd's; what etcd writes for it, by its own count; and what the API is asked for it, and how often one gateway's commit is refused because another's came first. A boot is a challenge, evidence and the config, each on a connection of its own; the gateway is the real
-//! program, etcd Debian's, one member on this machine, and nodes are in software and take their part of the processors, too.
+//! Attested boots on the embedded store, on etcd and on objects of a cluster's API, compared in the same run. Figures are the boots per
+//! second, and the processor time of a boot for the gateway and for etcd. Others are etcd's writes by its own count, the requests to the
+//! API, and the refusals of a gateway's commit because another's came first. A boot is a challenge, evidence and the config, each on a
+//! connection of its own. The gateway is the real program, etcd Debian's, one member on this machine. Nodes are in software and use the
+//! processors, too.
 //!
-//! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times what it
-//! costs on the embedded store, or if a boot that is alone on objects takes more than [`LIMIT_OF_ROUND_TRIPS`] times what its requests to the API take by themselves.
+//! `cargo bench -p attest-gateway --bench stores`; it fails if a boot on etcd costs the gateway more than [`LIMIT_RATIO`] times as much as
+//! on the embedded store. It also fails if a single boot on objects takes more than [`LIMIT_OF_ROUND_TRIPS`] times as long as its requests
+//! to the API.
 //!
-//! The API is the stand-in of the tests, whose writes take as long as its etcd's disk may: [`WRITES`].
+//! The API is the stand-in of the tests. Its writes take as long as those of its etcd's disk may: [`WRITES`].
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
 
@@ -34,17 +37,17 @@ const LIMIT_OF_ROUND_TRIPS: f64 = 3.0;
 /// Durations of a write to the API: the one that etcd's disk should have under high load, and the slowest that is acceptable. The
 /// stand-in's documentation explains them.
 const WRITES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(10)];
-/// Boots that are measured, and those before them.
+/// Number of measured boots, and of those before them.
 const BOOTS: usize = 400;
 const BEFORE: usize = 40;
-/// At the same time.
+/// Number of concurrent boots.
 const AT_ONCE: usize = 16;
 /// Number of boots in progress in a storm, or in a part of it.
 const CROWD: usize = 192;
-/// Boots of which etcd's work is counted, while there are no others.
+/// Number of boots whose work in etcd is counted, without concurrent ones.
 const ALONE: usize = 20;
 
-/// How far boots go.
+/// Last step of a boot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Far {
     Challenge,
@@ -61,7 +64,7 @@ struct Site {
 }
 
 impl Site {
-    /// A boot, or so much of it.
+    /// Boots a node up to this step.
     async fn boot(&self, far: Far) {
         let mut node = Node::made_by(&self.maker);
         let challenged = Answer::of(node.challenge(&self.client, &self.url)).await;
@@ -97,7 +100,7 @@ struct Measured {
     etcd: Duration,
     /// Counters of etcd for a boot.
     counted: [Vec<f64>; HOW.len()],
-    /// Its processor's time for one of a crowd's, milliseconds.
+    /// Processor time of etcd for a boot in a crowd, in milliseconds.
     crowd: f64,
 }
 
@@ -205,7 +208,7 @@ fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap())
 }
 
-/// A gateway with this store, which trusts a maker of TPMs; it does not run yet.
+/// Creates a gateway with this store, which trusts a manufacturer of TPMs; it does not run yet.
 fn gateway(settings: &str, maker: &Maker) -> Gateway {
     let gateway = Gateway::init();
     gateway.settings(settings);

@@ -1,12 +1,12 @@
-//! The event log of a machine of a fleet: 34 KB, of which most is every machine's.
+//! Event log of a machine in a fleet: 34 KB, most of which is the same for every machine.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
 use crate::log_builder::{BuiltEvent, EV_POST_CODE, LogBuilder, SHA256, SHA384};
 
-/// An event log's size, about.
+/// Approximate size of an event log.
 const LOG_BYTES: usize = 34 * 1024;
-/// Events that no other machine's log has.
+/// Number of events that no other machine's log has.
 const OWN_EVENTS: usize = 6;
 
 /// Event log that firmware and boot loader write.
@@ -25,7 +25,7 @@ impl Firmware {
         Self(log)
     }
 
-    /// The log of this machine in this boot.
+    /// Returns the log of this machine in this boot.
     pub fn event_log(&self, machine: &[u8], boot: usize) -> LogBuilder {
         let mut own = LogBuilder::new(&[SHA256, SHA384]);
         for number in 0..OWN_EVENTS {

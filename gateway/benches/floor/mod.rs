@@ -1,4 +1,4 @@
-//! The gateway's TLS, for servers that it is measured against.
+//! TLS settings of the gateway, for servers that it is compared with.
 
 #![allow(dead_code, reason = "each benchmark uses its part")]
 

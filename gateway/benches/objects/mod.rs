@@ -1,4 +1,4 @@
-//! Boots on objects of a cluster's API.
+//! Boots with the store on objects of a cluster's API.
 
 use std::fs;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use super::{ALONE, AT_ONCE, BEFORE, BOOTS, CROWD, Far, Site, count, gateway, pro
 
 /// Namespace of the store's objects and of the gateways' service account.
 const NAMESPACE: &str = "attest-gateway";
-/// The store's one object that changes.
+/// Name of the store's one object that changes.
 const HEAD: &str = "store";
 /// Object for requests without the store, whose duration is the floor.
 const FLOOR: &str = "floor";
@@ -32,11 +32,11 @@ const FLOOR_BYTES: usize = 12 * 1024;
 /// Results of the measurements.
 pub struct Found {
     pub figures: Vec<Figure>,
-    /// The most that a boot alone took, as a ratio to its round trips.
+    /// Maximum duration of a single boot, as a ratio to its round trips.
     pub round_trips: f64,
 }
 
-/// With one gateway and with three, where a write takes each of these.
+/// Measures with one gateway and with three, for each of these durations of a write.
 pub fn measure(writes: &[Duration], boots: usize) -> Found {
     println!(
         "\n{:<32} {:>9} {:>12} {:>15} {:>15} {:>12} {:>12} {:>10}",
@@ -91,7 +91,7 @@ fn challenges(boots: usize, found: &mut Found) {
     }
 }
 
-/// Challenges with random ids, as they are, many at once; gives how many there are then.
+/// Spends many challenges at once, with random ids like real ones. Returns the number of remembered ones afterwards.
 fn spend(cluster: &Cluster, store: &Objects, numbers: Range<u64>) -> (Counted, u64) {
     cluster.api.compact();
     cluster.api.forget_asked();
@@ -123,7 +123,7 @@ fn spend(cluster: &Cluster, store: &Objects, numbers: Range<u64>) -> (Counted, u
     )
 }
 
-/// Gateways of one store, and the API.
+/// Gateways with one store, and the API.
 struct Cluster {
     api: Kubernetes,
     gateways: Vec<Gateway>,
@@ -190,7 +190,7 @@ impl Cluster {
         cluster
     }
 
-    /// So many boots, one gateway after the other.
+    /// Makes this number of boots, with the gateways in turn.
     fn boots(&self, boots: usize, at_once: usize) -> Counted {
         // What it keeps of how things came to be is not what is measured.
         self.api.compact();

@@ -23,14 +23,14 @@ pub fn spent(process: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// The bytes that a process has had written to disks.
+/// Returns the number of bytes that a process has written to disks.
 pub fn written(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
     line.parse().unwrap()
 }
 
-/// The most memory that a process has had, bytes.
+/// Returns the peak memory of a process, in bytes.
 pub fn peak(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! On what it was measured.
+//! Description of the measuring machine.
 
 use std::fs;
 use std::path::Path;
@@ -24,14 +24,14 @@ pub fn described() -> Vec<(String, String)> {
     .into()
 }
 
-/// The first value of a field in a file of lines `name : value`.
+/// Returns the first value of a field in a file of lines `name : value`.
 pub fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let fields = text.lines().filter_map(|line| line.split_once(':'));
     let found = fields.into_iter().find(|(field, _)| field.trim() == name);
     found.map_or("unknown", |(_, value)| value.trim())
 }
 
-/// The filesystem under a folder, and its device, by the list of mounts.
+/// Returns the filesystem under a folder, and its device, by the list of mounts.
 pub fn filesystem(mounts: &str, folder: &Path) -> String {
     let mounts = mounts.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -46,7 +46,7 @@ pub fn filesystem(mounts: &str, folder: &Path) -> String {
     )
 }
 
-/// `16384256 kB`, in MiB.
+/// Converts a text like `16384256 kB` to MiB.
 fn mebibytes(kibibytes: &str) -> String {
     let number = kibibytes.trim_end_matches(" kB").parse::<u64>();
     number.map_or_else(|_| "unknown".to_owned(), |number| format!("{} MiB", number / 1024))

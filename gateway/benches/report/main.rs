@@ -1,5 +1,5 @@
-//! The report of all benchmarks, from what each has left in `target/bench`: `report.md`, `report.json`, and pictures. `make bench` runs it last.
-//! It fails if a benchmark's limit is not kept.
+//! Report of all benchmarks, from their results in `target/bench`: `report.md`, `report.json`, and pictures. `make bench` runs it last. It
+//! fails if a benchmark's limit is exceeded.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 

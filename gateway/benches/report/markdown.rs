@@ -1,11 +1,11 @@
-//! The report as Markdown.
+//! Report of all benchmarks as Markdown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::results::{Bound, Figure, Results};
 
-/// The report: on which machine, what each benchmark has found, and which pictures there are (title, file).
+/// Returns the report: the machine, the results of each benchmark, and the pictures (title, file).
 pub fn report(machine: &[(String, String)], all: &BTreeMap<String, Results>, pictures: &[(String, String)]) -> String {
     let mut out = "# Benchmarks\n\nMedian, least and most of the runs. What each figure means: docs/performance.md.\n\n".to_owned();
     out.push_str("## Machine\n\n| | |\n| --- | --- |\n");
@@ -86,7 +86,7 @@ fn said(bound: Bound, unit: &str) -> String {
     }
 }
 
-/// Three digits at least where there are some.
+/// Formats a number with its unit, with three digits at least if it has as many.
 fn with_unit(value: f64, unit: &str) -> String {
     let number = if value.is_nan() {
         "–".to_owned()

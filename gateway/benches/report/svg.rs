@@ -6,12 +6,12 @@ use super::results::Plot;
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 440.0;
-/// Room around the axes: left, top, right, bottom.
+/// Margins around the axes: left, top, right, bottom.
 const ROOM: [f64; 4] = [70.0, 40.0, 30.0, 80.0];
-/// Below the axes, names of lines side by side, each with so much room.
+/// Width of a line's name in the legend below the axes.
 const LEGEND: f64 = 150.0;
 const COLOURS: [&str; 6] = ["#1f6fb4", "#d9730d", "#2e8b57", "#b03a48", "#7a5ca8", "#6b6b6b"];
-/// Height of a bar with its space, and room for its name.
+/// Height of a bar with its space, and width of its name.
 const BAR: f64 = 26.0;
 const NAMES: f64 = 560.0;
 
@@ -22,7 +22,7 @@ pub struct Bar {
     pub limit: Option<f64>,
 }
 
-/// Text that stands for itself in XML. Control characters do not.
+/// Escapes a text for XML. Control characters are replaced.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -39,7 +39,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Lines over axes that begin at zero. Points that are no numbers are left out.
+/// Draws lines over axes that begin at zero. Points that are not numbers are left out.
 pub fn lines(plot: &Plot) -> String {
     let points = || plot.lines.iter().flat_map(|(_, points)| points).filter(|point| is_drawn(point));
     let [left, top, right, bottom] = ROOM;
@@ -79,7 +79,7 @@ pub fn lines(plot: &Plot) -> String {
     end(out)
 }
 
-/// A bar for each figure, and a mark where its limit is.
+/// Draws a bar for each figure, and a mark at its limit.
 pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     let drawn: Vec<&Bar> = bars.iter().filter(|bar| bar.value.is_finite() && bar.value >= 0.0).collect();
     let [_, top, right, bottom] = ROOM;
@@ -131,14 +131,14 @@ fn is_drawn(point: &[f64; 2]) -> bool {
     point.iter().all(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// An axis from zero, with marks at round numbers.
+/// Axis from zero, with marks at round numbers.
 struct Axis {
     end: f64,
     step: f64,
 }
 
 impl Axis {
-    /// Which reaches this value.
+    /// Creates an axis that reaches this value.
     fn to(most: f64) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         let power = 10_f64.powf((most / 5.0).log10().floor());

@@ -47,10 +47,10 @@ pub enum Bound {
     Never,
 }
 
-/// Lines over one axis.
+/// Plot of lines over one axis.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plot {
-    /// Its file's name, without `.svg`.
+    /// Name of its file, without `.svg`.
     pub file: String,
     pub title: String,
     /// Labels of the axes, with the unit.
@@ -128,7 +128,7 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("bench")
 }
 
-/// A line for each figure.
+/// Prints a line for each figure.
 pub fn print(figures: &[Figure]) {
     println!("{:<64} {:>12} {:>12} {:>12}", "", "median", "least", "most");
     for Figure {
@@ -161,12 +161,12 @@ pub fn are_kept<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
     beyond.is_empty()
 }
 
-/// Adds to what this benchmark has told, and writes it.
+/// Adds figures to this benchmark's results, and writes them.
 pub fn tell(figures: impl IntoIterator<Item = Figure>) {
     add(|told| told.figures.extend(figures));
 }
 
-/// Adds pictures to it.
+/// Adds plots to this benchmark's results.
 pub fn show(plots: impl IntoIterator<Item = Plot>) {
     add(|told| told.plots.extend(plots));
 }

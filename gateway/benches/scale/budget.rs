@@ -1,5 +1,5 @@
-//! Challenges that one replica gives: so many at once, and so many more each second, as `admission/budget.rs` has it for sources of which none asks
-//! for more than its part.
+//! Budget of one replica's challenges: an initial number, and an increment for each second. It works like `admission/budget.rs` for sources
+//! none of which asks for more than its fair share.
 
 use super::clock::{SECOND, Time};
 use super::site::{CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND};

@@ -1,10 +1,10 @@
-//! The simulation's time, and what happens next.
+//! Clock of the simulation, and its next events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Nanoseconds since the power came back.
+/// Time since the power came back, in nanoseconds.
 pub type Time = u64;
 
 pub const SECOND: Time = 1_000_000_000;
@@ -30,13 +30,13 @@ impl<E: Ord> Clock<E> {
         }
     }
 
-    /// So long from now.
+    /// Schedules an event after this time.
     pub fn after(&mut self, time: Time, event: E) {
         self.said += 1;
         self.coming.push(Reverse((self.now + time, self.said, event)));
     }
 
-    /// The next thing, whose time it is then.
+    /// Removes and returns the next event, and advances the clock to its time.
     pub fn next(&mut self) -> Option<E> {
         let Reverse((time, _, event)) = self.coming.pop()?;
         self.now = time;

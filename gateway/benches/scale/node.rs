@@ -13,9 +13,9 @@ use crate::waits::ignition::{self, Pauses};
 pub enum Came {
     /// Answer with status 200.
     Answer,
-    /// 503, on a connection that stays.
+    /// Answer with status 503, on a connection that stays open.
     ComeAgain,
-    /// No connection, or no answer in time.
+    /// No connection, or no answer before the timeout.
     Nothing,
 }
 
@@ -24,16 +24,16 @@ pub enum Came {
 pub enum Next {
     Ask,
     Pause(Time),
-    /// It has its full config.
+    /// End of a node with its full config.
     Full,
-    /// It has given up, and will not have it.
+    /// End of a node that has given up without its full config.
     GaveUp,
 }
 
 pub struct Node {
     pub step: Step,
     pub connected: bool,
-    /// For a connection, or for its turn.
+    /// Set while the node waits for a connection, or for its turn.
     pub waits: bool,
     /// Number of the attempt in progress: events of earlier ones are ignored.
     pub attempt: u32,

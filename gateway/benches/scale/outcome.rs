@@ -8,15 +8,15 @@ use super::site::{CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND, LONGEST, Site};
 pub struct Outcome {
     pub site: Site,
     pub full: usize,
-    /// Nodes of one replica that have none, whether they have given up or wait.
+    /// Number of one replica's nodes without a config, whether they have given up or still wait.
     pub without: u64,
-    /// Seconds until the last node had its config; of boots, what half and 99 of 100 took no longer than.
+    /// Seconds until the last node had its config, and the 50th and 99th percentile of the boots' durations.
     pub lasted: f64,
     pub p50: f64,
     pub p99: f64,
-    /// Attempts of each node that came to nothing.
+    /// Mean number of a node's failed attempts.
     pub failed: f64,
-    /// At one replica at once.
+    /// Maximum at one replica at the same time.
     pub connections: usize,
     pub sockets: usize,
     /// Number of all replicas' commits.
@@ -65,7 +65,7 @@ impl Outcome {
         }
     }
 
-    /// Nodes a second, of each core of all replicas.
+    /// Returns the nodes per second, for each core of all replicas.
     pub fn rate(&self) -> f64 {
         (self.full as u64 * self.site.replicas) as f64 / self.lasted / (self.site.replicas * self.site.cores) as f64
     }

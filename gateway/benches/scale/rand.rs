@@ -1,4 +1,4 @@
-//! Chance that is the same in each run: `attest-node`'s pauses find it where they look for the system's.
+//! Random numbers that are the same in each run. The code of `attest-node`'s pauses uses them in place of the system's.
 
 use std::cell::Cell;
 use std::convert::Infallible;

@@ -20,16 +20,16 @@ const fn patience(config: bool) -> Time {
     if config { CONFIG_PATIENCE } else { PATIENCE }
 }
 
-/// A node, and which of its attempts.
+/// Node, and the number of its attempt.
 type Asked = (u32, u32);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Comes(u32),
     Again(u32),
-    /// It has waited for a connection for as long as it does.
+    /// Timeout of a node's wait for a connection.
     NoConnection(Asked),
-    /// Its request has waited for its turn for as long as it may.
+    /// Timeout of a request's wait for its turn.
     NoTurn(Asked),
     NoAnswer(Asked),
     Shaken(Asked),
@@ -48,14 +48,15 @@ pub struct Tally {
     /// Duration of each boot, and the end of the last one.
     pub took: Vec<Time>,
     pub lasted: Time,
-    /// Nodes that do not wait any more.
+    /// Number of nodes that have given up.
     pub gave_up: u64,
-    /// Attempts that failed: without a connection or an answer in time, by a full queue, by the budget of challenges, by a turn that did not come.
+    /// Numbers of failed attempts: without a connection or an answer in time, by a full queue, by the budget of challenges, by a missed
+    /// turn.
     pub late: u64,
     pub full: u64,
     pub over_budget: u64,
     pub no_turn: u64,
-    /// The most connections, and the most sockets that waited for one.
+    /// Maximum number of connections, and of sockets that waited for one.
     pub connections: usize,
     pub sockets: usize,
     /// Busy time of processors and network.
@@ -71,17 +72,17 @@ pub struct Replica {
     /// Queues for a handshake: of nodes that have been here, which have priority, and of unknown sources.
     known: VecDeque<Asked>,
     strangers: VecDeque<Asked>,
-    /// Handshakes of the first of these since one of the others.
+    /// Number of known nodes' handshakes since the last one of an unknown source.
     in_a_row: u32,
     handshakes: usize,
     /// Number of attempts in both queues that still wait.
     waiting: usize,
     requests: VecDeque<Asked>,
-    /// Connections of nodes that make a pause, the oldest first.
+    /// Connections of pausing nodes, the oldest first.
     idle: VecDeque<Asked>,
     connections: usize,
     free: u64,
-    /// Requests that have had their turn, and have not come to their end.
+    /// Number of requests that have had their turn, and have not ended.
     in_work: usize,
     /// Time at which the network has sent all its data.
     sent: Time,
@@ -202,7 +203,7 @@ impl Replica {
         self.work();
     }
 
-    /// A node asks for what comes next.
+    /// Sends a node's next request.
     fn ask(&mut self, number: u32) {
         let node = self.node(number);
         node.attempt += 1;
@@ -225,7 +226,7 @@ impl Replica {
         }
     }
 
-    /// Gives processors that are free the next things to do.
+    /// Assigns work to free processors.
     fn work(&mut self) {
         while self.free > 0 {
             if let Some(asked) = self.requests.pop_front_if(|_| self.in_work < REQUESTS) {
@@ -340,7 +341,7 @@ impl Replica {
         }
     }
 
-    /// A node's attempt has come to something.
+    /// Handles the result of a node's attempt.
     fn came(&mut self, number: u32, came: Came) {
         let (now, start, by_token) = (self.clock.now, self.start, self.site.by_token);
         let node = self.node(number);

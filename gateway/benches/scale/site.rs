@@ -34,7 +34,7 @@ pub const fn cost(step: Step) -> Time {
 
 const READ: bool = false;
 const WRITE: bool = true;
-/// Keys of a commit that one ask takes.
+/// Number of keys in a commit that one access takes.
 pub const KEYS: usize = 2;
 
 /// Accesses of a step to the store, one after the other, and whether each one writes; counted by the benchmark `stores`.
@@ -47,10 +47,11 @@ pub const fn asks(step: Step) -> &'static [bool] {
     }
 }
 
-/// The gateway's own figures: challenges at once and each second (`admission/mod.rs`); connections, sockets that wait for their handshake and
-/// requests in work (`settings/limits.rs`); of connections, one in so many is left to who is known (`admission/connections.rs`); handshakes that
-/// begin while requests are under way, and of how many in a row the last is a stranger's (`admission/handshakes.rs`); how long a request waits for
-/// its turn (`api/overload.rs`); keys of one commit (`store/etcd/overlay.rs`).
+/// Figures of the gateway: challenges at once and per second (`admission/mod.rs`); connections, sockets that wait for their handshake and
+/// requests in progress (`settings/limits.rs`). Of connections, one in this number is reserved for known clients
+/// (`admission/connections.rs`). Handshakes that begin while requests are in progress; of this number in a row, the last is an unknown
+/// client's (`admission/handshakes.rs`). Maximum wait of a request for its turn (`api/overload.rs`); keys of one commit
+/// (`store/etcd/overlay.rs`).
 pub const CHALLENGES_AT_ONCE: u64 = 20_000;
 pub const CHALLENGES_EACH_SECOND: u64 = 800;
 pub const CONNECTIONS: usize = 2048;
@@ -66,16 +67,16 @@ pub const MOST_KEYS: usize = 120;
 /// Maximum duration of a boot that counts as in time.
 pub const LONGEST: Time = 1800 * SECOND;
 
-/// A node's full config.
+/// Size of a node's full config.
 pub const CONFIG_BYTES: u64 = 838_000;
 
 /// Fleet, and the gateways that serve it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Site {
     pub nodes: u64,
-    /// The seconds in which they come, evenly.
+    /// Seconds in which the nodes come, evenly.
     pub over: u64,
-    /// By a provisioning token: no challenge and no evidence.
+    /// Set if the nodes use a provisioning token: no challenge and no evidence.
     pub by_token: bool,
     pub replicas: u64,
     /// Processor cores of each replica, and its network.
@@ -83,17 +84,17 @@ pub struct Site {
     pub gigabits: u64,
     /// Set if each replica's challenges have a budget.
     pub budget: bool,
-    /// `None`: the embedded store, whose work is the gateway's.
+    /// Shared store; `None` for the embedded store, whose work is the gateway's.
     pub etcd: Option<Etcd>,
 }
 
-/// The store that replicas share.
+/// Cost model of the store that replicas share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Etcd {
-    /// For its disk, and for its answer.
+    /// Duration of a commit, which includes the disk, and of a read.
     pub commit: Time,
     pub read: Time,
-    /// Cores of each member, and their time for one transaction, and for each thing that is asked in it.
+    /// Cores of each member, and their time for one transaction, and for each access in it.
     pub cores: u64,
     pub transaction: Time,
     pub ask: Time,
@@ -112,7 +113,7 @@ pub const ETCD: Etcd = Etcd {
 };
 
 impl Etcd {
-    /// With half of the work.
+    /// Returns the same store with half of the work.
     pub const fn halved(self) -> Self {
         Self {
             transaction: self.transaction / 2,

@@ -1,4 +1,4 @@
-//! The store that replicas share, as one of them meets it: one commit at a time, with what has queued up meanwhile.
+//! Shared store, from the view of one replica: one commit at a time, with all accesses that have queued up before it.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl Store {
         self.waiting.push_back(work);
     }
 
-    /// Begins the next commit. Returns its duration, or `None` if there is none to begin.
+    /// Begins the next commit. Returns its duration, or `None` if none can begin.
     pub fn begin(&mut self, etcd: &Etcd, site: &Site) -> Option<Time> {
         if self.waiting.is_empty() || !self.under_way.is_empty() {
             return None;

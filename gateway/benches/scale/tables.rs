@@ -17,7 +17,7 @@ const fn fleet(nodes: u64, over: u64, replicas: u64) -> Site {
     }
 }
 
-/// Fleets of all sizes; those that one replica has less of come first.
+/// Fleets of all sizes; those for a single replica come first.
 pub const FLEETS: [Site; 12] = [
     fleet(1_000, 1, 1),
     fleet(10_000, 1, 1),
@@ -118,7 +118,7 @@ fn number(count: usize) -> String {
     thousands(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
-/// With a comma after each three digits.
+/// Formats a number with a comma after each three digits.
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

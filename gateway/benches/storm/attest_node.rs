@@ -22,7 +22,7 @@ use crate::waits::attest_node::{
 const WORTH_ANOTHER_CHALLENGE: [&str; 2] = ["challenge-spent", "challenge-expired"];
 const PROBLEM_TYPE: &str = "urn:attestation-gateway:problem:";
 
-/// One run of it.
+/// Single run of `attest-node`.
 pub struct AttestNode<'a> {
     server: &'a Server,
     source: Ipv4Addr,
@@ -93,7 +93,7 @@ impl<'a> AttestNode<'a> {
         self.exchange(step, &format!("POST {path}"), body).await
     }
 
-    /// Asks until there is an answer that is no 5xx, and takes it if it is a 200.
+    /// Sends a request until the answer is not a 5xx, and accepts it if it is a 200.
     async fn exchange<A: serde::de::DeserializeOwned>(&mut self, step: Step, line: &str, body: &[u8]) -> Result<A, String> {
         let seconds = u64::try_from(body.len()).unwrap() / SLOWEST_BODY_BYTES_PER_SECOND;
         let limit = REQUEST_LIMIT + Duration::from_secs(seconds);

@@ -1,4 +1,4 @@
-//! The figures of a mode's runs, what is wanted of them, and what they look like.
+//! Figures of a mode's runs, their goals and limits, and their plots.
 
 use crate::measured::Figures;
 use crate::results::{Bound, Figure, Plot, median};
@@ -7,7 +7,7 @@ use crate::tally::FULL;
 
 use Bound::{AtMost, Never};
 
-/// Points of a line.
+/// Number of points in a line.
 const POINTS: u32 = 200;
 /// Number of intervals of the plot of answers over time, enough to show gaps.
 const BINS: f64 = 80.0;
@@ -40,7 +40,7 @@ const DISK: &str = "on disk a node";
 const WRITTEN: &str = "written a node";
 const SYNCS: &str = "fsyncs a node";
 
-/// The figures of these runs, each with what is wanted of it.
+/// Returns the figures of these runs, each with its goal and limit.
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 pub fn of(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -83,7 +83,7 @@ pub fn of(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
     figures
 }
 
-/// Says what else there is to say of a run: what boots ended in, and attempts.
+/// Prints the other results of a run: those of boots, and of attempts.
 pub fn print(run: &Figures) {
     for (ended, count) in run.ended.iter().filter(|(ended, _)| *ended != FULL) {
         println!("  {count:>8} ended in: {ended}");
@@ -93,7 +93,7 @@ pub fn print(run: &Figures) {
     }
 }
 
-/// Nodes a second, of these runs.
+/// Returns the median of these runs' nodes per second.
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 pub fn rate(runs: &[Figures]) -> f64 {
     let mut rates: Vec<f64> = runs.iter().map(|run| run.full as f64 / run.lasted).collect();

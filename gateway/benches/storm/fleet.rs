@@ -1,4 +1,4 @@
-//! The machines: TPMs in software of one maker, made once and kept in a file for the next time.
+//! Machines with software TPMs of one manufacturer, made once and kept in a file for later runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::soft_tpm::maker::Maker;
 
 #[derive(Serialize, Deserialize)]
 pub struct Fleet {
-    /// The maker's root certificate, DER.
+    /// Root certificate of the manufacturer, DER.
     root: Blob,
     machines: Vec<Machine>,
 }
@@ -29,7 +29,7 @@ struct Machine {
 }
 
 impl Fleet {
-    /// At least so many machines: those in the file if they are enough, or new ones, which are kept there.
+    /// Returns at least this number of machines: those in the file if they are enough, or new ones, which are kept there.
     pub fn kept(file: &Path, count: usize) -> Self {
         let kept = fs::read(file).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
         if let Some(kept) = kept.filter(|kept| kept.machines.len() >= count) {
@@ -45,18 +45,18 @@ impl Fleet {
         made
     }
 
-    /// The maker's root certificate, DER.
+    /// Returns the manufacturer's root certificate, DER.
     pub fn root(&self) -> &[u8] {
         self.root.as_ref()
     }
 
-    /// The first so many of them, ready to boot.
+    /// Returns this number of machines as nodes, ready to boot.
     pub fn nodes(&self, count: usize) -> Vec<Node> {
         self.machines.iter().take(count).map(Machine::node).collect()
     }
 }
 
-/// Where they are kept.
+/// Returns the path of the file with the machines.
 pub fn file() -> PathBuf {
     results::folder().join("fleet/machines.json")
 }

@@ -1,4 +1,4 @@
-//! The other process: all nodes of a run.
+//! Load generator, a process of its own: all nodes of a run.
 
 use std::fs;
 use std::io::BufRead as _;
@@ -26,7 +26,7 @@ use crate::support::node::Node;
 use crate::support::soft_tpm::maker::Maker;
 use crate::{floor, process};
 
-/// Says to this program that it is the generator: the file of its plan.
+/// Environment variable that makes this program the generator: the file of its plan.
 pub const PLAN: &str = "STORM_PLAN";
 /// Address of the attacker, with no honest node behind it.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 9, 9, 9);
@@ -36,23 +36,23 @@ const STRANGER_LIMIT: Duration = Duration::from_secs(15);
 /// Instructions for the generator's process.
 #[derive(Serialize, Deserialize)]
 pub struct Plan {
-    /// The gateway's folder, and where it listens.
+    /// Folder of the gateway, and the address at which it listens.
     pub gateway: PathBuf,
     pub address: SocketAddr,
-    /// A file with the config that each node has to get.
+    /// File with the config that each node has to get.
     pub config: PathBuf,
     pub nodes: usize,
-    /// The seconds in which they begin, evenly.
+    /// Seconds in which the nodes begin, evenly.
     pub over: f64,
     /// Provisioning token that the nodes present in place of a TPM's evidence.
     pub token: Option<String>,
-    /// Connections a second of the stranger's.
+    /// Connections of the attacker per second.
     pub stranger: Option<u32>,
     /// Time after which an unfinished node counts as failed, in seconds.
     pub limit: f64,
 }
 
-/// What all nodes know.
+/// Data that all nodes know.
 struct Site {
     plan: Plan,
     server: Server,
@@ -61,7 +61,7 @@ struct Site {
     firmware: Firmware,
 }
 
-/// Gets ready, says so, waits for a line, and tells what became of it.
+/// Prepares the nodes, reports that, waits for a line, runs them, and prints the results.
 pub fn run(file: &Path) {
     let plan: Plan = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     let certificates = floor::certificates(&plan.gateway.join("tls/mcs.crt"));
@@ -111,7 +111,7 @@ async fn storm(site: Arc<Site>, nodes: Vec<Node>) -> Told {
 }
 
 impl Site {
-    /// The boot of a node, which comes by a token if it is not here.
+    /// Boots a node; without `node`, it uses a token.
     async fn boot(&self, number: usize, node: Option<Node>, run: Instant) -> Noted {
         let part = f64::from(u32::try_from(number).unwrap()) / f64::from(u32::try_from(self.plan.nodes).unwrap());
         sleep(Duration::from_secs_f64(self.plan.over * part)).await;

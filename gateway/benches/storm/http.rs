@@ -1,4 +1,4 @@
-//! HTTP as nodes speak it: over TLS of a connection's own, one request at a time, from an address of the node's own.
+//! HTTP client of the nodes: over TLS on a connection of its own, one request at a time, from an address of the node's own.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -18,13 +18,13 @@ use tokio_rustls::client::TlsStream;
 
 use crate::floor;
 
-/// Longest head of an answer, bytes.
+/// Maximum length of an answer's head, in bytes.
 const HEAD_LIMIT: usize = 16 * 1024;
 
 /// Reason for an attempt without an answer.
 pub type Lost = &'static str;
 
-/// Where nodes come to.
+/// Address and TLS settings of the server.
 pub struct Server {
     pub address: SocketAddr,
     tls: TlsConnector,
@@ -48,7 +48,7 @@ impl Server {
         Self { address, tls }
     }
 
-    /// A request as bytes.
+    /// Returns a request as bytes.
     pub fn request(&self, line: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut request = format!("{line} HTTP/1.1\r\nhost: {}\r\n", self.address);
         for (name, value) in headers {
@@ -65,7 +65,7 @@ impl Server {
         [request.as_bytes(), body].concat()
     }
 
-    /// A new connection, with so much time for TCP's handshake, and for that of TLS.
+    /// Opens a connection, with these timeouts for the handshakes of TCP and of TLS.
     pub async fn connect(&self, source: Ipv4Addr, tcp: Duration, tls: Duration) -> Result<Connection, Lost> {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-/// The address of node `number`: each has its own.
+/// Returns the address of node `number`: each has its own.
 pub fn source(number: usize) -> Ipv4Addr {
     let part = |value: usize| u8::try_from(value).unwrap();
     Ipv4Addr::new(127, part(16 + number / 62_500), part(number / 250 % 250), part(1 + number % 250))
@@ -87,7 +87,7 @@ pub fn source(number: usize) -> Ipv4Addr {
 
 pub struct Connection(TlsStream<TcpStream>);
 
-/// The head of an answer.
+/// Head of an answer.
 pub struct Head {
     pub status: u16,
     pub length: usize,
@@ -98,7 +98,7 @@ pub struct Head {
 }
 
 impl Connection {
-    /// This, unless the server has closed it while nothing was asked.
+    /// Returns this connection, unless the server has closed it while it was idle.
     pub fn if_open(mut self) -> Option<Self> {
         self.0.read(&mut [0]).now_or_never().is_none().then_some(self)
     }

@@ -10,7 +10,7 @@ use super::tally::{Noted, Step};
 use crate::support::{POOL, SPEC, accept, bearer};
 use crate::waits::ignition::{CONNECT_LIMIT, HEAD_LIMIT, Pauses, TLS_LIMIT};
 
-/// Asks for the config that this has to be; what it got if it is another, or none.
+/// Fetches the config, which must equal this one. Returns the result if it is another, or none.
 pub async fn fetch(
     server: &Server,
     source: Ipv4Addr,

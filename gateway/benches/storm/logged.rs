@@ -18,7 +18,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// By a gateway, since it was made.
+    /// Counts in the log of a gateway since its creation.
     pub fn by(gateway: &Gateway) -> Self {
         let mut logged = Self::default();
         for file in fs::read_dir(gateway.path("state")).unwrap() {
@@ -47,12 +47,12 @@ impl Logged {
         *times.entry(who).or_default() += 1;
     }
 
-    /// Machines whose evidence was found good.
+    /// Returns the number of machines whose evidence was accepted.
     pub fn verified(&self) -> usize {
         self.evidence.len()
     }
 
-    /// Addresses that were given a config.
+    /// Returns the number of addresses that got a config.
     pub fn given(&self) -> usize {
         self.configs.len()
     }
@@ -68,7 +68,7 @@ impl Logged {
     }
 }
 
-/// A file of the log; closed ones are compressed.
+/// Reads a file of the log; closed ones are compressed.
 fn text(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap();
     if path.extension().is_none_or(|extension| extension != "gz") {

@@ -1,10 +1,11 @@
-//! A fleet that boots after a power cut: how many nodes get their full config, how long that takes, and what it costs the gateway.
+//! A fleet that boots after a power cut: the number of nodes that get their full config, the duration, and the cost for the gateway.
 //!
-//! The gateway is the real program, on one core; the nodes are a process of their own on the others. Each has a TPM in software, an event log and an
-//! address of its own, and does what a real one does: a discovery, a challenge and evidence on one connection as `attest-node`, with its pauses
-//! and its patience, then the config on another as Ignition, with Ignition's. `cargo bench -p attest-gateway --bench storm`; variables of the
-//! environment: `STORM_NODES`, `STORM_RUNS` (the median of which counts), `STORM_MODES` (`at-once`, `steady`, `by-token`, `stranger`, `syncs`), `STORM_RATE` (nodes a
-//! second that come steadily), `STORM_COUNTED` (nodes whose fsyncs are counted) and `STORM_LIMIT` (seconds for one node).
+//! The gateway is the real program, on one core; the nodes are a process of their own on the others. Each has a TPM in software, an event
+//! log and an address of its own, and makes the requests of a real one. These are a discovery, a challenge and evidence on one connection
+//! like `attest-node`, with its pauses and its patience. The config follows on another connection like Ignition, with Ignition's. `cargo
+//! bench -p attest-gateway --bench storm`; variables of the environment: `STORM_NODES`, `STORM_RUNS` (the median of which counts),
+//! `STORM_MODES` (`at-once`, `steady`, `by-token`, `stranger`, `syncs`), `STORM_RATE` (nodes a second that come steadily), `STORM_COUNTED`
+//! (nodes whose fsyncs are counted) and `STORM_LIMIT` (seconds for one node).
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a benchmark may panic")]
 
@@ -52,7 +53,7 @@ use std::path::Path;
 use measured::Figures;
 use site::{Mode, Scale};
 
-/// A number that the environment may say.
+/// Returns a number from the environment, or the default.
 fn said(variable: &str, otherwise: f64) -> f64 {
     let said = std::env::var(variable)
         .ok()

@@ -9,7 +9,7 @@ use crate::process;
 use crate::support::Gateway;
 use crate::tally::{FULL, Told};
 
-/// Beyond that the store gives back what its log of transactions takes of the disk, a second after it was written last.
+/// Size of the write-ahead log above which the store frees its disk space, a second after the last write to it.
 const GIVEN_BACK_BYTES: u64 = 4 * 1024 * 1024;
 /// Time without changes on the disk after which writing counts as finished, and the maximum wait for that.
 const STILL: Duration = Duration::from_secs(2);
@@ -35,36 +35,36 @@ impl Before {
 /// Measurements of a run.
 pub struct Figures {
     pub nodes: usize,
-    /// Nodes that have their full config.
+    /// Number of nodes that have their full config.
     pub full: usize,
-    /// How all boots ended.
+    /// Number of boots by their result.
     pub ended: BTreeMap<String, u64>,
-    /// Seconds of the boots that came through, ascending.
+    /// Durations of the successful boots, in seconds, ascending.
     pub took: Vec<f64>,
-    /// Attempts that failed, by what.
+    /// Number of failed attempts by reason.
     pub failed: BTreeMap<String, u64>,
     /// Seconds until the last node was done.
     pub lasted: f64,
-    /// Evidence that was verified although that node's had been.
+    /// Number of verifications of evidence beyond each node's first.
     pub twice: u64,
-    /// Configs that were given to a node that had been given its own.
+    /// Number of configs beyond each node's first.
     pub given_again: u64,
-    /// Evidence that was made again.
+    /// Number of pieces of evidence that nodes made again.
     pub made_again: u64,
-    /// Milliseconds of processors for each node: the gateway's, the generator's.
+    /// Processor time for each node, in milliseconds: the gateway's, the generator's.
     pub spent: [f64; 2],
     /// Utilization of both during the run.
     pub busy: [f64; 2],
-    /// The gateway's most memory, bytes.
+    /// Peak memory of the gateway, in bytes.
     pub peak: u64,
     /// Bytes for each node: written, and on disk at the end.
     pub written: f64,
     pub on_disk: f64,
-    /// Calls for each node that put files on the disk, if they were counted.
+    /// Calls for each node that flush files to the disk, if they were counted.
     pub syncs: Option<f64>,
     /// Times at which each node had its config, in seconds since the run began, ascending.
     pub ends: Vec<f64>,
-    /// Connections of a stranger's, and how many of them brought no answer.
+    /// Connections of the attacker, and the number of them without an answer.
     pub stranger: [u64; 2],
 }
 
@@ -118,19 +118,19 @@ impl Figures {
         }
     }
 
-    /// So many of a hundred nodes had their config after so many seconds.
+    /// Returns the seconds after which this percentage of the nodes had their config.
     pub fn percentile(&self, percent: f64) -> f64 {
         percentile(&self.took, percent)
     }
 
-    /// Attempts that failed, for each node.
+    /// Returns the number of failed attempts for each node.
     pub fn failed_each(&self) -> f64 {
         self.failed.values().sum::<u64>() as f64 / self.nodes as f64
     }
 }
 
-/// Until the store has given back what its log of transactions has grown to, and segments of the attestation log that were closed are compressed: what
-/// the folder takes of the disk changes no more.
+/// Waits until the store has freed its write-ahead log, and closed segments of the attestation log are compressed. Then the folder's disk
+/// space no longer changes.
 fn wait_until_nobody_writes(gateway: &Gateway) {
     let length = || fs::metadata(gateway.path("state/gateway.db-wal")).map_or(0, |log| log.len());
     let taken = || process::on_disk(&gateway.path("state"));

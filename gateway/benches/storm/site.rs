@@ -18,10 +18,10 @@ use crate::syncs::Syncs;
 use crate::tally::Told;
 use crate::worker;
 
-/// Files that either process has open beside its connections.
+/// Number of files that either process has open in addition to its connections.
 const FILES: u64 = 1000;
 
-/// How a fleet comes.
+/// Arrival of a fleet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     AtOnce,
@@ -34,7 +34,7 @@ pub enum Mode {
 impl Mode {
     pub const ALL: [Self; 5] = [Self::AtOnce, Self::Steady, Self::ByToken, Self::Stranger, Self::Syncs];
 
-    /// Its name in `STORM_MODES`.
+    /// Returns the mode's name in `STORM_MODES`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::AtOnce => "at-once",
@@ -45,7 +45,7 @@ impl Mode {
         }
     }
 
-    /// What comes, and how.
+    /// Returns a description of the nodes and of their arrival.
     pub fn title(self, scale: &Scale) -> String {
         let (nodes, over) = self.comes(scale);
         match self {
@@ -76,13 +76,13 @@ impl Mode {
 pub struct Scale {
     pub nodes: usize,
     pub runs: usize,
-    /// Nodes a second that come steadily, and for how many seconds.
+    /// Nodes per second that come steadily, and the number of seconds.
     pub rate: f64,
     steady: f64,
-    /// Nodes that boot beside a stranger, and his connections a second.
+    /// Number of nodes that boot during an attack, and the attacker's connections per second.
     beside: usize,
     stranger: u32,
-    /// Nodes whose fsyncs are counted.
+    /// Number of nodes whose fsyncs are counted.
     counted: usize,
     limit: f64,
 }
@@ -161,7 +161,7 @@ pub fn run(mode: Mode, scale: &Scale) -> Figures {
     Figures::of(told, &before, counted, &gateway)
 }
 
-/// A worker's pool; a machine is known by its TPM's maker.
+/// Creates a worker's pool; a machine is trusted by its TPM's manufacturer.
 fn prepared(fleet: &Fleet) -> Gateway {
     let gateway = Gateway::init();
     fs::write(gateway.path("ek-roots/maker.der"), fleet.root()).unwrap();
@@ -174,7 +174,7 @@ fn prepared(fleet: &Fleet) -> Gateway {
     gateway
 }
 
-/// Has the generator do this; `begin` is called when it is about to.
+/// Makes the generator execute this plan; `begin` is called immediately before.
 fn generate<T>(plan: &Path, begin: impl FnOnce() -> T) -> (T, Told) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .env(PLAN, plan)
@@ -191,7 +191,7 @@ fn generate<T>(plan: &Path, begin: impl FnOnce() -> T) -> (T, Told) {
     (begun, told)
 }
 
-/// The gateway's core, and everybody else's: the same if there is only one.
+/// Returns the gateway's core, and the others: the same if there is only one.
 fn cores(all: &CpuSet) -> (CpuSet, CpuSet) {
     let first = (0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap();
     let (mut one, mut others) = (CpuSet::new(), *all);
@@ -200,7 +200,7 @@ fn cores(all: &CpuSet) -> (CpuSet, CpuSet) {
     if others.count() == 0 { (one, *all) } else { (one, others) }
 }
 
-/// Both processes have a file for each node that is there.
+/// Raises the limit of open files: both processes have one for each connected node.
 fn raise_files(wanted: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {

@@ -6,14 +6,14 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Gateway, program};
 
-/// The calls that wait for a disk.
+/// System calls that wait for a disk.
 const CALLS: &str = "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync";
 
 /// Output of strace, a line for each call.
 pub struct Syncs(PathBuf);
 
 impl Syncs {
-    /// Starts the gateway under strace, if that is there and may trace.
+    /// Starts the gateway under strace, if that is installed and permitted.
     pub fn watch(gateway: &mut Gateway) -> Option<Self> {
         let tried = Command::new("strace")
             .args(["-f", "--seccomp-bpf", "-e", CALLS, "true"])
@@ -37,7 +37,7 @@ impl Syncs {
         Some(Self(file))
     }
 
-    /// The calls so far.
+    /// Returns the number of calls so far.
     pub fn count(&self) -> u64 {
         let text = fs::read_to_string(&self.0).unwrap();
         // One that another thread's interrupts has two lines.

@@ -30,15 +30,15 @@ pub const FULL: &str = "full";
 /// Report of a node's boot.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Noted {
-    /// Seconds from the run's begin to this boot's.
+    /// Start of this boot, in seconds since the run's start.
     pub begun: f64,
-    /// Seconds from the first byte to the last of the config.
+    /// Duration from the first byte to the last of the config, in seconds.
     pub took: f64,
-    /// [`FULL`], or what came instead.
+    /// Result: [`FULL`], or the obstacle.
     pub ended: String,
-    /// Pieces of evidence that were made.
+    /// Number of pieces of evidence that were made.
     pub evidence: u32,
-    /// Attempts that failed, by step and what they ended in.
+    /// Number of failed attempts, by step and reason.
     pub failed: BTreeMap<String, u32>,
 }
 
@@ -52,10 +52,10 @@ impl Noted {
 #[derive(Serialize, Deserialize)]
 pub struct Told {
     pub nodes: Vec<Noted>,
-    /// Seconds until the last one was done.
+    /// Time until the last node was done, in seconds.
     pub lasted: f64,
-    /// Seconds of processors that the generator has spent on it.
+    /// Processor time of the generator, in seconds.
     pub spent: f64,
-    /// Connections of the stranger's, and how many of them ended in no answer.
+    /// Connections of the attacker, and the number of them without an answer.
     pub stranger: [u64; 2],
 }

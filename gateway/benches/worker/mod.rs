@@ -1,5 +1,5 @@
-//! MachineConfigs like those of a real worker, the same ones each time, and the YAML of manifests. The benchmarks serve and render them;
-//! a VM of swtpm-tests boots with them.
+//! MachineConfigs like those of a real worker, the same ones each time, and their YAML. The benchmarks serve and render them; a VM of
+//! swtpm-tests boots with them.
 
 #![allow(dead_code, reason = "each user of it uses its part")]
 
@@ -15,17 +15,17 @@ use serde_json::{Map, Value, json};
 
 /// Marker of the files that a node gets only after approval.
 pub const MARKER: &str = "only-for-approved-nodes";
-/// Files in all MachineConfigs of [`machine_configs`].
+/// Number of files in all MachineConfigs of [`machine_configs`].
 pub const FILES: usize = 150;
 /// Units in all MachineConfigs of [`machine_configs`].
 pub const UNITS: usize = 60;
 
-/// Bytes that files have, by turns: most are small, one in ten is a bundle of certificates or a static pod.
+/// Sizes of the files in bytes, in turn: most are small, one in ten is a bundle of certificates or a static pod.
 const FILE_BYTES: [usize; 10] = [300, 1200, 500, 2400, 90, 800, 3000, 1600, 700, 9000];
-/// The annotation of MachineConfigs that the operator has made itself.
+/// Annotation of MachineConfigs that the operator has made itself.
 const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
 
-/// A worker's MachineConfigs: three are for nodes that are not approved yet, the others hold [`MARKER`] in each file. Users only if
+/// Returns a worker's MachineConfigs: three are for nodes that are not approved yet, the others have [`MARKER`] in each file. Users only if
 /// `users`: not every system can add them.
 pub fn machine_configs(users: bool) -> Vec<Value> {
     let mut site = config("3.4.0", files(90..147, MARKER), units(40..59, MARKER));
@@ -82,7 +82,7 @@ pub fn of_pool(pool: usize) -> [Value; 2] {
     ]
 }
 
-/// The same as MachineConfigs.
+/// Returns the same as MachineConfigs.
 pub fn machine_configs_of_pool(pool: usize) -> Vec<Value> {
     let [needed, rest] = of_pool(pool);
     vec![
@@ -91,7 +91,7 @@ pub fn machine_configs_of_pool(pool: usize) -> Vec<Value> {
     ]
 }
 
-/// MachineConfig `number` of very many small ones, as tools that make one for each setting leave them.
+/// Returns MachineConfig `number` of very many small ones, like those of tools that make one for each setting.
 pub fn small_machine_config(number: usize) -> Value {
     let path = |part: usize| format!("/etc/small.d/{number}-{part}.conf");
     let files = (0..3).map(|part| file(&path(part), number * 3 + part, "")).collect();
@@ -112,7 +112,7 @@ pub fn write(folder: &Path, configs: &[Value]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A value as people and tools write YAML: blocks, texts of several lines as they are.
+/// Converts a value to YAML like people and tools write it: blocks, texts of several lines as they are.
 pub fn yaml(value: &Value) -> String {
     let mut out = String::new();
     block(&mut out, value, 0);
@@ -188,7 +188,7 @@ fn push(config: &mut Value, place: &str, entry: Value) {
     }
 }
 
-/// A MachineConfig from before spec 3.
+/// Returns a MachineConfig in a version older than spec 3.
 fn legacy() -> Value {
     let file = |number: usize| {
         let source = BASE64.encode(words(number, 400, MARKER).as_bytes());
@@ -213,7 +213,7 @@ fn files(numbers: std::ops::Range<usize>, marker: &str) -> Vec<Value> {
         .collect()
 }
 
-/// A file, in one of the ways that contents are written: percent-encoded, in base64, compressed.
+/// Returns a file whose contents are in one of three forms: percent-encoded, in base64, compressed.
 fn file(path: &str, number: usize, marker: &str) -> Value {
     let bytes = FILE_BYTES.get(number % FILE_BYTES.len()).copied().unwrap_or_default();
     let text = words(number, bytes, marker);
@@ -230,7 +230,7 @@ fn file(path: &str, number: usize, marker: &str) -> Value {
     file
 }
 
-/// Units of all sorts: whole ones, drop-ins for others' units, disabled and masked ones.
+/// Returns units of all sorts: whole ones, drop-ins for others' units, disabled and masked ones.
 fn units(numbers: std::ops::Range<usize>, marker: &str) -> Vec<Value> {
     let unit = |number: usize| {
         let name = format!("worker-{number}.service");
@@ -260,7 +260,7 @@ fn unit_file(number: usize, marker: &str) -> String {
     )
 }
 
-/// Text of about that many bytes, the same for the same number.
+/// Returns a text of about that many bytes, the same for the same number.
 fn words(number: usize, bytes: usize, marker: &str) -> String {
     let mut text = String::new();
     if !marker.is_empty() {

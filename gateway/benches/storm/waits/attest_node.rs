@@ -9,7 +9,7 @@ use crate::deadline::Backoff;
 use crate::failure::Failure;
 use crate::patience::{ComeAgain, Next, Patience};
 
-/// For what a node does by itself: the default of `--deadline`.
+/// Timeout for a node's own work: the default of `--deadline`.
 pub const SILENCE: Duration = Duration::from_secs(60);
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 pub const REQUEST_LIMIT: Duration = Duration::from_secs(45);
@@ -18,7 +18,7 @@ pub const SLOWEST_BODY_BYTES_PER_SECOND: u64 = 64 * 1024;
 pub const PARTIAL_OUTAGE_PARTS: u32 = 10;
 pub const CHALLENGES_LIMIT: usize = 3;
 
-/// A node that has just started.
+/// Returns the patience of a node that has just started.
 pub fn patience() -> Patience {
     Patience::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None)
 }
@@ -38,7 +38,7 @@ impl Asking {
         }
     }
 
-    /// The gateway has told this node to come again: the pause, or the code that it ends in.
+    /// Handles a 503 of the gateway. Returns the pause, or the code with which the node gives up.
     pub fn held(&mut self, patience: &Patience, code: &str, not_before: Option<Duration>, now: Instant) -> Result<Duration, &'static str> {
         let pause = self.backoff.held(not_before);
         match patience.come_again(
@@ -58,7 +58,8 @@ impl Asking {
         }
     }
 
-    /// There was no answer. A gateway that may have configs all the same is given up at once, which is sooner than `attest-node` does it: it asks.
+    /// Handles a missing answer. A gateway that may still have configs is given up at once, which is sooner than in `attest-node`, which
+    /// asks it.
     pub fn unanswered(&mut self, patience: &Patience, soon: bool, now: Instant) -> Result<Duration, &'static str> {
         if now.saturating_duration_since(self.since) >= SILENCE * if soon { 1 } else { PARTIAL_OUTAGE_PARTS } {
             return Err("gateway-unreachable");

@@ -1,4 +1,4 @@
-//! Ignition's pauses and times, as they were measured of it (`docs/protocol.md`).
+//! Measured pauses and timeouts of Ignition (`docs/protocol.md`).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 pub const TLS_LIMIT: Duration = Duration::from_secs(10);
 pub const HEAD_LIMIT: Duration = Duration::from_secs(10);
 
-/// Pauses, one after the other, without end.
+/// Endless sequence of pauses.
 #[derive(Debug)]
 pub struct Pauses(Duration);
 

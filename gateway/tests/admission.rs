@@ -24,7 +24,7 @@ const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 /// Address of the nodes.
 const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// A connection from this address, after its handshake.
+/// Opens a connection from this address, with its handshake.
 async fn connect(gateway: &Gateway, from: Ipv4Addr) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = gateway.connect_from(from).await?;
     let config = client(gateway, &[&TLS13], None);
@@ -33,7 +33,7 @@ async fn connect(gateway: &Gateway, from: Ipv4Addr) -> std::io::Result<TlsStream
         .await
 }
 
-/// Sends the head of a request with evidence, and the first bytes of its body, once the gateway has said that it waits for them.
+/// Sends the head of a request with evidence, and the first bytes of its body after the gateway's `100 Continue`.
 async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut stream = connect(gateway, from).await?;
     let head =
@@ -108,7 +108,7 @@ async fn attack_40_memory_for_bodies_has_a_bound_in_bytes() {
     assert!(grown < 64 * 1024 * 1024, "{grown} bytes for bodies of 8 MiB in all");
 }
 
-/// The most memory that the gateway has had so far, bytes.
+/// Returns the gateway's peak memory so far, in bytes.
 fn memory(gateway: &Gateway) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", gateway.process_id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -254,7 +254,7 @@ async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
     drop((waiting, idle));
 }
 
-/// A thousand machines behind one balancer.
+/// A thousand machines boot behind one balancer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_nodes_behind_one_address_boot_at_once() {
     const NODES: usize = 1000;
@@ -295,7 +295,7 @@ async fn a_thousand_nodes_behind_one_address_boot_at_once() {
     }
 }
 
-/// Asks again while the answer is 503, as nodes do.
+/// Retries while the answer is 503, as nodes do.
 async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
     loop {
         let answer = Answer::of(request()).await;
@@ -305,7 +305,7 @@ async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
     }
 }
 
-/// Shows this credential until the gateway says to come again; how often it was refused before.
+/// Sends this credential until the gateway answers 503. Returns the number of refusals before.
 async fn until_told_to_come_again(gateway: &Gateway, client: &reqwest::Client, wrong: &str, code: &str) -> usize {
     for refused in 0..1000 {
         let answer = fetch(gateway, client, wrong).await;

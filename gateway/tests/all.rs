@@ -1,4 +1,4 @@
-//! The program as a whole, over TLS: one crate, so that what its tests share is compiled once.
+//! Tests of the program as a whole, over TLS: one crate, so that their common code is compiled once.
 
 #![allow(
     clippy::unwrap_used,

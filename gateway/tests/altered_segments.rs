@@ -75,7 +75,7 @@ fn zipped(text: &str, level: Compression) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Without `.gz` at its end.
+/// Returns the name without `.gz` at its end.
 fn plain(file: &Path) -> PathBuf {
     file.with_extension("")
 }

@@ -1,4 +1,4 @@
-//! From challenge to ticket, with software TPMs: what is refused, what is recorded, and that the record tells it again.
+//! From challenge to ticket, with software TPMs: refusals, records, and a replay of the records with the same result.
 
 use std::fs;
 
@@ -78,7 +78,7 @@ async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells
     );
 }
 
-/// Nothing of the gateway's is known to the node.
+/// The node has no data of the gateway other than its answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
     let gateway = Gateway::start();
@@ -496,7 +496,7 @@ async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
     gateway.attest(next, None).await.ticket();
 }
 
-/// A machine whose boot is over, at both ends: the answer, and a record that tells it again.
+/// A machine whose boot is over, at both ends: the answer, and a record whose replay gives the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
     let mut gateway = Gateway::init();

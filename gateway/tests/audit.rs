@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
 
-/// A log with a record of each kind, made by what the gateway does.
+/// Log with a record of each kind, made by a gateway's own actions.
 struct Log {
     gateway: Gateway,
     records: Vec<Value>,

@@ -1,4 +1,4 @@
-//! The commands that make and rotate CAs and certificates, and what openssl says of everything that they write.
+//! Commands that make and rotate CAs and certificates, with a check of all their files by openssl.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -221,7 +221,7 @@ fn a_pointer_that_is_in_the_way_is_named() {
     assert!(gateway.command(&["ca", "status"]).contains("nothing stops working"));
 }
 
-/// A CA by `ca create`.
+/// Creates a CA with `ca create`.
 fn created(folder: &Path, arguments: &[&str]) -> (PathBuf, PathBuf) {
     let (certificate, key) = (folder.join("ca.crt"), folder.join("ca.key"));
     let output = program()

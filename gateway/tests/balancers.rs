@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 const NODE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 7);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 
-/// A gateway that knows the balancer, and whose pool takes tokens.
+/// Creates a gateway that knows the balancer, and whose pool accepts tokens.
 fn init(settings: &str) -> Gateway {
     let gateway = Gateway::init();
     gateway.settings(&format!("proxy_protocol_from = [\"{BALANCER}\"]\n{settings}"));
@@ -30,7 +30,7 @@ fn start() -> Gateway {
     gateway
 }
 
-/// Asks for the config, with this credential.
+/// Requests the config with this credential.
 async fn fetch(client: &reqwest::Client, url: &str, credential: &str) -> Answer {
     let request = client
         .get(url)
@@ -99,7 +99,7 @@ async fn haproxys_health_checks_are_its_own() {
     assert_eq!(peers(&gateway), [IpAddr::from(NODE)]);
 }
 
-/// A header that says PROXY, and this source.
+/// Returns a PROXY header with this source.
 fn header(source: impl Into<IpAddr>) -> Vec<u8> {
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21".to_vec();
     match source.into() {

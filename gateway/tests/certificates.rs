@@ -1,4 +1,4 @@
-//! The certificates change while the gateway serves: what is good is shown to nodes at once, what is not leaves all as it was.
+//! The certificates change while the gateway serves: valid ones are presented to nodes at once, invalid ones change nothing.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,13 +35,13 @@ fn names() -> Names {
     }
 }
 
-/// A CA that is older than anything that it signs here.
+/// Creates a CA that is older than all certificates that it signs here.
 fn ca(name: &str) -> Made {
     let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     issue::authority(name, key, 400, at(now() - 100 * DAY)).unwrap()
 }
 
-/// A certificate that is valid for 30 days from `days` days after now.
+/// Creates a certificate that is valid for 30 days from `days` days after the present.
 fn signed(ca: &Made, days: i64) -> Made {
     let wanted = Wanted {
         days: 30,
@@ -61,7 +61,7 @@ fn nameless(ca: &Made) -> (String, String) {
     (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
 }
 
-/// A gateway with this CA and this certificate, which serves.
+/// Starts a gateway with this CA and this certificate.
 fn start(ca: &Made, made: &Made) -> Gateway {
     let mut gateway = Gateway::init();
     fs::write(gateway.path("tls/mcs-ca.crt"), ca.certificate.pem()).unwrap();
@@ -96,7 +96,7 @@ fn shown(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
     stream.get_ref().1.peer_certificates().unwrap()[0].clone().into_owned()
 }
 
-/// Asks for the pre-approved config, over a connection that stays.
+/// Requests the pre-approved config, over a connection that stays open.
 async fn ask(stream: &mut TlsStream<TcpStream>) {
     let request = format!(
         "GET /config/worker HTTP/1.1\r\nHost: localhost\r\nAccept: {}\r\n\r\n",
@@ -322,7 +322,7 @@ async fn a_problem_is_said_once_and_measured() {
     );
 }
 
-/// A volume of a Secret, as the kubelet mounts and changes it.
+/// Lays out a Secret's volume, as the kubelet mounts and changes it.
 fn mount(volume: &Path, generation: &str, made: &Made, ca: &Made) {
     let folder = volume.join(generation);
     fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! The commands, as an administrator runs them.
+//! Commands, as an administrator runs them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

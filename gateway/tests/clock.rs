@@ -1,4 +1,4 @@
-//! A clock that jumps under the gateway makes nothing good that was spent.
+//! A jump of the gateway's clock does not make a spent credential valid.
 
 use crate::support::served::serve;
 use crate::support::{Gateway, POOL, bearer, next_boot, now, tpm};

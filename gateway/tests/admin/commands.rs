@@ -1,4 +1,4 @@
-//! Commands that change who is known, who is revoked, and keys.
+//! Commands that change enrolments, revocations, and keys.
 
 use std::fs;
 

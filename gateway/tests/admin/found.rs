@@ -1,4 +1,4 @@
-//! Files that are changed, by a command or by hand: the command says what it did, and the gateway what it found.
+//! Files that a command or an administrator changes: the command's record says what it did, and the gateway's what it found.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::support::{POOL, serving_within};
 
-/// The things of one kind that an act is about.
+/// Returns the objects of one kind that an act is about.
 fn of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
     let things = act["admin"]["things"].as_array().unwrap().iter();
     things.filter(|thing| thing["kind"] == kind).collect()

@@ -14,7 +14,7 @@ use attest_store::{Embedded, EntryKind, StoreError};
 use super::*;
 use crate::support::{POOL, program};
 
-/// Commands that are killed.
+/// Number of commands that are killed.
 const KILLS: usize = 25;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn a_command_that_is_killed_has_done_and_told_both_or_neither() {
     assert!(done > 0);
 }
 
-/// An engine that dies before it forgets what is recorded.
+/// Engine that fails before it removes recorded entries.
 #[derive(Debug)]
 struct Dying {
     engine: Embedded,

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::support::Gateway;
 
-/// Each file, how what is found of it is called, and whether its certificate is a part of that name: then another is another thing.
+/// Files, with the name of each finding, and whether the certificate's digest is part of that name: then another certificate is another
+/// object.
 const FILES: [(&str, &str, bool); 7] = [
     ("keys.json", "gcp.jwks", false),
     ("gcp-vtpm-roots/root.der", "gcp.vtpm_roots ", true),

@@ -17,7 +17,7 @@ use crate::support::{Gateway, POOL};
 
 /// Start of the logs, in seconds since 1970.
 const BEGAN: u64 = 1_700_000_000;
-/// The numbers of the lines that are checkpoints; two lines follow that no checkpoint holds.
+/// Numbers of the lines that are checkpoints; two lines follow that no checkpoint covers.
 const CHECKPOINTS: [usize; 3] = [1, 5, 9];
 const LAST: usize = 11;
 
@@ -31,7 +31,7 @@ struct Site {
     older: Lines,
 }
 
-/// A refusal of who shows nothing.
+/// Returns a refusal of an unauthenticated client.
 fn record(number: u64) -> Record {
     let at = BEGAN + number;
     let mut record = Record::new(
@@ -47,13 +47,13 @@ fn record(number: u64) -> Record {
     record
 }
 
-/// Ids that are no other log's.
+/// Returns a number for ids that no other log has.
 fn rand(number: u64) -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(number)
 }
 
-/// The lines of a log that begins after `before`.
+/// Writes a log that begins after the text `before`. Returns its lines.
 async fn written(folder: &Path, before: &str) -> Lines {
     fs::create_dir_all(folder).unwrap();
     let (log, key) = (folder.join("attestation.jsonl"), LogKey::open(&folder.join("log.key")).unwrap());
@@ -113,7 +113,7 @@ impl Site {
         (output.status.success(), String::from_utf8(text).unwrap())
     }
 
-    /// A checkpoint of a log in a file of its own.
+    /// Writes a checkpoint of a log to a file of its own.
     fn kept(&self, line: &str) -> String {
         let file = self.gateway.path("checkpoint.json");
         fs::write(&file, format!("{line}\n")).unwrap();
@@ -131,7 +131,7 @@ impl Site {
     }
 }
 
-/// The lines with one of them, by its number, altered.
+/// Replaces text in the line with this number.
 fn edited(lines: &[String], number: usize, from: &str, to: &str) -> Lines {
     let mut lines = lines.to_vec();
     let altered = lines[number - 1].replacen(from, to, 1);
@@ -154,12 +154,12 @@ fn with(lines: &[String], after: usize, new: &[String]) -> Lines {
     [&lines[..after], new, &lines[after..]].concat()
 }
 
-/// The place at the line's end, as it stands there.
+/// Returns the chain link at the line's end as text.
 fn place(line: &str) -> &str {
     &line[line.rfind(",\"chain\":").unwrap()..]
 }
 
-/// The line with another's place.
+/// Replaces a line's chain link by another line's.
 fn placed(line: &str, place_of: &str) -> String {
     line.replace(place(line), place(place_of))
 }
@@ -176,7 +176,7 @@ fn chained_anew(lines: &[String], first: usize) -> Lines {
     lines
 }
 
-/// The checkpoint at `number` signed by another key.
+/// Signs the checkpoint at `number` with another key.
 pub fn signed_by(lines: &[String], number: usize, key: &LogKey) -> Lines {
     let value: Value = serde_json::from_str(&lines[number - 1]).unwrap();
     let (chain, checkpoint) = (&value["chain"], &value["checkpoint"]);

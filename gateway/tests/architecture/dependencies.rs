@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A package depends on these, and on nothing else.
+/// Verifies that a package depends on these, and on nothing else.
 fn assert_depends_on(package: &str, allowed: &[&str]) {
     let manifest: toml::Table = text(&root().join(package).join("Cargo.toml")).parse().unwrap();
     let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).unwrap();
@@ -138,7 +138,7 @@ fn the_log_links_no_store() {
     }
 }
 
-/// The packages that are about cryptography, by what they say of themselves.
+/// Returns the packages about cryptography, by their own descriptions.
 fn cryptographic() -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--locked", "--format-version", "1"])
@@ -256,7 +256,7 @@ fn only_the_command_line_uses_anyhow() {
     }
 }
 
-/// The manifests of all crates of the workspace.
+/// Returns the manifests of all crates of the workspace.
 fn manifests() -> BTreeMap<String, toml::Table> {
     let workspace: toml::Table = text(&root().join("Cargo.toml")).parse().unwrap();
     let members = workspace["workspace"]["members"].as_array().unwrap().iter();

@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// A module, by its path below the crate's root.
+/// Path of a module below the crate's root.
 type Location = Vec<String>;
 
-/// The limit of `use` declarations that one path may lead through.
+/// Maximum number of `use` declarations that one path may lead through.
 const MOST_REEXPORTS: usize = 16;
 
-/// The production code of a module, without that of its child modules.
+/// Production code of a module, without that of its child modules.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
-    /// All paths of two or more segments.
+    /// Paths of two or more segments.
     paths: Vec<Vec<String>>,
     /// Names that `use` declarations bind, each with its path.
     bindings: BTreeMap<String, Vec<String>>,
@@ -21,13 +21,13 @@ struct Module {
     items: BTreeSet<String>,
 }
 
-/// The module tree of a crate.
+/// Module tree of a crate.
 struct Modules {
     folder: PathBuf,
     all: BTreeMap<Location, Module>,
 }
 
-/// The imports of one folder's modules: of which by which, each with the code that makes it.
+/// Imports between one folder's modules: the importing and the imported one, each pair with the code that makes it.
 type Imports = BTreeMap<(String, String), BTreeSet<String>>;
 
 fn is_name(token: &str) -> bool {
@@ -91,7 +91,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// The place behind the bracket that closes the one here.
+/// Returns the position behind the bracket that closes the one here.
 fn behind_brackets(tokens: &[String], begin: usize) -> usize {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(begin) {
@@ -109,7 +109,7 @@ fn behind_brackets(tokens: &[String], begin: usize) -> usize {
     tokens.len()
 }
 
-/// The place behind an item, its attributes included.
+/// Returns the position behind an item, including its attributes.
 fn behind_item(tokens: &[String], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         at = match token.as_str() {
@@ -232,7 +232,7 @@ impl Modules {
         self.all.insert(location, module);
     }
 
-    /// The modules that a path names in the code of a module: the one that it is of, and those whose `use` leads there.
+    /// Returns the modules that a path names in the code of a module: the one that it is of, and those whose `use` leads there.
     fn named(&self, location: &[String], path: &[String], reexports: usize) -> Vec<Location> {
         let Some(first) = path.first().filter(|_| reexports > 0) else {
             return Vec::new();
@@ -290,7 +290,7 @@ impl Modules {
         self.all.contains_key(&child) || module.items.contains(name) || module.bindings.contains_key(name)
     }
 
-    /// The imports between siblings, by their parent.
+    /// Returns the imports between siblings, by their parent.
     fn imports(&self) -> BTreeMap<Location, Imports> {
         let mut all: BTreeMap<Location, Imports> = BTreeMap::new();
         for (location, module) in &self.all {
@@ -311,7 +311,7 @@ impl Modules {
     }
 }
 
-/// The names that can be reached from one.
+/// Returns the names that can be reached from one.
 fn reached<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a str> {
     let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(name) = left.pop() {
@@ -323,7 +323,7 @@ fn reached<'a>(imports: &'a Imports, from: &str) -> BTreeSet<&'a str> {
     reached
 }
 
-/// The import cycles among siblings of a crate: for each the modules, and the imports that make it.
+/// Returns the import cycles among siblings of a crate, each with its modules and imports.
 fn cycles(modules: &Modules) -> Vec<String> {
     let mut cycles = Vec::new();
     for (parent, imports) in modules.imports() {

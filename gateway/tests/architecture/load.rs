@@ -1,4 +1,4 @@
-//! The load generator of the benchmark `storm` stands for real nodes, and what it tells is explained.
+//! The load generator of the benchmark `storm` represents real nodes, and its figures are explained.
 
 use super::{code, root, text};
 

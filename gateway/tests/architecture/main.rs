@@ -1,4 +1,4 @@
-//! The invariants of `docs/architecture.md`: what must not be there, and what must not be missing.
+//! Invariants of `docs/architecture.md`: forbidden and required parts of the code.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Every Rust file under a folder of the repository; what is built is not.
+/// Returns every Rust file under a folder of the repository, without build results.
 fn rust_files(folder: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -42,7 +42,7 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A file's code, without its comments.
+/// Returns a file's code, without its comments.
 fn code(path: &Path) -> String {
     let text = text(path);
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The names that follow `crate::` in a file's code, those in braces too; its tests aside.
+/// Returns the names that follow `crate::` in a file's code without its tests, including those in braces.
 fn imported(path: &Path) -> BTreeSet<String> {
     let code = code(path);
     let code = code.split("mod tests {").next().unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn imports_of(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     imports
 }
 
-/// Takes away what imports nothing that is left, until nothing is.
+/// Verifies that the imports have no cycle, by removing modules without remaining imports.
 #[track_caller]
 fn assert_no_cycle(mut left: BTreeMap<String, BTreeSet<String>>) {
     while !left.is_empty() {
@@ -126,7 +126,7 @@ fn has_room(file: &Path, name: &str) -> bool {
     file.is_file() && code(file).lines().any(|line| line.trim_end().ends_with(&room))
 }
 
-/// The crate roots of a package's tests, and of its benchmarks that have a folder, as its manifest names them.
+/// Returns the crate roots of a package's tests, and of its benchmarks that have a folder, as its manifest names them.
 fn test_targets(package: &Path) -> Vec<PathBuf> {
     let manifest: toml::Table = text(&package.join("Cargo.toml")).parse().unwrap();
     let targets = ["test", "bench"].map(|kind| manifest.get(kind).and_then(toml::Value::as_array));
@@ -178,7 +178,7 @@ fn every_file_is_part_of_a_target() {
     assert!(forgotten.is_empty(), "{forgotten:?}");
 }
 
-/// Words that name a kind of evidence of a cloud, as parts of names.
+/// Returns the words in names that denote a cloud's kind of evidence.
 fn names_of_clouds(code: &str) -> BTreeSet<String> {
     let words = code.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
     let named = |word: &&str| {

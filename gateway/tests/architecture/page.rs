@@ -7,7 +7,7 @@ fn page() -> String {
     text(&root().join("docs/architecture.md"))
 }
 
-/// The cells of a section's table, row by row, without its head.
+/// Returns the cells of a section's table, row by row, without its head.
 fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
     let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap();
     let section = rest.split("\n## ").next().unwrap_or_default();
@@ -18,7 +18,7 @@ fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The texts between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
@@ -111,7 +111,7 @@ fn each_invariant_has_a_test() {
     }
 }
 
-/// The steps of a request: the words behind the arrows of a text's first block that has them.
+/// Returns the steps of a request: the words behind the arrows in a text's first block with arrows.
 fn way(text: &str) -> Vec<&str> {
     let block = text.split("```").find(|block| block.contains("TlsStream")).unwrap();
     let steps = block.split('→').skip(1);

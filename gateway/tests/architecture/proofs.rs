@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The types that must be earned, by their files, and how their fields begin: with none that is `pub`.
+/// Types that prove a check, with their files, and the beginnings of their fields: none is `pub`.
 const EARNED: [(&str, &str, &str); 13] = [
     ("attest/src/verified.rs", "Verified<T>", "(T"),
     ("attest/src/tpm/vtpm/mod.rs", "VerifiedInstance", " {\n    instance:"),

@@ -1,4 +1,4 @@
-//! CAs of Azure that are fetched: what completes a chain, and what does not.
+//! Fetched CAs of Azure: certificates that complete a chain, and others.
 
 use std::sync::Arc;
 
@@ -223,7 +223,7 @@ async fn attack_12_a_document_that_is_not_azures_brings_nothing_in() {
     );
 }
 
-/// A chain of this many CAs below a root, each of which says where the next one is.
+/// Chain of this many CAs below a root, each of which has the address of the next one.
 struct Long {
     root: CertificateDer<'static>,
     signature: String,

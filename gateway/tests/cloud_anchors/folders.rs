@@ -1,4 +1,4 @@
-//! Certificates from folders: what is used, and what is left out.
+//! Certificates in folders: those that are used, and those that are skipped.
 
 use attest::Kind;
 use attest::aws::identity_document;

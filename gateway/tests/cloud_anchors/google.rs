@@ -1,4 +1,4 @@
-//! Google's keys, and what happens when Google is down, slow, returns garbage, or changes its keys in the middle.
+//! Google's keys, also when Google is down, slow, returns garbage, or changes its keys during a fetch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const FRESH: u64 = 3600;
 const KEPT: u64 = 86_400;
 /// Pause after a failed fetch, and before another request for an unknown key, in seconds.
 const PAUSE: u64 = 30;
-/// Requests of one fetch: discovery, keys.
+/// Number of requests in one fetch: discovery, keys.
 const REQUESTS: usize = 2;
 
 struct Google {
@@ -57,7 +57,7 @@ fn accepted(keys: &GoogleKeys, signer: &Signer, now: u64) -> Result<(), GcpError
     verify(token.as_bytes(), keys, &[audience], at(now)).map(drop)
 }
 
-/// The keys at that time, and that the signer's tokens are good by them.
+/// Verifies the signer's tokens with the keys at that time.
 async fn good(clouds: &Clouds, signer: &Signer, now: u64) {
     let keys = clouds.google_keys(at(now)).await.unwrap();
     accepted(&keys.keys, signer, now).unwrap();
@@ -266,7 +266,7 @@ async fn attack_16_a_server_that_is_not_googles_is_not_believed() {
     good(&clouds, &google.keys.current(), NOW).await;
 }
 
-/// The same provider, which shows a certificate by a CA that is not configured.
+/// Connects to the same provider, but trusts another CA than that of its certificate.
 fn other_ca(google: &Google) -> Clouds {
     let other = IdentityProvider::start(Keys::new());
     let mut setup = Setup::new();

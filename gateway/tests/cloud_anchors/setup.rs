@@ -1,4 +1,4 @@
-//! A gateway's settings in a folder of their own, and the time as tests want it.
+//! Settings of a gateway in a folder of their own, and a time that tests choose.
 
 use std::cell::RefCell;
 use std::fs;
@@ -48,7 +48,7 @@ impl Setup {
         fs::write(path, content).unwrap();
     }
 
-    /// Has these hosts at this address, with certificates by this CA.
+    /// Connects these hosts to this address, with certificates by this CA.
     pub fn connect(&mut self, hosts: &[&str], address: SocketAddr, ca_pem: Option<&str>) {
         let hosts = hosts.iter().map(|host| ((*host).to_owned(), address));
         self.settings.outgoing.connect.extend(hosts);
@@ -58,7 +58,7 @@ impl Setup {
         }
     }
 
-    /// Requests wait for nothing worth mentioning.
+    /// Sets a minimal wait for requests.
     pub fn impatient(&mut self) {
         self.settings.wait = Duration::from_millis(1);
     }
@@ -114,7 +114,7 @@ impl Log {
         Self
     }
 
-    /// The lines since the last call: so many, each with its part.
+    /// Verifies the lines since the last call: their number, and a part of each.
     pub fn said(&self, expected: &[&str]) {
         let text = String::from_utf8(LINES.take()).unwrap();
         assert_eq!(text.lines().count(), expected.len(), "{text}");

@@ -1,4 +1,4 @@
-//! The call to AWS STS: what is sent, and what is made of what comes.
+//! The call to AWS STS: the request, and the handling of the answer.
 
 use attest::SpkiSha256;
 use attest::aws::sts::{

@@ -12,7 +12,7 @@ const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
 
-/// The machine attests by these kinds; the line of the log names the kinds, and says this for a person.
+/// Attests with these kinds, and verifies that the log's line names them and has this text for people.
 async fn accepted(gateway: &Gateway, machine: &Machine, kinds: &[Kind], identity: &str, reason: &str) -> serde_json::Value {
     let answer = machine.attest(gateway, kinds).await;
     let record = site::trusted(gateway, &answer, identity, kinds);
@@ -22,7 +22,7 @@ async fn accepted(gateway: &Gateway, machine: &Machine, kinds: &[Kind], identity
     record
 }
 
-/// With another one of the recorded anchors, the record comes out as a refusal.
+/// Alters the recorded anchors, and verifies that a replay of the record is a refusal with this code.
 fn without(gateway: &Gateway, record: &serde_json::Value, alter: impl FnOnce(&mut serde_json::Value), code: &str) {
     let mut altered = record.clone();
     alter(&mut altered["basis"]);

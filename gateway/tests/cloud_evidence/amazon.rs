@@ -1,4 +1,4 @@
-//! Identity documents of AWS and NitroTPM documents that must not be believed.
+//! Identity documents of AWS and NitroTPM documents that must be refused.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -16,12 +16,12 @@ use super::machine::{Asked, Machine, NITRO, REGION, nitro_evidence};
 use super::site::{self, DOCUMENT, NITRO_TPM};
 use crate::support::{Answer, Gateway, LIMIT};
 
-/// Another region's key, which the gateway trusts for that region.
+/// Key of another region, which the gateway trusts for that region.
 static VIRGINIA: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(2));
 
 const KIND: Kind = Kind::AwsIdentityDocument;
 
-/// A pool that takes identity documents alone.
+/// Starts a gateway with a pool that accepts identity documents alone.
 fn documents() -> Gateway {
     let mut gateway = site::init(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
     site::write(&gateway, "aws-region-certificates/us-east-1.pem", VIRGINIA.certificate_pem());
@@ -29,13 +29,13 @@ fn documents() -> Gateway {
     gateway
 }
 
-/// The machine's document, as JSON.
+/// Returns the machine's document as JSON.
 fn document(machine: &Machine) -> Value {
     machine.aws.identity_document()
 }
 
-/// Shows this instead of the machine's document. Each time it is a machine that has attested before, so that nothing but the document is
-/// in question.
+/// Presents this instead of the machine's document. It is always a machine that has attested before, so that only the document is in
+/// question.
 async fn show(gateway: &Gateway, machine: &Machine, pkcs7: String) -> Answer {
     let alter = |evidence: &mut Evidence, _: &Asked| evidence.aws_identity_document = Some(machine.document(pkcs7));
     machine.attest_altered(gateway, &[KIND], alter).await
@@ -285,7 +285,7 @@ async fn attack_13_a_document_that_is_not_accepted_claims_nothing() {
     drop(Machine::new().attest(&gateway, &[KIND]).await.ticket());
 }
 
-/// A pool that takes NitroTPM documents of any account.
+/// Starts a gateway with a pool that accepts NitroTPM documents of any account.
 fn nitro() -> Gateway {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     site::start(r#"[["aws-nitro-tpm"]]"#, &[&unchecked])

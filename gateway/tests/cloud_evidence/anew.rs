@@ -22,7 +22,7 @@ use crate::support::{Answer, Gateway, digest, tpm};
 const IDENTITY: &str = "gcp:example-project/152986662232938449";
 const NAME: &str = "worker-0";
 
-/// Writes another entry of the list, by which the machine may join as before, as `name`.
+/// Writes another allowlist entry that lets the machine join as before, as `name`.
 async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
     let found = store
         .read(move |transaction| enrolment::allowlisted(transaction, ek))
@@ -40,14 +40,15 @@ async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
     enrolment::allow(store, ek, record, true).await.unwrap();
 }
 
-/// Changes the list before one transaction of a request, and before each asks for the node's instance and name as another would.
+/// Store that changes the list before one transaction of a request. Before each transaction it tries to take the node's instance and name,
+/// like another node.
 #[derive(Debug)]
 struct Copying {
     store: Arc<dyn Store>,
     ek: EkDigest,
     /// Name in the EK allowlist after the change.
     renamed: Option<&'static str>,
-    /// The transaction before which that is done.
+    /// Number of the transaction before which the change is made.
     at: usize,
     steps: AtomicUsize,
     /// Claims, as bits, that belonged to the node and later to no node.

@@ -1,4 +1,4 @@
-//! The event log of a machine in Azure: in its TPM's evidence or, without that, in its vTPM's; and what is recorded of it.
+//! Event log of an Azure machine: in its TPM's evidence or, without that, in its vTPM's; and the record of it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const BOTH: [Kind; 2] = [Kind::Tpm, Kind::AzureVtpm];
 pub const REQUIRED: &str = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\nevent_log = \"required\"\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 const ALTERED: [&str; 2] = ["event_log_sha256", "azure_vtpm_event_log_sha256"];
 
-/// The log of firmware that measures more than is known, after the vmId: it is needed for that to be seen.
+/// Returns the log of firmware that measures additional events after the vmId, so that the log is needed to find the vmId.
 pub fn log(later: &str) -> LogBuilder {
     let mut log = LogBuilder::new(&[SHA256]);
     for pcr in 0..8 {
@@ -33,7 +33,7 @@ pub fn log(later: &str) -> LogBuilder {
     log
 }
 
-/// A machine whose firmware has written this log.
+/// Returns a machine whose firmware has written this log.
 pub fn machine() -> Machine {
     let pcrs = log("more").pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 8);
     let pcrs: BTreeMap<u8, Vec<u8>> = pcrs.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
@@ -46,7 +46,7 @@ pub fn machine() -> Machine {
     })
 }
 
-/// A pool that takes both together, and this machine's TPM.
+/// Starts a gateway with a pool that requires both together, and this machine's TPM.
 fn both(machine: &Machine) -> Gateway {
     let gateway = site::start(
         r#"[["tpm", "azure-vtpm"]]"#,
@@ -64,7 +64,7 @@ pub fn with_log(evidence: &mut Evidence, log: Option<Vec<u8>>) {
     evidence.azure_vtpm.as_mut().unwrap().event_log = log.map(Blob);
 }
 
-/// The record is one by the schema, has no log in it, and names these.
+/// Verifies that the record matches the schema, contains no log, and has these logs' names.
 fn check(record: &Value, logs: [Option<&[u8]>; 2]) {
     LOG.check(record).unwrap_or_else(|error| panic!("{error}\n{record}"));
     for kind in ["tpm", "azure_vtpm"] {

@@ -65,7 +65,7 @@ async fn with_the_attested_document_the_machine_is_the_subscriptions() {
     assert_eq!(record["claims"]["azure_vtpm"]["vm_id"], VM_ID);
 }
 
-/// The machine attests with evidence that is altered on its way.
+/// Attests with evidence that is altered on its way.
 async fn altered(gateway: &Gateway, kinds: &[Kind], alter: impl FnOnce(&mut Evidence, &Asked), code: &str) {
     let answer = Machine::new().attest_altered(gateway, kinds, alter).await;
     site::refused(gateway, &answer, code);
@@ -117,7 +117,7 @@ async fn what_does_not_fit_the_pool_is_refused() {
     site::refused(&gateway, &answer, "pcr-mismatch");
 }
 
-/// A vTPM that has been reset so often.
+/// Returns a vTPM that has been reset this number of times.
 fn reset(times: u32) -> Machine {
     Machine::new().but(|machine| {
         let mut vtpm = Vtpm::new(VM_ID);

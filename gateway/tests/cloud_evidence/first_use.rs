@@ -1,4 +1,4 @@
-//! To whom an instance belongs where no TPM stands for who shows its evidence: to the first.
+//! Ownership of an instance that has no TPM to identify it: it belongs to the first claimant.
 
 use attest::Kind;
 use attest::protocol::{Blob, Evidence};
@@ -14,10 +14,10 @@ use crate::support::{Gateway, bearer, now, serving_within, tpm};
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
-/// What switches it off.
+/// Setting that switches instance claims off.
 const MEANS_NOTHING: &str = "first_use = \"any process on an instance may attest, at any time\"\n";
 
-/// A gateway for instances of Google's and Azure's.
+/// Starts a gateway for instances of Google's and Azure's.
 fn start() -> Gateway {
     site::start(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE_RULES])
 }
@@ -147,7 +147,7 @@ async fn attack_27_who_is_refused_after_all_takes_no_instance() {
     }
 }
 
-/// Writes that an instance belongs to this one, for a decision that is not recorded.
+/// Claims an instance for a decision that is not recorded.
 async fn claim_for(store: &Embedded, decided: DecisionRecord, instance: &'static str, holder: &'static str) {
     let id = decided.decision.clone();
     let claimed = store.decide(&id, move |transaction| {
@@ -164,7 +164,7 @@ fn decided(id: &str) -> DecisionRecord {
     evidence(id, now() + 1, "ab".repeat(32).parse().unwrap())
 }
 
-/// Asserts that the log has this decision once, recorded late, and whether its node has got the answer.
+/// Verifies that the log has this decision once, recorded late, and whether its node has got the answer.
 fn has_late(gateway: &Gateway, answered: &str, is_it: impl Fn(&Value) -> bool) {
     let records = gateway.records();
     let late: Vec<_> = records.iter().filter(|record| is_it(record)).collect();
@@ -172,7 +172,7 @@ fn has_late(gateway: &Gateway, answered: &str, is_it: impl Fn(&Value) -> bool) {
     is_recorded_late(late[0], answered);
 }
 
-/// Its instance and name are its own from the decision on: that stands, and is recorded by the next start.
+/// Instance and name belong to the node from the decision on: it remains valid, and the next start records it.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_who_was_trusted_and_not_answered_keeps_its_instance_and_name() {
     const LIMIT_BLOCKS: usize = 400;

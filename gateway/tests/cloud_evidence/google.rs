@@ -1,4 +1,4 @@
-//! Identity tokens of Google and certificates of vTPMs that must not be believed.
+//! Identity tokens of Google and certificates of vTPMs that must be refused.
 
 use attest::{Kind, SpkiSha256};
 use aws_lc_rs::rsa::KeySize;
@@ -12,7 +12,7 @@ use super::machine::{GOOGLE, Machine, gcp_evidence};
 use super::site::{self, GCP, TPM, VTPM};
 use crate::support::{Answer, Gateway, tpm};
 
-/// Shows this instead of the identity token.
+/// Presents this instead of the identity token.
 async fn show(gateway: &Gateway, token: impl FnOnce(&str) -> String) -> Answer {
     let alter = |evidence: &mut attest::protocol::Evidence, _: &_| {
         let good = evidence.gcp.as_ref().unwrap().token.0.clone();
@@ -50,7 +50,7 @@ async fn attack_16_whatever_is_altered_in_an_identity_token_after_google_signed_
     }
 }
 
-/// The value at this path, altered.
+/// Returns the value at this path, altered.
 fn altered(document: &Value, path: &str) -> Value {
     let (_, altered) = each_value(document).into_iter().find(|(found, _)| found == path).unwrap();
     altered.pointer(path).unwrap().clone()
@@ -219,7 +219,7 @@ async fn attack_17_an_instance_that_was_made_anew_by_the_same_name_is_another() 
     site::trusted(&gateway, &answer, "gcp:example-project/1", &[Kind::Gcp]);
 }
 
-/// A pool that takes the vTPMs of the project's instances, and no other TPMs.
+/// Starts a gateway with a pool that accepts the vTPMs of the project's instances, and no other TPMs.
 fn vtpms() -> Gateway {
     let of_google = TPM.replace("allowlist", "gcp-instance");
     let of_instance = "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\nregions = [\"europe-west3\"]\n\

@@ -11,14 +11,14 @@ const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 const AZURE_IDENTITY: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
 const INVENTORY: &str = "[inventory]\ninstances = \"instances.txt\"\n";
-/// Rules that say nothing of single machines.
+/// Rules without a condition on single machines.
 const ANY_VM: &str = "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\n";
 
 fn instances(gateway: &Gateway, pool: &str, lines: &[&str]) {
     site::write(gateway, &format!("pools/{pool}/instances.txt"), lines.join("\n"));
 }
 
-/// Waits until a pool has changed so many times.
+/// Waits until a pool has changed this number of times.
 fn served_anew(gateway: &Gateway, pool: &str, times: usize) {
     let news = format!("pool {pool}: a new state is served");
     gateway.lines(times, |line| line.contains(&news));

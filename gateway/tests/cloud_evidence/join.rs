@@ -11,14 +11,14 @@ use crate::support::{Gateway, bearer, digest, next_boot, tpm};
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 
-/// A machine with a TPM that is endorsed.
+/// Returns a machine with an endorsed TPM.
 fn with_tpm(gateway: &Gateway) -> Machine {
     let case = tpm();
     gateway.endorse(&case, &[]);
     Machine::new().but(|machine| machine.tpm = Some(case))
 }
 
-/// The next boot of the same machine.
+/// Returns the next boot of the same machine.
 fn booted(machine: &Machine) -> Machine {
     let case = next_boot(machine.tpm.as_ref().unwrap());
     Machine::new().but(|machine| machine.tpm = Some(case))
@@ -271,7 +271,7 @@ async fn of_several_kinds_each_has_to_hold() {
     drop(with_tpm(&gateway).attest(&gateway, &both).await.ticket());
 }
 
-/// A pool that wants a token beside the identity document, and a token of its own.
+/// Starts a gateway with a pool that requires a token together with the identity document. Returns it with a token for the pool.
 fn with_token(arguments: &[&str]) -> (Gateway, String) {
     let gateway = site::start(r#"[["aws-identity-document", "token"]]"#, &[DOCUMENT]);
     let token = gateway.token(arguments);

@@ -1,4 +1,4 @@
-//! The key of the node's kubelet, in what each kind of evidence signs: what is recorded of it, and that no other is taken.
+//! Key of the node's kubelet, as each kind of evidence signs it: the record has it, and no other key is accepted.
 
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{Kind, SpkiSha256, purpose};
@@ -10,7 +10,7 @@ use crate::support::{Gateway, tpm};
 
 const KEY: SpkiSha256 = SpkiSha256([0x4b; 32]);
 
-/// The machine attests for a pool with this key in its request, and evidence that is for this purpose.
+/// Attests for a pool with this key in the request, and evidence for this purpose.
 async fn shows(gateway: &Gateway, machine: &Machine, kind: Kind, purpose: &str) -> crate::support::Answer {
     let mut request = machine.request(&[kind]);
     request.kubelet_key_sha256 = Some(KEY.into());

@@ -1,5 +1,5 @@
-//! The log's schema, which `docs/attestation-log.schema.json` gives: all that is written is in it, and all that is in it is written. Every
-//! test's gateway has its log checked at its end; here is one record of each kind.
+//! Schema of the log, `docs/attestation-log.schema.json`: all that is written is in it, and all that is in it is written. Every test's
+//! gateway has its log checked at its end. These tests write one record of each kind.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ use crate::support::pending;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 
-/// PCR 0 has a value of a set (nothing, or that of a server), and the claims meet a condition.
+/// Makes the pool require a reference value for PCR 0 (zeros, or this one), and a condition that the claims meet.
 fn by_reference_values(gateway: &Gateway, pcr_0: &str) {
     let set = json!({
         "format": "attest-reference-values/1",
@@ -44,7 +44,7 @@ fn by_reference_values(gateway: &Gateway, pcr_0: &str) {
     gateway.edit_pool(POOL, "\n[kubelet]\n", sections);
 }
 
-/// Ways to a config, and refusals of those who prove nothing.
+/// Returns records of accepted config requests, and of refusals of unauthenticated clients.
 async fn configs() -> Vec<Value> {
     let cluster = Cluster::new();
     let mut gateway = kubelet::init(&cluster);
@@ -118,7 +118,7 @@ async fn configs() -> Vec<Value> {
     gateway.records()
 }
 
-/// A machine that boots something else than it did, which its pool does not take, and then observes.
+/// Returns records of a machine whose boot its pool accepts, then refuses, and then only observes.
 async fn booted_something_else() -> Vec<Value> {
     let mut gateway = Gateway::init();
     let case = tpm();
@@ -162,7 +162,7 @@ async fn counted() -> Vec<Value> {
     gateway.records()
 }
 
-/// A store in the place of another, and what the next start says of it.
+/// Returns records of an accepted store in place of another, and those of the next start.
 fn accepted() -> Vec<Value> {
     let mut gateway = Gateway::init();
     gateway.endorse(&tpm(), &[]);
@@ -181,7 +181,7 @@ fn accepted() -> Vec<Value> {
     gateway.log_lines().split_off(1)
 }
 
-/// A log that has lost what was signed.
+/// Returns the log of a gateway that has lost signed lines.
 fn incomplete() -> Vec<Value> {
     let mut gateway = Gateway::start();
     gateway.kill();
@@ -237,7 +237,7 @@ async fn administered() -> Vec<Value> {
     gateway.log_lines()
 }
 
-/// Evidence of each kind.
+/// Returns records of evidence of each kind.
 async fn evidence() -> Vec<Value> {
     let inventory = "[inventory]\ninstances = \"instances.txt\"\n";
     let mut gateway = site::init(r#"[["tpm", "gcp"]]"#, &[&TPM.replace("allowlist", "gcp-instance"), GCP, inventory]);
@@ -288,7 +288,7 @@ async fn evidence() -> Vec<Value> {
     gateway.records()
 }
 
-/// A ticket that has expired, and was not used.
+/// Returns a ticket that has expired, and was not used.
 fn late_ticket(gateway: &Gateway) -> String {
     let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
     let settings = TicketSettings {
@@ -310,7 +310,7 @@ fn late_ticket(gateway: &Gateway) -> String {
     bearer(&tickets::issue(&seal, &settings, &earned, issued).unwrap().text)
 }
 
-/// A decision that its gateway had not recorded when it ended.
+/// Returns a log with a decision that its gateway had not recorded when it ended.
 async fn recorded_late() -> Vec<Value> {
     let mut gateway = Gateway::init();
     gateway.run();
@@ -326,7 +326,7 @@ async fn recorded_late() -> Vec<Value> {
     gateway.records()
 }
 
-/// The fields of an object in any of the records.
+/// Returns the fields of an object in any of the records.
 fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
     let objects = records.iter().filter_map(|record| record.pointer(pointer)?.as_object());
     objects.flat_map(|object| object.keys().map(String::as_str)).collect()

@@ -1,4 +1,4 @@
-//! A machine of each cloud, as its metadata server would speak of it, and a software TPM: what it shows for a challenge.
+//! Machine of each cloud, as its metadata server describes it, with a software TPM, and its evidence for a challenge.
 
 use std::sync::{Arc, LazyLock};
 
@@ -43,7 +43,7 @@ static VTPM_OF_AZURE: LazyLock<Arc<Vtpm>> = LazyLock::new(|| Arc::new(Vtpm::new(
 /// Time since the instances were started, in seconds.
 pub const STARTED: u64 = 60;
 
-/// A machine that is in every cloud at once: which one it is depends on what it is asked for.
+/// Machine that is in every cloud at once: the requested kind of evidence selects one.
 pub struct Machine {
     pub google: google::Instance,
     pub signer: Arc<Signer>,
@@ -79,18 +79,18 @@ impl Machine {
         }
     }
 
-    /// Another process that hears what the cloud says of the same machine, or the machine after its next boot.
+    /// Returns another process on the same machine with the cloud's evidence, or the machine after its next boot.
     pub fn another() -> Self {
         Self::new().but(|machine| machine.claimant = random())
     }
 
-    /// The same with one thing changed.
+    /// Returns the machine with one change.
     pub fn but(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// The request for a challenge, offering these kinds.
+    /// Returns the challenge request that offers these kinds.
     pub fn request(&self, offer: &[Kind]) -> ChallengeRequest {
         let there = |kind| offer.contains(&kind).then_some(Nothing {});
         let tpm = offer.contains(&Kind::Tpm).then(|| {
@@ -117,12 +117,12 @@ impl Machine {
         }
     }
 
-    /// Asks for a challenge.
+    /// Requests a challenge that offers these kinds.
     pub async fn ask(&self, gateway: &Gateway, offer: &[Kind]) -> Asked {
         self.ask_with(gateway, &self.request(offer)).await
     }
 
-    /// Asks for a challenge by this request.
+    /// Requests a challenge with this request.
     pub async fn ask_with(&self, gateway: &Gateway, request: &ChallengeRequest) -> Asked {
         let answer = gateway.post("/v1/attest/challenge", request).await;
         assert_eq!(answer.status.as_u16(), 200, "{}", String::from_utf8_lossy(&answer.body));
@@ -140,7 +140,7 @@ impl Machine {
         }
     }
 
-    /// Everything that was asked for.
+    /// Returns all requested evidence.
     pub fn evidence(&self, asked: &Asked) -> Evidence {
         let Task {
             tpm,
@@ -172,7 +172,7 @@ impl Machine {
         }
     }
 
-    /// A quote. That its secret is in the challenge stands for a TPM that has activated the credential.
+    /// Returns a quote. Its secret is taken from the challenge, as if the TPM had activated the credential.
     fn quote(&self, asked: &Asked) -> Evidence {
         let case = self.tpm.as_ref().unwrap();
         let mut quoted = case.quoted();
@@ -204,7 +204,7 @@ impl Machine {
         self.session.presigned(&self.aws.region, &asked.server_id(), clock::now())
     }
 
-    /// A vTPM's AK and its certificate.
+    /// Returns a vTPM's AK and its certificate.
     pub fn vtpm_attester(&self) -> AzureVtpmAttester {
         let certificate = AZURE_VTPM.certify(&ak_params("f859864a6a31.TrustedVM.Azure.windows.net"), &self.vtpm.ak.pair);
         AzureVtpmAttester {
@@ -215,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// A quote of these PCRs by it.
+    /// Returns the vTPM's quote of these PCRs.
     pub fn vtpm_evidence(&self, asked: &Asked, pcrs: &[u8]) -> AzureVtpmEvidence {
         let quoted = self.vtpm.quoted(&asked.binding(), pcrs);
         let value = |pcr: &u8| (*pcr, HexDigest::new(&self.vtpm.pcrs[pcr]).unwrap());
@@ -232,12 +232,12 @@ impl Machine {
         self.azure.document(Some(nonce.as_str()), clock::now())
     }
 
-    /// Challenge and answer in one.
+    /// Requests a challenge, and sends its answer.
     pub async fn attest(&self, gateway: &Gateway, offer: &[Kind]) -> Answer {
         self.attest_altered(gateway, offer, |_, _| ()).await
     }
 
-    /// The same, with the evidence altered.
+    /// Like [`Machine::attest`], with altered evidence.
     pub async fn attest_altered(&self, gateway: &Gateway, offer: &[Kind], alter: impl FnOnce(&mut Evidence, &Asked)) -> Answer {
         let asked = self.ask(gateway, offer).await;
         let mut evidence = self.evidence(&asked);
@@ -246,7 +246,7 @@ impl Machine {
     }
 }
 
-/// A challenge, and for whom the answer is. What a test changes here, evidence is made for.
+/// Challenge, and the parameters of its answer. Evidence follows the changes that a test makes here.
 #[derive(Clone)]
 pub struct Asked {
     challenge: String,
@@ -259,7 +259,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The same with one thing changed.
+    /// Returns the challenge with one change.
     pub fn but(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut other = self.clone();
         change(&mut other);

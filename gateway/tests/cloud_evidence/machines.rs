@@ -16,13 +16,13 @@ const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 const GCP_PROVIDER_ID: &str = "gce://example-project/europe-west3-a/worker-7";
 const AWS_PROVIDER_ID: &str = "aws:///eu-central-1a/i-0123456789abcdef0";
 const NAMESPACE: &str = "openshift-machine-api";
-/// Machines of the cluster, and one that it has not made is refused at once.
+/// Pool section that accepts machines of the cluster, and refuses others at once.
 const MACHINES: &str = "[inventory]\nmachines = { machine_sets = [\"worker-*\"], wait_seconds = 0 }\n";
 const PATIENT: &str = "[inventory]\nmachines = { machine_sets = [\"worker-*\"] }\n";
 const CONTROL_PLANE: &str = "[inventory]\nmachines = { control_plane = true, wait_seconds = 0 }\n";
 const BOTH: &str = r#"[["gcp"], ["aws-identity-document"]]"#;
 
-/// A cluster's API, which the gateway may ask for Machine objects of one namespace and for Nodes, and for nothing else.
+/// Starts a cluster's API, which the gateway may ask for Machine objects of one namespace and for Nodes, and for nothing else.
 fn api() -> Kubernetes {
     let api = Kubernetes::start();
     let (rbac, gateway) = (
@@ -100,7 +100,7 @@ async fn comes_to(gateway: &Gateway, machine: &Machine, kind: Kind, expect: &str
     }
 }
 
-/// Records with everything that a Machine object can say.
+/// Returns records with all fields that come from a Machine object.
 pub async fn records() -> Vec<Value> {
     let api = api();
     let any = "[inventory]\nmachines = { machine_sets = [\"worker-*\"], control_plane = true, wait_seconds = 0 }\n";

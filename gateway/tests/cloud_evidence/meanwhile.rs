@@ -185,7 +185,7 @@ async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket()
     }
 }
 
-/// Transactions of one attestation: its challenge, who vouches for its TPM, what the token is called, and the decision.
+/// Number of transactions in one attestation: its challenge, the endorsement of its TPM, the token's name, and the decision.
 const TRANSACTIONS_OF_ONE: usize = 4;
 
 /// A TPM's counters that ran backwards are reported although the evidence is appraised again.

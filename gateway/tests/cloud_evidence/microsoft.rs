@@ -1,4 +1,4 @@
-//! Attested documents of Azure that must not be believed, and what may be fetched for them.
+//! Attested documents of Azure that must be refused, and the certificates that may be fetched for them.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ fn start() -> Gateway {
     site::start(r#"[["azure"]]"#, &[AZURE_RULES])
 }
 
-/// Shows this instead of the machine's document.
+/// Presents this instead of the machine's document.
 async fn show(gateway: &Gateway, make: impl FnOnce(Value) -> String) -> Answer {
     let machine = Machine::new();
     let alter = |evidence: &mut Evidence, asked: &Asked| {
@@ -120,7 +120,7 @@ async fn attack_26_a_collection_of_documents_with_short_nonces_fits_no_challenge
     );
 }
 
-/// The document in a message that is altered before a key signs it.
+/// Signs the document in a message that is altered before.
 fn message(document: &Value, key: &Key, alter: impl FnOnce(Message) -> Message) -> String {
     let message = alter(AZURE.message(document.to_string().as_bytes()));
     data_encoding::BASE64.encode(&message.sign(key))
@@ -188,7 +188,7 @@ async fn attack_12_the_bag_of_certificates_makes_nobody_the_signer() {
     check(&west, |document| elsewhere.sign(&document), "azure-location-not-accepted").await;
 }
 
-/// A gateway that has Azure's roots only, and reaches these hosts at one address.
+/// Starts a gateway that has Azure's roots only, and reaches these hosts at one address.
 fn fetching(authority: &Authority, hosts: &[&str], address: SocketAddr) -> Gateway {
     let mut gateway = site::init(r#"[["azure"]]"#, &[AZURE_RULES]);
     std::fs::remove_dir_all(gateway.path("azure-intermediates")).unwrap();

@@ -1,4 +1,4 @@
-//! Evidence of clouds, shown to the real program over TLS: what is accepted and by what, and the attacks that are refused.
+//! Evidence of clouds, sent to the real program over TLS: accepted evidence with its policy, and attacks that are refused.
 
 mod accepted;
 mod amazon;

@@ -1,4 +1,4 @@
-//! Google's keys cannot be had, or have changed: nodes wait, none is accepted wrongly.
+//! Google's keys are unavailable, or have changed: nodes wait, and none is accepted wrongly.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::support::{Gateway, LIMIT};
 const KINDS: [Kind; 1] = [Kind::Gcp];
 const IDENTITY: &str = "gcp:example-project/152986662232938449";
 
-/// Google, and a gateway that asks it for its keys.
+/// Google's services, and a gateway that gets its keys from there.
 struct Google {
     keys: Arc<Keys>,
     provider: IdentityProvider,
@@ -27,7 +27,7 @@ impl Google {
         Self::start_with(|_| ())
     }
 
-    /// Something is wrong with Google from the beginning.
+    /// Starts both with a fault of Google's from the beginning.
     fn start_with(wrong: impl FnOnce(&IdentityProvider)) -> Self {
         let keys = Keys::new();
         let provider = IdentityProvider::start(keys.clone());
@@ -43,7 +43,7 @@ impl Google {
         Self { keys, provider, gateway }
     }
 
-    /// A machine whose tokens this key signs.
+    /// Returns a machine whose tokens this key signs.
     fn machine(signer: &Arc<Signer>) -> Machine {
         Machine::new().but(|machine| machine.signer = signer.clone())
     }
@@ -58,7 +58,7 @@ impl Google {
         site::refused(&self.gateway, &answer, code);
     }
 
-    /// Boots again and again as a node does, until it is trusted.
+    /// Boots repeatedly like a node, until it is trusted.
     async fn trusted_in_the_end(&self, signer: &Arc<Signer>) {
         let deadline = Instant::now() + LIMIT;
         let mut pause = tokio::time::interval(Duration::from_secs(1));

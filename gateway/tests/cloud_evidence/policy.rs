@@ -7,7 +7,7 @@ use super::machine::{Machine, gcp_evidence};
 use super::site::{self, AZURE_RULES, DOCUMENT, GCP, TPM};
 use crate::support::{Answer, Gateway, tpm};
 
-/// A machine with a TPM, endorsed or not.
+/// Returns a machine with a TPM, endorsed or not.
 fn with_tpm(gateway: &Gateway, endorsed: bool) -> Machine {
     let case = tpm();
     if endorsed {

@@ -1,4 +1,4 @@
-//! `policy propose` over what machines of clouds have booted: strict rules for each section that can have some, and a word about each that cannot.
+//! `policy propose` for boots of clouds' machines: strict rules for each section that can have some, and a note about each that cannot.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn proposed(gateway: &Gateway, out: &str) -> (String, Option<String>) {
     (words, set)
 }
 
-/// The proposal is the pool's from now on.
+/// Makes the proposal the pool's policy.
 fn adopt(gateway: &Gateway, out: &str, set: &str) {
     let folder = gateway.path(&format!("pools/{POOL}"));
     fs::create_dir_all(folder.join("reference-values")).unwrap();
@@ -118,7 +118,7 @@ async fn of_azures_vtpms_events_and_pcrs_have_rules_and_what_each_has_of_its_own
         .refused(403, "boot-not-accepted");
 }
 
-/// An instance of AWS.
+/// Returns an instance of AWS.
 fn instance(number: usize) -> Machine {
     Machine::another().but(|machine| machine.aws.instance_id = format!("i-0123456789abcdef{number}"))
 }

@@ -1,4 +1,4 @@
-//! A gateway that trusts the tests' clouds, its pools, and what its log has to say afterwards.
+//! Gateway that trusts the tests' clouds, its pools, and assertions about its log.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
 /// Google's CA of vTPMs.
 pub static VTPM: LazyLock<vtpm::Ca> = LazyLock::new(|| vtpm::Ca::new(KeyPair::generate().unwrap()));
 
-/// The rules of each kind, for the machine that there is.
+/// Rules of each kind, for the tests' machine.
 pub const TPM: &str = "[tpm]\nendorsement = \"allowlist\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
 pub const GCP: &str = r#"
 [gcp]
@@ -74,7 +74,7 @@ vm_ids = ["b1310a36-d400-46f6-82cb-6217df846586"]
 /// Settings with Google's keys in a file, so that no request is made.
 pub const KEYS_OF_FILE: &str = "[gcp]\njwks = \"google-jwks.json\"\n";
 
-/// A gateway whose pool accepts these combinations by these rules, not yet started.
+/// Creates a gateway whose pool accepts these combinations by these rules, not yet started.
 pub fn init(accepts: &str, rules: &[&str]) -> Gateway {
     let gateway = Gateway::init();
     gateway.settings(KEYS_OF_FILE);
@@ -129,7 +129,7 @@ pub fn configs(gateway: &Gateway, name: &str) {
     }
 }
 
-/// Has the region's STS at this address.
+/// Connects the region's STS at this address.
 pub fn reach_sts(gateway: &Gateway, sts: &Sts) {
     write(gateway, "outgoing-ca.pem", sts.ca_pem());
     let host = sts_host("eu-central-1");
@@ -151,7 +151,7 @@ pub fn with_vtpm(machine: Machine) -> Machine {
     })
 }
 
-/// The last record of the attestation log, as text.
+/// Returns the last record of the attestation log, as text.
 fn last_line(gateway: &Gateway) -> String {
     gateway.record_lines().pop().unwrap()
 }
@@ -174,7 +174,8 @@ pub fn again(gateway: &Gateway, record: &Value) -> String {
     }
 }
 
-/// The answer is a ticket, the ticket the full config, and the record says as whom and comes out the same again; gives the record.
+/// Verifies that the answer has a ticket for the full config, and that the record has this identity and a replay with the same result.
+/// Returns the record.
 #[track_caller]
 pub fn trusted(gateway: &Gateway, answer: &Answer, identity: &str, kinds: &[Kind]) -> Value {
     drop(answer.ticket());
@@ -190,7 +191,7 @@ pub fn trusted(gateway: &Gateway, answer: &Answer, identity: &str, kinds: &[Kind
     record
 }
 
-/// The full config comes for the answer's ticket.
+/// Verifies that the answer's ticket gets the full config.
 pub async fn gets_the_full_config(gateway: &Gateway, answer: &Answer) {
     let response: EvidenceResponse = serde_json::from_slice(&answer.body).unwrap();
     let pool = response.url.strip_prefix(CONFIG_PREFIX).unwrap();
@@ -199,7 +200,7 @@ pub async fn gets_the_full_config(gateway: &Gateway, answer: &Answer) {
     answer.is_config(&full);
 }
 
-/// The answer is a refusal with this code, the record says so, and comes out the same again; gives the record.
+/// Verifies that the answer is a refusal with this code, and that the record has it and a replay with the same result. Returns the record.
 #[track_caller]
 pub fn refused(gateway: &Gateway, answer: &Answer, code: &str) -> Value {
     let status = match code {
@@ -226,7 +227,7 @@ pub fn refused(gateway: &Gateway, answer: &Answer, code: &str) -> Value {
     record
 }
 
-/// A message in Base64, with a bit flipped in one of 24 places that are spread over it.
+/// Flips a bit of a Base64 message in one of 24 places that are spread over it.
 pub fn flipped(base64: &str, part: usize) -> String {
     let joined: String = base64.split_ascii_whitespace().collect();
     let mut bytes = data_encoding::BASE64.decode(joined.as_bytes()).unwrap();

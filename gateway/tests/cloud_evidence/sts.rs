@@ -1,4 +1,4 @@
-//! Requests to AWS STS that must not be sent, and answers that must not be believed.
+//! Requests to AWS STS that must not be sent, and answers that must be refused.
 
 use attest::protocol::Evidence;
 use attest::{Kind, SpkiSha256};
@@ -14,7 +14,7 @@ use crate::support::{Answer, Gateway};
 
 const KINDS: [Kind; 1] = [Kind::AwsSts];
 
-/// A pool that takes callers of STS, and the region's STS.
+/// Starts a gateway with a pool that accepts callers of STS, and the region's STS.
 fn start() -> (Gateway, Sts) {
     let mut gateway = site::init(r#"[["aws-sts"]]"#, &[STS]);
     let sts = Sts::start("eu-central-1", Vec::new());
@@ -23,14 +23,14 @@ fn start() -> (Gateway, Sts) {
     (gateway, sts)
 }
 
-/// A machine whose credentials STS knows.
+/// Returns a machine whose credentials STS knows.
 fn known(sts: &Sts) -> Machine {
     let machine = Machine::new();
     sts.add(machine.session.clone());
     machine
 }
 
-/// Shows this instead of the machine's request.
+/// Presents this instead of the machine's request.
 async fn show(gateway: &Gateway, machine: &Machine, alter: impl FnOnce(Value, &Asked) -> Value) -> Answer {
     let alter = |evidence: &mut Evidence, asked: &Asked| {
         evidence.aws_sts = Some(sts_evidence(&alter(machine.presigned(asked), asked)));

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 /// Maximum number of attempts for a request with a large body.
 const LARGE_LIMIT: usize = 20;
 
-/// What the gateway answered.
+/// Answer of the gateway.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: StatusCode,
@@ -57,7 +57,7 @@ impl Answer {
         problem
     }
 
-    /// A refusal with this status and code.
+    /// Verifies that it is a refusal with this status and code.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) {
         assert_eq!(
@@ -68,7 +68,7 @@ impl Answer {
         );
     }
 
-    /// The empty 503 that Ignition retries.
+    /// Verifies that it is the empty 503 that Ignition retries.
     #[track_caller]
     pub fn try_again(&self) {
         assert_eq!(
@@ -79,7 +79,7 @@ impl Answer {
         );
     }
 
-    /// This config, and everything that Ignition needs around it.
+    /// Verifies that it is this config, with everything that Ignition needs around it.
     #[track_caller]
     pub fn is_config(&self, config: &[u8]) {
         assert_eq!(self.status, StatusCode::OK, "{}", String::from_utf8_lossy(&self.body));

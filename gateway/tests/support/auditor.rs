@@ -1,4 +1,4 @@
-//! The auditor's program, `attest-audit`, which is of another package than these tests.
+//! Program of the auditor, `attest-audit`, which is of another package than these tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +32,7 @@ const BUILD: [&str; 9] = [
     "--message-format=short",
 ];
 
-/// `attest-audit`, next to the program of this package; built if its source is newer.
+/// Returns a command of `attest-audit`, next to the program of this package; built if its source is newer.
 pub fn auditor() -> Command {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     Command::new(PROGRAM.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Waits for what is in a folder: the file system tells of each change.
+//! Waits for changes of a folder, by notifications of the file system.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use inotify::{EventStream, Inotify, WatchMask};
 
 use super::LIMIT;
 
-/// Told of a folder's files from when it was made on: which there are, and when one is written.
+/// Notifications of new, removed and written files in a folder, from the watch's start on.
 pub struct Folder(EventStream<Vec<u8>>);
 
 impl Folder {
@@ -18,7 +18,7 @@ impl Folder {
         Self(watch.into_event_stream(vec![0; 4096]).unwrap())
     }
 
-    /// Waits until this holds.
+    /// Waits until this condition holds.
     pub async fn comes_to(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         let waited = async {
             while !holds() {

@@ -1,4 +1,4 @@
-//! A store that keeps requests waiting, so that a test can do something in their midst.
+//! Store that keeps requests waiting, so that a test can act in the middle of one.
 
 use async_trait::async_trait;
 use attest_store::{Embedded, Mode};
@@ -6,7 +6,7 @@ use tokio::sync::Semaphore;
 
 use super::stand_in::{Beside, StandIn};
 
-/// Each decision waits before its transaction until it is let go.
+/// Store in which each decision waits before its transaction until the test continues it.
 pub type Held = StandIn<Hold>;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Hold {
     go_on: Semaphore,
 }
 
-/// A store that holds each decision.
+/// Creates a store that holds each decision.
 pub fn held(store: Embedded) -> Held {
     let hold = Hold {
         came: Semaphore::new(0),
@@ -25,12 +25,12 @@ pub fn held(store: Embedded) -> Held {
 }
 
 impl Hold {
-    /// Waits until one more decision has come to its transaction.
+    /// Waits until another decision has reached its transaction.
     pub async fn came(&self) {
         self.came.acquire().await.unwrap().forget();
     }
 
-    /// Lets so many requests go on, now or when they come.
+    /// Continues this number of requests, now or when they come.
     pub fn let_go(&self, requests: usize) {
         self.go_on.add_permits(requests);
     }

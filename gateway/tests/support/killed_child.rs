@@ -1,11 +1,11 @@
-//! A process that is killed while it works.
+//! Process that is killed while it works.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs a test of this binary as a process of its own, which finds this folder in this variable, and kills it when it has said about so many lines. All
-/// that it has said: what was on its way is read, too.
+/// Runs a test of this binary as a process of its own, which finds this folder in this variable. Kills it after about this number of lines.
+/// Returns all its output, including lines that were still buffered.
 pub fn killed_after(lines: usize, test: &str, variable: &str, folder: &Path) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])

@@ -1,4 +1,4 @@
-//! A cluster's kubelets, and connections by which they ask.
+//! Kubelets of a cluster, and their connections.
 
 use std::fs;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ pub const PATH: &str = "/config/worker";
 pub const CLIENT_CA: &str = "[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"\n";
 pub const BOTH_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
-/// The CA that signs the client certificates of a cluster's kubelets.
+/// CA that signs the client certificates of a cluster's kubelets.
 pub struct Cluster {
     params: CertificateParams,
     key: KeyPair,
     pem: String,
 }
 
-/// A certificate and its key.
+/// Certificate and its key.
 pub struct Identity {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
@@ -94,7 +94,7 @@ impl Cluster {
     }
 }
 
-/// A gateway whose pool `worker` gives its full config to kubelets of this cluster's `worker-*`.
+/// Creates a gateway whose pool `worker` gives its full config to kubelets of this cluster's `worker-*`.
 pub fn init(cluster: &Cluster) -> Gateway {
     let gateway = Gateway::init();
     cluster.install(&gateway);
@@ -112,7 +112,7 @@ pub fn start(cluster: &Cluster) -> Gateway {
     gateway
 }
 
-/// A client of the gateway's CA, which shows `identity` if it is asked.
+/// Returns a client configuration that trusts the gateway's CA, and presents `identity` if the server asks.
 pub fn client(gateway: &Gateway, versions: &[&'static SupportedProtocolVersion], identity: Option<&Identity>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots
@@ -177,7 +177,7 @@ impl Connection {
     }
 }
 
-/// Asks once, over a connection of its own.
+/// Sends a request over a connection of its own.
 pub async fn get(gateway: &Gateway, identity: &Identity, path: &str) -> Answer {
     Connection::open(gateway, Some(identity)).await.get(path, &[]).await
 }
@@ -191,7 +191,7 @@ pub fn blobs(gateway: &Gateway) -> usize {
     fs::read_dir(gateway.path("state/evidence")).unwrap().count()
 }
 
-/// A gateway in this process, which the test can tell to read its certificates again.
+/// Starts a gateway in this process, which the test can tell to read its certificates again.
 pub async fn in_process(gateway: &Gateway, store: Arc<dyn Store>) -> Arc<attest_gateway::api::Gateway> {
     let settings = Settings::load(&gateway.path("gateway.toml")).unwrap();
     // A new seal is rotated when the gateway begins to serve: not while a test seals by it.

@@ -1,4 +1,4 @@
-//! The attestation log, held against the schema that the documents show.
+//! Check of the attestation log against the schema in the documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,13 +8,13 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-/// The schema of the log's lines: `docs/attestation-log.schema.json`.
+/// Schema of the log's lines: `docs/attestation-log.schema.json`.
 pub static LOG: LazyLock<Schema> = LazyLock::new(|| {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.schema.json");
     Schema::read(serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).unwrap()
 });
 
-/// A JSON Schema of the keywords that the log's needs. Others are refused, for they would not be checked; so are objects that are open.
+/// JSON Schema with the keywords that the log's needs. Others are refused, because they would not be checked; so are open objects.
 #[derive(Debug)]
 pub struct Schema {
     root: Value,
@@ -33,8 +33,7 @@ impl Schema {
         self.check_part(&self.root, value, "")
     }
 
-    /// The fields of the object that is called so among the definitions, or of the whole for the empty name; not those that only older
-    /// releases wrote.
+    /// Returns the fields of this definition's object, or of the whole for the empty name, without those that only older releases wrote.
     pub fn fields(&self, definition: &str) -> BTreeSet<&str> {
         let object = match definition {
             "" => &self.root,

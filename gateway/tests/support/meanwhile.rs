@@ -17,7 +17,7 @@ type Step = Box<dyn Fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send
 pub struct Meanwhile {
     store: Arc<dyn Store>,
     step: Step,
-    /// The transactions that count.
+    /// Predicate for the transactions that count.
     counts: fn(Mode) -> bool,
     /// Remaining number of transactions before the first run.
     before: AtomicUsize,
@@ -47,7 +47,7 @@ impl Beside for Meanwhile {
     }
 }
 
-/// A store in which this is done before each transaction that writes, so many times.
+/// Returns a store that runs a step before each writing transaction, `times` times.
 pub fn meanwhile<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     times: usize,
@@ -56,7 +56,7 @@ pub fn meanwhile<F: Future<Output = ()> + Send + 'static>(
     stand_in(store, |mode| mode != Mode::Read, 0, times, step)
 }
 
-/// A store in which this is done once: after so many transactions of any mode, and before the next.
+/// Returns a store that runs a step once: after this number of transactions of any mode, and before the next.
 pub fn after<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     transactions: usize,

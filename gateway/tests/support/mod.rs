@@ -1,4 +1,4 @@
-//! The real program in a folder of its own, asked over real TLS, and software TPMs whose evidence it can be given.
+//! Runs the real program in a folder of its own, with real TLS, and software TPMs that give it evidence.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(
@@ -50,16 +50,16 @@ use serde_json::Value;
 pub use soft_tpm::{Case, SoftKey};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// The pool that `init` makes.
+/// Name of the pool that `init` makes.
 pub const POOL: &str = "worker";
 /// Line of the sample pool that only tests about this rule have.
 pub const ONLY_WHILE_BOOTING: &str = "\nonly_while_booting = true\n";
-/// The spec version that the tests' nodes ask for.
+/// Spec version that the tests' nodes ask for.
 pub const SPEC: &str = "3.4.0";
-/// Everything here takes milliseconds; a loaded machine may need seconds.
+/// Maximum wait: everything here takes milliseconds; a loaded machine may need seconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// A gateway's folder, and the program while it runs; killed on drop.
+/// Folder of a gateway, and its process while it runs; killed on drop.
 pub struct Gateway {
     folder: tempfile::TempDir,
     port: Port,
@@ -72,13 +72,13 @@ struct Running {
     lines: Arc<Lines>,
 }
 
-/// Standard output and standard error.
+/// Number of outputs: standard output and standard error.
 const OUTPUTS: usize = 2;
 
 /// Output of the program so far.
 #[derive(Default)]
 struct Lines {
-    /// The lines, and how many of its two outputs have ended.
+    /// Lines, and the number of outputs that have ended.
     all: Mutex<(Vec<String>, usize)>,
     changed: Condvar,
 }
@@ -113,7 +113,7 @@ impl Gateway {
         gateway
     }
 
-    /// As [`Gateway::init`], and started.
+    /// Like [`Gateway::init`], but starts the gateway.
     pub fn start() -> Self {
         let mut gateway = Self::init();
         gateway.run();
@@ -130,7 +130,7 @@ impl Gateway {
         self.port.address()
     }
 
-    /// A connection from another address of this machine.
+    /// Connects from another address of this machine.
     pub async fn connect_from(&self, address: Ipv4Addr) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((address, 0).into())?;
@@ -141,17 +141,17 @@ impl Gateway {
         format!("https://{}{path}", self.address())
     }
 
-    /// A client that comes from another address of this machine.
+    /// Returns a client that connects from another address of this machine.
     pub fn client_from(&self, address: impl Into<IpAddr>) -> reqwest::Client {
         client(&self.path("")).local_address(address.into()).build().unwrap()
     }
 
-    /// A client that comes with a new connection each time, as nodes do.
+    /// Returns a client that opens a new connection for each request, as nodes do.
     pub fn client_of_new_connections(&self) -> reqwest::Client {
         client(&self.path("")).pool_max_idle_per_host(0).build().unwrap()
     }
 
-    /// Replaces `gateway.toml`; `listen` is always there.
+    /// Replaces `gateway.toml`, but keeps `listen`.
     pub fn settings(&self, text: &str) {
         fs::write(self.path("gateway.toml"), format!("listen = \"{}\"\n{text}\n", self.address())).unwrap();
     }
@@ -182,7 +182,7 @@ impl Gateway {
         self.line(|line| line.contains("listening on "));
     }
 
-    /// Starts the program, and waits for nothing.
+    /// Starts the program without waiting for it.
     pub fn begin(&mut self) {
         let mut command = program();
         command.arg("serve").arg("--config").arg(self.path("gateway.toml"));
@@ -231,7 +231,7 @@ impl Gateway {
         all.0.iter().filter(|line| wanted(line)).count()
     }
 
-    /// Waits for that many lines of the program's output; the last of them.
+    /// Waits for that many lines of the program's output. Returns the last of them.
     #[track_caller]
     pub fn lines(&self, count: usize, wanted: impl Fn(&str) -> bool) -> String {
         let lines = &self.process.as_ref().unwrap().lines;
@@ -250,7 +250,7 @@ impl Gateway {
         }
     }
 
-    /// Everything the program has said.
+    /// Returns everything that the program has printed.
     pub fn output(&self) -> String {
         self.process.as_ref().unwrap().lines.all.lock().unwrap().0.join("\n")
     }
@@ -278,7 +278,7 @@ impl Gateway {
         assert!(status.success());
     }
 
-    /// Waits for the end.
+    /// Waits for the program's end.
     pub fn wait(&mut self) -> ExitStatus {
         let running = self.process.as_mut().unwrap();
         let all = running.lines.all.lock().unwrap();
@@ -309,7 +309,7 @@ impl Gateway {
         command.output().unwrap()
     }
 
-    /// Writes what the store says was signed into a file.
+    /// Writes the store's checkpoints into a file.
     fn export_checkpoints(&self) -> Result<(), Output> {
         let mut export = program();
         export.arg("--config").arg(self.path("gateway.toml"));
@@ -321,13 +321,13 @@ impl Gateway {
         Ok(())
     }
 
-    /// The file of what the store says was signed, for `audit --checkpoints`.
+    /// Returns the path of a file with the store's checkpoints, for `audit --checkpoints`.
     pub fn checkpoints(&self) -> String {
         self.export_checkpoints().unwrap();
         self.path("signed.jsonl").to_str().unwrap().to_owned()
     }
 
-    /// Runs a subcommand that succeeds; its standard output.
+    /// Runs a subcommand that must succeed. Returns its standard output.
     pub fn command(&self, arguments: &[&str]) -> String {
         let output = self.try_command(arguments);
         assert!(
@@ -351,7 +351,7 @@ impl Gateway {
         text.trim_end().as_bytes().to_vec()
     }
 
-    /// Asks for a config as Ignition does, with these Authorization headers.
+    /// Requests a config like Ignition, with these `Authorization` headers.
     pub async fn config(&self, path: &str, authorization: &[&str]) -> Answer {
         let mut request = self.client.get(self.url(path)).header("accept", accept(SPEC));
         for value in authorization {
@@ -364,13 +364,13 @@ impl Gateway {
         Answer::of(self.client.post(self.url(path)).json(body)).await
     }
 
-    /// The attestation log, without its checkpoints and without what administrators have done, which is recorded some time later.
+    /// Returns the attestation log without its checkpoints and without administrators' acts, which are recorded some time later.
     pub fn records(&self) -> Vec<Value> {
         let lines = self.record_lines().into_iter();
         lines.map(|line| serde_json::from_str(&line).unwrap()).collect()
     }
 
-    /// The same, as the lines are.
+    /// Returns the same lines as text.
     pub fn record_lines(&self) -> Vec<String> {
         let text = self.log();
         let aside = |line: &&str| {
@@ -387,7 +387,7 @@ impl Gateway {
         lines.collect()
     }
 
-    /// Waits until the log of the serving gateway says so often that this was done; what it says.
+    /// Waits until the log of the running gateway has this number of acts of the verb. Returns them.
     #[track_caller]
     pub fn wait_for_acts(&self, count: usize, verb: &str) -> Vec<Value> {
         // The console has a line when the log has.
@@ -400,7 +400,7 @@ impl Gateway {
         self.log().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Its whole lines: the last one may be under way.
+    /// Returns the log's whole lines: the last one may be incomplete.
     fn log(&self) -> String {
         let text = fs::read_to_string(self.path("state/attestation.jsonl")).unwrap();
         text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect()
@@ -411,14 +411,14 @@ impl Gateway {
         CertificateDer::from_pem_file(self.path("tls/mcs.crt")).unwrap()
     }
 
-    /// Vouches for the EK of a software TPM.
+    /// Adds the EK of a software TPM to the allowlist.
     pub fn endorse(&self, case: &Case, arguments: &[&str]) -> String {
         let digest = digest(case);
         self.command(&[&["ek", "add", &digest], arguments].concat());
         digest
     }
 
-    /// A challenge as this gateway would seal it for `case`. That its secret is known here stands for a TPM that has activated it.
+    /// Returns a challenge as this gateway would seal it for `case`. The test knows its secret, as if the TPM had activated the credential.
     pub fn challenge(&self, case: &Case, name: Option<&str>) -> Challenge {
         let mut id = [0; 32];
         SystemRandom::new().fill(&mut id).unwrap();
@@ -432,7 +432,7 @@ impl Gateway {
         }
     }
 
-    /// The body that answers `challenge`.
+    /// Returns the body that answers `challenge`.
     pub fn answer(&self, case: Case, challenge: &Challenge) -> EvidenceRequest {
         self.answer_sealed(case, challenge, &Seal::open(&self.path("state/seal.key")).unwrap())
     }
@@ -447,13 +447,13 @@ impl Gateway {
         }
     }
 
-    /// Challenge and answer in one.
+    /// Creates a challenge, and sends its answer.
     pub async fn attest(&self, case: Case, name: Option<&str>) -> Answer {
         let challenge = self.challenge(&case, name);
         self.post("/v1/attest/evidence", &self.answer(case, &challenge)).await
     }
 
-    /// A ticket, earned by a software TPM that is endorsed for it.
+    /// Returns a ticket, earned by a software TPM that is endorsed for it.
     pub async fn ticket(&self) -> String {
         let case = tpm();
         self.endorse(&case, &[]);
@@ -471,7 +471,7 @@ impl Drop for Gateway {
     }
 }
 
-/// A client that trusts the CA of the gateway in this folder.
+/// Returns a client that trusts the CA of the gateway in this folder.
 fn client(gateway: &Path) -> reqwest::ClientBuilder {
     let ca = reqwest::Certificate::from_pem(&fs::read(gateway.join("tls/mcs-ca.crt")).unwrap()).unwrap();
     reqwest::Client::builder()
@@ -498,17 +498,17 @@ pub fn rotating<'a>(every: &'a str, into: &'a str) -> [&'a str; 10] {
     ]
 }
 
-/// A software TPM of its own, with a P-256 AK.
+/// Creates a new software TPM with a P-256 AK.
 pub fn tpm() -> Case {
     Case::new(SoftKey::p256())
 }
 
-/// The same TPM with another AK: its next boot.
+/// Returns the same TPM with another AK: its next boot.
 pub fn next_boot(case: &Case) -> Case {
     tpm().but(|next| next.ek_area = case.ek_area.clone())
 }
 
-/// What `ek add` takes.
+/// Returns the argument of `ek add`.
 pub fn digest(case: &Case) -> String {
     EkDigest::from_public_area(&case.ek_area.to_bytes()).unwrap().to_string()
 }
@@ -522,7 +522,7 @@ pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
     }
 }
 
-/// Ignition's `Accept` for a spec version.
+/// Returns Ignition's `Accept` header for a spec version.
 pub fn accept(spec: &str) -> String {
     format!("application/vnd.coreos.ignition+json;version={spec}, */*;q=0.1")
 }
@@ -535,7 +535,7 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_attest-gateway"))
 }
 
-/// The program that has this command.
+/// Returns the program that has this command.
 pub fn program_of(arguments: &[&str]) -> Command {
     match arguments {
         ["audit", ..]

@@ -1,4 +1,4 @@
-//! A node with a TPM in software, which does over the network all that `attest-node` and Ignition do: it asks for a challenge, activates the credential,
+//! Node with a TPM in software that makes all requests of `attest-node` and Ignition. It asks for a challenge, activates the credential,
 //! sends its evidence, and fetches its config. Each step may go to another gateway.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Another machine than any before.
+    /// Creates a new machine.
     pub fn new() -> Self {
         let tpm = SoftTpm::p256();
         let case = self::tpm().but(|case| case.ek_area = tpm.ek.clone());
@@ -33,7 +33,7 @@ impl Node {
         node
     }
 
-    /// The machine with this TPM and this AK, and with the certificate that its maker gave it.
+    /// Creates a machine with this TPM and this AK, and with the certificate of its manufacturer.
     pub fn of(tpm: SoftTpm, ak: SoftKey, ek_certificate: Vec<u8>) -> Self {
         let mut case = Case::new(ak);
         case.ek_area = tpm.ek.clone();
@@ -41,13 +41,13 @@ impl Node {
         Self { tpm, case }
     }
 
-    /// With this for an event log, which need not be one where the pool only records it.
+    /// Sets the event log, which need not be valid if the pool only records it.
     pub fn with_event_log(mut self, log: Vec<u8>) -> Self {
         self.case.event_log = Some(log);
         self
     }
 
-    /// The machine has booted: this is its event log, and these values its PCRs have now.
+    /// Boots the machine: sets its event log, and the values of its PCRs.
     pub fn has_booted(&mut self, log: Vec<u8>, pcrs: &BTreeMap<u8, HexDigest>) {
         let quoted = pcrs.iter().filter(|(pcr, _)| self.case.pcrs.contains_key(pcr));
         self.case.pcrs = quoted.map(|(pcr, value)| (*pcr, value.clone())).collect();
@@ -56,12 +56,12 @@ impl Node {
         self.case.event_log = Some(log);
     }
 
-    /// It sends no event log from now on.
+    /// Makes it send no event log from this call on.
     pub fn sends_no_event_log(&mut self) {
         self.case.event_log = None;
     }
 
-    /// Its TPM quotes these PCRs from now on, which have these values.
+    /// Makes its TPM quote these PCRs, which have these values, from this call on.
     pub fn quotes(&mut self, pcrs: &BTreeMap<u8, HexDigest>) {
         let values = pcrs.iter().map(|(pcr, value)| (*pcr, value.as_bytes().to_vec()));
         let Case { selection, quoted, .. } = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, values.clone().collect());
@@ -70,7 +70,7 @@ impl Node {
         self.case.quoted.pcr_digest = pcr_digest(&self.case.ak, &values.collect());
     }
 
-    /// What `ek add` takes.
+    /// Returns the argument of `ek add`.
     pub fn ek(&self) -> String {
         digest(&self.case)
     }
@@ -91,7 +91,7 @@ impl Node {
         self.answer(serde_json::from_slice(&challenged.body).unwrap(), server_key)
     }
 
-    /// What answers this challenge.
+    /// Returns the evidence for this challenge.
     pub fn answer(&mut self, challenged: ChallengeResponse, server_key: &SpkiSha256) -> EvidenceRequest {
         let ak = AkPublic::parse(&self.case.ak_area.to_bytes()).unwrap();
         let secret = self.tpm.activate(&challenged.task.tpm.unwrap(), ak.name()).unwrap();

@@ -1,4 +1,4 @@
-//! Decisions that a gateway had made when it was killed, and had not recorded.
+//! Decisions that a killed gateway had made and not recorded.
 
 use attest::{EkDigest, NodeIdentity};
 use attest_log::{ConfigSet, Decision, Earns, Grants, Record, Shown, TicketTerms, Verdict};
@@ -6,7 +6,7 @@ use attest_store::DecisionRecord;
 
 use super::POOL;
 
-/// A decision about a config by a token's use, as a gateway keeps it.
+/// Returns a decision about a config by a token's use, as a gateway stores it.
 pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> DecisionRecord {
     let mut record = record(id, Decision::Config, at);
     record.verdict = Verdict::Served;
@@ -16,7 +16,7 @@ pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> Decis
     kept(&record)
 }
 
-/// A decision about evidence of this TPM that has earned a ticket, as a gateway keeps it.
+/// Returns a decision about evidence of this TPM that has earned a ticket, as a gateway stores it.
 pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
     let mut record = record(id, Decision::Evidence, at);
     record.verdict = Verdict::Trusted;
@@ -50,7 +50,7 @@ fn kept(record: &Record) -> DecisionRecord {
     }
 }
 
-/// Asserts that a line of the log is that of a decision which was recorded late, and whether its node has got the answer: `unanswered`, `unknown`.
+/// Verifies that a line of the log is a decision that was recorded late, and whether its node has got the answer: `unanswered`, `unknown`.
 pub fn is_recorded_late(record: &serde_json::Value, answered: &str) {
     assert_eq!(record["recorded_late"], answered, "{record}");
     let alerts = record["alerts"].as_array().unwrap();

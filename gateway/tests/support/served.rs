@@ -1,4 +1,4 @@
-//! A gateway in this process, at a time that a test chooses.
+//! Gateway in this process, at a time that a test chooses.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::kubelet::embedded;
 use super::{Gateway, LIMIT};
 
-/// A gateway in this process whose clock stands still.
+/// Gateway in this process whose clock stands still.
 pub struct Served {
     pub gateway: Arc<attest_gateway::api::Gateway>,
     stop: oneshot::Sender<()>,
@@ -33,7 +33,7 @@ pub async fn serve(gateway: &Gateway, clock: u64) -> Served {
     }
 }
 
-/// Binds a gateway, also where one has just ended that lets go of its log a moment later.
+/// Binds a gateway, also if another one has just ended that releases its log a moment later.
 pub async fn bind(gateway: &Gateway, clock: Clock, store: impl Fn() -> Arc<dyn Store>) -> Server {
     let begun = Instant::now();
     loop {
@@ -49,7 +49,7 @@ pub async fn bind(gateway: &Gateway, clock: Clock, store: impl Fn() -> Arc<dyn S
 }
 
 impl Served {
-    /// Waits until it has forgotten what it would forget.
+    /// Waits until the metrics report that the store time is this number of seconds ahead of the clock.
     pub async fn ahead(&self, seconds: u64) {
         let begun = Instant::now();
         let wanted = format!("attest_gateway_clock_ahead_seconds {seconds}\n");

@@ -1,4 +1,4 @@
-//! A store in the place of the gateway's own, which calls a test before and after what the gateway asks of it.
+//! Replacement for the gateway's store that calls a test before and after the gateway's accesses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use attest_store::{Entry, EntryKind, EntryWork, Mode, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness};
 
-/// The calls that a test gets.
+/// Hooks that a test implements.
 #[async_trait]
 pub trait Beside: Send + Sync + std::fmt::Debug {
     /// Called before each transaction: a decision's is in [`Mode::ForRecord`], what a decision reads before it is in [`Mode::Read`].
@@ -24,7 +24,7 @@ pub trait Beside: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The real store, and the test's calls.
+/// Real store with the test's hooks.
 #[derive(Debug)]
 pub struct StandIn<B> {
     store: Arc<dyn Store>,

@@ -1,5 +1,5 @@
-//! A condition on what was booted, by the real program: it decides alike where machines attest, in the record, and in each command. And records of earlier
-//! releases, which have other words for the same refusals.
+//! A condition on the boot, by the real program: it has the same result in attestations, in replays of records, and in each command. Also
+//! records of earlier releases, which have other words for the same refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::log_builder::{EV_IPL, LogBuilder};
 use crate::support::node::Node;
 use crate::support::{Answer, Gateway, POOL};
 
-/// A gateway whose pool has these PCRs quoted, and a machine that it knows.
+/// Gateway whose pool has these PCRs quoted, and a machine that it knows.
 struct Site {
     gateway: Gateway,
     node: Node,
@@ -29,7 +29,7 @@ impl Site {
         Self { gateway, node, pcrs }
     }
 
-    /// The machine boots by one log, and sends another, or none; what becomes of it.
+    /// Boots the machine with one log, and sends another, or none. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder, sends: Option<&LogBuilder>) -> Answer {
         let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
@@ -57,7 +57,7 @@ impl Site {
         self.last_evidence()
     }
 
-    /// The pool is another from now on.
+    /// Changes the pool by replacing text.
     fn change(&mut self, from: &str, to: &str) {
         self.gateway.edit_pool(POOL, from, to);
         self.stop();

@@ -13,13 +13,13 @@ use attest::reject::ADVICE;
 use attest::tpm;
 use attest_log::codes::CODES;
 
-/// A file of the repository.
+/// Returns a file of the repository.
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The rows of the table in one section: the code in the first column, and the whole row.
+/// Returns the rows of the table in one section: the code in the first column, and the whole row.
 fn rows<'a>(document: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
     let (_, rest) = document
         .split_once(&format!("\n## {section}\n"))
@@ -67,7 +67,7 @@ fn every_reason_for_which_a_csr_is_left_is_explained() {
     assert_eq!(listed, attest_controller::approval::reason::Reason::CODES);
 }
 
-/// The keys of a sample, by their name alone; `#: ` comes before those that show a default.
+/// Returns the keys of a sample, by their name alone; those that show a default begin with `#: `.
 fn keys(sample: &str) -> BTreeSet<String> {
     let lines = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line));
     lines
@@ -100,7 +100,7 @@ fn every_setting_is_described() {
     }
 }
 
-/// The fields that a table of fields has.
+/// Returns the fields in a table of fields.
 fn fields(table: &str) -> BTreeSet<&str> {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     rows.map(|(field, _)| field).collect()

@@ -9,14 +9,14 @@ use attest_store::{DecisionRecord, Embedded, Entry, EntryKind, Holder, Occasion,
 
 use crate::conformance::{decided, pending, try_use, use_for, without_use};
 
-/// An engine that loses its next answer.
+/// Engine that loses its next answer.
 #[derive(Debug)]
 pub(crate) struct Doubting {
     pub(crate) engine: Embedded,
     pub(crate) lost: AtomicBool,
 }
 
-/// An engine that is away for what is asked for next.
+/// Engine that is unavailable for the next request.
 #[derive(Debug)]
 struct Away {
     engine: Embedded,

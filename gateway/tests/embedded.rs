@@ -1,4 +1,4 @@
-//! The embedded store does what every store does.
+//! Conformance of the embedded store with the suite for all stores.
 
 use std::sync::Arc;
 

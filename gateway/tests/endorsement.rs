@@ -7,7 +7,7 @@ use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Gateway, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::ChallengeResponse;
 
-/// A TPM with a certificate of this maker.
+/// Returns a TPM with a certificate of this manufacturer.
 fn certified(maker: &Maker) -> Case {
     let (area, certificate) = maker.ek();
     tpm().but(|case| {
@@ -16,7 +16,7 @@ fn certified(maker: &Maker) -> Case {
     })
 }
 
-/// The pool of workers takes any TPM of a maker that is trusted.
+/// Makes the pool of workers accept any TPM of a trusted manufacturer.
 fn takes_makers(gateway: &Gateway) {
     let any = "endorsement = \"any-tpm-of-a-trusted-maker\"";
     gateway.edit_pool("worker", "endorsement = \"allowlist\"", any);
@@ -62,7 +62,7 @@ async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "ek-not-endorsed");
 }
 
-/// A pool that takes any TPM of a maker beside one that takes the allowlist; and a machine that the administrator has let into one pool only.
+/// A pool accepts any TPM of a manufacturer, another one the allowlist, and the administrator has admitted a machine to one pool only.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
     let mut gateway = Gateway::init();

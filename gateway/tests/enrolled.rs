@@ -18,7 +18,7 @@ fn record(name: Option<&str>) -> EkRecord {
     }
 }
 
-/// An engine that dies before one of its transactions.
+/// Engine that fails before one of its transactions.
 #[derive(Debug)]
 struct Mortal {
     engine: Embedded,

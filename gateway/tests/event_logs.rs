@@ -16,7 +16,7 @@ use crate::support::node::Node;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Answer, Gateway, POOL};
 
-/// Machines of the model, and how many of them come at once.
+/// Number of machines of the model, and of those that boot at the same time.
 const MACHINES: usize = 40;
 const TOGETHER: usize = 8;
 /// Maximum disk space of a machine's first boot. It includes a kilobyte that is kept of each machine, whatever it boots later.
@@ -24,7 +24,7 @@ const BOOT_BYTES: u64 = 9 * 1024;
 /// Minimum size of a file, and the unit to which sizes are rounded up.
 const BLOCK_BYTES: u64 = 4096;
 
-/// A gateway that takes all TPMs of a maker, and machines of one model with such.
+/// Gateway that accepts all TPMs of a manufacturer, and machines of one model with such TPMs.
 struct Site {
     gateway: Gateway,
     maker: Maker,
@@ -43,7 +43,7 @@ impl Site {
         }
     }
 
-    /// So many machines boot, some of them together, each to its config.
+    /// Boots this number of machines, some of them concurrently, until each has its config.
     async fn boot(&self, machines: usize) {
         let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
@@ -85,7 +85,7 @@ impl Site {
         lengths.map(|length| length.next_multiple_of(BLOCK_BYTES)).sum()
     }
 
-    /// The records of evidence.
+    /// Returns the records of evidence.
     fn evidence_records(&self) -> Vec<Value> {
         let records = self.gateway.records().into_iter();
         records.filter(|record| record["decision"] == "evidence").collect()
@@ -198,7 +198,7 @@ async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
     found(&|_| {}, &[&base, "No such file"]);
 }
 
-/// `log boot-diff`, of records and of files.
+/// Runs `log boot-diff` on records and on files.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_boots_stand_beside_one_another() {
     let mut site = Site::new();

@@ -1,4 +1,4 @@
-//! The configurations in `examples/` are good as they are.
+//! The configurations in `examples/` are valid as they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};

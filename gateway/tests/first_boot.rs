@@ -8,7 +8,7 @@ use attest::protocol::CLAIMANT_HEADER;
 use attest_gateway::credentials::tokens::REPEATS_LIMIT;
 use data_encoding::BASE64URL_NOPAD;
 
-/// A gateway whose pools take tokens, and what a node gets by one.
+/// Starts a gateway whose pools accept tokens. Returns it with the config for a token.
 fn accepting() -> (Gateway, Vec<u8>) {
     let mut gateway = Gateway::init();
     for pool in [POOL, "infra"] {
@@ -23,7 +23,7 @@ fn claimant(number: u8) -> String {
     BASE64URL_NOPAD.encode(&[number; 32])
 }
 
-/// A node that asks for its config, with the claimants that it shows.
+/// Requests a node's config with these claimant headers.
 async fn boots(gateway: &Gateway, path: &str, token: &str, claimants: &[&str]) -> Answer {
     let mut request = gateway.client.get(gateway.url(path)).header("accept", accept(SPEC));
     request = request.header("authorization", bearer(token));

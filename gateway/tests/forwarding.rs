@@ -16,10 +16,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Gateway, LIMIT, POOL};
 
-/// Each record is posted by a curl of its own, and a failed one is repeated after 2 s.
+/// Maximum duration of a delivery: each record is posted by a curl of its own, and a failed one is repeated after 2 s.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(4 * LIMIT.as_secs());
 
-/// The programs that the configuration needs, and what each is asked to see whether it is there.
+/// Programs that the configuration needs, and the arguments that check their presence.
 const PROGRAMS: [(&str, &str); 5] = [
     ("rsyslogd", "-v"),
     ("curl", "--version"),
@@ -41,10 +41,10 @@ fn missing_program() -> Option<&'static str> {
     missing.map(|(name, _)| *name)
 }
 
-/// The received lines, each once.
+/// Received lines, each once.
 type Lines = Arc<Mutex<BTreeSet<String>>>;
 
-/// A server that takes records, and can be away.
+/// Server that receives records, and can be stopped.
 struct Receiver {
     port: Port,
     lines: Lines,
@@ -66,7 +66,7 @@ impl Receiver {
         self.task = Some(tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }));
     }
 
-    /// From now on nothing is answered.
+    /// Stops the server, whose listener is then closed.
     async fn end(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -86,11 +86,11 @@ async fn take(State(lines): State<Lines>, body: String) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// rsyslogd with the configuration that is shipped, its paths replaced.
+/// `rsyslogd` with the shipped configuration, its paths replaced.
 struct Rsyslogd {
     folder: PathBuf,
     child: Option<Child>,
-    /// The process groups of all that were started: the program that posts may outlive its rsyslogd.
+    /// Process groups of all started programs: the one that posts may outlive its `rsyslogd`.
     groups: Vec<u32>,
 }
 
@@ -140,7 +140,7 @@ impl Rsyslogd {
         self.child = Some(child);
     }
 
-    /// Stops rsyslogd as systemd does with `KillMode=mixed`: processes that are left when it has ended are killed.
+    /// Stops `rsyslogd` like systemd with `KillMode=mixed`: processes that are left when it has ended are killed.
     fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
         signal("-TERM", &child.id().to_string());
@@ -175,7 +175,7 @@ fn signal(signal: &str, process: &str) {
     drop(Command::new("kill").args([signal, "--", process]).stderr(Stdio::null()).status());
 }
 
-/// Has records written: so many fetches of the pre-approved config.
+/// Makes the gateway write records: this number of fetches of the pre-approved config.
 async fn fetch(gateway: &Gateway, count: usize) {
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     for _ in 0..count {
@@ -183,7 +183,7 @@ async fn fetch(gateway: &Gateway, count: usize) {
     }
 }
 
-/// The log over all of its files.
+/// Returns the lines of the log in all of its files.
 fn recorded(gateway: &Gateway) -> BTreeSet<String> {
     gateway.command(&["log", "export"]).lines().map(str::to_owned).collect()
 }
@@ -199,7 +199,7 @@ async fn until(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Waits until the receiver has each record. Some come twice; none is another than was recorded.
+/// Waits until the receiver has each record. Some come twice; none differs from the recorded line.
 async fn has_all(gateway: &Gateway, receiver: &Receiver, when: &str) {
     let recorded = recorded(gateway);
     let has_all = until(|| recorded.is_subset(&receiver.lines())).await;

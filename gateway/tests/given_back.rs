@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Asks for the pool's config as a node whose Ignition is too old for it.
+/// Requests the pool's config like a node whose Ignition is too old for it.
 async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
     let request = gateway.client.get(gateway.url("/config/worker"));
     Answer::of(
@@ -40,14 +40,14 @@ async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
     .await
 }
 
-/// A gateway that takes tokens.
+/// Creates a gateway that accepts tokens.
 fn init() -> Gateway {
     let gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway
 }
 
-/// A gateway whose full config cannot be said in specs before 3.4.
+/// Starts a gateway whose full config cannot be expressed in specs older than 3.4.
 fn too_new() -> Gateway {
     let mut gateway = init();
     let luks = r#"{"ignition":{"version":"3.4.0"},"storage":{"luks":[{"name":"data","device":"/dev/sdb","discard":true}]}}"#;
@@ -162,7 +162,7 @@ async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_re
     gateway.attest(next_boot(&case), Some("worker-0")).await.ticket();
 }
 
-/// Uses each token, as if the gateway had been killed then: the use is there, the record is not.
+/// Uses each token, as if the gateway had been killed right after: the use exists, the record does not.
 async fn begin_uses(gateway: &Gateway) {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     for entry in store.list(EntryKind::Token).await.unwrap() {
@@ -285,7 +285,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
     }
 }
 
-/// Each waits in the store for its line: of a log that stays full, that ends.
+/// Each decision waits in the store for its line in the log. If the log stays full, further decisions stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
     const LIMIT_BLOCKS: usize = 16 * 1024;
@@ -317,7 +317,7 @@ async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
     gateway.attest(case, Some("worker-0")).await.ticket();
 }
 
-/// An engine that loses its answer to the next decision, which it has written.
+/// Engine that commits the next decision, but loses its answer.
 #[derive(Debug)]
 struct Losing {
     engine: Embedded,
@@ -373,7 +373,7 @@ async fn attack_33_a_decision_whose_answer_the_store_lost_has_its_line_without_a
     assert_eq!(late().len(), 2);
 }
 
-/// A gateway in this process whose store holds each decision before its transaction, and that can be told to stop.
+/// Gateway in this process whose store holds each decision before its transaction, and that can be told to stop.
 struct Running {
     store: Arc<Held>,
     stop: oneshot::Sender<()>,
@@ -392,7 +392,7 @@ impl Running {
         Self { store, stop, served }
     }
 
-    /// Stops it while a decision is held, and then lets that go: what is begun is waited for.
+    /// Stops it while a decision is held, and then continues that: started requests are completed.
     async fn stop(mut self) -> Arc<Held> {
         self.stop.send(()).unwrap();
         let early = tokio::time::timeout(Duration::from_millis(200), &mut self.served).await;
@@ -412,8 +412,8 @@ async fn send(gateway: &Gateway, request: &[u8]) -> TlsStream<TcpStream> {
     stream
 }
 
-/// Hangs up, and waits until the gateway has noticed. Only on one thread is that so when its end of the connection is closed: on another the
-/// request may still count as waited for a moment later.
+/// Closes the connection, and waits until the gateway has noticed. This is reliable on one thread only: on another one the request may
+/// still count as awaited for a moment.
 async fn hang_up(mut stream: TlsStream<TcpStream>) {
     stream.shutdown().await.unwrap();
     let mut answer = Vec::new();

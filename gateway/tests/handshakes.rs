@@ -18,10 +18,10 @@ use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challen
 
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);
 const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Handshakes that are under way however many requests are.
+/// Number of handshakes that may be in progress however many requests are.
 const ALWAYS: usize = 2;
 
-/// A connection that has said the first word of a handshake, and says no more.
+/// Opens a connection that sends a ClientHello and no more.
 async fn begun(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
     let mut stream = gateway.connect_from(from).await.unwrap();
     let config = client(gateway, &[&TLS13], None);
@@ -126,7 +126,7 @@ async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
     }
 }
 
-/// Eight places, and strangers for all of them who go on with nothing.
+/// Eight connections, and unknown clients on all of them that do not continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
     let gateway = Gateway::init();

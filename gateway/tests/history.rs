@@ -13,7 +13,7 @@ use crate::support::{Answer, Case, Gateway, POOL, next_boot, tpm};
 
 const APPLICATION: u32 = 0x8000_0003;
 
-/// A gateway whose pool says this of machines' history, and which knows one.
+/// Starts a gateway whose pool has these rules about machines' history, and which knows one machine.
 fn start(history: &str) -> (Gateway, Case) {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "\n[kubelet]\n", &format!("\n{history}\n[kubelet]\n"));
@@ -23,7 +23,7 @@ fn start(history: &str) -> (Gateway, Case) {
     (gateway, case)
 }
 
-/// The machine boots by this log.
+/// Returns the machine's next boot, with this log.
 pub fn booted(case: &Case, log: &LogBuilder) -> Case {
     next_boot(case).but(|next| {
         let values = log.pcrs(HashAlg::Sha256);
@@ -34,7 +34,7 @@ pub fn booted(case: &Case, log: &LogBuilder) -> Case {
     })
 }
 
-/// UEFI_IMAGE_LOAD_EVENT of an image at this place in memory, with a path of one file.
+/// Returns a `UEFI_IMAGE_LOAD_EVENT` of an image at this place in memory, with a path of one file.
 fn image_event(at: u64, path: &str) -> Vec<u8> {
     let name: Vec<u8> = path.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     let length = u16::try_from(4 + name.len()).unwrap().to_le_bytes();
@@ -43,7 +43,7 @@ fn image_event(at: u64, path: &str) -> Vec<u8> {
     [&at.to_le_bytes()[..], &[0; 16], &length, &node].concat()
 }
 
-/// A machine that has booted this image, which the log has under this path.
+/// Returns the log of a machine that has booted this image, under this path.
 fn loaded(at: u64, path: &str) -> LogBuilder {
     LogBuilder::typical(&[SHA256]).measured(4, APPLICATION, b"a loader", &image_event(at, path))
 }
@@ -66,7 +66,7 @@ fn text(answer: &Answer) -> String {
     String::from_utf8(answer.body.clone()).unwrap()
 }
 
-/// Each decision comes out the same.
+/// Verifies that a replay of each decision has the same result.
 fn audit(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait().success());

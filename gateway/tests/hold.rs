@@ -10,7 +10,7 @@ async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
     discovery.hold_seconds
 }
 
-/// Asks for the config as a node that has given up waiting; gives the last record's alerts.
+/// Requests the config like a node that has given up waiting. Returns the last record's alerts.
 async fn given_up(gateway: &Gateway, code: &str, authorization: Option<&str>) -> Vec<String> {
     let mut request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
     request = request.header(NOT_ATTESTED_HEADER, code);

@@ -1,4 +1,4 @@
-//! `check` fails exactly when `serve` does: both programs are run on the same folder, whatever is wrong with it.
+//! `check` fails exactly when `serve` does: both are run on the same folder, for each kind of fault.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -48,7 +48,7 @@ fn serve(gateway: &Gateway) -> Came {
     Came { well: false, said }
 }
 
-/// Runs both on a gateway that was changed, and sees that they agree: `expected` is what the line of `check` begins with.
+/// Runs both on a changed gateway, and verifies that they agree. `expected` is the beginning of `check`'s line.
 #[track_caller]
 fn agree(what: &str, expected: &str, named: &str, change: impl FnOnce(&Gateway)) {
     let gateway = Gateway::init();

@@ -1,4 +1,4 @@
-//! `certificates`: every certificate and key in play.
+//! `certificates`: every certificate and key in use.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

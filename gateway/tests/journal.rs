@@ -1,4 +1,4 @@
-//! The attestation log: nothing is answered that it does not hold.
+//! The attestation log: no answer is sent that is not in it.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

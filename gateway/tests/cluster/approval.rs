@@ -19,12 +19,12 @@ use crate::support::{Case, Gateway, tpm};
 
 const CSRS: &str = "certificatesigningrequests";
 const NODE: &str = "worker-1";
-/// Settings of a gateway whose machines are approved.
+/// Settings of a gateway that approves its machines' CSRs.
 const APPROVED: &str = "[approval]\npools = [\"worker\"]\n";
-/// The same, for machines that attest no key.
+/// The same settings for machines that attest no key.
 const WITHOUT_KEYS: &str = "[approval]\npools = [\"worker\"]\nkubelet_keys = false\n";
 
-/// The rights that the document has the administrator give the controller.
+/// Returns the controller's rights according to the document.
 fn rights() -> Vec<Value> {
     let document = include_str!("../../../docs/approval.md");
     let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
@@ -39,7 +39,7 @@ struct Site {
 }
 
 impl Site {
-    /// A gateway with these settings, and a controller of its store with these, in this process.
+    /// Starts a gateway with these settings, and a controller of its store with these, in this process.
     async fn start(settings: &str, approval: &str) -> Self {
         let api = Kubernetes::start();
         rights().into_iter().for_each(|object| api.put(object));
@@ -70,7 +70,7 @@ impl Site {
         Self { api, gateway, _port: port }
     }
 
-    /// A kubelet asks for its first certificate, for this key.
+    /// Submits a kubelet's first CSR, for this key.
     fn asks(&self, name: &str, node: &str, key: &KeyPair) {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -209,7 +209,7 @@ async fn nodes_of_the_pools_that_are_approved_are_asked_for_the_key() {
     assert!(!asks_for_key(&start(WITHOUT_KEYS), "worker").await);
 }
 
-/// Pool worker gives the bootstrap credential to unauthenticated clients.
+/// Makes pool worker give the bootstrap credential to unauthenticated clients.
 fn give_credential(gateway: &Gateway) {
     const KUBECONFIG: &str = "/etc/kubernetes/kubeconfig";
     let kubeconfig = "kind: Config\nclusters:\n- name: local\n  cluster: {server: \"https://api:6443\"}\nusers:\n- name: kubelet\n  user:\n    token: abcdef.0123456789abcdef\n";

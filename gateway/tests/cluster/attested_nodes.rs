@@ -1,4 +1,4 @@
-//! Machines as objects of the API, kept by the real program, and edited by `kubectl`.
+//! Machines as objects of the API, maintained by the real program, and edited by `kubectl`.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -85,7 +85,7 @@ impl Site {
         Some((said["status"].as_str()?.to_owned(), said["reason"].as_str()?.to_owned()))
     }
 
-    /// Waits for what an object says in the end.
+    /// Waits until an object meets this condition.
     async fn wait(&self, what: &str, name: &str, is_so: impl FnMut() -> bool) {
         let told = || format!("{:#?}\n{}", self.node(name), self.gateway.output());
         let is_so = self.api.comes_to(LIMIT, is_so).await;
@@ -107,7 +107,7 @@ impl Site {
         .await;
     }
 
-    /// A machine that the administrator has named, and that has attested, and its object.
+    /// Names and attests a machine. Returns it with the name of its object.
     async fn attested(&self, name: &str) -> (Case, String) {
         let case = tpm();
         self.gateway.endorse(&case, &["--name", name]);
@@ -117,7 +117,7 @@ impl Site {
         (case, object)
     }
 
-    /// It attests, and Ignition fetches its config.
+    /// Attests, and fetches the config like Ignition.
     async fn boots(&self, case: &Case) {
         let ticket = self.gateway.attest(next_boot(case), None).await.ticket();
         let answer = self.gateway.config("/config/worker", &[&bearer(&ticket)]).await;
@@ -154,7 +154,7 @@ fn object(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": API_VERSION, "kind": "AttestedNode", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The columns of one machine's row.
+/// Returns the columns of one machine's row.
 fn row(table: &str, name: &str) -> Vec<String> {
     let line = table
         .lines()

@@ -1,4 +1,4 @@
-//! The kubelets' bootstrap kubeconfig as the cluster has it: told to the real program, and in the configs of a pool of MachineConfigs.
+//! The kubelets' bootstrap kubeconfig from the cluster, read by the real program, and its use in the configs of a pool of MachineConfigs.
 
 use attest_ignition::data_url;
 use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
@@ -22,7 +22,7 @@ spec:
     storage: {files: [{path: /etc/a, contents: {source: \"data:,a\"}}]}
 ";
 
-/// A token of that subject.
+/// Returns a token with this subject.
 fn token(subject: &str) -> String {
     let part = |text: String| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
     format!(
@@ -59,7 +59,7 @@ fn put_token(api: &Kubernetes, token: &str, ca: &str) {
     );
 }
 
-/// A gateway of which a pool has MachineConfigs, and that kubeconfig.
+/// Creates a gateway with a pool that has MachineConfigs and that kubeconfig.
 fn init(api: &Kubernetes) -> Gateway {
     let gateway = Gateway::init();
     std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
@@ -83,7 +83,7 @@ fn acknowledge(gateway: &Gateway) {
     .unwrap();
 }
 
-/// The kubeconfig in a config of the pool's.
+/// Returns the kubeconfig in a config of the pool.
 fn kubeconfig(config: &[u8]) -> Value {
     let config: Value = serde_json::from_slice(config).unwrap();
     let files = config["storage"]["files"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Bootstrap tokens of the cluster as provisioning tokens, kept in step with it by the real program.
+//! Bootstrap tokens of the cluster as provisioning tokens, which the real program keeps current.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ const NAME: &str = "kube-system/bootstrap-token-4hq7wz";
 const TOKEN: &str = "4hq7wz.k2v9x0t8r1m5n3c6";
 const END: &str = "2100-01-01T00:00:00Z";
 
-/// An API whose Secrets of one namespace the gateway may read, and nothing else.
+/// Starts an API whose Secrets of one namespace the gateway may read, and nothing else.
 fn api() -> Kubernetes {
     let api = Kubernetes::start();
     let (group, metadata) = (
@@ -60,7 +60,7 @@ fn remove(api: &Kubernetes) {
     api.remove("secrets", "kube-system", "bootstrap-token-4hq7wz");
 }
 
-/// Waits until a token is in the list, as one line of it has these parts; or is not there any more.
+/// Waits until a line of the list has the token with these parts, or until the token is gone.
 async fn list(gateway: &Gateway, name: &str, parts: Option<&[&str]>) {
     let begun = Instant::now();
     loop {

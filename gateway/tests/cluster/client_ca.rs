@@ -1,4 +1,4 @@
-//! The CAs of kubelets' certificates as the cluster has them: told to the real program, and kept.
+//! CAs of kubelets' certificates from the cluster, read by the real program, and cached.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::support::{Gateway, POOL};
 const NAMESPACE: &str = "openshift-config-managed";
 const NAME: &str = "csr-controller-ca";
 
-/// An API of which the gateway may read that one ConfigMap, and nothing else.
+/// Starts an API of which the gateway may read that one ConfigMap, and nothing else.
 fn api() -> Kubernetes {
     let api = Kubernetes::start();
     let version = "rbac.authorization.k8s.io/v1";
@@ -64,7 +64,7 @@ fn change(gateway: &Gateway, api: &Kubernetes, bundle: &str) {
     gateway.lines(before + 1, |line| line.contains(USED));
 }
 
-/// Does what takes nothing away, and waits until the log says so.
+/// Makes a change that must not remove a CA, and waits until the log says so.
 fn in_vain(gateway: &Gateway, said: &str, what: impl Fn()) {
     let is_it = |line: &str| line.contains("what was known last is used") && line.contains(said);
     let before = gateway.how_often(is_it);

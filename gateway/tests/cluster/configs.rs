@@ -1,4 +1,4 @@
-//! Configs of a Machine Config Server that is asked again when the cluster has something new; and which of them nodes get before approval.
+//! Configs of a Machine Config Server that is asked again when the cluster has changes; and the part that nodes get before approval.
 
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const MCO: &str = "machineconfiguration.openshift.io/v1";
 const ENCAPSULATED: &str = "/etc/ignition-machine-config-encapsulated.json";
 const NEEDED: &str = "machineconfiguration.openshift.io/needed-before-node-approved";
 
-/// A cluster: its API, its Machine Config Server, and a gateway that asks both.
+/// Cluster with its API, its Machine Config Server, and a gateway that asks both.
 struct Cluster {
     gateway: Gateway,
     api: Kubernetes,
@@ -57,7 +57,7 @@ fn machine_config(name: &str, role: &str, needed: bool, files: &[Value]) -> Valu
     })
 }
 
-/// The worker pool, of which new nodes get this rendered MachineConfig.
+/// Returns the worker pool, whose new nodes get this rendered MachineConfig.
 fn pool(rendered: &str) -> Value {
     json!({
         "apiVersion": MCO, "kind": "MachineConfigPool", "metadata": {"name": "worker"},
@@ -67,7 +67,7 @@ fn pool(rendered: &str) -> Value {
 }
 
 impl Cluster {
-    /// The gateway is not started; `include` is what its pool says of the pre-approved config.
+    /// Creates a cluster without starting the gateway; `include` is the pool's section for the pre-approved config.
     fn new(include: &str) -> Self {
         let gateway = Gateway::init();
         let api = Kubernetes::start();

@@ -22,7 +22,7 @@ fn node(name: &str) -> serde_json::Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"of": name}}, "status": {"phase": "Running"}})
 }
 
-/// Keeps the nodes from now on.
+/// Starts a watch cache of the nodes.
 fn kept(asked: &Asked) -> Kept<Node> {
     let nodes = Api::all(asked.cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
@@ -44,7 +44,7 @@ fn is_away(heard: &Heard) -> bool {
     matches!(heard, Heard::Away { .. })
 }
 
-/// Waits until that is how the watch is.
+/// Waits until the watch has this status.
 async fn told(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
     let mut told = asked.cluster.health().told();
     let waited = told.wait_for(|watches| watches.get(NODES).is_some_and(&is_so));
@@ -52,12 +52,12 @@ async fn told(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
     assert!(is_told, "{what}: not within {} s", LIMIT.as_secs());
 }
 
-/// Waits until it is well: then what is kept is what there is.
+/// Waits until the watch is healthy: then the cache is current.
 async fn well(asked: &Asked) {
     told(asked, "it is well", |heard| *heard == Heard::Well).await;
 }
 
-/// Waits until these are kept.
+/// Waits until exactly these nodes are in the cache.
 async fn has(kept: &mut Kept<Node>, wanted: &[&str]) {
     let wanted = Some(wanted.iter().map(|name| (*name).to_owned()).collect());
     let waited = async {
@@ -158,7 +158,7 @@ async fn who_may_list_and_not_watch_is_not_told() {
     assert_eq!(names(&kept), Some(Vec::new()));
 }
 
-/// The watches so far: how long each was to last, and how it was answered.
+/// Returns the watches so far: the requested duration of each, and its status.
 fn watches(asked: &Asked) -> Vec<(String, u16)> {
     let all = asked.api.asked().into_iter().filter(|asked| asked.verb == "watch");
     let lasting = |query: &str| {

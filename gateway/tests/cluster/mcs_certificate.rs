@@ -1,4 +1,4 @@
-//! The MCS certificate and CA as the cluster has them: told to the real program, shown to nodes, and kept.
+//! MCS certificate and CA from the cluster, read by the real program, presented to nodes, and cached.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
@@ -29,13 +29,13 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// A CA that was made so many days ago.
+/// Creates a CA that is this number of days old.
 fn ca(name: &str, days: u64) -> Made {
     let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     issue::authority(name, key, 400, at(now() - days * DAY)).unwrap()
 }
 
-/// A certificate of 30 days, by a CA, made so many days ago.
+/// Creates a certificate of 30 days by a CA that is this number of days old.
 fn signed(ca: &Made, days: u64) -> Made {
     let names = Names {
         hosts: vec!["localhost".to_owned()],
@@ -48,7 +48,7 @@ fn signed(ca: &Made, days: u64) -> Made {
     issue::serving(&ca.certificate, &ca.key, &names, &wanted, at(now() - days * DAY)).unwrap()
 }
 
-/// An API of which the gateway may read these objects, and nothing else.
+/// Starts an API of which the gateway may read these objects, and nothing else.
 fn api() -> Kubernetes {
     let api = Kubernetes::start();
     let objects = [

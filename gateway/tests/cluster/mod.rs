@@ -16,7 +16,7 @@ use cloud_fixtures::kubernetes::Kubernetes;
 
 use super::support::LIMIT;
 
-/// The API, and who asks it by a kubeconfig.
+/// API, and a client of it with a kubeconfig.
 struct Asked {
     api: Kubernetes,
     cluster: Cluster,

@@ -1,4 +1,4 @@
-//! Processes that are killed, and an engine that stands still.
+//! Processes that are killed, and an engine that hangs.
 
 use super::*;
 
@@ -25,7 +25,7 @@ pub async fn what_was_answered_is_there_after_a_crash<P: Place>() {
     }
 }
 
-/// A settle is not durable by itself: whether it is there after a crash is one or the other, and either way it can be found out and made good.
+/// Verifies that a settle may be lost in a crash, because it is not durable by itself. The decision can then be settled again.
 pub async fn a_settle_that_a_crash_has_lost_is_found_again<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;

@@ -1,12 +1,12 @@
-//! Uses that their holder can make again.
+//! Idempotent retries: uses that their holder can make again.
 
 use attest_store::Holder;
 
 use super::*;
 
-/// A store, and who uses the token `t` of it.
+/// Store with the token `t`.
 struct Case<P> {
-    /// Dropped first: what it has to do at its end it does there.
+    /// Dropped first, because its shutdown needs the place.
     store: Arc<dyn Store>,
     place: P,
 }
@@ -50,7 +50,7 @@ impl<P: Place> Case<P> {
         found
     }
 
-    /// The decisions whose uses count and can be given back.
+    /// Returns the decisions whose uses count and can be given back.
     async fn with_use(&self) -> Vec<String> {
         let pending = self.store.pending().await.unwrap().into_iter();
         let with_use = pending.filter(|pending| pending.has_use);

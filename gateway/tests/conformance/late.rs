@@ -1,10 +1,10 @@
-//! Uses of what has expired.
+//! Grace period: uses of expired credentials.
 
 use attest_store::Late;
 
 use super::*;
 
-/// Expires at 600; can be used first until 1000, and then for 100 seconds.
+/// Grace period of a thing that expires at 600: it can be used first until 1000, and then for 100 seconds.
 const LATE: Occasion = Occasion::Late(Late {
     first_until: 1000,
     seconds: 100,

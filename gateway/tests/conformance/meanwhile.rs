@@ -1,4 +1,4 @@
-//! A decision is by what stands when it is written.
+//! Decisions follow the state at their commit.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -66,13 +66,13 @@ enum Ground {
     RevokeName,
     RevokeTpm,
     RevokeInstance,
-    /// The name goes to a machine that is revoked.
+    /// Gives the name to a machine that is revoked.
     RevokeItsNamesOwner,
     TakeOffTheList,
     ForgetOnTheList,
     KeepToAnotherPool,
     Release,
-    /// It goes over to another, or comes back to the same.
+    /// Binds the instance to another machine, or to the same again.
     Bind(&'static str),
     Nothing,
 }
@@ -98,7 +98,7 @@ impl Ground {
     }
 }
 
-/// A machine that has attested, and its ticket.
+/// Attested machine, and its ticket.
 struct Attested {
     store: Arc<dyn Store>,
     seal: Seal,
@@ -138,7 +138,7 @@ impl Attested {
         }
     }
 
-    /// Uses the ticket; the number of the use.
+    /// Uses the ticket. Returns the number of the use.
     async fn redeem(&self, store: &dyn Store, decision: &str) -> Result<u32, TicketError> {
         let ticket = tickets::open(&self.seal, &self.settings, &self.ticket, "worker", NOW)?;
         let decided = decided(decision);
@@ -187,7 +187,7 @@ pub async fn attack_44_a_ticket_is_good_by_what_stands_when_it_is_used<P: Place>
     }
 }
 
-/// Uses the ticket again and again, until it is refused; gives the decisions that it was used for.
+/// Uses the ticket repeatedly until it is refused. Returns the decisions for which it was used.
 async fn redeem_until_refused(attested: &Attested, racer: &str, used: &Semaphore) -> Vec<String> {
     let mut decisions = Vec::new();
     loop {
@@ -233,9 +233,9 @@ pub async fn attack_44_nothing_is_used_after_a_revocation_was_answered<P: Place>
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Revoke,
-    /// For so many seconds it is good still.
+    /// Replaces the token, which stays valid for this number of seconds.
     Rotate(u64),
-    /// It is gone, and comes again for another pool.
+    /// Removes the token, and adds it again for another pool.
     Replace,
 }
 

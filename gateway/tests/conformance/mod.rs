@@ -157,7 +157,7 @@ pub fn entry(id: &str, value: &str) -> Entry {
     }
 }
 
-/// A decision at second 5.
+/// Returns a decision at second 5.
 pub fn decided(decision: &str) -> DecisionRecord {
     decided_at(decision, 5)
 }
@@ -170,7 +170,7 @@ pub fn decided_at(decision: &str, at: u64) -> DecisionRecord {
     }
 }
 
-/// The decision of [`decided`] while it is pending, with the use that it has made.
+/// Returns the decision of [`decided`] while it is pending, with its use.
 pub fn pending(decision: &str) -> Pending {
     pending_at(decision, 5)
 }
@@ -221,7 +221,7 @@ pub async fn use_for(store: &dyn Store, thing: Spendable, occasion: Occasion, de
     try_use(store, thing, occasion, decided).await.unwrap()
 }
 
-/// Uses a ticket for a decision, if it can be used so often.
+/// Uses a ticket for a decision, if it has this number of uses.
 pub async fn spend_for(store: &dyn Store, id: &str, limit: u32, decision: &str) -> Spend {
     use_for(store, thing(id, limit, 10), Occasion::Any, decided(decision)).await
 }
@@ -231,19 +231,19 @@ pub async fn would_spend(store: &dyn Store, thing: Spendable, occasion: Occasion
     store.read(move |transaction| transaction.would_spend(&thing, &occasion, at)).await
 }
 
-/// The decisions that are pending.
+/// Returns the decisions that are pending.
 pub async fn decisions(store: &dyn Store) -> Vec<String> {
     let pending = store.pending().await.unwrap();
     pending.into_iter().map(|pending| pending.decided.decision).collect()
 }
 
-/// Lets time go on: what the clock says, and how many seconds the gateway has run.
+/// Advances time: the clock's value, and the seconds that the gateway has run.
 pub async fn tick(store: &dyn Store, now: u64, passed: u64) -> u64 {
     let passed = Duration::from_secs(passed);
     store.forget_expired(Tick { now, passed }).await.unwrap()
 }
 
-/// Ends as a process that is killed: nothing is closed in order.
+/// Ends the store like a killed process: nothing is closed in order.
 pub fn crash(store: Arc<dyn Store>) {
     std::mem::forget(store);
 }

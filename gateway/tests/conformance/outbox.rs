@@ -6,7 +6,7 @@ use attest_store::{Change, EntryKind, Store, StoreError, Transact, Witness};
 
 use super::{Place, entry};
 
-/// Tells of all changes as they are, and cannot tell of one kind.
+/// Witness that puts all changes into the outbox unmodified, and fails for one kind.
 #[derive(Debug)]
 struct Tells(EntryKind);
 

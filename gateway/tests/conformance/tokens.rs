@@ -1,4 +1,4 @@
-//! Tokens that are replaced often.
+//! Tokens that are replaced frequently.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-/// More of them are good at once than an engine changes in one transaction.
+/// Rotates a token so often that more of its values are valid than an engine changes in one transaction.
 pub async fn a_token_that_is_rotated_each_minute_is_rotated_on_and_ended_at_once<P: Place>() {
     const ROTATIONS: u64 = 300;
     let place = P::empty().await;

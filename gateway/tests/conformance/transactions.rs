@@ -1,4 +1,4 @@
-//! Transactions of decisions: whole or not at all, each of one moment.
+//! Transactions of decisions are atomic, and see a single state.
 
 use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ fn exported(settings: &Settings) -> (String, Contents) {
     (String::from_utf8(text).unwrap(), contents)
 }
 
-/// Keeps what is written, and does something when so much was.
+/// Writer that stores its data, and runs a step at this length.
 struct Meanwhile<F> {
     text: Vec<u8>,
     at: usize,
@@ -79,7 +79,7 @@ async fn a_backup_is_of_one_moment_whoever_writes_meanwhile() {
     assert_ne!(exported(&settings).1, contents, "and then it is otherwise");
 }
 
-/// A file during whose reading something is done.
+/// File with a step that runs while it is read.
 struct Interrupted {
     text: Cursor<Vec<u8>>,
     at: u64,
@@ -106,7 +106,7 @@ impl BufRead for Interrupted {
     }
 }
 
-/// A store of so many entries of this name, as a file.
+/// Returns a store with this number of entries of this name, as a file.
 fn file(name: &str, entries: usize) -> String {
     let (folder, runtime) = (
         tempfile::tempdir().unwrap(),

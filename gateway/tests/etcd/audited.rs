@@ -1,4 +1,4 @@
-//! Logs of gateways that share a store on etcd are held against what the store says was signed.
+//! Audits of logs of gateways with a common store on etcd against the store's checkpoints.
 
 use std::path::PathBuf;
 
@@ -76,7 +76,7 @@ fn chain(gateway: &Gateway) -> String {
     last["chain"]["id"].as_str().unwrap().to_owned()
 }
 
-/// Gives up this chain at a gateway as soon as it is not refused because its own serves.
+/// Gives up this chain at a gateway as soon as the chain's own gateway no longer serves.
 fn give_up_when_its_lease_is_over(gateway: &Gateway, chain: &str) {
     let begun = std::time::Instant::now();
     loop {

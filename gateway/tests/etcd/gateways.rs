@@ -9,12 +9,12 @@ use crate::support::{Gateway, POOL, bearer, now, tpm};
 
 use super::*;
 
-/// The key that all gateways of the site share.
+/// Returns the key that all gateways of the site share.
 fn key_file(site: &Site) -> PathBuf {
     site.states.path().join("store.key")
 }
 
-/// A gateway that takes tokens.
+/// Creates a gateway that accepts tokens.
 pub(super) fn gateway(site: &Site, more: &str) -> Gateway {
     patient(site, 20, more)
 }

@@ -1,4 +1,4 @@
-//! A store that moves: from a file to etcd, and back.
+//! Migration of a store: from a file to etcd, and back.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use attest_store::{Embedded, Entry, EntryKind, Store};
 use super::*;
 use crate::support::{Gateway, POOL, bearer};
 
-/// A gateway whose store is embedded; `embedded.toml` says so, and `etcd.toml` that it is on this etcd.
+/// Creates a gateway with the embedded store. `embedded.toml` has these settings, and `etcd.toml` those for this etcd.
 pub(super) fn gateway(site: &Site) -> Gateway {
     let gateway = Gateway::init();
     gateway.settings(&on(&site.etcd));
@@ -40,7 +40,7 @@ pub(super) fn copy(gateway: &Gateway, from: &str, to: &str) -> Output {
         .unwrap()
 }
 
-/// The number of keys and their digest.
+/// Returns the number of keys and their digest.
 fn contents(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout.clone()).unwrap();
@@ -150,7 +150,7 @@ async fn fill(file: &Path, entries: u32) {
     Store::keep_mark(&store).await.unwrap();
 }
 
-/// Kills it when so many keys have arrived.
+/// Kills the copying process when this number of keys has arrived.
 fn kill_at(mut copying: Child, etcd: &etcd::Etcd, keys: u64) {
     while count(etcd) < keys {
         assert!(copying.try_wait().unwrap().is_none(), "it is done already");
@@ -241,7 +241,7 @@ async fn a_store_that_is_written_to_while_it_is_copied_is_not_copied() {
     assert!(matches!(refused, StoreError::Unfinished(_)), "{refused}");
 }
 
-/// Compacts what etcd has, at the first bytes.
+/// Writer that makes etcd compact its history at the first bytes.
 struct Compacting<'e> {
     etcd: &'e etcd::Etcd,
     done: bool,

@@ -5,9 +5,9 @@ use attest_store::{Entry, EntryKind, Turn};
 
 use super::*;
 
-/// So long that it is not over before the test is.
+/// Lease that outlasts the test.
 const LEASE: Duration = Duration::from_secs(60);
-/// For those that wait for its end.
+/// Lease for tests that wait for its end.
 const SHORT: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ async fn entries(site: &Site, kind: EntryKind) -> BTreeMap<String, String> {
     entries.map(|entry| (entry.id, entry.value)).collect()
 }
 
-/// Takes the section out that an earlier release does not read.
+/// Removes the section that an earlier release does not read.
 fn knows_nothing_of_it(gateway: &Gateway) {
     gateway.edit_pool(POOL, SECTION, "");
     gateway.line(|line| line.contains("pool worker: a new state is served"));

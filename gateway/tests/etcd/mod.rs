@@ -1,4 +1,4 @@
-//! The store's engine on a real etcd.
+//! Engine of the store on a real etcd.
 
 mod at_once;
 mod audited;
@@ -35,7 +35,7 @@ use cloud_fixtures::etcd;
 use crate::remote::{self, count_up, get, put, range, run};
 use crate::support::LIMIT;
 
-/// An etcd, and the state of gateways that have their store on it.
+/// Running etcd, and the state of gateways that have their store on it.
 struct Site {
     etcd: etcd::Etcd,
     states: tempfile::TempDir,
@@ -105,7 +105,7 @@ mod alike {
     crate::remote::shares!(super::super::Site);
 }
 
-/// Asks until it is answered: on a busy machine, or while it comes back, etcd may take longer than a store here has patience.
+/// Retries until there is an answer: on a busy machine, or during etcd's restart, it may take longer than the timeout of a store here.
 async fn in_the_end<T>(mut ask: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
     let begun = std::time::Instant::now();
     loop {

@@ -12,7 +12,7 @@ use crate::support::kubelet::embedded;
 use crate::support::pending::{evidence, is_recorded_late};
 use crate::support::{Gateway, POOL, bearer, now};
 
-/// A gateway on the same store, on another host, that does not serve; `to.toml` names a place that is free.
+/// Creates a gateway on the same store, on another host, that does not serve; `to.toml` names a free place.
 fn another(of: &Gateway) -> Gateway {
     let other = Gateway::init();
     let settings = std::fs::read_to_string(of.path("gateway.toml")).unwrap();
@@ -149,7 +149,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
     assert_eq!(embedded(&gateway).pending().await.unwrap(), []);
 }
 
-/// A backup that is taken into another engine has some that no gateway there takes for its own.
+/// A backup that is imported into another engine has pending decisions that no gateway there recognizes as its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! An etcd that is slow, away, or loses answers.
+//! An etcd that is slow, unavailable, or loses answers.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// For what ends when etcd's time is over. A busy machine needs some of it.
+/// Returns settings for tests that wait for etcd's timeout. A busy machine needs some of it.
 fn quick(endpoint: &str) -> EtcdSettings {
     EtcdSettings {
         timeout: Duration::from_secs(4),
@@ -17,7 +17,7 @@ fn quick(endpoint: &str) -> EtcdSettings {
     }
 }
 
-/// For what is not answered at all, and what is asked until it is.
+/// Returns settings for requests without an answer, and for those that are retried until there is one.
 fn hasty(endpoint: &str) -> EtcdSettings {
     EtcdSettings {
         timeout: Duration::from_millis(1500),
@@ -235,7 +235,7 @@ async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told(
     assert_eq!(get(&store, "counter").await.unwrap(), Some((done + 1).to_string()));
 }
 
-/// An etcd whose quota is used up, with what was written before: `a` is 1.
+/// Returns an etcd whose quota is used up, with earlier data: `a` is 1.
 async fn without_room() -> (Site, Etcd) {
     let site = Site {
         etcd: etcd::Etcd::start_with_quota(2 << 20),
@@ -292,7 +292,7 @@ async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading(
     }
 }
 
-/// Stands between a gateway and etcd, and can lose a request, or an answer.
+/// Proxy between a gateway and etcd that can lose a request, or an answer.
 struct Between {
     address: SocketAddr,
     /// Number of pieces from etcd that are passed on; the last of them is lost, and the connection is cut. 0 after the cut.

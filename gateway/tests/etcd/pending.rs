@@ -1,4 +1,5 @@
-//! Decisions of one gateway are not another's to record or to give back while it may come back: its own log says what became of them.
+//! Another gateway must not record or give back a gateway's pending decisions while that one may come back, because its log knows their
+//! results.
 
 use attest_store::etcd::Etcd;
 use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-/// The key of the gateway whose state this is.
+/// Returns the key of the gateway with this state.
 fn key(state: &Path) -> String {
     let id = std::fs::read_to_string(state.join("replica.id")).unwrap();
     format!("a/gateway/replica/{}", id.trim())

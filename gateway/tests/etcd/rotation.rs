@@ -1,4 +1,4 @@
-//! A token that rotates on a schedule is one gateway's: the one on whose machine its folder is.
+//! A token's scheduled rotation belongs to one gateway: that of the machine with the token's folder.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Two releases on one store: what an older one does that meets what a newer one has written.
+//! Two releases on one store: the older one meets data of the newer one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,7 @@ fn newer(refused: &StoreError) -> (i64, i64) {
     }
 }
 
-/// All that stands below the prefix, with how often each was written.
+/// Returns everything below the prefix, with the number of writes of each key.
 fn all(site: &Site) -> String {
     site.etcd.ctl(&["get", "--prefix", "a/gateway/", "--write-out", "fields"])
 }

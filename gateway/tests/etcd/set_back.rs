@@ -1,4 +1,4 @@
-//! A store that was set back, and others went on with it: who knew better notices, and then all of them.
+//! A store that was restored to an old state and then used by others. The gateways that know better notice it, and then all of them do.
 
 use attest_store::Accepted;
 
@@ -23,7 +23,7 @@ async fn put_often(store: &Etcd, key: &str, times: u32) {
     }
 }
 
-/// Everything that a gateway asks.
+/// Verifies that all kinds of requests are refused.
 async fn is_refused(store: &Etcd) {
     let answers = [
         get(store, "revoked").await.map(drop),

@@ -1,4 +1,4 @@
-//! Three gateways that are set up as `docs/replicas.md` says.
+//! Three gateways, set up according to `docs/replicas.md`.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 use crate::support::Gateway;
 
-/// The section, and no other.
+/// Returns the section of the document.
 fn section() -> String {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
     let (_, section) = document.split_once("\n## Setting up three\n").unwrap();

@@ -1,4 +1,4 @@
-//! A store on etcd does what every store does.
+//! Conformance of a store on etcd with the suite for all stores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
@@ -16,7 +16,7 @@ struct OnEtcd {
     states: tempfile::TempDir,
 }
 
-/// The etcd of the cases that are run just now: each has a prefix of its own, and the last one ends it.
+/// Running etcd of the current cases: each has a prefix of its own, and the last one stops it.
 static SHARED: Mutex<Weak<etcd::Etcd>> = Mutex::new(Weak::new());
 static PREFIXES: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,7 +30,7 @@ impl OnEtcd {
     }
 }
 
-/// Stands still until this is dropped.
+/// Process that is stopped until this is dropped.
 struct Paused(u32);
 
 impl Drop for Paused {

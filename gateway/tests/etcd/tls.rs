@@ -6,7 +6,7 @@ use cloud_fixtures::tls::Authority;
 
 use super::*;
 
-/// For refusals, which may come only when etcd's time is over.
+/// Returns settings for refusals, which may come only after etcd's timeout.
 fn quick(settings: EtcdSettings) -> EtcdSettings {
     EtcdSettings {
         timeout: Duration::from_secs(2),

@@ -7,7 +7,7 @@ use attest_store::etcd::Etcd;
 use super::*;
 use crate::support::Gateway;
 
-/// etcd with JSON Web Tokens, with `root` and a `gateway` who may do what is below the prefix.
+/// Starts an etcd with JSON Web Tokens, with `root`, and a user `gateway` that may access the keys below the prefix.
 fn with_users(prefix: &str) -> Site {
     let site = Site {
         etcd: etcd::Etcd::start_with_jwt(),

@@ -1,4 +1,4 @@
-//! Boots as the sources of these distributions have them: shim, GRUB, a kernel.
+//! Boots according to the sources of these distributions: shim, GRUB, a kernel.
 
 use crate::booted::{
     GLOBAL, GPT_EVENT, IMAGE_SECURITY, OWNER, Parts, SHIM, VARIABLE_AUTHORITY, certificate, dbx, gpt, guid, hashes, secure_boot_variables,
@@ -6,7 +6,7 @@ use crate::booted::{
 };
 use crate::log_builder::{EV_IPL, LogBuilder, SHA1, SHA256};
 
-/// In which of shim's variables the maker's certificate was found, and what that is in.
+/// Shim's variable with the vendor's certificate, and its namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vendor {
     name: &'static str,
@@ -34,7 +34,7 @@ pub const FLATCAR: Vendor = Vendor {
 pub const SBAT_LEVEL_2023: &str = "sbat,1,2023012900\nshim,2\ngrub,3\ngrub.debian,4\n";
 pub const SBAT_LEVEL_2024: &str = "sbat,1,2024040900\nshim,4\ngrub,4\ngrub.peimage,2\n";
 
-/// A boot, by what differs.
+/// Parameters of a boot that may differ.
 #[derive(Debug, Clone)]
 pub struct Boot {
     pub vendor: Vendor,
@@ -49,14 +49,14 @@ pub struct Boot {
     pub shim: &'static str,
     pub grub: &'static str,
     pub kernel: &'static str,
-    /// Empty, if it is inside of the kernel.
+    /// Content of the initrd; empty if it is part of the kernel.
     pub initrd: &'static str,
-    /// What GRUB reads besides.
+    /// Other data that GRUB reads.
     pub entry: &'static str,
     pub command_line: &'static str,
 }
 
-/// The first boot of an image.
+/// Returns the first boot of an image.
 pub fn on_coreos(vendor: Vendor) -> Boot {
     Boot {
         vendor,
@@ -77,7 +77,7 @@ pub fn on_coreos(vendor: Vendor) -> Boot {
     }
 }
 
-/// The first boot of an image, from the first of its two systems.
+/// Returns the first boot of an image, from the first of its two systems.
 pub fn on_flatcar() -> Boot {
     Boot {
         initrd: "",
@@ -89,7 +89,7 @@ pub fn on_flatcar() -> Boot {
 }
 
 impl Boot {
-    /// The same, but for one thing.
+    /// Returns the same boot with one change.
     pub fn but(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut other = self.clone();
         change(&mut other);

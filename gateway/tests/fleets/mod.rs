@@ -1,5 +1,5 @@
-//! The pools that are recommended for Fedora CoreOS, RHEL CoreOS and Flatcar (`docs/fleets.md`): each of them as it is in `examples/`, held against
-//! boots like these distributions', the accepted one and one for each thing that may be another.
+//! Recommended pools for Fedora CoreOS, RHEL CoreOS and Flatcar (`docs/fleets.md`), as they are in `examples/`. Each is compared with boots
+//! like these distributions': the accepted one, and one for each possible difference.
 
 mod boots;
 mod vectors;
@@ -22,7 +22,7 @@ use crate::support::{Case, Gateway, POOL, SoftKey};
 
 const BANK: HashAlg = HashAlg::Sha256;
 
-/// Refused for what is in this PCR.
+/// Returns the expected refusal because of this PCR.
 fn refused(pcr: u8) -> Result<(), String> {
     Err(format!("boot-not-accepted in PCR {pcr}"))
 }
@@ -31,7 +31,7 @@ fn secure_boot_off() -> Result<(), String> {
     Err("secure-boot-off".to_owned())
 }
 
-/// An example in the folder of a gateway.
+/// Gateway with an example in its folder.
 struct Fleet {
     gateway: Gateway,
     generations: Vec<Generation>,
@@ -86,7 +86,7 @@ impl Fleet {
         assert_eq!(self.judged(&boot.log()).await, expect, "{boot:?}");
     }
 
-    /// The generation that `reference-values record` would write, from a machine that was trusted.
+    /// Adds the generation that `reference-values record` would write from a trusted machine.
     async fn record(&mut self, boot: &Boot, expires: Option<u64>) {
         let policy = self.policy().await;
         let claims = self.claims(&policy, &boot.log());

@@ -13,7 +13,7 @@ use crate::booted::{SHIM, sha256, variable};
 use crate::log_builder::{LogBuilder, SHA1};
 use crate::vectors::vector;
 
-/// The events of an image on a platform: the PCR and the digest, by name.
+/// Events of an image on a platform: the PCR and the digest, by name.
 type Events = BTreeMap<String, (u64, String)>;
 
 fn events(image: &str) -> Option<Events> {
@@ -75,7 +75,7 @@ fn the_sbat_levels_are_those_of_the_document() {
     }
 }
 
-/// A boot with the digests of an image in PCRs 4 and 14. What PCR 7 is of is not in the vectors.
+/// Returns a boot with the digests of an image in PCRs 4 and 14. The vectors do not have the events of PCR 7.
 fn boot_of(events: &Events) -> LogBuilder {
     let mut log = on_coreos(FEDORA).log();
     let named = |name: &str| events[name].1.as_str();

@@ -14,7 +14,7 @@ use super::replica::{ADDRESS, NAME};
 use super::{Site, can_make_hosts, hosts};
 use crate::support::LIMIT;
 
-/// Nodes for each of the disturbances, and how many of them have booted when it comes.
+/// Number of nodes for each failure, and of those that have booted when it comes.
 const NODES: usize = 60;
 const BEFORE: usize = 10;
 /// Placeholders in the document for the gateways' addresses, for the address that nodes know, and for the CA's files.
@@ -29,7 +29,7 @@ struct Front {
     _folder: tempfile::TempDir,
 }
 
-/// The block of the document that has this line, for these gateways; whose certificates are of this CA.
+/// Returns the document's block with this line, for these gateways, whose certificates are of this CA.
 fn configuration(line: &str, gateways: &[&Host], ca: &str) -> String {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
     let mut blocks = document.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
@@ -54,7 +54,7 @@ fn folder(site: &Site) -> (tempfile::TempDir, String) {
     (folder, ca)
 }
 
-/// keepalived on the host of each gateway.
+/// Starts keepalived on the host of each gateway.
 fn keepalived(site: &Site) -> Front {
     let (folder, ca) = folder(site);
     let gateways: Vec<&Host> = site.replicas.iter().map(|replica| &replica.host).collect();
@@ -76,7 +76,7 @@ fn keepalived(site: &Site) -> Front {
     }
 }
 
-/// haproxy on a host of its own.
+/// Starts haproxy on a host of its own.
 fn haproxy(site: &Site) -> Front {
     let (folder, ca) = folder(site);
     let gateways: Vec<&Host> = site.replicas.iter().map(|replica| &replica.host).collect();
@@ -133,7 +133,7 @@ fn holders(site: &Site) -> Vec<usize> {
     (0..site.replicas.len()).filter(holds).collect()
 }
 
-/// Waits until there is something.
+/// Waits until there is a value.
 fn wait_for<T>(found: impl Fn() -> Option<T>) -> T {
     let until = Instant::now() + LIMIT;
     loop {
@@ -144,7 +144,8 @@ fn wait_for<T>(found: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// Nodes boot at the one address while gateways are lost one after the other: each time the one that `next` says. All of them boot.
+/// Boots nodes at the common address while gateways fail one after the other: each time the one that `next` returns. Verifies that all
+/// nodes boot.
 fn check_losses(settings: &str, front: fn(&Site) -> Front, next: fn(&Site, usize) -> usize, moved: fn(&Site, usize)) {
     if !can_make_hosts() {
         return;

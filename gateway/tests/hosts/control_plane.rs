@@ -1,4 +1,4 @@
-//! Three control-plane hosts with a Machine Config Server each, and a gateway in its place, as `docs/control-plane-hosts.md` has it.
+//! Three control-plane hosts with a Machine Config Server each, which a gateway replaces, as in `docs/control-plane-hosts.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,14 +22,14 @@ use super::replica::{ADDRESS, NAME, Replica};
 use super::{Site, can_make_hosts};
 use crate::support::{LIMIT, POOL, SPEC, program};
 
-/// Nodes that boot in a state of the hosts.
+/// Number of nodes that boot in a state of the hosts.
 const NODES: usize = 5;
-/// More, so that a host is lost while they boot.
+/// Number of nodes that boot while a host is lost.
 const STORM: usize = 60;
-/// A Service's address, and a balancer's, which no host has.
+/// Address of a Service, and that of a balancer, which no host has.
 const SERVICE: &str = "10.96.0.1";
 const BALANCER: &str = "10.9.9.9";
-/// An address of another host, which a host forwards to.
+/// Address of another host, to which a host forwards.
 const FORWARDED: &str = "10.8.8.8";
 
 struct ControlPlane {
@@ -55,7 +55,7 @@ fn full(version: &str) -> Vec<u8> {
     format!("{{ \"ignition\": {{\"version\": \"{version}\"}},  \"storage\": {{\"files\": [{files}]}} }}\n").into_bytes()
 }
 
-/// The pool's config is what the Machine Config Server of the same host gives, reached there.
+/// Makes the pool take its config from the Machine Config Server of the same host, at this address.
 fn take_from_the_host(folder: &Path, address: &str) {
     let pool = folder.join("pools").join(POOL);
     for set in ["full", "pre-approved"] {
@@ -70,12 +70,12 @@ fn take_from_the_host(folder: &Path, address: &str) {
 }
 
 impl ControlPlane {
-    /// All of it runs; no door is closed.
+    /// Starts everything; no ingress redirect is loaded.
     fn new() -> Self {
         Self::prepared("127.0.0.1:22623", |_| {})
     }
 
-    /// The gateways reach their hosts' servers there; before they begin, this is done to each host.
+    /// Starts everything with this address of the hosts' servers for the gateways, after a step on each host.
     fn prepared(server: &str, prepared: impl Fn(&Host)) -> Self {
         let mut servers = Vec::new();
         let site = Site::prepared("", "[::]:22625", |folder, hosts| {
@@ -111,7 +111,7 @@ impl ControlPlane {
         &self.site.replicas[number].host
     }
 
-    /// The virtual IP follows the host, and not what serves on it, as an installer sets it up.
+    /// Starts keepalived, whose virtual IP follows the host, and not the programs on it, as an installer sets it up.
     fn keepalived(&self, number: usize) -> Program {
         let own = self.host(number).address;
         let others = (0..3).filter(|other| *other != number);
@@ -133,7 +133,7 @@ impl ControlPlane {
         program::keepalived(self.host(number), self.site.folder.path(), number, &text)
     }
 
-    /// Waits for the host that has the virtual IP, and no other.
+    /// Waits until exactly one host has the virtual IP, and returns it.
     fn holder(&self) -> usize {
         let until = Instant::now() + LIMIT;
         loop {
@@ -153,7 +153,7 @@ impl ControlPlane {
         self.host(number).nft("delete table inet attest-gateway");
     }
 
-    /// Every address of these hosts, of both families.
+    /// Returns every address of these hosts, of both families.
     fn addresses(&self, hosts: &[usize]) -> Vec<String> {
         let both = |number: &usize| [IpAddr::V4(self.host(*number).address), IpAddr::V6(self.host(*number).address_6())];
         hosts.iter().flat_map(both).map(|address| address.to_string()).collect()
@@ -166,19 +166,19 @@ impl ControlPlane {
         probe(command, &self.pre_approved, addresses)
     }
 
-    /// Nodes boot through the virtual IP; how many have, while they do.
+    /// Boots nodes through the virtual IP in the background. The receiver has the number of booted ones.
     fn begin_to_boot(&self, nodes: usize) -> (JoinHandle<()>, watch::Receiver<usize>) {
         let (count, booted) = watch::channel(0);
         let storm = Arc::clone(&self.gateways).storm(self.site.nodes(nodes), count);
         (self.runtime.spawn(storm), booted)
     }
 
-    /// They do, and each gets byte for byte what the Machine Config Server gives.
+    /// Boots nodes, each of which gets byte for byte the Machine Config Server's config.
     fn boot(&self) {
         self.runtime.block_on(self.begin_to_boot(NODES).0).unwrap();
     }
 
-    /// In the end each of these nodes is recorded once.
+    /// Stops everything, and verifies that each of these nodes is recorded once.
     fn end(mut self, nodes: usize) {
         for program in &mut self.keepalived {
             program.end();
@@ -191,7 +191,7 @@ impl ControlPlane {
     }
 }
 
-/// What `attest-gateway manifests` prints.
+/// Returns the nftables rules of `attest-gateway manifests`.
 fn table(options: &[&str]) -> String {
     let mut command = program();
     command.args(["manifests", "--only", "nft"]).args(options);
@@ -245,7 +245,7 @@ fn documented() -> Vec<[String; 3]> {
     rows.map(cells).collect()
 }
 
-/// In the document's words.
+/// Converts the results to the document's words.
 fn told(found: &BTreeSet<(String, String)>) -> [String; 2] {
     ["22623", "22624"].map(|port| {
         let results: Vec<&str> = found

@@ -1,4 +1,4 @@
-//! Nodes boot, whatever becomes of gateways and of the store; and nothing is spent twice.
+//! Nodes boot despite failures of gateways and of the store, and nothing is spent twice.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -65,7 +65,7 @@ const DISTURBANCES: [(&str, Disturbance); 6] = [
     }),
 ];
 
-/// Waits until etcd has ended a lease that begins now: by then it has ended those, too, that were kept until now.
+/// Waits until etcd has ended a lease that begins at this call. By then it has also ended those that were renewed until this call.
 fn wait_for_the_end_of_a_lease(member: &Member) {
     let said = |arguments: &[&str]| {
         let mut outputs = (0..TRIES).map(|_| member.ctl(arguments).output().unwrap());
@@ -87,7 +87,7 @@ fn wait_for_the_end_of_a_lease(member: &Member) {
     assert!(deleted, "etcd has no leader");
 }
 
-/// Watches until the key is deleted. `false` if etcd ends that before.
+/// Watches until the key is deleted. Returns `false` if etcd ends the watch first.
 fn is_deleted(member: &Member, key: &str) -> bool {
     let mut watch = member.ctl(&["watch", "--rev", "1", key]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();

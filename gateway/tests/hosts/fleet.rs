@@ -1,4 +1,4 @@
-//! Nodes that boot, each on its way from replica to replica, and what has to be true of them afterwards.
+//! Nodes that boot, each from replica to replica, and the invariants of their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::support::{Answer, POOL};
 const BOOT: Duration = Duration::from_secs(300);
 /// Pause of a node before it asks another gateway.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Nodes that boot at the same time.
+/// Number of nodes that boot at the same time.
 pub const AT_ONCE: usize = 32;
 
 /// Addresses and server key of the gateways, as nodes know them.
@@ -33,11 +33,11 @@ pub struct Gateways {
     pub turn: AtomicUsize,
 }
 
-/// A step was refused in a way that a new attestation mends.
+/// Refusal of a step that a new attestation can overcome.
 struct Anew;
 
 impl Gateways {
-    /// The same, at one address.
+    /// Returns the same gateways behind one address.
     pub fn at(&self, url: &str) -> Self {
         Self {
             client: self.client.clone(),
@@ -52,7 +52,7 @@ impl Gateways {
         &self.urls[self.turn.fetch_add(1, Ordering::Relaxed) % self.urls.len()]
     }
 
-    /// Asks one after the other until one answers; a refusal with one of these codes is an answer, too, any other is a failure.
+    /// Asks one gateway after the other until one answers. A refusal with one of these codes counts as an answer, any other as a failure.
     async fn ask(&self, until: Instant, mends: &[&str], step: impl Fn(&str) -> RequestBuilder) -> Result<Answer, Anew> {
         loop {
             match Answer::of_any(step(self.next())).await {
@@ -72,7 +72,7 @@ impl Gateways {
         Answer::of(Node::config(&self.client, &self.urls[gateway], credential)).await
     }
 
-    /// From the first request to the config; whatever happens to the gateways.
+    /// Boots a node from the first request to the config, whatever happens to the gateways.
     async fn boot(&self, mut node: Node) {
         let until = Instant::now() + BOOT;
         while self.try_boot(&mut node, until).await.is_err() {}
@@ -92,7 +92,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// Boots them all, so many at a time, and says how many have what they need.
+    /// Boots all nodes, a limited number at a time. Reports the number of those that have their config.
     pub async fn storm(self: Arc<Self>, nodes: Vec<Node>, booted: watch::Sender<usize>) {
         let mut booting = JoinSet::new();
         for node in nodes {
@@ -110,7 +110,7 @@ impl Gateways {
     }
 }
 
-/// Nothing was spent twice, by what all gateways have recorded; gives how many nodes got the full config.
+/// Verifies that nothing was spent twice, by the records of all gateways. Returns the number of nodes with the full config.
 pub fn check(records: &[Value]) -> usize {
     let (mut challenges, mut uses) = (BTreeMap::<String, u32>::new(), BTreeSet::new());
     let (mut terms, mut served) = (BTreeMap::new(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Three gateways on an etcd cluster of three, each on a host of its own, and what may become of any of them while nodes boot.
+//! Three gateways on an etcd cluster of three, each on a host of its own, and possible failures of each while nodes boot.
 //!
 //! Hosts are network namespaces, so these tests need root; otherwise they are skipped with a message.
 
@@ -42,7 +42,7 @@ use crate::support::node::Node;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{LIMIT, POOL, SPEC};
 
-/// Everything that stands there.
+/// Network with all hosts and programs.
 struct Site {
     // Dropped in this order: who runs, and then where.
     replicas: Vec<Replica>,
@@ -54,7 +54,7 @@ struct Site {
 }
 
 impl Site {
-    /// Its gateways' settings are these, and the store.
+    /// Starts a site whose gateways have these settings and the store.
     fn new(settings: &str) -> Self {
         // Where they are reached may go from host to host.
         Self::prepared(settings, "0.0.0.0:22623", |_, _| {})
@@ -111,12 +111,12 @@ impl Site {
         }
     }
 
-    /// Nodes that none of the gateways has seen before.
+    /// Returns nodes that none of the gateways has seen.
     fn nodes(&self, count: usize) -> Vec<Node> {
         (0..count).map(|_| Node::made_by(&self.maker)).collect()
     }
 
-    /// Ends all gateways in order; what they have recorded, which an auditor finds whole and can decide again.
+    /// Stops all gateways in order. Returns their records, which an auditor finds whole and can replay.
     fn recorded(&mut self) -> Vec<Value> {
         self.replicas.iter_mut().for_each(Replica::stop);
         let said = self.audited();
@@ -146,7 +146,7 @@ impl Site {
         auditor.audit(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Runs it where the nodes are.
+    /// Runs a future on the nodes' host.
     fn run<T: Send + 'static>(&self, nodes: impl Future<Output = T> + Send + 'static) -> T {
         let runtime = self.network.runtime();
         let nodes = runtime.spawn(nodes);

@@ -1,4 +1,4 @@
-//! The members of an etcd cluster, each on a host of its own.
+//! Members of an etcd cluster, each on a host of its own.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ pub struct Member {
     program: Program,
 }
 
-/// Starts a cluster of as many members, on hosts from this number on.
+/// Starts a cluster of `count` members, on hosts from number `first` on.
 pub fn members(network: &Network, count: u8, first: u8) -> Vec<Member> {
     let hosts: Vec<Host> = (first..first + count).map(|number| network.host(number)).collect();
     let peer = |host: &Host| format!("m{}=http://{}:2380", host.address, host.address);
@@ -47,7 +47,7 @@ impl Member {
         self.program.begin(command)
     }
 
-    /// Starts it on the data that it has, and waits until it serves.
+    /// Starts the member on its existing data, and waits until it serves.
     pub fn start(&mut self) {
         self.begin().serves();
     }
@@ -56,7 +56,7 @@ impl Member {
         self.program.kill();
     }
 
-    /// `etcdctl`, which asks this member.
+    /// Returns an `etcdctl` command that asks this member.
     pub fn ctl(&self, arguments: &[&str]) -> Command {
         let mut command = self.host.command("etcdctl");
         command

@@ -1,4 +1,4 @@
-//! Hosts on a network of their own, each in a network namespace: what is between any two of them can be cut and mended.
+//! Hosts on a network of their own, each in a network namespace: the connection between any two of them can be cut and restored.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,17 +9,17 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Tests of one process at the same time.
+/// Number of networks in this process, for tests that run at the same time.
 static NETWORKS: AtomicUsize = AtomicUsize::new(0);
-/// The table of the rules that cut.
+/// Name of the table with the rules that cut connections.
 const TABLE: &str = "cut";
 
-/// A switch in a namespace of its own, where the tests' clients are, too.
+/// Switch in a namespace of its own, which also has the tests' clients.
 pub struct Network {
     name: String,
 }
 
-/// A machine on it.
+/// Machine on the network.
 pub struct Host {
     namespace: String,
     pub address: Ipv4Addr,
@@ -41,7 +41,7 @@ impl Network {
         network
     }
 
-    /// The host with this number, from 2 on.
+    /// Creates the host with this number, from 2 on.
     pub fn host(&self, number: u8) -> Host {
         let host = Host {
             namespace: format!("{}-{number}", self.name),
@@ -73,7 +73,7 @@ impl Network {
         ip(&[&["-n", self.name.as_str()], arguments].concat());
     }
 
-    /// Pulls the host's cable.
+    /// Disconnects the host's cable.
     pub fn unplug(&self, host: &Host) {
         self.inside(&["link", "set", &port(host.number()), "down"]);
     }
@@ -82,7 +82,7 @@ impl Network {
         self.inside(&["link", "set", &port(host.number()), "up"]);
     }
 
-    /// A program that comes from the switch.
+    /// Returns a command in the switch's namespace.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
@@ -94,12 +94,12 @@ impl Network {
         inside(&self.name, work)
     }
 
-    /// Sends what is for this address to that host.
+    /// Routes this address to that host.
     pub fn route(&self, address: &str, host: &Host) {
         self.inside(&["route", "add", address, "via", &host.address.to_string()]);
     }
 
-    /// Has what it runs come from the switch.
+    /// Creates a runtime whose threads are in the switch's namespace.
     pub fn runtime(&self) -> tokio::runtime::Runtime {
         let name = self.name.clone();
         tokio::runtime::Builder::new_multi_thread()
@@ -121,22 +121,22 @@ impl Host {
         self.address.octets()[3]
     }
 
-    /// Its address of the other family.
+    /// Returns the host's IPv6 address.
     pub fn address_6(&self) -> Ipv6Addr {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.number().into())
     }
 
-    /// Does this on the host. Threads that it starts stay there.
+    /// Runs a function on the host. Threads that it starts stay there.
     pub fn on<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.namespace, work)
     }
 
-    /// Gives it another address.
+    /// Adds an address to the host.
     pub fn add(&self, address: &str) {
         self.inside(&["address", "add", &format!("{address}/32"), "dev", "eth0"]);
     }
 
-    /// Sends on to that host, which has it now, what is for this address.
+    /// Forwards packets for this address to that host, which gets the address.
     pub fn forward(&self, address: &str, to: &Self) {
         run(self.command("sysctl").args(["--quiet", "--write", "net.ipv4.ip_forward=1"]));
         self.inside(&["route", "add", address, "via", &to.address.to_string()]);
@@ -154,14 +154,14 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/"))
     }
 
-    /// A program on this host. It becomes the child itself.
+    /// Returns a command on this host. The child process becomes the program itself.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace, program]);
         command
     }
 
-    /// Loses, in both directions, whatever is between this host and those.
+    /// Drops all packets between this host and those, in both directions.
     pub fn cut_off(&self, others: &[&Self]) {
         let addresses: Vec<String> = others.iter().map(|other| other.address.to_string()).collect();
         let addresses = addresses.join(", ");
@@ -179,7 +179,7 @@ impl Host {
     }
 }
 
-/// Does this in a namespace.
+/// Runs a function in a namespace.
 fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let done = thread::scope(|scope| {
         let there = scope.spawn(|| {
@@ -191,7 +191,7 @@ fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     done.unwrap()
 }
 
-/// This thread, for good.
+/// Moves this thread into a namespace permanently.
 fn enter(namespace: &str) {
     let namespace = File::open(format!("/run/netns/{namespace}")).unwrap();
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();

@@ -1,4 +1,4 @@
-//! A program that runs on a host; killed when dropped.
+//! Program that runs on a host; killed when dropped.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -55,14 +55,14 @@ impl Program {
         }
     }
 
-    /// Lets it end in order.
+    /// Stops the program in order.
     pub fn stop(&mut self) {
         if let Some(status) = self.end() {
             assert!(status.success());
         }
     }
 
-    /// SIGTERM. How it has ended, if it ran.
+    /// Sends SIGTERM. Returns the exit status, if the program ran.
     pub fn end(&mut self) -> Option<ExitStatus> {
         let mut process = self.process.take()?;
         signal(&process, "TERM");
@@ -81,7 +81,7 @@ impl Drop for Program {
     }
 }
 
-/// keepalived on a host, with this configuration; its files are in the folder, named by the number.
+/// Starts keepalived on a host, with this configuration; its files are in the folder, named by the number.
 pub fn keepalived(host: &Host, folder: &Path, number: usize, configuration: &str) -> Program {
     let path = |name: &str| folder.join(format!("{number}.{name}"));
     fs::write(path("conf"), configuration).unwrap();
@@ -100,7 +100,7 @@ pub fn keepalived(host: &Host, folder: &Path, number: usize, configuration: &str
 pub struct Begun(mpsc::Receiver<Result<(), Vec<String>>>);
 
 impl Begun {
-    /// Waits until it serves.
+    /// Waits until the program serves.
     pub fn serves(self) {
         self.try_serves().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Two gateways are asked for the same at the same time: one gives it.
+//! Two gateways get the same request at the same time: one grants it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::{Site, can_make_hosts};
 use crate::support::node::Node;
 use crate::support::{Answer, LIMIT};
 
-/// `ATTEST_ROUNDS` says how many; 1,000 take two minutes.
+/// Default number of rounds; `ATTEST_ROUNDS` sets another. 1,000 take two minutes.
 const ROUNDS: usize = 100;
 const USES: usize = 300;
 /// Number of requests with the token, more than it has uses.

@@ -40,7 +40,7 @@ fn succeeds(output: &Output) -> String {
 }
 
 impl Replica {
-    /// Not started; its settings are these, and where it listens and has its state.
+    /// Describes a replica with these settings and its listening address, not started yet.
     pub fn new(host: Host, folder: &Path, listen: &str, settings: &str) -> Self {
         let replica = Self {
             folder: folder.to_owned(),
@@ -65,7 +65,7 @@ impl Replica {
         format!("https://{}:22623", self.host.address)
     }
 
-    /// Starts it, and waits until it serves. One that etcd does not answer in time is started again, as by systemd.
+    /// Starts the replica, and waits until it serves. If etcd does not answer in time, it is started again, as by systemd.
     pub fn start(&mut self) {
         let until = Instant::now() + LIMIT;
         while let Err(said) = self.program.begin(self.command(&["serve"])).try_serves() {
@@ -75,7 +75,7 @@ impl Replica {
         }
     }
 
-    /// The auditor, given this replica's files and what the store says was signed; its standard output.
+    /// Runs the auditor with this replica's files and the store's checkpoints. Returns its standard output.
     pub fn audit(&self, arguments: &[&str]) -> String {
         let checkpoints = self.state().join("checkpoints-of-store.jsonl");
         fs::write(&checkpoints, self.tell(&["log", "checkpoints"])).unwrap();
@@ -90,7 +90,7 @@ impl Replica {
         command
     }
 
-    /// A subcommand on this host that succeeds; its standard output.
+    /// Runs a subcommand on this host that must succeed. Returns its standard output.
     pub fn tell(&self, arguments: &[&str]) -> String {
         succeeds(&self.command(arguments).output().unwrap())
     }
@@ -106,7 +106,7 @@ impl Replica {
         self.program.kill();
     }
 
-    /// Lets it end in order.
+    /// Stops the replica in order.
     pub fn stop(&mut self) {
         self.program.stop();
     }
@@ -120,7 +120,7 @@ impl Replica {
         self.state().join("attestation.jsonl")
     }
 
-    /// The attestation log, without a last line that was torn by a kill.
+    /// Returns the lines of the attestation log, without a last line that was torn by a kill.
     pub fn records(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.log()).unwrap_or_default();
         let (whole, _) = text.rsplit_once('\n').unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The gateway is killed at random moments while nodes attest: what it has answered it has recorded, and the log is whole.
+//! Kills of the gateway at random moments while nodes attest: everything that it has answered is recorded, and the log is whole.
 //!
-//! A moment is a byte between the nodes and the gateway: chance says which. `ATTEST_KILLS` says how often; 1,000 take half an hour.
-//! `ATTEST_SEED` has chance say again what it said to a run that failed.
+//! A moment is a random byte between the nodes and the gateway. `ATTEST_KILLS` sets the number of kills; 1,000 take half an hour.
+//! `ATTEST_SEED` repeats the random numbers of a run that failed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,16 +22,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 const KILLS: usize = 15;
-/// Nodes at the same time.
+/// Number of concurrent nodes.
 const AT_ONCE: usize = 6;
-/// Most bytes between a start and the kill: some boots of all nodes.
+/// Maximum number of bytes between a start and the kill: some boots of all nodes.
 const BYTES: u64 = 400_000;
 /// Size of a read that is forwarded at once.
 const PIECE_BYTES: usize = 512;
-/// After how many kills it is looked at what is recorded.
+/// Number of kills between two checks of the records.
 const JUDGED_EVERY: usize = 100;
 
-/// Between the nodes and the gateway: counts the bytes of both directions.
+/// Proxy between the nodes and the gateway that counts the bytes of both directions.
 pub struct Between {
     gateway: SocketAddr,
     passed: watch::Sender<u64>,
@@ -139,7 +139,7 @@ impl Site {
         }
     }
 
-    /// Nodes boot one after the other until the gateway does not answer.
+    /// Boots nodes one after the other until the gateway does not answer.
     pub async fn boot(self) {
         while let Ok(()) = self.try_boot().await {}
     }

@@ -1,5 +1,5 @@
-//! The gateway is killed at random moments while it removes what its rule removes of the log, and nodes attest: nothing is missing but that, and nothing
-//! stays that goes with it. `ATTEST_KILLS` and `ATTEST_SEED` are those of `killed`.
+//! Kills of the gateway at random moments during its retention pass, while nodes attest. No other lines are missing, and nothing stays that
+//! belongs to removed ones. `ATTEST_KILLS` and `ATTEST_SEED` are those of `killed`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,9 +19,9 @@ use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Gateway, POOL, now};
 
 const KILLS: usize = 6;
-/// Nodes at the same time.
+/// Number of concurrent nodes.
 const AT_ONCE: usize = 4;
-/// Most bytes between a start and the kill.
+/// Maximum number of bytes between a start and the kill.
 const BYTES: u64 = 150_000;
 const KEEP_BYTES: u64 = 4096;
 const NAME: &str = "gw";
@@ -30,7 +30,7 @@ fn log(gateway: &Gateway) -> std::path::PathBuf {
     gateway.path("state/attestation.jsonl")
 }
 
-/// All is well, with what was removed by the rule.
+/// Verifies that `audit` finds all sound, with removals by the rule. Returns its output.
 fn is_whole(gateway: &Gateway) -> String {
     let audit = gateway.try_command(&["audit"]);
     let said = String::from_utf8([audit.stdout, audit.stderr].concat()).unwrap();
@@ -38,14 +38,14 @@ fn is_whole(gateway: &Gateway) -> String {
     said
 }
 
-/// The blobs that are there.
+/// Returns the names of the existing blobs.
 fn blobs(gateway: &Gateway) -> BTreeSet<String> {
     let entries = fs::read_dir(gateway.path("state/evidence")).unwrap();
     let name = |entry: fs::DirEntry| entry.file_name().to_str().unwrap().trim_end_matches(".gz").to_owned();
     entries.map(|entry| name(entry.unwrap())).collect()
 }
 
-/// All lines of the log that there are.
+/// Returns all existing lines of the log.
 pub fn lines(log: &Path) -> String {
     let files = closed_segments(log).unwrap().into_iter().chain([log.to_owned()]);
     files.map(|file| text(&file)).collect()

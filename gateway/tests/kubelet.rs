@@ -1,4 +1,4 @@
-//! A kubelet's client certificate at the gateway: the real program, asked over connections of the test's own.
+//! Client certificates of kubelets at the gateway: the real program, with requests over connections of the test's own.
 
 use std::fs;
 use std::sync::Arc;
@@ -137,7 +137,7 @@ async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing
 
 #[tokio::test]
 async fn strangers_certificates_do_not_fill_the_log() {
-    /// More than a source may be wrong at once.
+    /// Number of attempts, more than a source may fail at once.
     const ATTEMPTS: usize = 40;
     let cluster = Cluster::new();
     let gateway = start(&cluster);

@@ -1,4 +1,4 @@
-//! The attestation log, verified by what its document says, with `openssl`, `jq`, gzip and coreutils alone.
+//! Verification of the attestation log according to its document, with `openssl`, `jq`, gzip and coreutils alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::log_retention::text;
 use crate::support::{Gateway, POOL, program};
 
-/// The script of the document.
+/// Writes the document's script to a file.
 pub fn script(gateway: &Gateway) -> PathBuf {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
     let begin = document.find("```sh\n#!/bin/sh").unwrap() + "```sh\n".len();
@@ -20,7 +20,7 @@ pub fn script(gateway: &Gateway) -> PathBuf {
     file
 }
 
-/// A log of a gateway that went on with one of an older release, was rotated, and stopped.
+/// Writes the log of a gateway that continued one of an older release, was rotated, and stopped.
 async fn written() -> (Gateway, String, String) {
     let mut gateway = Gateway::init();
     gateway.run();
@@ -271,7 +271,8 @@ async fn what_was_removed_by_the_rule_is_verified_too() {
     assert!(!sound && said.contains("there is not what was kept"), "{said}");
 }
 
-/// The first segment that is there is gone, and a line beside the log, in whatever place, says that its gateway has removed it.
+/// Deletes the first existing segment, and adds an unsigned removal event of its gateway next to the log, in each possible place. Verifies
+/// that it is not believed.
 fn what_nobody_has_signed_is_not_believed(state: &Path, kept: &str, verified: &impl Fn(&str) -> (bool, String)) {
     let (all, copy) = (
         "copy/checkpoints.jsonl copy/attestation.jsonl.* copy/attestation.jsonl",
@@ -330,7 +331,7 @@ fn what_nobody_has_signed_is_not_believed(state: &Path, kept: &str, verified: &i
     fs::remove_dir_all(copy).unwrap();
 }
 
-/// The commands of the document for an archive that is cut.
+/// Returns the document's commands for a truncated archive.
 fn commands_for_an_archive() -> String {
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
     let (_, section) = document.split_once("\n## An archive that is cut\n").unwrap();

@@ -1,4 +1,4 @@
-//! The chain of the attestation log: each line names the one before it, whatever becomes of files and processes.
+//! Chain of the attestation log: each line names the one before it, despite failures of files and processes.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -12,9 +12,9 @@ use crate::support::killed_child::killed_after;
 
 /// Default number of kills of the journal's process.
 const KILLS: usize = 50;
-/// For more of them.
+/// Environment variable with another number of kills.
 const KILLS_VARIABLE: &str = "ATTEST_JOURNAL_KILLS";
-/// Names the folder in which a child writes.
+/// Environment variable with the folder in which a child writes.
 const CHILD_VARIABLE: &str = "ATTEST_JOURNAL_CHILD";
 const LOG: &str = "attestation.jsonl";
 
@@ -24,7 +24,7 @@ fn open(folder: &Path) -> Result<Journal, JournalError> {
     Ok(Journal::open(&folder.join(LOG), signer, SegmentLimits::NEVER, blobs, Arc::new(()))?.0)
 }
 
-/// Opens the log once the writer of a dropped journal has let go of it.
+/// Opens the log once the writer of a dropped journal has released it.
 fn reopen(folder: &Path) -> Journal {
     loop {
         match open(folder) {
@@ -166,7 +166,7 @@ async fn a_log_of_an_older_release_is_gone_on_with_and_what_it_holds_is_fixed() 
     }
 }
 
-/// Not a test by itself: the process that [`no_acknowledged_record_is_lost_by_kills`] kills. It says what was acknowledged.
+/// Process that [`no_acknowledged_record_is_lost_by_kills`] kills, not a test by itself. It prints the acknowledged records.
 #[tokio::test]
 async fn child_that_writes() {
     let Some(folder) = std::env::var_os(CHILD_VARIABLE) else { return };

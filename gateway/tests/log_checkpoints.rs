@@ -1,4 +1,4 @@
-//! Checkpoints of the attestation log: signed now and then, kept by the store, and missed where they are gone.
+//! Checkpoints of the attestation log: signed periodically, stored in the store, and reported if they are missing.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::support::{Gateway, LIMIT, POOL};
 
 const LOG: &str = "state/attestation.jsonl";
 
-/// The checkpoints of a gateway's log. Each is held against the key that the gateway says is its own, and against its place.
+/// Returns the checkpoints of a gateway's log, after a check of each against the gateway's key and its position.
 fn checkpoints(gateway: &Gateway) -> Vec<CheckpointLine> {
     let pem = gateway.command(&["log", "key"]);
     let key = LogPublicKey::all_of_pem(pem.as_bytes()).unwrap()[0];
@@ -33,7 +33,7 @@ fn checkpoints(gateway: &Gateway) -> Vec<CheckpointLine> {
     lines
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(so: impl AsyncFn() -> bool) {
     let waited = tokio::time::timeout(LIMIT, async {
         while !so().await {
@@ -195,7 +195,7 @@ async fn a_state_that_was_copied_is_noticed() {
     until(async || metrics().contains("attest_gateway_log_incomplete 1\n")).await;
 }
 
-/// Something new in the log.
+/// Records a new decision.
 async fn fetch_in_process(running: &attest_gateway::api::Gateway) {
     let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
     running.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
@@ -325,7 +325,7 @@ fn owned(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The log's lines, and so many invented ones after them.
+/// Returns the log's lines, and this number of invented ones after them.
 fn with_invented(lines: &[&str], record: &str, count: usize) -> Vec<String> {
     let mut lines = owned(lines);
     for _ in 0..count {
@@ -397,7 +397,7 @@ async fn what_is_signed_is_not_known_where_a_line_is_not_there() {
     gateway.line(|line| line.contains("WARN") && line.contains("lines 1 to 6 of the attestation log were there at the start"));
 }
 
-/// A record as a release wrote it that knew of no chain.
+/// Returns a record in the form of a release without a chain.
 fn unchained(record: &str) -> String {
     record[..record.find(",\"chain\":").unwrap()].to_owned() + "}"
 }

@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Gateway, POOL, program};
 
-/// Text that a terminal would obey.
+/// Text with control sequences that a terminal would execute.
 const HOSTILE: &str = "=\u{1b}]0;owned\u{7}\u{9b}2J\u{202e},\"x\"\r\nnext";
 
 const NONE: [u64; 0] = [];
 
-/// A gateway's folder with a log that was written by hand.
+/// Folder of a gateway with a log that was written by hand.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -60,7 +60,7 @@ impl Folder {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The ids that a list has, by their first digits.
+    /// Returns the ids in a list, by their first digits.
     #[track_caller]
     fn listed(&self, arguments: &[&str]) -> Vec<u64> {
         let list = self.good(&[&["show"], arguments].concat());
@@ -72,7 +72,7 @@ impl Folder {
     }
 }
 
-/// A line of the log, with its number, and otherwise as `change` says.
+/// Returns a line of the log with this number, changed by `change`.
 fn record(number: u64, change: impl FnOnce(&mut Value)) -> String {
     let at = 1_795_258_800 + number;
     let time = format!("2026-11-21T11:00:{:02}Z", number % 60);
@@ -222,7 +222,7 @@ fn a_files_name_does_not_act_on_a_terminal() {
     assert!(!said.chars().any(|c| c != '\n' && c.is_control()), "{said:?}");
 }
 
-/// The documented line that makes a table of refusals.
+/// The documented command prints a table of refusals.
 #[test]
 fn the_documented_filter_of_jq_makes_a_table() {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md")).unwrap();

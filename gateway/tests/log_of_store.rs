@@ -125,7 +125,7 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     assert!(!gateway.output().contains("by another key"));
 }
 
-/// The lines of a log, each with the hash of the one before it, and with checkpoints that this key signs: the chain keeps its name.
+/// Recomputes a log's hash chain, with checkpoints that this key signs: the chain keeps its name.
 fn signed_again(text: &str, key: &LogKey) -> String {
     let (mut again, mut before) = (String::new(), None::<String>);
     for line in text.lines() {
@@ -328,7 +328,7 @@ async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_no
     assert!(text.contains("which earned nothing before it"), "{text}");
 }
 
-/// The log of another gateway.
+/// Opens the log of another gateway.
 fn journal(folder: &Path) -> Journal {
     let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
@@ -338,7 +338,7 @@ fn journal(folder: &Path) -> Journal {
         .0
 }
 
-/// The checkpoint by which another gateway's log begins.
+/// Returns the checkpoint at the beginning of another gateway's log.
 async fn signed(folder: &Path) -> String {
     journal(folder).checkpoint(1_700_000_000).await.unwrap();
     fs::read_to_string(folder.join("attestation.jsonl")).unwrap().trim_end().to_owned()

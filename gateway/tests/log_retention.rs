@@ -23,13 +23,13 @@ use crate::support::{Gateway, POOL, bearer, tpm};
 
 pub const BEGAN: u64 = 1_700_000_000;
 
-/// A log of which three segments were removed, the last of them with the lines that say that the others were.
+/// Log from which three segments were removed, the last of them with the events of the earlier removals.
 struct Site {
     gateway: Gateway,
     a: PathBuf,
     /// Copy of the log before any removal.
     whole: PathBuf,
-    /// A segment that was removed.
+    /// Name of a removed segment.
     segment: String,
 }
 
@@ -75,7 +75,7 @@ pub async fn write(journal: &Journal, at: u64) {
     journal.checkpoint(at).await.unwrap();
 }
 
-/// Copies all of the log.
+/// Copies all files of the log.
 fn copy(from: &Path, to: &Path) {
     drop(fs::remove_dir_all(to));
     fs::create_dir(to).unwrap();
@@ -175,7 +175,7 @@ impl Site {
     }
 }
 
-/// Alters a file as its lines.
+/// Alters the lines of a file.
 pub fn edit(file: &Path, alter: impl FnOnce(&mut Vec<String>)) {
     let mut lines: Vec<String> = text(file).lines().map(str::to_owned).collect();
     alter(&mut lines);
@@ -188,7 +188,7 @@ pub fn edit(file: &Path, alter: impl FnOnce(&mut Vec<String>)) {
     fs::write(plain, lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect::<String>()).unwrap();
 }
 
-/// The file of the log that says that something was removed, and which of its lines does.
+/// Returns the log's first file with a removal event, and the position of its line.
 fn says(folder: &Path) -> (PathBuf, usize) {
     let mut files = closed_segments(&log(folder)).unwrap();
     files.push(log(folder));

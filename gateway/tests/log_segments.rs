@@ -1,4 +1,4 @@
-//! Segments of the attestation log: closed, compressed, and one log all the same, whatever happens meanwhile.
+//! Segments of the attestation log: closed, compressed, and one log despite concurrent events.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::support::{Gateway, LIMIT, POOL, bearer};
 
 /// Number of kills of the journal's process.
 const KILLS: usize = 60;
-/// Names the folder in which a child writes.
+/// Environment variable with the folder in which a child writes.
 const CHILD_VARIABLE: &str = "ATTEST_SEGMENTS_CHILD";
 const LOG: &str = "attestation.jsonl";
-/// Segments of a few lines.
+/// Limits for segments of a few lines.
 const LIMITS: SegmentLimits = SegmentLimits {
     bytes: 2000,
     age: Duration::from_secs(3600),
@@ -56,7 +56,8 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
     closed_segments(&folder.join(LOG)).unwrap()
 }
 
-/// The lines of a log, over all of its files; that they are one chain, and that each segment ends with a checkpoint and is followed by one.
+/// Returns the lines of a log in all of its files. Verifies that they are one chain, and that each segment ends with a checkpoint and is
+/// followed by one.
 fn whole(folder: &Path) -> Vec<String> {
     let mut files: Vec<String> = segments(folder).iter().map(|file| text(file)).collect();
     for closed in &files {
@@ -76,7 +77,7 @@ fn whole(folder: &Path) -> Vec<String> {
     lines
 }
 
-/// Waits until nothing is left to be compressed.
+/// Waits until all closed segments are compressed. Returns their paths.
 fn compressed(folder: &Path) -> Vec<PathBuf> {
     // Whoever opens the log waits until whoever compresses is done.
     open(folder, SegmentLimits::NEVER).compress_closed();
@@ -177,7 +178,7 @@ async fn a_start_goes_on_where_the_last_file_ends_that_was_moved() {
     assert_eq!((link.number, link.begins), (3, None));
 }
 
-/// Not a test by itself: the process that [`nothing_is_lost_or_doubled_by_kills`] kills. It says what was acknowledged.
+/// Process that [`nothing_is_lost_or_doubled_by_kills`] kills, not a test by itself. It prints the acknowledged records.
 #[tokio::test]
 async fn child_that_closes() {
     let Some(folder) = std::env::var_os(CHILD_VARIABLE) else { return };

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A gateway whose worker pool is one of MachineConfigs.
+/// Creates a gateway whose worker pool is one of MachineConfigs.
 fn gateway_of_machine_configs(manifests: &str) -> Gateway {
     let gateway = Gateway::init();
     gateway.machine_configs(POOL, &[("all.yaml", manifests)]);
@@ -201,7 +201,7 @@ async fn nothing_is_served_on_plain_http() {
     assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1"), "{answer:?}");
 }
 
-/// A file's contents in a served config, as text.
+/// Returns a file's contents in a served config, as text.
 fn file(config: &Value, path: &str) -> Option<String> {
     let files = config["storage"]["files"].as_array().unwrap();
     let file = files.iter().find(|file| file["path"] == path)?;

@@ -55,7 +55,7 @@ async fn attack_44_evidence_is_judged_anew_when_the_machine_was_revoked_meanwhil
     }
 }
 
-/// Another entry of the list, which lets the machine join as before.
+/// Writes another allowlist entry that lets the machine join as before.
 async fn note_again(store: Arc<dyn Store>, ek: EkDigest) {
     let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
     let mut record: EkRecord = serde_json::from_str(&found.value).unwrap();

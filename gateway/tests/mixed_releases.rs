@@ -1,4 +1,4 @@
-//! Stores of a newer release that keeps more of questions about new values and of a history of boots.
+//! Stores of a newer release that stores additional data for questions about new values and for histories of boots.
 
 use std::collections::BTreeMap;
 

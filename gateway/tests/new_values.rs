@@ -12,10 +12,10 @@ use crate::support::kubelet::embedded;
 use crate::support::node::Node;
 use crate::support::{Answer, Gateway, POOL, bearer};
 
-/// A pool that waits for new values.
+/// Section of a pool that waits for new values.
 pub const SECTION: &str = "\n[new_values]\nmachines = 2\nwindow_hours = 24\nwait_minutes = 30\n";
 
-/// Has a pool accept what this machine has booted, and wait for what is new to it. The gateway serves when this is done.
+/// Makes a pool accept this machine's boot, and wait for approval of values that are new to it. Returns when the gateway serves the change.
 pub async fn strict(gateway: &mut Gateway, node: &mut Node, log: &LogBuilder, section: &str) {
     assert_eq!(boots(gateway, node, log).await.status, 200);
     let file = gateway.path(&format!("pools/{POOL}/reference-values/known.json"));
@@ -38,12 +38,12 @@ pub async fn strict(gateway: &mut Gateway, node: &mut Node, log: &LogBuilder, se
     gateway.run();
 }
 
-/// The machine boots by this log, and what becomes of it.
+/// Boots the machine with this log. Returns the answer.
 pub async fn boots(gateway: &Gateway, node: &mut Node, log: &LogBuilder) -> Answer {
     sends(gateway, node, log, log).await
 }
 
-/// The machine boots by one log, and sends another.
+/// Boots the machine with one log, and sends another. Returns the answer.
 async fn sends(gateway: &Gateway, node: &mut Node, booted: &LogBuilder, sent: &LogBuilder) -> Answer {
     let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
     let (client, url) = (gateway.client.clone(), gateway.url(""));
@@ -60,12 +60,12 @@ fn known() -> LogBuilder {
     LogBuilder::typical(&[SHA256])
 }
 
-/// With one boot loader more.
+/// Returns the known log with an additional boot loader.
 pub fn updated(loader: &str) -> LogBuilder {
     known().event(4, EV_IPL, loader.as_bytes())
 }
 
-/// A gateway that waits for new values, and machines that it knows.
+/// Gateway that waits for new values, and machines that it knows.
 struct Site {
     gateway: Gateway,
     nodes: Vec<Node>,
@@ -101,7 +101,7 @@ impl Site {
         records.filter(|record| record["decision"] == "evidence").collect()
     }
 
-    /// The alerts of the last record of evidence.
+    /// Returns the alerts of the last record of evidence.
     fn alerts(&self) -> String {
         self.evidence().pop().unwrap()["alerts"].to_string()
     }
@@ -110,7 +110,7 @@ impl Site {
         pending(&self.gateway)
     }
 
-    /// The one question that there is.
+    /// Returns the only open question.
     fn question(&self) -> String {
         let rows = self.pending();
         assert_eq!(rows.len(), 1, "{rows:?}");
@@ -118,7 +118,7 @@ impl Site {
     }
 }
 
-/// The rows of `reference-values pending`.
+/// Returns the rows of `reference-values pending`.
 pub fn pending(gateway: &Gateway) -> Vec<String> {
     let said = gateway.command(&["reference-values", "pending", POOL]);
     let table = said.lines().skip(1).take_while(|line| !line.is_empty());
@@ -235,7 +235,7 @@ fn below(said: &str, question: &str) -> Vec<String> {
     lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// The question that has so many rows.
+/// Returns the question that has this number of rows.
 fn of_values(rows: &[String], values: usize) -> String {
     let ids = rows.iter().map(|row| row.split(' ').next().unwrap());
     let found = ids.clone().find(|id| ids.clone().filter(|other| other == id).count() == values);

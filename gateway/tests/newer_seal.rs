@@ -1,4 +1,4 @@
-//! Keys of the seal that a newer release has written, at a gateway of this one.
+//! Seal keys that a newer release has written, at a gateway of this release.
 
 use attest_gateway::credentials::seal::SealError;
 use serde_json::json;

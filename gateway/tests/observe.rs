@@ -1,4 +1,4 @@
-//! A pool that observes, by the real program: what it would have refused it says, and what is not about the boot it refuses.
+//! An observing pool, by the real program: it reports the refusals about boots that it would have made, and refuses for all other reasons.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::support::{Answer, Case, Gateway, ONLY_WHILE_BOOTING, POOL, SoftKey, b
 
 const EVIDENCE: &str = "/v1/attest/evidence";
 
-/// A pool that wants other PCRs than any machine has, and observes.
+/// Creates a gateway with an observing pool that requires other PCRs than any machine has.
 fn observing() -> Gateway {
     let gateway = Gateway::init();
     gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
@@ -27,12 +27,12 @@ fn observing() -> Gateway {
     gateway
 }
 
-/// It is strict from now on.
+/// Makes the pool strict.
 fn strict(gateway: &Gateway) {
     gateway.edit_pool(POOL, "observe = true\n", "");
 }
 
-/// The last record of evidence.
+/// Returns the last record of evidence.
 pub fn last(gateway: &Gateway) -> Value {
     let mut records = gateway.records().into_iter();
     records.rfind(|record| record["decision"] == "evidence").unwrap()
@@ -153,7 +153,7 @@ fn tpm_of(body: &mut EvidenceRequest) -> &mut TpmEvidence {
     body.evidence.tpm.as_mut().unwrap()
 }
 
-/// Each refusal that is not about the boot comes as it does in a strict pool, and says nothing of what would have been.
+/// Change of evidence. Each refusal that is not about the boot is the same as in a strict pool, and names no hypothetical refusals.
 type Alter = fn(&mut EvidenceRequest);
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,7 @@ fn is_served(line: &str) -> bool {
     line.contains("pool worker: a new state is served")
 }
 
-/// Changes the pool of a gateway that serves, which serves the change when this is done.
+/// Changes the pool of a running gateway. Returns when it serves the change.
 fn change(gateway: &Gateway, from: &str, to: &str) {
     let before = gateway.how_often(is_served);
     gateway.edit_pool(POOL, from, to);
@@ -25,12 +25,12 @@ fn observes(gateway: &Gateway) {
     change(gateway, "[grants]\n", "observe = true\n\n[grants]\n");
 }
 
-/// The alerts of the last record of evidence, as text; empty if it has none.
+/// Returns the alerts of the last record of evidence, as text; empty if it has none.
 fn alerts(gateway: &Gateway) -> String {
     last(gateway).get("alerts").map(ToString::to_string).unwrap_or_default()
 }
 
-/// Each decision comes out the same.
+/// Verifies that a replay of each decision has the same result.
 fn audit(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait().success());
@@ -159,7 +159,8 @@ async fn who_is_observed_for_anything_else_as_well_is_asked_about_by_nobody() {
     audit(&mut gateway);
 }
 
-/// A gateway whose pool observes, wants another boot loader than any machine has, and says this of machines' history; and a machine.
+/// Starts a gateway whose observing pool requires another boot loader than any machine has, with these rules about histories. Returns it
+/// with a machine.
 fn observing(history: &str) -> (Gateway, Case) {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Gateway, LIMIT, POOL, digest, program_of, rotating, tpm};
 
-/// Standard output that takes nothing.
+/// Standard output that accepts nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Taker {
     Full,
@@ -40,7 +40,7 @@ fn run(gateway: &Gateway, arguments: &[&str], taker: Taker) -> (Option<i32>, Str
     (status.code(), String::from_utf8(stderr).unwrap())
 }
 
-/// A gateway's folder with something in it, of each kind that commands show.
+/// Creates a gateway's folder with data for each command.
 fn folder() -> Gateway {
     let mut gateway = Gateway::start();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -61,7 +61,7 @@ fn folder() -> Gateway {
     gateway
 }
 
-/// Each command that prints something, in an order in which each has something to do, and its exit code.
+/// Returns each command that prints something, in an order in which each has something to do, and its exit code.
 fn table() -> Vec<(Vec<&'static str>, i32)> {
     let good = [
         "--help",

@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 /// User id 65534, an unprivileged user on most systems; any but root's works.
 const USER: u32 = 65_534;
 
-/// A gateway whose folder is that user's, and a copy of the program that the user can run. `None` if this is not run by root.
+/// Creates a gateway whose folder belongs to that user, and a copy of the program that the user can run. Returns `None` without root.
 fn others() -> Option<(Gateway, PathBuf)> {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: this test must be run by root");
@@ -37,7 +37,7 @@ fn give(path: &Path) {
     }
 }
 
-/// Everything below a folder that is not the user's.
+/// Returns all paths in a folder that do not belong to the user.
 fn strange(path: &Path) -> Vec<PathBuf> {
     let mut strange = Vec::new();
     if fs::symlink_metadata(path).unwrap().uid() != USER {
@@ -49,7 +49,7 @@ fn strange(path: &Path) -> Vec<PathBuf> {
     strange
 }
 
-/// The program, run by the user.
+/// Returns a command of the program, run by the user.
 fn as_user(gateway: &Gateway, copy: &Path, command: &str) -> Command {
     let mut program = Command::new(copy);
     program.uid(USER).gid(USER).arg("--config").arg(gateway.path("gateway.toml"));

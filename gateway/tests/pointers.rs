@@ -1,4 +1,4 @@
-//! Pointers: written, read, and seen in use.
+//! Pointers: written, inspected, and reported when nodes use them.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use attest_store::Embedded;
 use data_encoding::BASE64;
 use serde_json::Value;
 
-/// A pointer to this gateway, as its address is.
+/// Returns a pointer to this gateway's address.
 fn pointer(gateway: &Gateway, arguments: &[&str]) -> String {
     gateway.command(&[&["pointer", "--pool", POOL, "--url", &gateway.url("")], arguments].concat())
 }
@@ -346,7 +346,7 @@ fn attack_23_garbage_is_refused_with_a_word() {
     assert!(String::from_utf8(missing.stderr).unwrap().contains("/nowhere"));
 }
 
-/// A client without connections.
+/// Returns a client without connections.
 fn client(gateway: &Gateway) -> reqwest::Client {
     let ca = reqwest::Certificate::from_pem(&fs::read(gateway.path("tls/mcs-ca.crt")).unwrap()).unwrap();
     reqwest::Client::builder()
@@ -357,7 +357,7 @@ fn client(gateway: &Gateway) -> reqwest::Client {
         .unwrap()
 }
 
-/// Waits until the store has these sightings: it is written by a task of the gateway's.
+/// Waits until the store has these sightings, which a background task of the gateway writes.
 async fn seen(gateway: &Gateway, wanted: impl Fn(&[Sighting]) -> bool) -> Vec<Sighting> {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let deadline = Instant::now() + LIMIT;

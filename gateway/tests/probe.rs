@@ -41,7 +41,7 @@ fn machine_config_server(with_tls: bool, pool: &'static str, newest: Vec<u8>, ol
     })
 }
 
-/// Runs the probe; gives whether it was content, and what it said.
+/// Runs the probe. Returns whether it succeeded, and its output.
 fn probe(gateway: &Gateway, addresses: &[&str]) -> (bool, String) {
     let output = gateway.try_command(&[["check", "--probe"].as_slice(), addresses].concat());
     let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
@@ -223,7 +223,7 @@ fn an_address_must_be_one() {
     assert!(!success && said.contains("is not an address"), "{said}");
 }
 
-/// The blocks of a document that are in this language.
+/// Returns the blocks of a document in this language.
 fn blocks(document: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let rest = document.split(&fence).skip(1);

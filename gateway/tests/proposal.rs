@@ -1,4 +1,5 @@
-//! `policy propose` over boots that were recorded from VMs, by the real program: what it proposes accepts all that was trusted, and nothing that was refused.
+//! `policy propose` for boots that were recorded from VMs, by the real program: the proposal accepts all trusted boots, and none that were
+//! refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +20,7 @@ struct Boot {
 }
 
 impl Boot {
-    /// One of attest's fixtures.
+    /// Returns the fixture of attest with this name.
     fn recorded(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../attest/tests/fixtures/boots");
         let pcrs = fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
@@ -41,7 +42,7 @@ impl Boot {
 const UKI: &str = "systemd-boot-252-secure-boot";
 const QUOTED: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
-/// A pool that names all PCRs, asks nothing of them, and observes; and its machines.
+/// Gateway with an observing pool that names all PCRs without requirements, and its machines.
 struct Fleet {
     gateway: Gateway,
     nodes: Vec<Node>,
@@ -100,7 +101,7 @@ impl Fleet {
         self.said(&arguments, succeeds)
     }
 
-    /// The proposal is the pool's from now on, and refuses.
+    /// Makes the proposal the pool's policy, and the pool strict.
     fn adopt(&self, proposed: &Proposed) {
         let folder = self.gateway.path(&format!("pools/{POOL}"));
         if let Some(set) = &proposed.set {

@@ -8,7 +8,7 @@ use attest::protocol::{Blob, EvidenceRequest, GcpEvidence, HexDigest, SecretText
 use serde_json::{Value, json};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
-/// Most that a refusal of what proved nothing may add to the log, in bytes.
+/// Maximum number of bytes that a refusal without proof may add to the log.
 const SMALL_BYTES: usize = 4096;
 
 /// Returns everything that an outsider might read: log, which has the blobs' names, console, answer.
@@ -60,7 +60,7 @@ fn honest(gateway: &Gateway, tpm: &Case, way: &Way) -> (Challenge, EvidenceReque
     (challenge, answer)
 }
 
-/// Sends what is refused, then what a reader of everything that was said could send, and then what is true.
+/// Sends refused evidence, then evidence with the secrets that a reader of all output could know, and then the true answer.
 async fn attack(gateway: &Gateway, tpm: &Case, way: &Way) {
     let (challenge, honest) = honest(gateway, tpm, way);
     let mut refused = honest.clone();

@@ -1,4 +1,4 @@
-//! Reference values from the first recording to the last lapse, by the real program; and what records are decided by.
+//! Reference values from the first recording to the last expiry, by the real program; and replays of records.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use crate::support::node::Node;
 use crate::support::{Answer, Gateway, POOL};
 
-/// A gateway, a machine that it knows, and the machine's event log.
+/// Gateway, a machine that it knows, and the machine's event log.
 struct Site {
     gateway: Gateway,
     node: Node,
@@ -27,7 +27,7 @@ impl Site {
         }
     }
 
-    /// The pool checks images from now on.
+    /// Makes the pool check images.
     fn check_images(&self) {
         self.gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
         let section = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
@@ -47,7 +47,7 @@ impl Site {
         said
     }
 
-    /// The machine boots by this log, and what becomes of it.
+    /// Boots the machine with this log. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder) -> Answer {
         let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
@@ -268,7 +268,7 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
     assert!(site.said(&["check"], true).contains("*.json is read here"));
 }
 
-/// An administrator begins with a pool that observes, with rules and without a value.
+/// An administrator begins with an observing pool that has rules and no values.
 #[tokio::test(flavor = "multi_thread")]
 async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_value() {
     let mut site = Site::new();

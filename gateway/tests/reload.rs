@@ -1,4 +1,4 @@
-//! A pool's source changes while the gateway serves: the whole of the new state is served, or the whole of the old one.
+//! A change of a pool's source while the gateway serves: it serves either the new state or the old one, completely.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -78,7 +78,7 @@ impl Site {
         assert!(sound && said.contains(expected), "{expected:?}: {said}");
     }
 
-    /// The rule is kept, as a gateway keeps it at this second.
+    /// Runs the retention pass as a gateway would at this second.
     async fn keep(&self, name: &str, seconds: u64, now: u64) {
         let folder = self.folder(name);
         // A log without its store is one that has lost it.
@@ -123,7 +123,7 @@ fn removal(gone: &str, kept: &[String]) -> Removal {
     .unwrap()
 }
 
-/// The gateway of this folder says so, and signs it.
+/// Makes the gateway of this folder record and sign the removal.
 async fn say(folder: &Path, removal: Removal) {
     let journal = open(folder, u64::MAX);
     let at = BEGAN + 100;
@@ -141,7 +141,7 @@ fn kept_of(gone: &str) -> Vec<String> {
     gone.lines().filter(|line| is_kept(line)).map(str::to_owned).collect()
 }
 
-/// The chain of these lines, as the table shows it.
+/// Returns the chain of these lines, as the table shows it.
 fn short(lines: &str) -> String {
     serde_json::from_str::<Value>(lines.lines().next().unwrap()).unwrap()["chain"]["id"]
         .as_str()

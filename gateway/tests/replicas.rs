@@ -1,4 +1,4 @@
-//! Gateways that share a store and the key of it: here those that run in this process, each in a folder of its own.
+//! Gateways that share a store and its key. Here they run in this process, each in a folder of its own.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -15,7 +15,7 @@ use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Two gateways' folders, with one store, which is the first one's, and one key file.
+/// Starts two gateways with one store, that of the first one, and one key file.
 async fn two() -> ([Gateway; 2], Arc<Embedded>) {
     let [one, other] = [Gateway::init(), Gateway::init()];
     let shared = format!("[store]\nkey_file = {:?}", one.path("store.key"));
@@ -147,7 +147,7 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
     assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
 }
 
-/// A gateway that can be told to stop, as by SIGTERM.
+/// Gateway that can be told to stop, as by SIGTERM.
 struct Stoppable {
     stop: oneshot::Sender<()>,
     ended: JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! A node that the administrator has revoked gets nothing by its name, whatever it shows.
+//! A node that the administrator has revoked gets nothing under its name, whatever it presents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
-/// A store that cannot say, while it fails, who is revoked.
+/// Engine that can fail, so that revocations cannot be read.
 #[derive(Debug)]
 struct Failing {
     engine: Embedded,
@@ -272,7 +272,7 @@ async fn attack_28_revoking_what_is_unknown_says_so_and_revokes_nothing() {
     assert!(gateway.command(&["node", "list"]).contains(&digest));
 }
 
-/// A TPM with its maker's certificate.
+/// TPM with its manufacturer's certificate.
 struct Made {
     case: Case,
     certificate: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Rotation under load: nodes go on booting while the certificate, the CA and the token are replaced.
+//! Rotation under load: nodes continue to boot while the certificate, the CA and the token are replaced.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// Nodes that boot, one after the other for ever.
+/// Number of nodes that boot repeatedly.
 const NODES: usize = 20;
 /// Number of nodes that get each pointer only when the next one exists.
 const LATE: usize = 8;
@@ -19,7 +19,7 @@ const LATE: usize = 8;
 #[derive(Clone)]
 struct Pointer {
     name: &'static str,
-    /// Trusts the pointer's CAs only. Each request is a connection of its own, with a full handshake.
+    /// Client that trusts the pointer's CAs only. Each request is a connection of its own, with a full handshake.
     client: reqwest::Client,
     source: String,
     authorization: String,
@@ -59,7 +59,7 @@ struct Seen {
     fetches: usize,
 }
 
-/// A node that boots again and again; it ends when the pointers do, and any answer but the full config ends the test.
+/// Boots a node repeatedly until the pointers end. Any answer but the full config ends the test.
 async fn node(late: bool, mut pointers: watch::Receiver<Option<[Pointer; 2]>>, full: Arc<Vec<u8>>, seen: watch::Sender<Option<Seen>>) {
     let mut fetches = 0;
     loop {
@@ -90,7 +90,7 @@ async fn node(late: bool, mut pointers: watch::Receiver<Option<[Pointer; 2]>>, f
     }
 }
 
-/// The nodes, and who hands out pointers.
+/// Nodes, with the channel that gives them pointers.
 struct Fleet {
     pointers: watch::Sender<Option<[Pointer; 2]>>,
     seen: Vec<watch::Receiver<Option<Seen>>>,
@@ -113,7 +113,7 @@ impl Fleet {
         }
     }
 
-    /// Hands out a pointer; those who are late get the one before.
+    /// Gives the nodes a pointer; the late ones get the previous one.
     fn hand_out(&self, pointer: &Pointer) {
         self.pointers.send_modify(|pointers| {
             let before = pointers.as_ref().unwrap()[0].clone();
@@ -121,7 +121,7 @@ impl Fleet {
         });
     }
 
-    /// Until every node has seen what is wanted, at least twice.
+    /// Waits until the condition holds for every node, at least twice.
     async fn all_have(&mut self, wanted: impl Fn(&Seen) -> bool) {
         for seen in &mut self.seen {
             let first = seen.wait_for(|seen| seen.as_ref().is_some_and(&wanted));

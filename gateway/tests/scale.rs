@@ -1,5 +1,5 @@
-//! The simulation of the benchmark `scale`: that it gives what the storm has measured, stands on the gateway's own figures, and that
-//! `docs/scale.md` has what it gives.
+//! Simulation of the benchmark `scale`: it agrees with the measurements of `storm` and uses the gateway's own figures, and `docs/scale.md`
+//! has its results.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! `log config`: a served config, rendered again from the pool's folder of that time.
+//! `log config`: renders a served config again from the pool's earlier folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::support::{Gateway, POOL, SPEC};
 
-/// A file of the full config, and of nothing else.
+/// Path of a file that only the full config has.
 const FULL: &str = "pools/worker/full/90-marked.ign";
 
-/// A gateway that has served both configs of a pool: the full one for a ticket, the other one for nothing.
+/// Gateway that has served both configs of a pool: the full one for a ticket, the other one to an unauthenticated client.
 struct Served {
     gateway: Gateway,
     full: Vec<u8>,
@@ -42,7 +42,7 @@ impl Served {
         }
     }
 
-    /// The record of the config of this set.
+    /// Returns the record of the config of this set.
     fn record(&self, set: &str) -> Value {
         let served = |record: &Value| record["decision"] == "config" && record["grant"] == set;
         self.gateway.records().into_iter().find(served).unwrap()
@@ -52,7 +52,7 @@ impl Served {
         self.record(set)["id"].as_str().unwrap().to_owned()
     }
 
-    /// A copy of the pool's folder.
+    /// Copies the pool's folder.
     fn copied(&self, name: &str) -> PathBuf {
         let folder = self.gateway.path(name);
         copy(&self.gateway.path("pools/worker"), &folder);

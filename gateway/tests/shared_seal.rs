@@ -1,4 +1,4 @@
-//! The seal's keys in a store that replicas share: each handle of it here is a replica's.
+//! Keys of the seal in a store that replicas share: each handle here represents a replica.
 
 mod key_file;
 mod set_back;
@@ -21,7 +21,7 @@ pub(crate) const HOUR: u64 = 3600;
 pub(crate) const NOW: u64 = 20_000 * DAY;
 /// Retention of old keys, which does not apply to keys in a store.
 pub(crate) const KEEP: Duration = Duration::ZERO;
-/// For how long what was read of the store is good.
+/// Validity of keys that were read from the store.
 const GOOD: Duration = Duration::from_secs(1);
 
 pub(crate) struct Site {

@@ -1,4 +1,4 @@
-//! The store under the running program: one that is lost, from before, or another's is noticed, and answers nothing.
+//! The store under the running program: it notices a lost, old or foreign one, and does not serve from it.
 
 use std::fs;
 
@@ -302,7 +302,7 @@ fn decision() -> String {
     "d1".repeat(16)
 }
 
-/// Uses the only token, as if the gateway had been killed before it was recorded, or had it recorded and was killed before the store knew.
+/// Uses the only token as if the gateway had been killed before the record, or between the record and the store's update.
 async fn begin_use(gateway: &Gateway) {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let token = store.list(EntryKind::Token).await.unwrap().remove(0);

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::support::{Gateway, LIMIT, POOL, auditor, program, program_of};
 
-/// More than any such file has.
+/// Size beyond that of any such file.
 const LARGE_BYTES: u64 = 20 * 1024 * 1024;
 
 fn pipe(path: &Path) {
@@ -19,7 +19,7 @@ fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
-/// Killed if the test fails.
+/// Running process, killed if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -29,7 +29,7 @@ impl Drop for Running {
     }
 }
 
-/// Its exit code and what it says; fails if it does not end.
+/// Returns the exit code and the output of a command. Fails if it does not end.
 #[track_caller]
 fn ends(command: &mut Command) -> (Option<i32>, String) {
     let (mut output, written) = std::io::pipe().unwrap();
@@ -51,7 +51,7 @@ fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
     ends(program_of(arguments).current_dir(gateway.path("")).args(arguments))
 }
 
-/// Each file of the settings; and whether nothing is served without it.
+/// Files of the settings, the settings, and whether nothing is served without the file.
 const FILES: [(&str, &str, bool); 17] = [
     ("gateway.toml", "", true),
     ("tls/mcs-ca.crt", "", true),
@@ -75,7 +75,7 @@ const FILES: [(&str, &str, bool); 17] = [
 const NEXT: &str = "state/attestation.next";
 /// File of unlimited size.
 const LOG: &str = "state/attestation.jsonl";
-/// Held, and not read.
+/// File that is locked, and not read.
 const LOCK: &str = "state/attestation.lock";
 
 #[test]

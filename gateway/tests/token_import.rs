@@ -1,4 +1,4 @@
-//! Tokens that were made elsewhere and lie in pointers already: they are taken as they are.
+//! Import of tokens that were made elsewhere and are already in pointers: they are accepted unchanged.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ fn accepting() -> Gateway {
     gateway
 }
 
-/// `token create --from-file -`, with this on standard input.
+/// Runs `token create --from-file -` with this on standard input.
 fn import(gateway: &Gateway, content: &str, more: &[&str]) -> Output {
     let mut child = program()
         .arg("--config")

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const DAY: u64 = 86_400;
 
-/// Pools that take tokens.
+/// Starts a gateway whose pools accept tokens.
 fn accepting(settings: &str) -> Gateway {
     let mut gateway = Gateway::init();
     for pool in [POOL, "infra"] {
@@ -35,7 +35,7 @@ fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The row of `token list` with this state.
+/// Returns the row of `token list` with this state.
 #[track_caller]
 fn row(gateway: &Gateway, name: &str, state: &str) -> Vec<String> {
     let list = gateway.command(&["token", "list"]);

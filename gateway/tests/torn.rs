@@ -129,7 +129,7 @@ async fn attack_44_who_would_be_refused_by_what_is_gone_by_then_is_judged_anew()
     }
 }
 
-/// A ticket of a machine that is on the list, and by nothing else.
+/// Returns a ticket of a machine that is trusted by the allowlist alone.
 pub fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
     let (seal, settings) = (
         Seal::open(&gateway.path("state/seal.key")).unwrap(),

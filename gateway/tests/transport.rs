@@ -121,7 +121,7 @@ async fn no_answer_is_empty_or_leads_elsewhere() {
     }
 }
 
-/// Sends the head of a request whose body does not come yet.
+/// Sends the head of a request without its body.
 async fn half_a_request(gateway: &Gateway) -> TlsStream<TcpStream> {
     let mut stream = connect(gateway, &[&TLS13]).await;
     stream

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Folder, plain, record, refused};
 
-/// Decisions that were counted only.
+/// Returns an aggregated record of decisions.
 fn counted(number: u64, decisions: u64) -> String {
     record(number, |record| {
         record["decision"] = "counted".into();

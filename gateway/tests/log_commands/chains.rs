@@ -1,4 +1,4 @@
-//! An export of several chains: where it has to be cut, it says, and then it verifies.
+//! Exports of several chains: they say where they have to be cut, and the pieces can be verified.
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! A gateway's own segments, read while they are closed and compressed, and in whatever pieces afterwards.
+//! Segments of a gateway, read while they are closed and compressed, and afterwards in any pieces.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{Gateway, POOL, program};
 
-/// The numbers of these lines.
+/// Returns the numbers of these lines.
 fn numbers(lines: &str) -> Vec<u64> {
     let number = |line: &str| serde_json::from_str::<Value>(line).unwrap()["chain"]["number"].as_u64().unwrap();
     lines.lines().map(number).collect()

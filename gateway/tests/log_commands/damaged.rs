@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::tail::Tail;
 use super::{Folder, plain, record, refused};
 
-/// Lines 1 and 2 whole, of 3 to 7 the end is missing; 8 and 9 are in the log, two and four days later.
+/// Returns a folder with damaged files: lines 1 and 2 are whole, of 3 to 7 the end is missing. Lines 8 and 9 are in the log, two and four
+/// days later.
 fn damaged() -> Folder {
     let later = |number, days: u64| record(number, |record| record["at"] = (1_795_258_800 + days * 86_400).into());
     let folder = Folder::with(&[later(8, 2), later(9, 4)]);
@@ -33,7 +34,7 @@ fn damaged() -> Folder {
     folder
 }
 
-/// The numbers of exported lines, what was said, and the exit code.
+/// Exports lines. Returns their numbers, the messages, and the exit code.
 fn exported(folder: &Folder, arguments: &[&str]) -> (Vec<u64>, String, Option<i32>) {
     let output = folder.run(&[&["export"], arguments].concat());
     let lines = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! `log tail`: what there is, and what comes.
+//! `log tail`: existing lines, and new ones.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::{Folder, plain, refused};
 use crate::support::LIMIT;
 
-/// `log tail`, and what it has printed.
+/// Process of `log tail`, and its output.
 pub struct Tail {
     child: Child,
     lines: Said,
 }
 
-/// Lines of a process that goes on, as they come.
+/// Lines of a running process, as they come.
 struct Said(mpsc::Receiver<String>);
 
 impl Said {
@@ -49,7 +49,7 @@ impl Tail {
         Self { child, lines }
     }
 
-    /// Which line comes next.
+    /// Returns the number of the next line.
     #[track_caller]
     pub fn next_number(&self) -> u64 {
         number(&self.lines.next())

@@ -1,4 +1,4 @@
-//! `kubectl` takes it all, and an API has it then.
+//! `kubectl` applies all manifests, and then the API has them.
 
 use std::fs;
 

@@ -19,7 +19,7 @@ const VERSION: &str = "0.1.0";
 /// User as which the pod runs the program.
 const USER: u32 = attest_gateway::manifests::USER;
 
-/// Makes an image of a program: the folder of the layout.
+/// Makes an image of a program. Returns the folder of the layout.
 fn build(program: &Path, folder: &Path) -> PathBuf {
     let output = folder.join("image");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image/build");
@@ -45,7 +45,7 @@ fn json(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
-/// The image's config, and its one layer as tar; by the OCI image specification, 1.0: image-layout, manifest and config.
+/// Returns the image's config, and its one layer as tar; by the OCI image specification, 1.0: image-layout, manifest and config.
 fn read(layout: &Path) -> (Value, Vec<u8>) {
     let file = |name: &str| json(&fs::read(layout.join(name)).unwrap());
     assert_eq!(file("oci-layout"), serde_json::json!({"imageLayoutVersion": "1.0.0"}));
@@ -138,8 +138,8 @@ impl Unpacked {
     }
 }
 
-/// Lays a volume out as kubelet does (`pkg/volume/util/atomic_writer.go`): files in a folder of their own, a link to that, and links to what is in it.
-/// A Secret is root's, for the pod's group to read (`pkg/volume/volume_linux.go`).
+/// Lays a volume out like kubelet (`pkg/volume/util/atomic_writer.go`): files in a folder of their own, a link to that, and links to its
+/// files. A Secret belongs to root, for the pod's group to read (`pkg/volume/volume_linux.go`).
 fn volume(folder: &Path, files: &[(&str, &[u8])], mode: u32) {
     let data = folder.join("..2026_01_01_00_00_00.1");
     fs::create_dir_all(&data).unwrap();
@@ -157,7 +157,7 @@ fn volume(folder: &Path, files: &[(&str, &[u8])], mode: u32) {
     }
 }
 
-/// Everything that the pod mounts, from what is printed and what `init` has made, at that gateway's port.
+/// Returns all mounts of the pod, from the manifests and the files of `init`, at that gateway's port.
 fn mounts(unpacked: &Unpacked, gateway: &Gateway) -> Vec<(PathBuf, String)> {
     gateway.settings("[store]\nkey_file = \"store.key\"");
     gateway.command(&["store", "key"]);

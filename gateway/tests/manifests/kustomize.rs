@@ -1,4 +1,4 @@
-//! The folders for kustomize, which have the same objects.
+//! Folders for kustomize, which have the same objects as the manifests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn built(folder: &Path) -> Vec<Value> {
     built
 }
 
-/// The same objects, in whichever order.
+/// Verifies that both have the same objects, in any order.
 #[track_caller]
 fn check(built: &[Value], printed: &str) {
     let mut printed = objects(printed);
@@ -31,7 +31,7 @@ fn check(built: &[Value], printed: &str) {
 const OVERLAY: &str = "overlays/openshift";
 const WITH_API: &str = "overlays/openshift-api";
 
-/// A cluster's own overlay, as `docs/install.md` has it.
+/// Writes a cluster's own overlay, as in `docs/install.md`.
 fn own(of: &str) -> tempfile::TempDir {
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
     let (_, rest) = document.split_once("# kustomization.yaml\n").unwrap();

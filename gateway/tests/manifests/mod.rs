@@ -33,7 +33,7 @@ pub(super) fn printed(options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// All of it, with these parts.
+/// Returns all manifests, with these parts.
 pub(super) fn all(parts: &[&str]) -> String {
     let mut options = vec![
         "--image",
@@ -51,7 +51,7 @@ pub(super) fn objects(yaml: &str) -> Vec<Value> {
     yaml.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect()
 }
 
-/// The one object of this kind and name.
+/// Returns the one object of this kind and name.
 pub(super) fn object(objects: &[Value], kind: &str, name: &str) -> Value {
     let found: Vec<&Value> = objects
         .iter()

@@ -1,4 +1,4 @@
-//! The pod of the DaemonSet: what it has of its host, and that its parts fit one another.
+//! Pod of the DaemonSet: its access to the host, and the consistency of its parts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -77,7 +77,7 @@ fn all_that_is_mounted_is_there_and_is_read_only_but_for_the_state() {
     }
 }
 
-/// The files that the settings name are below a mount, and the pools' files are where pools are.
+/// The files in the settings are below a mount, and the pools' files are in the folder of pools.
 #[test]
 fn the_settings_name_what_is_mounted() {
     let objects = objects(&all(&[]));
@@ -217,7 +217,7 @@ fn the_settings_name_an_api_where_there_are_rights_for_it() {
     }
 }
 
-/// The controller's pod has no more than it needs: no host's network, no folder of a host, and not the key of the seal.
+/// The controller's pod has only what it needs: no network or folder of the host, and not the key of the seal.
 #[test]
 fn the_controller_is_a_deployment_with_an_account_of_its_own() {
     let objects = objects(&all(&["approval", "pointers"]));

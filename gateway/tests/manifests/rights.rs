@@ -8,7 +8,7 @@ use reqwest::Method;
 
 use super::*;
 
-/// Verbs, a resource, and the namespace, or `*` for the cluster.
+/// Right: verbs, a resource, and the namespace, or `*` for the cluster.
 type Right = (&'static str, &'static str, &'static str);
 /// Complete table of the rights that each part gives.
 const PARTS: [(&str, &[Right]); 11] = [
@@ -70,7 +70,7 @@ const PARTS: [(&str, &[Right]); 11] = [
 ];
 
 const VERBS: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
-/// Those that a role names, the gateway's own, that of the Machine Config Operator, and none at all.
+/// Namespaces that a role names, the gateway's own, that of the Machine Config Operator, and none.
 const NAMESPACES: [&str; 6] = [
     "",
     "attest-gateway",
@@ -80,20 +80,20 @@ const NAMESPACES: [&str; 6] = [
     "openshift-machine-config-operator",
 ];
 
-/// The accounts of the two programs.
+/// Service accounts of the two programs.
 const GATEWAY: &str = "attest-gateway";
 const CONTROLLER: &str = "attest-controller";
-/// The parts of the controller.
+/// Parts that belong to the controller.
 const OF_CONTROLLER: [&str; 3] = ["pointers", "approval", "second-stage"];
 /// Right of the controller to create its lease, which has its name.
 const LEASE: Right = ("create", "leases", "attest-gateway");
 
-/// An API that has the roles of these parts, and the token of the gateway's account there.
+/// Returns an API that has the roles of these parts, and the token of the gateway's account there.
 fn api(parts: &[&str]) -> (Kubernetes, String) {
     api_of(GATEWAY, parts)
 }
 
-/// The same, and the token of this account.
+/// Returns the same, with the token of this account.
 fn api_of(account: &str, parts: &[&str]) -> (Kubernetes, String) {
     let api = Kubernetes::start();
     for object in objects(&all(parts)) {
@@ -103,7 +103,7 @@ fn api_of(account: &str, parts: &[&str]) -> (Kubernetes, String) {
     (api, token)
 }
 
-/// All that an account may do: of everything that can be.
+/// Returns all rights of an account, by trying every possible request.
 fn allowed(account: &str, parts: &[&str]) -> BTreeSet<(&'static str, String, &'static str)> {
     let (api, token) = api_of(account, parts);
     let mut allowed = BTreeSet::new();
@@ -291,7 +291,7 @@ fn the_controller_renews_its_own_lease_and_no_other() {
     }
 }
 
-/// RBAC's check of signers is the API's admission: the roles alone say whose certificates are approved.
+/// The API's admission does RBAC's check of signers; here the roles alone determine whose certificates are approved.
 #[test]
 fn two_signers_are_named_and_no_other() {
     for part in PARTS.map(|(part, _)| part) {
@@ -355,7 +355,7 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
     }
 }
 
-/// `kubectl apply` goes on after a kind that the API does not know: the role would count without it.
+/// `kubectl apply` continues after a kind that the API does not know. The role would then be effective without the policy.
 #[test]
 fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
     let said = |part: &str, only: &str| {
@@ -405,7 +405,7 @@ fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
     }
 }
 
-/// No role names all of anything.
+/// The rules of all roles have no wildcard.
 #[test]
 fn no_role_has_a_star() {
     let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();

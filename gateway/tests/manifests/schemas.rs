@@ -1,4 +1,4 @@
-//! The objects, held against the types of the API: what it would not know would be lost on the way through them.
+//! Objects, converted to the API's types and back, which loses unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<(), String
     }
 }
 
-/// SecurityContextConstraints of `security.openshift.io/v1`, by openshift/api, `security/v1/types.go`.
+/// `SecurityContextConstraints` of `security.openshift.io/v1`, by openshift/api, `security/v1/types.go`.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct SecurityContextConstraints {
@@ -82,7 +82,7 @@ struct Range {
     max: u32,
 }
 
-/// MachineConfig of `machineconfiguration.openshift.io/v1`, as far as it is used: openshift/api, `machineconfiguration/v1/types.go`.
+/// `MachineConfig` of `machineconfiguration.openshift.io/v1`, with the used fields only: openshift/api, `machineconfiguration/v1/types.go`.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct MachineConfig {

@@ -7,7 +7,7 @@ use attest_gateway::credentials::seal::Seal;
 use super::*;
 use crate::support::{Gateway, POOL, bearer, now, tpm};
 
-/// A gateway whose store is there, with more settings.
+/// Creates a gateway whose store is on this API, with additional settings.
 pub(super) fn gateway(site: &Site, name: &str, more: &str) -> Gateway {
     let gateway = Gateway::init();
     let ClusterApi::Kubeconfig(kubeconfig) = site.settings(name).cluster.api else {
@@ -26,7 +26,7 @@ pub(super) fn commits(site: &Site) -> usize {
     site.api.asked().iter().filter(|asked| is_commit(asked)).count()
 }
 
-/// By itself: of boots that come at once many share a commit.
+/// Measures a single boot: concurrent boots share commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_boot_is_no_more_commits_than_the_document_says() {
     let site = Site::start();
@@ -51,7 +51,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
     assert!((2..=most).contains(&of_the_boot), "{of_the_boot}");
 }
 
-/// A node may meet another one at each step.
+/// A node may reach another gateway at each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_18_two_gateways_use_one_token_as_often_as_it_may_be_together() {
     let site = Site::start();

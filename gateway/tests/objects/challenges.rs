@@ -4,7 +4,7 @@ use attest_store::{EntryKind, Spend, Spendable, Store, Tick};
 
 use super::*;
 
-/// So many are remembered here.
+/// Maximum number of remembered challenges here.
 const MOST: u64 = 200;
 const NOW: u64 = 1_000_000;
 
@@ -101,7 +101,7 @@ fn the_document_says_how_many_challenges_the_objects_bear() {
     assert!(document.contains(&said), "{said}");
 }
 
-/// With a comma between thousands.
+/// Formats a number with a comma between thousands.
 fn grouped(number: u64) -> String {
     format!("{},{:03}", number / 1000, number % 1000)
 }

@@ -1,4 +1,4 @@
-//! A gateway that has nothing to do, and one whose API is not there yet.
+//! A gateway without work, and one whose API is unavailable at its start.
 
 use cloud_fixtures::kubernetes::Disturbance;
 
@@ -7,7 +7,8 @@ use super::*;
 
 /// Time during which the requests of an idle gateway are counted.
 const COUNTED: Duration = Duration::from_secs(20);
-/// Requests to the API that an idle gateway may send for its store in that time: it says every 5 s that it is there, and looks a few times.
+/// Maximum number of requests that an idle gateway may send to the API for its store in that time. It renews its presence every 5 s, and
+/// reads a few times.
 const REQUESTS_LIMIT: usize = 15;
 
 #[tokio::test(flavor = "multi_thread")]

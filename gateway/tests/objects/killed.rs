@@ -11,7 +11,7 @@ fn value(number: usize) -> String {
     format!("{number}-{}", "x".repeat(15_000))
 }
 
-/// Writes pairs, one transaction each, until one is not answered; gives how many were.
+/// Writes pairs, one transaction each, until one is not answered. Returns the number of answered ones.
 async fn write(store: &Kubernetes, pairs: usize) -> usize {
     for number in 0..pairs {
         let text = value(number);
@@ -26,8 +26,8 @@ async fn write(store: &Kubernetes, pairs: usize) -> usize {
     pairs
 }
 
-/// After so many writes to the API, none of this gateway's comes there any more: what was answered stands, all of it, and of what was not,
-/// all or nothing.
+/// After this number of writes, the API gets no request of this gateway. All acknowledged transactions are complete, and each other one is
+/// complete or absent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answered() {
     const PAIRS: usize = 8;

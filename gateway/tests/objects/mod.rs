@@ -1,4 +1,4 @@
-//! The store's engine on objects of a cluster's API.
+//! Engine of the store on objects of a cluster's API.
 
 mod boots;
 mod challenges;
@@ -33,14 +33,14 @@ const NAMESPACE: &str = "attest-gateway";
 const LEASE: Duration = Duration::from_secs(3);
 /// Timeout of the store's requests.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The store's one object that changes.
+/// Name of the store's one object that changes.
 const HEAD: &str = "store";
 
-/// An API, and the state of gateways that have their store there.
+/// API, and the state of gateways that have their store there.
 struct Site {
     api: Api,
     states: tempfile::TempDir,
-    /// By which each gateway is known to the API.
+    /// Tokens by which the API knows each gateway.
     tokens: Mutex<HashMap<String, String>>,
 }
 
@@ -121,12 +121,12 @@ impl Site {
         self.api.expire(&self.tokens.lock().unwrap()[gateway]);
     }
 
-    /// And from here on the API knows it again.
+    /// Makes the API accept this gateway again.
     fn readmit(&self, gateway: &str) {
         self.api.admit(&self.tokens.lock().unwrap()[gateway], NAMESPACE, "gateway");
     }
 
-    /// The object that is the store, as it stands.
+    /// Returns the current head, the object with the store's state.
     fn head(&self) -> Value {
         self.api.get("secrets", NAMESPACE, HEAD).unwrap()
     }
@@ -137,7 +137,7 @@ impl Site {
         serde_json::from_slice(&zstd::decode_all(&*data.unwrap()).unwrap()).unwrap()
     }
 
-    /// The names of all leaves, whether they count or not.
+    /// Returns the names of all leaves, whether the head refers to them or not.
     fn leaves(&self) -> Vec<String> {
         let secrets = self.api.all("secrets").into_iter();
         let names = secrets.map(|secret| secret["metadata"]["name"].as_str().unwrap().to_owned());

@@ -1,4 +1,4 @@
-//! A store that moves: from a file to objects, and back; by the program, as an administrator does it.
+//! Migration of a store from a file to objects, and back, with the administrator's commands.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use super::*;
 use crate::support::{Gateway, POOL, bearer};
 
-/// A gateway whose store is embedded; `embedded.toml` says so, and `objects.toml` that it is on objects of this API.
+/// Creates a gateway with the embedded store. `embedded.toml` has these settings, and `objects.toml` those for this API.
 fn gateway(site: &Site) -> Gateway {
     let gateway = Gateway::init();
     let kubeconfig = site.settings("program").cluster.api;
@@ -37,7 +37,7 @@ fn copy(gateway: &Gateway, from: &str, to: &str, more: &[&str]) -> Output {
     program(gateway, from, &[&["store", "copy", "--to", to.to_str().unwrap()], more].concat())
 }
 
-/// The number of keys and their digest.
+/// Returns the number of keys and their digest.
 fn contents(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout.clone()).unwrap();

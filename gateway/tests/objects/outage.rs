@@ -1,4 +1,4 @@
-//! An API that is away, slow, or loses answers.
+//! An API that is unavailable, slow, or loses answers.
 
 use cloud_fixtures::kubernetes::{Disturbance, History, Mishap};
 
@@ -69,7 +69,7 @@ async fn a_commit_whose_answer_was_lost_is_found_out_and_done_once() {
     assert_eq!(get(&site.open("two"), "counter").await.unwrap(), Some(expected.to_string()));
 }
 
-/// It may come any time: an API takes a request from a connection that is gone.
+/// A request may arrive at any time: an API handles requests of closed connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_comes_late_is_not_done_once_its_work_was_done_anew() {
     let site = Site::start();
@@ -123,7 +123,7 @@ async fn attack_18_whatever_answers_are_lost_nothing_is_done_twice() {
     assert_eq!(get(&stores[0], "counter").await.unwrap().as_deref(), Some("120"));
 }
 
-/// So that something is put away meanwhile.
+/// Writes a large value, so that compaction runs during the test.
 async fn site_value(store: &Kubernetes, number: u32) {
     put(store, &format!("large/{number}"), &"x".repeat(12_000)).await.unwrap();
 }

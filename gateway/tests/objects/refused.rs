@@ -56,7 +56,7 @@ async fn a_store_that_cannot_be_renamed_says_why() {
     assert!(refusals(&site) < 40, "{}", refusals(&site));
 }
 
-/// An account that may change the head, and make no leaves.
+/// An account may change the head, and create no leaves.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_reading() {
     let site = Site::start();

@@ -10,7 +10,7 @@ impl Site {
     }
 }
 
-/// Everything that a gateway asks.
+/// Verifies that all kinds of requests are refused.
 async fn is_refused(store: &Kubernetes) {
     let answers = [
         get(store, "revoked").await.map(drop),
@@ -61,7 +61,7 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
     is_refused(&two).await;
 }
 
-/// It has the number of the state that a gateway knows, and is another: what that gateway writes would undo it.
+/// A state has the resource version of another one that a gateway knows: a write of that gateway would undo it.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_42_a_state_with_the_resource_version_of_another_is_not_taken_for_it() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! A store on objects does what every store does.
+//! Conformance of a store on objects with the suite for all stores.
 
 use async_trait::async_trait;
 use attest_store::Store;
@@ -10,7 +10,7 @@ use crate::conformance::{self, Place};
 /// Store on an API, opened by several processes with the state of the same gateway.
 struct OnObjects(Arc<Site>);
 
-/// Stands still until this is dropped.
+/// API that is paused until this is dropped.
 struct Paused(Arc<Site>);
 
 impl Drop for Paused {

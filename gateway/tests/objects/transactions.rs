@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Values so large that each few of them are put away.
+/// Returns a value so large that compaction moves every few of them.
 fn large(number: usize) -> String {
     format!("{number}-{}", "x".repeat(10_000))
 }
@@ -82,7 +82,7 @@ async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refu
     assert_eq!(get(&store, "f").await.unwrap(), Some(half));
 }
 
-/// Four that put away what they and the others write, at once.
+/// Four replicas compact their own and the others' writes concurrently.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_put_away_at_once_lose_nothing() {
     let site = Site::start();

@@ -17,7 +17,7 @@ use crate::cloud_evidence::site::{GCP, KEYS_OF_FILE, TPM, pool, write};
 use crate::support::{Case, Gateway, POOL, next_boot, now, tpm};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
-/// Most writes of the gateway itself during a test: renewals of its lease, and removals of what has expired.
+/// Maximum number of the gateway's own writes during a test: renewals of its lease, and removals of expired entries.
 const BESIDE: usize = 20;
 /// Challenges that unauthenticated clients can spend at once, and per second beyond that.
 const SPENDS: usize = 500;

@@ -20,10 +20,10 @@ pub trait Site: Sized + Send + Sync + 'static {
 
     fn start() -> Self;
 
-    /// Opens the store for the gateway of that name.
+    /// Opens the store for the gateway with that name.
     fn open(&self, gateway: &str) -> Self::Store;
 
-    /// The gateway's state folder.
+    /// Returns the state folder of the gateway.
     fn state(&self, gateway: &str) -> PathBuf;
 }
 
@@ -63,7 +63,7 @@ macro_rules! shares {
 }
 pub(crate) use shares;
 
-/// Does a work, and gives what its last run has found.
+/// Runs a transaction, and returns the result of its last attempt.
 pub async fn run<T: Send + 'static>(
     engine: &impl Engine,
     mut work: impl FnMut(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
@@ -88,7 +88,7 @@ pub async fn get(engine: &impl Engine, key: &str) -> Result<Option<String>, Stor
     run(engine, move |transaction| transaction.get(&key)).await
 }
 
-/// Counts one up, and gives the number.
+/// Increments a counter, and returns its value.
 pub async fn count_up(engine: &impl Engine, key: &str) -> Result<u32, StoreError> {
     let key = key.to_owned();
     run(engine, move |transaction| {

@@ -1,4 +1,4 @@
-//! Two releases on one store: what one keeps there that the other knows nothing of.
+//! Two releases on one store: the newer one writes entries that are unknown to the other.
 
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, Wanted};

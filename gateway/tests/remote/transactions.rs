@@ -123,7 +123,7 @@ pub async fn replicas_that_contend_for_one_key_commit_in_turn<S: Site>() {
     assert!(steps[steps.len() / 2] > 1, "one replica commits again and again: {steps:?}");
 }
 
-/// An administrator's command is one of many that want the same key, and begins only now.
+/// An administrator's command is the last one to start among many that write the same key.
 pub async fn whoever_comes_into_a_storm_that_does_not_end_is_heard<S: Site>() {
     let site = S::start();
     let ended = AtomicBool::new(false);

@@ -1,5 +1,6 @@
-//! machine-config-daemon, as far as it decides whether a node is taken over and moved: its checks, in its order, written down from its source, which each
-//! function names (openshift/machine-config-operator, commit 7ff337a). What it does to systemd, rpm-ostree, drains and reports is left out.
+//! Model of machine-config-daemon's decisions to accept and update a node. It has the daemon's checks in their order, written from the
+//! source that each function names (openshift/machine-config-operator, commit 7ff337a). Its actions on systemd, rpm-ostree, drains and
+//! reports are left out.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +18,14 @@ const NOT_COMPARED: [&str; 3] = [
     "/etc/kubernetes/static-pod-resources/configmaps/cloud-config/ca-bundle.pem",
     "/etc/mco/internal-registry-pull-secret.json",
 ];
-/// The newest Ignition config that this release of the daemon reads (pkg/controller/common/helpers.go, `IgnParseWrapper`).
+/// Newest Ignition config that this release of the daemon reads (pkg/controller/common/helpers.go, `IgnParseWrapper`).
 const NEWEST_SPEC: &str = "3.5.0";
 
 /// Objects of the cluster that the daemon and the operator's controllers read.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     pub machine_configs: BTreeMap<String, Value>,
-    /// `spec.configuration.name` of the node's pool.
+    /// Value of `spec.configuration.name` of the node's pool.
     pub pool_configuration: String,
 }
 
@@ -40,7 +41,8 @@ impl Cluster {
     }
 }
 
-/// pkg/daemon/daemon.go, `RunFirstbootCompleteMachineconfig`, by a unit of the config's own, which runs if the file is there, before the kubelet.
+/// Models `RunFirstbootCompleteMachineconfig` of pkg/daemon/daemon.go. A unit of the config's own runs it if the file is there, before the
+/// kubelet.
 pub fn first_boot(node: &mut Node) -> Result<(), String> {
     if !node.disk.contains_key(FIRST_BOOT) {
         return Ok(());
@@ -70,7 +72,7 @@ pub fn first_boot(node: &mut Node) -> Result<(), String> {
     Ok(())
 }
 
-/// pkg/daemon/daemon.go, `syncNode` while it boots: `checkStateOnFirstRun`. An error makes the node degraded, and is tried again.
+/// Models `syncNode` of pkg/daemon/daemon.go while it boots: `checkStateOnFirstRun`. An error makes the node degraded, and is retried.
 pub fn first_run(node: &mut Node, cluster: &Cluster) -> Result<(), String> {
     // `upgradeHackFor44AndBelow`.
     if let Some(file) = node.disk.remove(ENCAPSULATED) {
@@ -136,12 +138,12 @@ fn load_annotations(node: &mut Node) -> Result<(), String> {
     Ok(())
 }
 
-/// pkg/controller/node/node_controller.go, `updateCandidateNode`, once the node is ready, and there is room in `maxUnavailable`.
+/// Models `updateCandidateNode` of pkg/controller/node/node_controller.go, once the node is ready, and `maxUnavailable` permits it.
 pub fn node_controller(node: &mut Node, cluster: &Cluster) {
     node.annotate("desiredConfig", &cluster.pool_configuration.clone());
 }
 
-/// pkg/daemon/daemon.go, `syncNode` of a node that has booted: `prepUpdateFromCluster`, `runPreflightConfigDriftCheck`, `triggerUpdate`.
+/// Models `syncNode` of pkg/daemon/daemon.go for a booted node: `prepUpdateFromCluster`, `runPreflightConfigDriftCheck`, `triggerUpdate`.
 pub fn sync(node: &mut Node, cluster: &Cluster) -> Result<(), String> {
     let desired = cluster.get(node.annotation("desiredConfig"))?;
     cluster.get(node.annotation("currentConfig"))?;
@@ -153,7 +155,7 @@ pub fn sync(node: &mut Node, cluster: &Cluster) -> Result<(), String> {
     update(node, &on_disk, desired, cluster)
 }
 
-/// pkg/daemon/update.go, `update`, and what comes after its reboot.
+/// Models `update` of pkg/daemon/update.go, and the steps after its reboot.
 fn update(node: &mut Node, old: &Value, new: &Value, cluster: &Cluster) -> Result<(), String> {
     reconcilable(old, new)?;
     if new["spec"]["fips"].as_bool().unwrap_or_default() != node.fips {
@@ -230,7 +232,7 @@ fn reconcilable(old: &Value, new: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// pkg/daemon/daemon.go, `validateOnDiskStateImpl`, and pkg/daemon/on_disk_validation.go, `checkV3Files`, `checkV3Units`.
+/// Models `validateOnDiskStateImpl` of pkg/daemon/daemon.go, and `checkV3Files`, `checkV3Units` of pkg/daemon/on_disk_validation.go.
 fn compare(node: &Node, machine_config: &Value) -> Result<(), String> {
     let spec = &machine_config["spec"];
     let image = spec["osImageURL"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The second stage: a node boots with the pre-approved config that the real gateway serves, and a model of machine-config-daemon's own checks takes it
-//! over, and moves it to what its pool says.
+//! Second stage: a node boots with the pre-approved config from the real gateway. A model of machine-config-daemon's own checks accepts it,
+//! and updates it to its pool's config.
 
 mod daemon;
 mod node;
@@ -15,7 +15,7 @@ use crate::support::{Answer, Gateway, POOL, accept};
 use daemon::{Cluster, first_boot, first_run, node_controller, sync};
 use node::{ANNOTATIONS, ENCAPSULATED, KUBECONFIG, Node};
 
-/// A cluster's objects: what the operator has made, what an administrator adds, and what the operator has rendered of both. `{…}` is replaced.
+/// Objects of a cluster: those of the operator, those of an administrator, and the result that the operator renders. `{…}` is replaced.
 const OBJECTS: &str = r#"
 apiVersion: machineconfiguration.openshift.io/v1
 kind: ControllerConfig
@@ -83,7 +83,7 @@ const RENDERED: &str = r#"{"apiVersion": "machineconfiguration.openshift.io/v1",
         "systemd": {"units": [{"name": "machine-config-daemon-firstboot.service", "enabled": true, "contents": "[Unit]\n"}, {"name": "kubelet.service", "enabled": true, "contents": "[Service]\n",
             "dropins": [{"name": "10-a.conf", "contents": "[Service]\nA=1\n"}]}]}}}}"#;
 
-/// A gateway with that cluster's objects, parts of storage changed; and what the cluster has rendered.
+/// Creates a gateway with that cluster's objects, some of whose storage is changed, and the rendered result of the cluster.
 fn gateway(early: &str, late: &str, rendered: &[(&str, Value)]) -> (Gateway, Cluster) {
     let gateway = Gateway::init();
     let mut of_cluster: Value = serde_json::from_str(RENDERED).unwrap();
@@ -110,7 +110,7 @@ fn gateway(early: &str, late: &str, rendered: &[(&str, Value)]) -> (Gateway, Clu
     (gateway, cluster)
 }
 
-/// The objects that the administrator gives the cluster.
+/// Returns the objects that the administrator applies to the cluster.
 fn objects(gateway: &Gateway) -> Vec<Value> {
     let printed = gateway.command(&["second-stage"]);
     serde_json::Deserializer::from_str(&printed)
@@ -127,7 +127,7 @@ async fn served(gateway: &Gateway, version: &str) -> Value {
     serde_json::from_slice(&answer.body).unwrap()
 }
 
-/// The object that attest-controller makes of what a gateway serves.
+/// Returns the object that attest-controller makes of a gateway's config.
 async fn by_controller(gateway: &Gateway) -> Value {
     let settings = attest_controller::settings::SecondStageSettings {
         url: gateway.url("").parse().unwrap(),
@@ -326,7 +326,7 @@ async fn without_the_setting_nothing_names_a_machine_config_and_the_daemon_has_n
     }
 }
 
-/// A pool of which both configs say this in storage, or only the full one.
+/// Runs both stages with a pool whose two configs, or only the full one, have this part of storage.
 async fn with_storage(part: &str, value: Value, both: bool) -> (Vec<String>, Result<(), String>) {
     let line = format!("      {}: {value}\n", part.rsplit('/').next().unwrap());
     let rendered = [(format!("/spec/config{part}"), value)];
@@ -456,7 +456,7 @@ async fn a_node_of_another_servers_pool_is_taken_over_likewise() {
     assert!(error.contains("missing expected kernel arguments"), "{error}");
 }
 
-/// A file's contents, as text.
+/// Returns a file's contents as text.
 fn file(config: &Value, path: &str) -> String {
     let files: Vec<&Value> = node::list(config, "/storage/files")
         .iter()

@@ -1,4 +1,4 @@
-//! A node: what Ignition writes of the config that it got, and what its daemons have changed since.
+//! Model of a node: the files that Ignition writes from its config, and the changes by its daemons.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,7 +15,7 @@ const UNITS: &str = "/etc/systemd/system";
 /// Mode that Ignition and the daemon give a file without one.
 const MODE: u32 = 0o644;
 
-/// A file on the disk.
+/// File on the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     pub mode: u32,
@@ -25,9 +25,9 @@ pub struct File {
 #[derive(Debug, Clone, Default)]
 pub struct Node {
     pub disk: BTreeMap<String, File>,
-    /// The Node object's annotations, once the kubelet has made one.
+    /// Annotations of the Node object, once the kubelet has made one.
     pub annotations: BTreeMap<String, String>,
-    /// The image that is booted; empty for one that was never pivoted.
+    /// Booted image; empty for a node that was never pivoted.
     pub image: String,
     pub kernel_arguments: Vec<String>,
     pub fips: bool,
@@ -35,7 +35,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// After Ignition, which has written this config.
+    /// Returns a node after Ignition has written this config.
     pub fn ignited(config: &Value) -> Self {
         let mut node = Self {
             boots: 1,
@@ -49,7 +49,7 @@ impl Node {
         node
     }
 
-    /// Files, units and drop-ins of a config, as Ignition and the daemon write them.
+    /// Writes files, units and drop-ins of a config, like Ignition and the daemon.
     pub fn write(&mut self, config: &Value) {
         for (path, file) in files(config) {
             self.disk.insert(path, file);

@@ -1,4 +1,4 @@
-//! The key file that replicas share, and a new one in its place.
+//! Key file that replicas share, and its replacement.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,4 @@
-//! Keys in a store that were set back, and how far they had come.
+//! Keys in a store that was restored to an old state, and their high-water mark.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -154,7 +154,7 @@ async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_kno
     assert!(opens(&seal, &sealed(&anew)));
 }
 
-/// Two processes have one state, as a gateway and a command: what the one that was slower has read is not put over what the other one has.
+/// Two processes, such as a gateway and a command, have one state. The older result of the slower one does not overwrite that of the other.
 #[tokio::test]
 async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_it() {
     let site = Site::new();
@@ -236,7 +236,7 @@ async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting()
     }
 }
 
-/// Whatever else a newer release has put there: which release it takes is said, and nothing is overwritten.
+/// For any data of a newer release, the message names the required release, and nothing is overwritten.
 #[tokio::test]
 async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_with_its_own() {
     let site = Site::new();

@@ -373,7 +373,7 @@ async fn attack_33_a_decision_whose_answer_the_store_lost_has_its_line_without_a
     assert_eq!(late().len(), 2);
 }
 
-/// Gateway in this process whose store holds each decision before its transaction, and that can be told to stop.
+/// Gateway in this process whose store holds each decision before its transaction, and that a test can stop.
 struct Running {
     store: Arc<Held>,
     stop: oneshot::Sender<()>,

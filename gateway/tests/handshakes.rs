@@ -21,7 +21,7 @@ const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Number of handshakes that may be in progress however many requests are.
 const ALWAYS: usize = 2;
 
-/// Opens a connection that sends a ClientHello and no more.
+/// Opens a connection that sends the first message of a TLS handshake and no more.
 async fn begun(gateway: &Gateway, from: Ipv4Addr) -> TcpStream {
     let mut stream = gateway.connect_from(from).await.unwrap();
     let config = client(gateway, &[&TLS13], None);

@@ -1,4 +1,4 @@
-//! Waiting time of nodes that are told to retry: the gateway's announcement, and the result for a node that has waited in vain.
+//! Waiting time of nodes that get a 503 with `Retry-After`: the gateway's announcement, and the result for a node that has waited in vain.
 
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
 use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};

@@ -147,7 +147,7 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
     assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
 }
 
-/// Gateway that can be told to stop, as by SIGTERM.
+/// Gateway that a test can stop, as by SIGTERM.
 struct Stoppable {
     stop: oneshot::Sender<()>,
     ended: JoinHandle<()>,

@@ -1,6 +1,6 @@
-//! Whole boots, of two releases of Debian: firmware, Debian's kernel, dracut's initrd with Debian's ignition module and our appended node-initrd file, a TPM,
-//! systemd, a real root, up to multi-user.target; with the full config's files on the disk, and on one of them the kubelet's certificate. On the other root
-//! attests again, after the first boot and after a later one, and is refused.
+//! Whole boots of two releases of Debian: firmware, Debian's kernel, dracut's initrd, a TPM, systemd, a real root, up to multi-user.target.
+//! The initrd has Debian's ignition module and our appended node-initrd file. The full config's files are on the disk, and on one of them
+//! the kubelet's certificate. On the other one root attests again, after the first boot and after a later one, and is refused.
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! From pre-approved to full: a machine that shows nothing starts with the pre-approved config, asks for a certificate as a kubelet does, gets it
-//! signed, has the full config applied at the next boot by the program that its initramfs has kept, and reboots.
+//! From pre-approved to full. An unauthenticated machine starts with the pre-approved config, asks for a certificate as a kubelet does, and
+//! gets it signed. At the next boot the program that its initramfs has kept applies the full config, and reboots.
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -96,7 +96,7 @@ fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist(
     bench.trusts(&mut attester, &request);
 }
 
-/// A TPM on a header has nothing in its PCRs, and takes whatever its owner extends them with: here the digests of a good boot.
+/// A TPM on a header has nothing in its PCRs, and its owner can extend them with anything: here the digests of a good boot.
 #[test]
 fn attack_32_a_bought_tpm_with_the_pcrs_of_a_good_boot() {
     let digests = [[0x61; 32], [0x62; 32]];

@@ -1,5 +1,5 @@
-//! The attacks on TPM evidence, carried out with a live TPM against a running gateway: each is refused with its own code, leaves its
-//! record in the attestation log, and earns nothing.
+//! Attacks on TPM evidence, with a live TPM against a running gateway. Each is refused with its own code, leaves its record in the
+//! attestation log, and earns nothing.
 
 #[path = "attacks_tpm/keys.rs"]
 pub mod keys;

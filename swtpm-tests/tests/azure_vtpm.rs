@@ -217,7 +217,7 @@ const VM_ID_PATH: &str = "/metadata/instance/compute/vmId";
 /// Number of failed attempts: the pauses between them, and before the next one, are 6.4 s at least.
 const GONE_TIMES: usize = 6;
 
-/// Azure provides the certificate of the vTPM's key and what the metadata service says while the machine boots.
+/// Azure provides the certificate of the vTPM's key and the metadata service's data while the machine boots.
 #[test]
 fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
     let folder = Folder::new().unwrap();

@@ -1,5 +1,5 @@
-//! Boots by real firmware: what the gateway's own command predicts from the files, and from the disk that they are on, is what the machine then measures, digest by
-//! digest, in both banks; and what a gateway makes of it that accepts these files, or others.
+//! Boots by real firmware. The gateway's own command predicts the measurements from the files, and from their disk; the machine then
+//! measures the same, digest by digest, in both banks. Also the verdicts of a gateway that accepts these files, or others.
 #[path = "measured_boot/attesting.rs"]
 mod attesting;
 #[path = "measured_boot/debian.rs"]

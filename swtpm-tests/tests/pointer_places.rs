@@ -27,7 +27,8 @@ const NOT_A_URL: &str = "https://%zz";
 /// Marker for an empty config, with which Ignition goes on.
 const NOTHING: &str = "nothing";
 
-/// Mounts a case over what Ignition reads by name. /usr/lib becomes links to what is there, beside the case's own /usr/lib/ignition.
+/// Script that mounts a case over the paths that Ignition reads. `/usr/lib` becomes links to its entries, together with the case's own
+/// `/usr/lib/ignition`.
 const IN_MOUNTS_OF_ITS_OWN: &str = r#"
 set -e
 mount --rbind /usr/lib "$root/host"

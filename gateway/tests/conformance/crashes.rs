@@ -55,7 +55,7 @@ pub async fn a_settle_that_a_crash_has_lost_is_found_again<P: Place>() {
     }
 }
 
-/// Grants no use while the engine hangs, and in total, told or not, no more than the limit.
+/// Grants no use while the engine hangs, and in total, acknowledged or not, no more than the limit.
 pub async fn an_engine_that_stands_still_makes_nothing_good_twice<P: Place>() {
     let place = P::alone().await;
     let stores = [place.open().await, place.open().await];

@@ -9,7 +9,7 @@ use attest_store::{Entry, EntryKind, EntryWork, Mode, Pending, Spend, Spendable,
 /// Hooks that a test implements.
 #[async_trait]
 pub trait Beside: Send + Sync + std::fmt::Debug {
-    /// Called before each transaction: a decision's is in [`Mode::ForRecord`], what a decision reads before it is in [`Mode::Read`].
+    /// Called before each transaction: that of a decision is in [`Mode::ForRecord`], its earlier reads are in [`Mode::Read`].
     async fn transacts(&self, _: Mode) {}
 
     /// Called before an entry of this kind is read by itself.

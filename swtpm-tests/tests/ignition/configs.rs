@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub type Values = BoxedStrategy<Value>;
 
-/// Strategy for an object: each field is present with its likelihood.
+/// Returns a strategy for an object: each field is present with its likelihood.
 fn object(fields: Vec<(&'static str, f64, Values)>) -> Values {
     let names: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
     let values: Vec<_> = fields
@@ -50,7 +50,7 @@ fn list(entries: Values) -> Values {
     proptest::collection::vec(entries, 0..4).prop_map(Value::from).boxed()
 }
 
-/// Strategy for a list whose entries have keys, made unique by them.
+/// Returns a strategy for a list whose entries have keys, made unique by them.
 fn unique(entries: Values, key: &'static str) -> Values {
     list(entries)
         .prop_map(move |mut entries| {
@@ -66,7 +66,7 @@ fn keep_first(entries: &mut Value, key: &str, seen: &mut HashSet<String>) {
     }
 }
 
-/// Strategy for an object whose lists share their keys.
+/// Returns a strategy for an object whose lists share their keys.
 fn family(object: Values, lists: &'static [&'static str], key: &'static str) -> Values {
     object
         .prop_map(move |mut object| {
@@ -82,7 +82,7 @@ fn family(object: Values, lists: &'static [&'static str], key: &'static str) -> 
         .boxed()
 }
 
-/// Strategy for a config of spec 3.`minor` that is valid nearly always. It has few keys, so that two configs collide.
+/// Returns a strategy for a config of spec 3.`minor` that is valid nearly always. It has few keys, so that two configs collide.
 pub fn config(minor: u8) -> Values {
     let mut sections = vec![
         ("ignition", 1.0, ignition(minor)),

@@ -215,7 +215,7 @@ fn informational_responses_without_end_are_no_answer() {
     let before = Instant::now();
     let error = user_data(Cloud::Aws, &endless, short()).unwrap_err();
     assert!(matches!(error, CloudError::Unreachable { .. }), "{error}");
-    assert!(before.elapsed() < Duration::from_secs(6), "{:?}", before.elapsed());
+    assert!(before.elapsed() < Duration::from_secs(20), "{:?}", before.elapsed());
 }
 
 // Which cloud it is.

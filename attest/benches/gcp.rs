@@ -21,7 +21,7 @@ use std::hint::black_box;
 use attest::gcp::{self, GoogleKeys};
 use attest::tpm::vtpm;
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaPublicKeyComponents, UnparsedPublicKey};
-use gcp_authority::{Ca, GOOGLE, NOW, at, audience, claims, ek_params, keys_of};
+use gcp_authority::{GOOGLE, NOW, VtpmCa, at, audience, claims, ek_params, keys_of};
 use interleaved::{Interleaved, Limit};
 use rcgen::{KeyPair, PublicKeyData, RsaKeySize};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -83,7 +83,7 @@ fn identity_token(steps: &mut Interleaved<'_>) {
 /// Measures a certificate of a CA with an RSA-4096 key, like Google's younger one.
 fn certificate(steps: &mut Interleaved<'_>) {
     let key = || KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_4096).unwrap();
-    let ca = Ca::new(key());
+    let ca = VtpmCa::new(key());
     let ek = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
     let certificate = ca.issue(&ek_params(), &ek);
     let roots = vtpm::VtpmRoots::new(vec![ca.certificate()], vec![]).unwrap();

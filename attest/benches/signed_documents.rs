@@ -76,7 +76,7 @@ fn main() {
 
 fn aws(steps: &mut Interleaved<'_>) {
     let certificate = region_certificate(&SIGNER, 0xbd9b_3a06_fe76_af6b);
-    let message = Message::aws(AWS_DOCUMENT.as_bytes(), &certificate);
+    let message = TestMessage::aws(AWS_DOCUMENT.as_bytes(), &certificate);
     let (signed, signature) = (message.to_be_signed(), SIGNER.sign(SHA256, &message.to_be_signed()));
     let key = ParsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, SIGNER.pair.der_bytes()).unwrap();
     steps.step(AWS_FLOOR, move || {
@@ -111,7 +111,7 @@ fn azure(steps: &mut Interleaved<'_>) {
     let document = format!(
         r#"{{"licenseType":"","nonce":"{nonce}","plan":{{"name":"","product":"","publisher":""}},"sku":"","subscriptionId":"8a205152-b25a-417f-a676-80465535a6c9","timeStamp":{{"createdOn":"07/28/26 13:24:00 -0000","expiresOn":"07/28/26 19:24:00 -0000"}},"vmId":"b1310a36-d400-46f6-82cb-6217df846586"}}"#
     );
-    let message = Message::azure(document.as_bytes(), &leaf).sign(&SIGNER);
+    let message = TestMessage::azure(document.as_bytes(), &leaf).sign(&SIGNER);
 
     let signature = SIGNER.sign(SHA256, document.as_bytes());
     let signatures = [
@@ -147,7 +147,7 @@ fn azure(steps: &mut Interleaved<'_>) {
 }
 
 /// Returns a key, and the data that it has signed in a certificate, with the signature.
-fn signed_certificate<'a>(key: &'a Key, certificate: &[u8]) -> (&'a Key, Vec<u8>, Vec<u8>) {
+fn signed_certificate<'a>(key: &'a Pkcs7Key, certificate: &[u8]) -> (&'a Pkcs7Key, Vec<u8>, Vec<u8>) {
     let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
     (key, parsed.tbs_certificate.as_ref().to_vec(), parsed.signature_value.data.to_vec())
 }

@@ -28,7 +28,7 @@ use attest::tpm::credential;
 use attest::tpm::ek::EkPublic;
 use attest::tpm::ek_certificate;
 use attest::tpm::event_log::EventLog;
-use attest::tpm::wire::{KeyParameters, Quoted, Scheme};
+use attest::tpm::wire::{KeyParameters, QuoteAttest, TpmScheme};
 use attest::{EkRoots, HashAlg, Submission};
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use interleaved::{Interleaved, Limit};
@@ -51,7 +51,7 @@ fn main() {
     let (log, pcrs, source) = event_log();
     println!("event log: {source}, {} bytes", log.len());
     let with_log = |key: SoftKey| Case::with_pcrs(key, HashAlg::Sha256, pcrs.clone()).but(|case| case.event_log = Some(log.clone()));
-    let rsa = with_log(SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)));
+    let rsa = with_log(SoftKey::rsa(TpmScheme::RsaSsa(HashAlg::Sha256)));
     let p256 = with_log(SoftKey::p256());
     let p384 = with_log(SoftKey::p384());
 
@@ -93,14 +93,14 @@ fn main() {
     steps.step("quote: signature", || {
         black_box(ak.verify(&quoted, &signature).unwrap());
     });
-    steps.step("quote: parse", || drop(black_box(Quoted::parse(&quoted).unwrap())));
+    steps.step("quote: parse", || drop(black_box(QuoteAttest::parse(&quoted).unwrap())));
     steps.step("event log: parse", || drop(black_box(EventLog::parse(&log).unwrap())));
     steps.step("event log: parse, replay, compare", || {
         let log = EventLog::parse(&log).unwrap();
         black_box(log.check_against(HashAlg::Sha256, &quoted_pcrs).unwrap().explained_pcrs().count());
     });
     for (name, key) in [
-        ("make credential, RSA-2048 EK", SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256))),
+        ("make credential, RSA-2048 EK", SoftKey::rsa(TpmScheme::RsaSsa(HashAlg::Sha256))),
         ("make credential, P-256 EK", SoftKey::p256()),
         ("make credential, P-384 EK", SoftKey::p384()),
     ] {

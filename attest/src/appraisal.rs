@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::claims::{Claims, Proven};
 use crate::combination::Combination;
 use crate::condition::Condition;
-use crate::kinds::{Beside, EvidenceKind, Kind, Pcrs, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
+use crate::kinds::{EvidenceKind, Kind, OtherKinds, Pcrs, Rulebook, Verifier, each_kind, each_machine, members, moved, of_room};
 use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::reject::Reject;
@@ -424,7 +424,7 @@ fn each_once(all: Vec<Reject>) -> Vec<Reject> {
 /// Appraises one kind; returns what the pool does not accept of it, if the pool observes.
 fn appraise_one<K>(kind: Kind, proof: &K::Proof, claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<Vec<Reject>, Reject>
 where
-    K: Beside<Proven, AppraisalPolicy>,
+    K: OtherKinds<Proven, AppraisalPolicy>,
     AppraisalPolicy: Rulebook<K>,
     Reject: From<K::Error>,
 {

@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 use crate::appraisal::AppraisalPolicy;
 use crate::combination::Combination;
 use crate::endorsements::{Endorsements, HeldAgainst};
-use crate::kinds::{Asking, EvidenceKind, Kind, Refusal, Rulebook, Verifier, each_kind, kinds_of, members};
-use crate::nonce::{Binding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
+use crate::kinds::{Asking, EvidenceKind, Kind, KindRefusal, Rulebook, Verifier, each_kind, kinds_of, members};
+use crate::nonce::{EvidenceBinding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
 use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task};
 use crate::purpose;
 use crate::reject::Reject;
@@ -73,7 +73,7 @@ impl From<TpmSubject> for Subject {
 
 /// A new challenge: one half is sealed, the other is what the node has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Issued {
+pub struct NewChallenge {
     /// The challenge, which the gateway has to seal.
     pub challenge: Challenge,
     /// The task, which is sent in the clear.
@@ -156,11 +156,11 @@ where
     AppraisalPolicy: Rulebook<K>,
     Reject: From<K::Error>,
 {
-    let rules = Rulebook::<K>::rules(policy).ok_or(Refusal::NothingToHoldAgainst(kind));
+    let rules = Rulebook::<K>::rules(policy).ok_or(KindRefusal::NothingToHoldAgainst(kind));
     let asked = rules.and_then(|rules| K::ask(offer, held_against, rules, asking));
     asked.map_err(|refusal| Unasked {
         kind,
-        is_as_good_as_none: matches!(&refusal, Refusal::Own(error) if K::is_as_good_as_none(error)),
+        is_as_good_as_none: matches!(&refusal, KindRefusal::Own(error) if K::is_as_good_as_none(error)),
         reject: refusal.into(),
     })
 }
@@ -182,7 +182,7 @@ impl Challenge {
         drawn: &Drawn,
         now: UnixTime,
         lifetime: Duration,
-    ) -> Result<Issued, Reject> {
+    ) -> Result<NewChallenge, Reject> {
         let key = check_request(request)?;
         let asking = Asking {
             gateway,
@@ -207,13 +207,13 @@ impl Challenge {
             nonce: Blob(drawn.nonce.to_vec()),
             subject,
         };
-        Ok(Issued { challenge, task })
+        Ok(NewChallenge { challenge, task })
     }
 
     /// Returns the values that the answering evidence must be bound to, with the keys that the node may have seen the server use.
     #[must_use]
-    pub fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> Binding<'a> {
-        Binding {
+    pub fn binding<'a>(&'a self, server_keys: &'a [SpkiSha256]) -> EvidenceBinding<'a> {
+        EvidenceBinding {
             nonce: self.nonce.as_ref(),
             purpose: &self.purpose,
             pool: &self.pool,

@@ -8,7 +8,7 @@ use crate::aws::sts::StsCall;
 use crate::challenge::Challenge;
 use crate::claims::{Claims, NodeIdentity, Proven};
 use crate::endorsements::Endorsements;
-use crate::kinds::{Beside, Kind, Verifier, each_kind};
+use crate::kinds::{Kind, OtherKinds, Verifier, each_kind};
 use crate::nonce::SpkiSha256;
 use crate::protocol::{Blob, Evidence, HexDigest};
 use crate::purpose;
@@ -93,7 +93,7 @@ pub fn verify(submission: &Submission<'_>, endorsements: &Endorsements, now: Uni
     }
     let claimant_sha256 = claimant(submission)?;
     let (proven, server_key) = each(submission, endorsements, now)?;
-    let (proven, Machine { key, instance }) = join(proven)?;
+    let (proven, MachineIdentity { key, instance }) = join(proven)?;
     // What only stands beside evidence says nothing of who the node is.
     let Some(identity) = key.or_else(|| instance.clone()) else {
         return Err(Reject::KindsShown { asked, shown });
@@ -164,12 +164,12 @@ fn claimant(submission: &Submission<'_>) -> Result<Option<HexDigest>, Reject> {
 
 /// The machine's identities according to all kinds.
 #[derive(Default)]
-struct Machine {
+struct MachineIdentity {
     key: Option<NodeIdentity>,
     instance: Option<NodeIdentity>,
 }
 
-impl Machine {
+impl MachineIdentity {
     /// Takes over the identities from the proof of another kind.
     fn is_that_of<K: Verifier>(&mut self, proof: &K::Proof) -> Result<(), Reject> {
         agree(&mut self.key, K::machine(proof))?;
@@ -192,16 +192,16 @@ fn agree(first: &mut Option<NodeIdentity>, said: Option<String>) -> Result<(), R
 }
 
 /// Checks that all kinds are about the same machine; returns that machine.
-fn join(mut proven: Proven) -> Result<(Proven, Machine), Reject> {
+fn join(mut proven: Proven) -> Result<(Proven, MachineIdentity), Reject> {
     macro_rules! joined {
         ($kind:ident, $member:ident, $room:ty) => {
             if let Some(proof) = proven.$member.take() {
-                proven.$member = Some(<$room as Beside<Proven, AppraisalPolicy>>::join(proof, &proven)?);
+                proven.$member = Some(<$room as OtherKinds<Proven, AppraisalPolicy>>::join(proof, &proven)?);
             }
         };
     }
     each_kind!(joined);
-    let mut machine = Machine::default();
+    let mut machine = MachineIdentity::default();
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
             if let Some(proof) = &proven.$member {

@@ -9,7 +9,7 @@ use crate::reject::Reject;
 
 /// A requirement and its result for given claims.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judged {
+pub struct JudgedRequirement {
     /// The kind whose rules require it.
     pub kind: Kind,
     /// The requirement in words.
@@ -22,13 +22,13 @@ impl AppraisalPolicy {
     /// Each requirement on PCRs and on what was booted, of the kinds that have proven something, in the order in which [`crate::appraise`] looks at them. A
     /// policy requires more than these: which kinds are shown, what clouds say, a condition.
     #[must_use]
-    pub fn judged(&self, claims: &Claims, now: UnixTime) -> Vec<Judged> {
+    pub fn judged(&self, claims: &Claims, now: UnixTime) -> Vec<JudgedRequirement> {
         let mut all = Vec::new();
         macro_rules! one {
             ($kind:ident, $member:ident, $room:ty) => {
                 if let (Some(proof), Some(rules)) = (&claims.proven.$member, Rulebook::<$room>::rules(self)) {
                     let judged = <$room>::by_requirement(proof, rules, now).into_iter();
-                    all.extend(judged.map(|(requirement, holds)| Judged {
+                    all.extend(judged.map(|(requirement, holds)| JudgedRequirement {
                         kind: Kind::$kind,
                         requirement,
                         holds: holds.map_err(Reject::from),

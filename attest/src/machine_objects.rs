@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::claims::Claims;
-use crate::gcp::{self, Instance};
+use crate::gcp::{self, GceInstance};
 use crate::inventory::Inventory;
 use crate::kinds::Kind;
 use crate::reject::Reject;
@@ -139,7 +139,7 @@ pub struct NamedMachine {
 
 /// An instance, as a Machine object names one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named<'a> {
+enum NamedInstance<'a> {
     /// The zone may be unknown.
     Aws {
         zone: Option<&'a str>,
@@ -152,7 +152,7 @@ enum Named<'a> {
     },
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedInstance<'a> {
     fn by_provider(id: &'a str) -> Option<Self> {
         if id.len() > PROVIDER_ID_LIMIT_BYTES {
             return None;
@@ -193,7 +193,7 @@ impl<'a> Named<'a> {
 /// Returns the lookup key of the instance that a Machine object or a Node names by its `providerID`. `None`: the cloud is not known here.
 #[must_use]
 pub fn key_of_provider_id(id: &str) -> Option<String> {
-    Named::by_provider(id).map(|named| named.key())
+    NamedInstance::by_provider(id).map(|named| named.key())
 }
 
 /// Returns the `spec.providerID` of an instance of AWS of which only the id is known.
@@ -205,7 +205,7 @@ pub fn provider_id_of_aws(instance: &str) -> String {
 /// Returns the lookup key of an instance that has attested. `None`: no Machine object could name it.
 #[must_use]
 pub fn key_of_claims(claims: &Claims) -> Option<String> {
-    Shown::of(claims).named.map(|named| named.key())
+    ComparedClaims::of(claims).named.map(|named| named.key())
 }
 
 /// Returns whether Machine objects can name the machine of these kinds of evidence; `certified`: Google's certificate names the instance of
@@ -221,16 +221,16 @@ pub fn can_name(mut kinds: impl Iterator<Item = Kind>, certified: bool) -> bool 
 
 /// Claims that are compared with a Machine object.
 #[derive(Debug, Clone)]
-struct Shown<'a> {
+struct ComparedClaims<'a> {
     machine: &'a str,
-    named: Option<Named<'a>>,
+    named: Option<NamedInstance<'a>>,
     /// Creation time according to the cloud, in seconds since 1970, if known.
     created: Option<u64>,
     /// The TPM shown with the instance, if only its manufacturer vouches for it.
     tpm_of_a_maker: Option<String>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ComparedClaims<'a> {
     fn of(claims: &'a Claims) -> Self {
         let machine = claims.instance().unwrap_or_else(|| claims.identity()).as_str();
         let certified = claims.tpm().and_then(|tpm| tpm.instance()).map(|vtpm| vtpm.instance());
@@ -245,8 +245,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn of_gcp(instance: &Instance) -> Named<'_> {
-    Named::Gcp {
+fn of_gcp(instance: &GceInstance) -> NamedInstance<'_> {
+    NamedInstance::Gcp {
         project: instance.project_id(),
         zone: instance.zone(),
         name: instance.instance_name(),
@@ -254,7 +254,7 @@ fn of_gcp(instance: &Instance) -> Named<'_> {
 }
 
 /// The instance by its identity: the account is for the rules of the kind to judge.
-fn of_aws(claims: &Claims) -> Option<Named<'_>> {
+fn of_aws(claims: &Claims) -> Option<NamedInstance<'_>> {
     let identity = claims.instance()?.as_str();
     let instance = match identity.strip_prefix("aws:") {
         Some(of_account) => of_account.split_once('/')?.1,
@@ -263,7 +263,7 @@ fn of_aws(claims: &Claims) -> Option<Named<'_>> {
     let zone = claims
         .aws_identity_document()
         .map(|claimed| claimed.document().replayable().availability_zone.as_str());
-    Some(Named::Aws { zone, instance })
+    Some(NamedInstance::Aws { zone, instance })
 }
 
 impl NamedMachine {
@@ -272,13 +272,13 @@ impl NamedMachine {
     /// # Errors
     /// [`Reject`].
     pub fn admit(&self, claims: &Claims) -> Result<&MachineObject, Reject> {
-        self.judge(&Shown::of(claims))
+        self.judge(&ComparedClaims::of(claims))
     }
 
-    fn judge(&self, shown: &Shown<'_>) -> Result<&MachineObject, Reject> {
+    fn judge(&self, shown: &ComparedClaims<'_>) -> Result<&MachineObject, Reject> {
         let machine = || shown.machine.to_owned();
         let names_it = |object: &&MachineObject| {
-            let named = Named::by_provider(&object.provider_id);
+            let named = NamedInstance::by_provider(&object.provider_id);
             named.zip(shown.named).is_some_and(|(object, shown)| object.is(&shown))
         };
         let mut naming = self.objects.iter().filter(names_it);
@@ -384,17 +384,17 @@ mod tests {
         }
     }
 
-    fn shown(provider_id: &str) -> Shown<'_> {
-        Shown {
+    fn shown(provider_id: &str) -> ComparedClaims<'_> {
+        ComparedClaims {
             machine: "it",
-            named: Named::by_provider(provider_id),
+            named: NamedInstance::by_provider(provider_id),
             created: Some(1010),
             tpm_of_a_maker: None,
         }
     }
 
     #[track_caller]
-    fn check(named: &NamedMachine, shown: &Shown<'_>, expect: &str) {
+    fn check(named: &NamedMachine, shown: &ComparedClaims<'_>, expect: &str) {
         let found = named.judge(shown).map_or_else(|reject| reject.code(), |_| "accepted");
         assert_eq!(found, expect, "{named:?} {shown:?}");
     }
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn attack_29_a_machine_object_joins_no_bought_tpm_to_its_instance() {
-        let of_maker = Shown {
+        let of_maker = ComparedClaims {
             tpm_of_a_maker: Some("tpm:ab".to_owned()),
             ..shown(AWS)
         };
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_cloud_that_does_not_say_when_it_made_the_instance_is_not_held_to_it() {
-        let unsaid = Shown {
+        let unsaid = ComparedClaims {
             created: None,
             ..shown(AWS)
         };

@@ -5,7 +5,7 @@ use rustls_pki_types::UnixTime;
 use crate::appraisal::{AppraisalPolicy, appraise};
 use crate::claims::Claims;
 use crate::kinds::{Rulebook, Verifier, each_machine};
-use crate::reference_sets::{Generation, NewValue, Origin, ReferenceSet, Time, Values};
+use crate::reference_sets::{Generation, NewValue, ReferenceSet, Time, ValueOrigin, Values};
 
 /// Maximum number of unknown values that a machine may show: an update of a boot loader and a kernel has some dozen. With more differences
 /// it is another machine.
@@ -46,7 +46,7 @@ fn as_generation(found: &[NewValue]) -> Generation {
         name: NAME.to_owned(),
         added: Time { at: 0 },
         by: NAME.to_owned(),
-        from: Origin::ByHand,
+        from: ValueOrigin::ByHand,
         expires: None,
         values,
     }

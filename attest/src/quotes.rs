@@ -10,7 +10,7 @@ use crate::claims::Claims;
 use crate::kinds::Kind;
 use crate::tpm::TpmClaims;
 use crate::tpm::measured_boot::MeasuredBoot;
-use crate::tpm::requirements::Quoted;
+use crate::tpm::requirements::QuotedPcrs;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
@@ -25,11 +25,11 @@ fn drop_further(pcrs: &mut BTreeMap<u8, HexDigest>, bank: HashAlg, values: &Refe
 impl Claims {
     /// Returns the quoted PCRs of each kind of evidence that quotes them, and the result of the event log shown with it.
     #[must_use]
-    pub fn quotes(&self) -> Vec<(Kind, Quoted<'_>)> {
+    pub fn quotes(&self) -> Vec<(Kind, QuotedPcrs<'_>)> {
         let tpm = self.tpm().map(|tpm| (Kind::Tpm, TpmClaims::quoted(tpm)));
         // Of the one bank that its documents have; there is no event log.
         let nitro = self.aws_nitro_tpm().map(|nitro| {
-            let quoted = Quoted {
+            let quoted = QuotedPcrs {
                 bank: HashAlg::Sha384,
                 pcrs: &nitro.document.pcrs,
                 event_log: None,

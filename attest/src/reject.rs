@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::advice::{Advice, advice};
 use crate::combination;
 use crate::condition::{self, ConditionRefusal};
-use crate::kinds::{EvidenceKind, Kind, Refusal, Verifier, match_refusal, of_room, refusals};
+use crate::kinds::{EvidenceKind, Kind, KindRefusal, Verifier, match_refusal, of_room, refusals};
 use crate::token::NoToken;
 use crate::tpm::TpmEvidenceError;
 use crate::tpm::ek::EkAreaError;
@@ -138,15 +138,15 @@ refusals! {
     }
 }
 
-impl<E> From<Refusal<E>> for Reject
+impl<E> From<KindRefusal<E>> for Reject
 where
     Self: From<E>,
 {
-    fn from(refusal: Refusal<E>) -> Self {
+    fn from(refusal: KindRefusal<E>) -> Self {
         match refusal {
-            Refusal::Own(error) => error.into(),
-            Refusal::Request { field, problem } => Self::Request { field, problem },
-            Refusal::NothingToHoldAgainst(kind) => Self::NothingToHoldAgainst { kind },
+            KindRefusal::Own(error) => error.into(),
+            KindRefusal::Request { field, problem } => Self::Request { field, problem },
+            KindRefusal::NothingToHoldAgainst(kind) => Self::NothingToHoldAgainst { kind },
         }
     }
 }

@@ -6,8 +6,8 @@ pub use attest_wire::token::{Token, TokenEvidence};
 use rustls_pki_types::UnixTime;
 
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::values::Nothing;
 
 /// No token was accepted, or none was looked up.
@@ -34,7 +34,7 @@ impl Verifier for Token {
         Ok((Nothing {}, Nothing {}))
     }
 
-    fn verify(_: &Nothing, _: &TokenEvidence, taken: Option<&str>, _: &Binding<'_>, _: UnixTime) -> Verified<Self> {
+    fn verify(_: &Nothing, _: &TokenEvidence, taken: Option<&str>, _: &EvidenceBinding<'_>, _: UnixTime) -> Verified<Self> {
         Ok((taken.ok_or(NoToken)?.to_owned(), None))
     }
 
@@ -47,9 +47,9 @@ impl Verifier for Token {
         format!("provisioning token {name:?}")
     }
 
-    fn appraise(_: &String, (): &(), _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<NoToken>> {
+    fn appraise(_: &String, (): &(), _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), KindRefusal<NoToken>> {
         Ok(())
     }
 }
 
-impl<P, R> Beside<P, R> for Token {}
+impl<P, R> OtherKinds<P, R> for Token {}

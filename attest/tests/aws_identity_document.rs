@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use attest::aws::identity_document::{
-    ADVICE, CERTIFICATES_PER_REGION_LIMIT, CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentError, IdentityDocumentRules, Partition,
+    ADVICE, AwsPartition, CERTIFICATES_PER_REGION_LIMIT, CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentError, IdentityDocumentRules,
     REGIONS_LIMIT, RegionCertificateProblem, RegionCertificates, Replayable, VerifiedIdentityDocument, appraise, verify,
 };
 use attest::pkcs7::Pkcs7Error;
@@ -63,7 +63,7 @@ fn document() -> Value {
 
 /// Signs a document like the region Frankfurt.
 fn signed(document: &Value) -> Vec<u8> {
-    in_lines(&Message::aws(document.to_string().as_bytes(), &FRANKFURT).sign(&SIGNER))
+    in_lines(&TestMessage::aws(document.to_string().as_bytes(), &FRANKFURT).sign(&SIGNER))
 }
 
 fn with(field: &str, value: Value) -> Value {
@@ -87,7 +87,7 @@ fn every_field_is_read() {
     assert_eq!(document.account_id.as_str(), "123456789012");
     assert_eq!(
         (document.region.as_str(), document.partition),
-        ("eu-central-1", Some(Partition::Aws))
+        ("eu-central-1", Some(AwsPartition::Aws))
     );
     assert_eq!(document.availability_zone.as_str(), "eu-central-1a");
     assert_eq!(document.instance_id.as_str(), "i-0ce4441c840a0a941");
@@ -188,23 +188,23 @@ fn attack_11_only_the_signed_bytes_are_read() {
     // For each field: the altered document is shown, the other one was signed.
     for (field, _) in document().as_object().unwrap() {
         let altered = with(field, json!("i-0123456789abcdef0")).to_string().into_bytes();
-        let message = Message::aws(document().to_string().as_bytes(), &FRANKFURT).but(|message| message.shown = Some(altered));
+        let message = TestMessage::aws(document().to_string().as_bytes(), &FRANKFURT).but(|message| message.shown = Some(altered));
         assert_eq!(code(message.sign(&SIGNER)), "aws-document-signature", "{field}");
     }
     // The same field twice: readers differ in which one they take.
     let twice = document().to_string().replacen('{', "{\"accountId\":\"000000000000\",", 1);
     assert_eq!(
-        code(Message::aws(twice.as_bytes(), &FRANKFURT).sign(&SIGNER)),
+        code(TestMessage::aws(twice.as_bytes(), &FRANKFURT).sign(&SIGNER)),
         "aws-document-malformed"
     );
     let and_more = format!("{} {}", document(), document());
     assert_eq!(
-        code(Message::aws(and_more.as_bytes(), &FRANKFURT).sign(&SIGNER)),
+        code(TestMessage::aws(and_more.as_bytes(), &FRANKFURT).sign(&SIGNER)),
         "aws-document-malformed"
     );
     // The attributes of a real message as a document of their own.
-    let attributes = Message::aws(document().to_string().as_bytes(), &FRANKFURT).to_be_signed();
-    let message = Message::aws(&attributes, &FRANKFURT).but(|message| message.attributes = None);
+    let attributes = TestMessage::aws(document().to_string().as_bytes(), &FRANKFURT).to_be_signed();
+    let message = TestMessage::aws(&attributes, &FRANKFURT).but(|message| message.attributes = None);
     assert_eq!(code(message.sign(&SIGNER)), "aws-document-malformed");
 }
 
@@ -212,14 +212,14 @@ fn attack_11_only_the_signed_bytes_are_read() {
 fn attack_12_certificates_in_the_message_are_not_looked_at() {
     let theirs = region_certificate(&OTHER, 9);
     let content = document().to_string();
-    let code = |message: Message, key: &Key| verify(&in_lines(&message.sign(key)), &both(), at(NOW)).unwrap_err().code();
-    let own = Message::aws(content.as_bytes(), &theirs).but(|message| message.certificates = vec![theirs.to_vec()]);
+    let code = |message: TestMessage, key: &Pkcs7Key| verify(&in_lines(&message.sign(key)), &both(), at(NOW)).unwrap_err().code();
+    let own = TestMessage::aws(content.as_bytes(), &theirs).but(|message| message.certificates = vec![theirs.to_vec()]);
     assert_eq!(code(own, &OTHER), "aws-document-signer");
     // Of the same name and number as the region's.
     let namesake = region_certificate(&OTHER, 1);
-    let message = Message::aws(content.as_bytes(), &namesake).but(|message| message.certificates = vec![namesake.to_vec()]);
+    let message = TestMessage::aws(content.as_bytes(), &namesake).but(|message| message.certificates = vec![namesake.to_vec()]);
     assert_eq!(code(message, &OTHER), "aws-document-signature");
-    let with_bag = Message::aws(content.as_bytes(), &FRANKFURT).but(|message| message.certificates = vec![theirs.to_vec()]);
+    let with_bag = TestMessage::aws(content.as_bytes(), &FRANKFURT).but(|message| message.certificates = vec![theirs.to_vec()]);
     assert!(verify(&in_lines(&with_bag.sign(&SIGNER)), &both(), at(NOW)).is_ok());
 }
 
@@ -283,14 +283,14 @@ fn attack_14_another_regions_key() {
 #[test]
 fn attack_14_another_partition() {
     let content = with("region", json!("cn-north-1")).to_string();
-    let message = in_lines(&Message::aws(content.as_bytes(), &BEIJING).sign(&OTHER));
+    let message = in_lines(&TestMessage::aws(content.as_bytes(), &BEIJING).sign(&OTHER));
     let beijing = verify(&message, &both(), at(NOW)).unwrap();
     let error = appraise(&beijing, &rules(), at(NOW)).unwrap_err();
     assert_eq!(error.code(), "aws-partition-not-accepted");
     assert_eq!(error.to_string(), "the partition is aws-cn");
     assert_eq!(Reject::from(error).detail(), "the partition is aws-cn; the pool accepts aws");
     let chinese = IdentityDocumentRules {
-        partitions: vec![Partition::AwsCn],
+        partitions: vec![AwsPartition::AwsCn],
         ..rules()
     };
     assert_eq!(appraise(&beijing, &chinese, at(NOW)), Ok(()));
@@ -298,7 +298,7 @@ fn attack_14_another_partition() {
     let isolated = regions(&[("us-iso-east-1", &[&FRANKFURT])]);
     let isolated = verify(&signed(&with("region", json!("us-iso-east-1"))), &isolated, at(NOW)).unwrap();
     let all = IdentityDocumentRules {
-        partitions: vec![Partition::Aws, Partition::AwsCn, Partition::AwsUsGov],
+        partitions: vec![AwsPartition::Aws, AwsPartition::AwsCn, AwsPartition::AwsUsGov],
         ..rules()
     };
     assert_eq!(appraise(&isolated, &all, at(NOW)).unwrap_err().code(), "aws-partition-not-accepted");
@@ -397,7 +397,7 @@ fn the_certificate_has_to_be_valid() {
     let mut params = ca_params("Amazon", 4);
     (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2026, 12, 31));
     let certificate: CertificateDer<'static> = params.self_signed(&SIGNER.pair).unwrap().into();
-    let message = in_lines(&Message::aws(document().to_string().as_bytes(), &certificate).sign(&SIGNER));
+    let message = in_lines(&TestMessage::aws(document().to_string().as_bytes(), &certificate).sign(&SIGNER));
     let check = |now: u64| verify(&message, &regions(&[("eu-central-1", &[&certificate])]), at(now));
     let (first, last) = (20_454 * 86_400, 20_818 * 86_400);
     assert!(check(first).is_ok() && check(last).is_ok());
@@ -424,7 +424,7 @@ fn attack_23_every_truncation_and_every_bit() {
 
 #[test]
 fn weak_algorithms_have_their_code() {
-    let message = Message::aws(document().to_string().as_bytes(), &FRANKFURT).but(|message| {
+    let message = TestMessage::aws(document().to_string().as_bytes(), &FRANKFURT).but(|message| {
         message.digest_algorithm = algorithm(SHA1, &[]);
         message.digest_algorithms = vec![algorithm(SHA1, &[])];
     });
@@ -454,7 +454,7 @@ proptest! {
     /// Signed by the region, and yet no document.
     #[test]
     fn attack_23_signed_garbage_never_panics(content in "\\PC{0,200}") {
-        let message = in_lines(&Message::aws(content.as_bytes(), &FRANKFURT).sign(&SIGNER));
+        let message = in_lines(&TestMessage::aws(content.as_bytes(), &FRANKFURT).sign(&SIGNER));
         prop_assert!(verify(&message, &both(), at(NOW)).is_err());
     }
 }

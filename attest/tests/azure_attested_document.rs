@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use attest::azure::attested_document::{
-    ADVICE, AttestedDocumentError, AttestedDocumentRules, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, CaProblem, ChainError,
+    ADVICE, AttestedDocumentError, AttestedDocumentRules, AzureCaProblem, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, ChainError,
     INTERMEDIATES_LIMIT, ImdsNonce, IssuerUrls, ROOTS_LIMIT, URLS_LIMIT, VerifiedAttestedDocument, appraise, imds_path, issuer_urls,
     verify,
 };
@@ -74,11 +74,11 @@ fn with(field: &str, value: Value) -> Value {
     document
 }
 
-fn message(document: &Value) -> Message {
-    Message::azure(document.to_string().as_bytes(), &LEAF)
+fn message(document: &Value) -> TestMessage {
+    TestMessage::azure(document.to_string().as_bytes(), &LEAF)
 }
 
-fn verified_by(message: &Message, key: &Key, trust: &AzureTrust) -> Result<VerifiedAttestedDocument, AttestedDocumentError> {
+fn verified_by(message: &TestMessage, key: &Pkcs7Key, trust: &AzureTrust) -> Result<VerifiedAttestedDocument, AttestedDocumentError> {
     verify(data_encoding::BASE64.encode(&message.sign(key)).as_bytes(), trust, &NONCE, at(NOW))
 }
 
@@ -204,13 +204,13 @@ fn attack_11_only_the_signed_bytes_are_read() {
     let twice = document()
         .to_string()
         .replacen('{', "{\"vmId\":\"b1310a36-d400-46f6-82cb-6217df846587\",", 1);
-    let error = verified_by(&Message::azure(twice.as_bytes(), &LEAF), &SIGNER, &TRUST).unwrap_err();
+    let error = verified_by(&TestMessage::azure(twice.as_bytes(), &LEAF), &SIGNER, &TRUST).unwrap_err();
     assert_eq!(error.code(), "azure-document-malformed");
     let with_attributes = message(&document()).but(|message| message.attributes = Some(message.usual_attributes()));
     assert!(verified_by(&with_attributes, &SIGNER, &TRUST).is_ok());
     // Its attributes, presented as a content that was signed without any.
     let content = with_attributes.to_be_signed();
-    let error = verified_by(&Message::azure(&content, &LEAF), &SIGNER, &TRUST).unwrap_err();
+    let error = verified_by(&TestMessage::azure(&content, &LEAF), &SIGNER, &TRUST).unwrap_err();
     assert_eq!(error.code(), "azure-document-malformed");
 }
 
@@ -294,6 +294,6 @@ proptest! {
     /// Signed by the metadata service, and yet no document.
     #[test]
     fn attack_23_signed_garbage_never_panics(content in "\\PC{0,200}") {
-        prop_assert!(verified_by(&Message::azure(content.as_bytes(), &LEAF), &SIGNER, &TRUST).is_err());
+        prop_assert!(verified_by(&TestMessage::azure(content.as_bytes(), &LEAF), &SIGNER, &TRUST).is_err());
     }
 }

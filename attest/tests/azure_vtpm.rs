@@ -9,12 +9,12 @@ use std::time::Duration;
 use crate::log_builder;
 use crate::log_builder::LogBuilder;
 use attest::azure::vtpm::{
-    self, ADVICE, AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, Expected,
+    self, ADVICE, AkRoots, AzureVtpmAttester, AzureVtpmError, AzureVtpmEvidence, AzureVtpmRules, AzureVtpmSubject, ExpectedBinding,
     VerifiedAzureVtpm, VmId, appraise,
 };
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, HexDigest};
-use attest::tpm::ek_certificate::CaProblem;
+use attest::tpm::ek_certificate::EkRootProblem;
 use attest::tpm::event_log::EventLogError;
 use attest::{HashAlg, PcrSelection, SpkiSha256, TpmEvidenceError, UnixTime, tpm};
 use cloud_fixtures::azure::vtpm::{AK_CERTIFICATE, EK_CERTIFICATE, Vtpm, VtpmCas, ak_params, common_name, extended, measured, nv_contents};
@@ -117,7 +117,7 @@ impl Case {
             pcrs: self.asked.iter().map(of_asked).collect::<BTreeMap<u8, HexDigest>>(),
             event_log: self.event_log.clone().map(Blob),
         };
-        let expected = Expected {
+        let expected = ExpectedBinding {
             nonce: &NONCE,
             purpose: PURPOSE_CONFIG,
             pool: self.pool,
@@ -329,7 +329,7 @@ fn a_configured_ca_that_says_what_it_issues_issues_aks() {
     configured(&[&EK_CERTIFICATE, &AK_CERTIFICATE]).unwrap();
     // The administrator's choice says it for a CA that does not.
     configured(&[]).unwrap();
-    let required = CaProblem::ExtendedKeyUsage { required: "2.23.133.8.3" };
+    let required = EkRootProblem::ExtendedKeyUsage { required: "2.23.133.8.3" };
     assert_eq!(configured(&[&EK_CERTIFICATE]).unwrap_err().problem, required);
     // A root, too.
     let mut cas = VtpmCas::global();

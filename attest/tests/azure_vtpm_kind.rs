@@ -13,15 +13,15 @@ use attest::azure::vtpm::{AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVt
 use attest::challenge::Drawn;
 use attest::condition::Condition;
 use attest::endorsements::CloudEndorsements;
-use attest::protocol::{Attester, AzureEvidence, Blob, ChallengeRequest, Evidence, HexDigest, Nothing, Text};
+use attest::protocol::{Attester, AzureEvidence, BearerText, Blob, ChallengeRequest, Evidence, HexDigest, Nothing};
 use attest::{
     AppraisalPolicy, Challenge, Claims, EkDigest, Endorsements, HashAlg, Kind, PcrSelection, Reject, Subject, Submission, appraise, verify,
 };
 use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, measured, nv_contents};
-use cloud_fixtures::azure::{Authority, Machine};
+use cloud_fixtures::azure::{AzureAuthority, AzureMachine};
 
 static CAS: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
-static DOCUMENTS: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
+static DOCUMENTS: LazyLock<AzureAuthority> = LazyLock::new(|| AzureAuthority::new("eastus"));
 const OTHER_VM_ID: &str = "3c18c97a-0d2a-4565-969d-166cdcef26a3";
 const PCRS: &str = "[pcrs]\n\"0-7\" = \"not checked\"";
 
@@ -29,15 +29,15 @@ const PCRS: &str = "[pcrs]\n\"0-7\" = \"not checked\"";
 struct Shown {
     vtpm: Vtpm,
     /// Machine in the attested document that is shown too, if there is one.
-    document: Option<Machine>,
+    document: Option<AzureMachine>,
     roots: Option<Arc<AkRoots>>,
     event_log: Option<Vec<u8>>,
 }
 
 impl Shown {
-    fn new(document: Option<Machine>) -> Self {
+    fn new(document: Option<AzureMachine>) -> Self {
         Self {
-            vtpm: Vtpm::new(&Machine::default().vm_id),
+            vtpm: Vtpm::new(&AzureMachine::default().vm_id),
             document,
             roots: Some(Arc::new(AkRoots::new(vec![CAS.root()], CAS.intermediates()).unwrap())),
             event_log: None,
@@ -61,7 +61,7 @@ impl Shown {
             ak_public: Blob(self.vtpm.ak_public()),
             ak_certificate: Blob(nv_contents(&certificate)),
             ak_intermediates: Vec::new(),
-            vm_id: VmId::try_from(Machine::default().vm_id).unwrap(),
+            vm_id: VmId::try_from(AzureMachine::default().vm_id).unwrap(),
         }
     }
 
@@ -105,7 +105,7 @@ impl Shown {
             subject.azure = Some(AzureSubject { nonce });
             let document = machine.document(Some(ImdsNonce::derive(&bound).as_str()), case.now);
             evidence.azure = Some(AzureEvidence {
-                signature: Text(DOCUMENTS.sign(&document)),
+                signature: BearerText(DOCUMENTS.sign(&document)),
             });
         }
         let mut endorsements = self.endorsements();
@@ -126,7 +126,7 @@ impl Shown {
 fn of_azure(log: &LogBuilder) -> LogBuilder {
     let mut log = log.clone();
     log.events.retain(|event| event.pcr != 6);
-    let measured = measured(&Machine::default().vm_id).into_iter();
+    let measured = measured(&AzureMachine::default().vm_id).into_iter();
     measured.fold(log, |log, measured| log.event(6, 12, &measured))
 }
 
@@ -182,7 +182,7 @@ fn policy(accepts: &str, rules: &str) -> Result<AppraisalPolicy, String> {
 
 #[test]
 fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
-    let machine = Machine::default();
+    let machine = AzureMachine::default();
     let (vm_id, subscription) = (machine.vm_id.clone(), machine.subscription_id.clone());
     let alone = Shown::new(None).verify().unwrap();
     assert_eq!(alone.identity().as_str(), format!("azure-vtpm:{vm_id}"));
@@ -243,9 +243,9 @@ fn a_condition_sees_what_a_vtpm_has_booted() {
 #[test]
 fn attack_13_a_document_of_another_machine_makes_no_machine() {
     let vm_id = OTHER_VM_ID.to_owned();
-    let other = Machine {
+    let other = AzureMachine {
         vm_id,
-        ..Machine::default()
+        ..AzureMachine::default()
     };
     refused(Shown::new(Some(other)).verify(), "identities-differ");
 }
@@ -306,11 +306,11 @@ fn a_pool_says_whose_machines_it_means() {
         "azure-vm-not-accepted",
     );
     appraised(Shown::new(None), &policy(alone, "accept_any_subscription = true").unwrap()).unwrap();
-    appraised(Shown::new(Some(Machine::default())), &policy(both, "").unwrap()).unwrap();
+    appraised(Shown::new(Some(AzureMachine::default())), &policy(both, "").unwrap()).unwrap();
     let subscription_id = "00000000-0000-0000-0000-000000000001".to_owned();
-    let of_others = Machine {
+    let of_others = AzureMachine {
         subscription_id,
-        ..Machine::default()
+        ..AzureMachine::default()
     };
     refused(
         appraised(Shown::new(Some(of_others)), &policy(both, "").unwrap()),
@@ -321,7 +321,7 @@ fn a_pool_says_whose_machines_it_means() {
 #[test]
 fn what_was_booted_is_observed_and_whose_machine_it_is_is_not() {
     let other = format!("7 = [\"{}\"]", "ab".repeat(32));
-    let judged = |document: Option<Machine>, accepts: &str, rules: &str, pcrs: &str, observe: bool| {
+    let judged = |document: Option<AzureMachine>, accepts: &str, rules: &str, pcrs: &str, observe: bool| {
         let rules = Rules {
             azure: accepts
                 .contains("\"azure\"")
@@ -335,9 +335,9 @@ fn what_was_booted_is_observed_and_whose_machine_it_is_is_not() {
     };
     let (alone, both) = (r#"[["azure-vtpm"]]"#, r#"[["azure-vtpm", "azure"]]"#);
     let (any, named) = ("accept_any_subscription = true", format!("vm_ids = [\"{OTHER_VM_ID}\"]"));
-    let of_others = || Machine {
+    let of_others = || AzureMachine {
         subscription_id: "00000000-0000-0000-0000-000000000001".to_owned(),
-        ..Machine::default()
+        ..AzureMachine::default()
     };
     for observe in [false, true] {
         refused(judged(None, alone, &named, "7 = \"not checked\"", observe), "azure-vm-not-accepted");

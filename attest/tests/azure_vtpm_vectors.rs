@@ -9,7 +9,7 @@ use attest::azure::vtpm::{AkCertificate, AkRoots, VmId, is_measured, verify_cert
 use attest::protocol::HexDigest;
 use attest::tpm::ak::AkPublic;
 use attest::tpm::pcr::PcrValues;
-use attest::tpm::quote::{self, Expected};
+use attest::tpm::quote::{self, ExpectedQuote};
 use attest::{HashAlg, PcrSelection, SpkiSha256, UnixTime};
 use rustls_pki_types::CertificateDer;
 
@@ -91,7 +91,7 @@ fn the_certified_key_quotes_and_pcr_6_holds_the_vm_id() {
         let asked = PcrSelection::new(HashAlg::Sha256, 0..16).unwrap();
         let of_asked: BTreeMap<u8, HexDigest> = pcrs.clone().into_iter().filter(|(pcr, _)| *pcr < 16).collect();
         let verify = |extra_data: [u8; 32]| {
-            let expected = Expected {
+            let expected = ExpectedQuote {
                 extra_data: &[(SpkiSha256([0; 32]), extra_data)],
                 selection: &asked,
                 pcrs: PcrValues::presented(&of_asked, &asked).unwrap(),
@@ -101,7 +101,7 @@ fn the_certified_key_quotes_and_pcr_6_holds_the_vm_id() {
         };
         assert_eq!(verify([0; 32]), Err("quote-selection"));
         assert_eq!(verify([1; 32]), Err("quote-extra-data"));
-        let quoted = attest::tpm::wire::Quoted::parse(&read("quoted.bin")).unwrap();
+        let quoted = attest::tpm::wire::QuoteAttest::parse(&read("quoted.bin")).unwrap();
         ak.check_hierarchy(&quoted.qualified_signer).unwrap();
         let all: Vec<&[u8]> = pcrs.values().map(HexDigest::as_bytes).collect();
         assert_eq!(quoted.pcr_digest, HashAlg::Sha256.digest(&all).as_ref());

@@ -8,8 +8,8 @@ mod places;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attest::reference_sets::{Generation, Origin, ReferenceSet, ReferenceSets, Time, Values};
-use attest::tpm::reference_values::{Accepted, EventLogRule, ReferenceValues};
+use attest::reference_sets::{Generation, ReferenceSet, ReferenceSets, Time, ValueOrigin, Values};
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule, ReferenceValues};
 use attest::tpm::rules::{Check, recorded};
 use attest::{AppraisalPolicy, Claims, HashAlg, Reject, appraise};
 use serde_json::json;
@@ -42,7 +42,7 @@ fn generation(name: &str, added: u64, expires: Option<u64>, values: Values) -> G
         name: name.to_owned(),
         added: Time { at: added },
         by: "root".to_owned(),
-        from: Origin::ByHand,
+        from: ValueOrigin::ByHand,
         expires: expires.map(|at| Time { at }),
         values,
     }
@@ -60,8 +60,8 @@ fn values_of(log: &LogBuilder) -> Values {
     recorded(tpm.event_log.as_ref().unwrap().boot.as_ref().unwrap(), &tpm.pcrs)
 }
 
-fn values(checks: &[Check], pcrs: BTreeMap<u8, Accepted>) -> ReferenceValues {
-    let all = PCRS.map(|pcr| (pcr, pcrs.get(&pcr).cloned().unwrap_or(Accepted::NotChecked)));
+fn values(checks: &[Check], pcrs: BTreeMap<u8, AcceptedValues>) -> ReferenceValues {
+    let all = PCRS.map(|pcr| (pcr, pcrs.get(&pcr).cloned().unwrap_or(AcceptedValues::NotChecked)));
     ReferenceValues::new(BANK, all.into()).unwrap().with_boot(checks.to_vec()).unwrap()
 }
 

@@ -8,7 +8,7 @@ use crate::support::{Case, NOW, SoftKey, accepting, at};
 use attest::appraisal::{FirstUse, Rules};
 use attest::challenge::Drawn;
 use attest::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Nothing};
-use attest::{AppraisalPolicy, Challenge, EkRoots, Endorsements, Issued, Reject};
+use attest::{AppraisalPolicy, Challenge, EkRoots, Endorsements, NewChallenge, Reject};
 
 fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
     let has = |kind: &str| accepts.contains(kind);
@@ -29,7 +29,7 @@ fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
     AppraisalPolicy::new(serde_json::from_str(accepts).unwrap(), rules).unwrap()
 }
 
-fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPolicy) -> Result<Issued, Reject> {
+fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPolicy) -> Result<NewChallenge, Reject> {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,
         pool: "worker".to_owned(),

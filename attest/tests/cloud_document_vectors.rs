@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::vectors::{files_under, vectors};
 use attest::UnixTime;
 use attest::aws::identity_document::{
-    self, IdentityDocumentError, IdentityDocumentRules, Partition, RegionCertificateProblem, RegionCertificates,
+    self, AwsPartition, IdentityDocumentError, IdentityDocumentRules, RegionCertificateProblem, RegionCertificates,
 };
 use attest::aws::sts::StsRules;
 use attest::azure::attested_document::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
-use attest::pkcs7::{Content, Pkcs7Error, SignedData, SigningCertificate};
+use attest::pkcs7::{Pkcs7Error, SignedContent, SignedData, SigningCertificate};
 use cloud_fixtures::der::{OCTETS, der};
-use cloud_fixtures::pkcs7::{self, Message};
+use cloud_fixtures::pkcs7::{self, TestMessage};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
@@ -53,12 +53,12 @@ fn each_region_that_aws_has_can_be_named() {
     let all = regions(&vectors.join("aws/region-certs/rsa2048"));
     RegionCertificates::new(all.clone()).unwrap();
     for region in all.keys() {
-        let partition = Partition::of_region(region);
+        let partition = AwsPartition::of_region(region);
         let expected = match region.split('-').next().unwrap() {
-            "cn" => Partition::AwsCn,
-            "eusc" => Partition::AwsEusc,
-            _ if region.starts_with("us-gov-") => Partition::AwsUsGov,
-            _ => Partition::Aws,
+            "cn" => AwsPartition::AwsCn,
+            "eusc" => AwsPartition::AwsEusc,
+            _ if region.starts_with("us-gov-") => AwsPartition::AwsUsGov,
+            _ => AwsPartition::Aws,
         };
         assert_eq!(partition, Some(expected), "{region}");
         let rules = serde_json::json!({"accounts": ["123456789012"], "roles": ["worker"], "regions": [region]});
@@ -92,7 +92,7 @@ fn an_aws_document_verifies_with_its_regions_certificate() {
     let signed = SignedData::parse(&signed).unwrap();
     let certificate = SigningCertificate::parse(&all["ap-southeast-2"][0]).unwrap();
     let content = std::fs::read(vectors.join("aws/iid/apse2-2026.document.json")).unwrap();
-    assert_eq!(signed.verify(&certificate, Content::Attached), Ok(content.as_slice()));
+    assert_eq!(signed.verify(&certificate, SignedContent::Attached), Ok(content.as_slice()));
     assert!(matches!(
         signed.signer_certificate(),
         Err(Pkcs7Error::SignerCertificate { all: 0, .. })
@@ -170,7 +170,7 @@ fn attack_14_rsa_1024_and_dsa_are_refused() {
         // In a message that names the RSA-1024 certificate as its signer's, there is no candidate.
         let content = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
         let signature = attest::pkcs7::from_base64(&signature).unwrap();
-        let message = Message::azure(&content, weak).but(|message| message.certificates.clear());
+        let message = TestMessage::azure(&content, weak).but(|message| message.certificates.clear());
         let stand_in = message.sign(&pkcs7::SIGNER);
         let template = der(OCTETS, &[&[0; 256]]);
         let end = stand_in.len() - template.len();

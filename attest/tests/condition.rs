@@ -61,7 +61,7 @@ fn it_comes_last() {
     let other = case
         .pcrs
         .keys()
-        .map(|pcr| (*pcr, attest::tpm::reference_values::Accepted::AnyOf(vec![[0xab; 32].into()])));
+        .map(|pcr| (*pcr, attest::tpm::reference_values::AcceptedValues::AnyOf(vec![[0xab; 32].into()])));
     let rules = Rules {
         tpm: Some(ReferenceValues::new(case.selection.bank(), other.collect()).unwrap()),
         condition: Some(Condition::parse("false").unwrap()),

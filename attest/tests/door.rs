@@ -7,7 +7,7 @@ use crate::support::{Case, SoftKey, at};
 use attest::protocol::HexDigest;
 use attest::tpm::door::{CLOSING_WORD, DOOR_PCR};
 use attest::tpm::event_log::OS_SEPARATOR;
-use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::wire::HashAlg;
 use attest::{AppraisalPolicy, ReferenceValues, Reject, appraise};
 
@@ -17,7 +17,7 @@ const DOOR: u32 = DOOR_PCR as u32;
 
 /// Reference values for PCRs 0 to 7, which are not checked.
 fn values(bank: HashAlg) -> ReferenceValues {
-    let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).collect();
+    let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).collect();
     ReferenceValues::new(bank, pcrs).unwrap().only_while_booting(true)
 }
 
@@ -212,18 +212,18 @@ fn the_pcr_has_to_be_quoted() {
 /// An administrator may name the PCR: both hold.
 #[test]
 fn what_is_said_of_the_pcr_besides_holds_as_well() {
-    let named = |accepted: Accepted, only: bool| {
-        let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).chain([(DOOR_PCR, accepted)]);
+    let named = |accepted: AcceptedValues, only: bool| {
+        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(DOOR_PCR, accepted)]);
         ReferenceValues::new(HashAlg::Sha256, pcrs.collect())
             .unwrap()
             .only_while_booting(only)
     };
     let (booted, closed) = (firmware(0), then(&firmware(0), &[CLOSING_WORD]));
-    let value = |log: &LogBuilder| Accepted::AnyOf(vec![log.pcrs(HashAlg::Sha256)[&DOOR_PCR].clone()]);
+    let value = |log: &LogBuilder| AcceptedValues::AnyOf(vec![log.pcrs(HashAlg::Sha256)[&DOOR_PCR].clone()]);
     let code = |is: &LogBuilder, values: ReferenceValues| Machine::is(is.clone()).judged(values).map_err(|reject| reject.code());
-    assert_eq!(code(&booted, named(Accepted::NotChecked, true)), Ok(()));
-    assert_eq!(code(&closed, named(Accepted::NotChecked, true)), Err(IS_OVER));
-    assert_eq!(code(&closed, named(Accepted::NotChecked, false)), Ok(()));
+    assert_eq!(code(&booted, named(AcceptedValues::NotChecked, true)), Ok(()));
+    assert_eq!(code(&closed, named(AcceptedValues::NotChecked, true)), Err(IS_OVER));
+    assert_eq!(code(&closed, named(AcceptedValues::NotChecked, false)), Ok(()));
     assert_eq!(code(&booted, named(value(&booted), true)), Ok(()));
     assert_eq!(code(&booted, named(value(&closed), true)), Err("pcr-mismatch"));
     assert_eq!(code(&closed, named(value(&closed), true)), Err(IS_OVER));
@@ -232,8 +232,8 @@ fn what_is_said_of_the_pcr_besides_holds_as_well() {
 
 #[test]
 fn other_values_are_said_first_and_a_log_that_is_missing_last() {
-    let other = Accepted::AnyOf(vec![HexDigest::from([0xab; 32])]);
-    let pcrs = (0..7).map(|pcr| (pcr, Accepted::NotChecked)).chain([(7, other)]).collect();
+    let other = AcceptedValues::AnyOf(vec![HexDigest::from([0xab; 32])]);
+    let pcrs = (0..7).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(7, other)]).collect();
     let mismatch = ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().only_while_booting(true);
     let closed = Machine::is(then(&firmware(0), &[CLOSING_WORD]));
     assert_eq!(closed.judged(mismatch).unwrap_err().code(), "pcr-mismatch");

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use attest::UnixTime;
 use attest::tpm::ek_certificate::{
-    self, CERTIFICATE_LIMIT_BYTES, CaProblem, EkCertificateError, EkKey, EkRoots, EkRootsError, INTERMEDIATES_LIMIT, VerifiedEkCertificate,
+    self, CERTIFICATE_LIMIT_BYTES, EkCertificateError, EkKey, EkRootProblem, EkRoots, EkRootsError, INTERMEDIATES_LIMIT,
+    VerifiedEkCertificate,
 };
 use proptest::prelude::*;
 use rcgen::{
@@ -296,7 +297,7 @@ fn both_ways(chain: &(Vec<CertificateDer<'static>>, CertificateDer<'static>)) ->
     ]
 }
 
-fn ca_refused(root: CertificateDer<'static>, intermediates: Vec<CertificateDer<'static>>) -> CaProblem {
+fn ca_refused(root: CertificateDer<'static>, intermediates: Vec<CertificateDer<'static>>) -> EkRootProblem {
     EkRoots::new(vec![root], intermediates)
         .map(drop)
         .map_err(|EkRootsError { problem, .. }| problem)

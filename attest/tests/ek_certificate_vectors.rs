@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::vectors::{files_under, vectors};
-use attest::tpm::ek_certificate::{self, CaProblem, EkCertificateError, EkKey, EkRoots, VerifiedEkCertificate};
+use attest::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRootProblem, EkRoots, VerifiedEkCertificate};
 use attest::{EkDigest, UnixTime};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -129,7 +129,7 @@ fn an_stmicroelectronics_tpm_is_endorsed() {
     assert_eq!(verify(&flipped, &roots).unwrap_err(), EkCertificateError::Signature);
     // Without its root the intermediate is worth nothing.
     let error = EkRoots::new(vec![ca("STM_RSA_RT.pem")], vec![ca("STM_ECC_01I.pem")]).unwrap_err();
-    assert!(matches!(error.problem, CaProblem::IssuerMissing { .. }), "{error}");
+    assert!(matches!(error.problem, EkRootProblem::IssuerMissing { .. }), "{error}");
 }
 
 /// Strict DER parsers refuse Nuvoton's names for the order of their SETs.
@@ -161,17 +161,17 @@ fn manufacturers_cas_load() {
     let (_, refused) = EkRoots::load(roots, intermediates);
     let (sha1, orphans): (Vec<_>, Vec<_>) = refused
         .iter()
-        .partition(|error| matches!(&error.problem, CaProblem::SignatureAlgorithm(_)));
-    let sha1_with_rsa = CaProblem::SignatureAlgorithm("1.2.840.113549.1.1.5".to_owned());
+        .partition(|error| matches!(&error.problem, EkRootProblem::SignatureAlgorithm(_)));
+    let sha1_with_rsa = EkRootProblem::SignatureAlgorithm("1.2.840.113549.1.1.5".to_owned());
     assert!(
         sha1.iter()
             .all(|error| error.problem == sha1_with_rsa && error.subject.contains("CN=IFX TPM EK "))
     );
     // The roots above these are not among the vectors: GlobalSign's ECC root in STM's case.
-    let of_its_own = |problem: &CaProblem| matches!(problem, CaProblem::IssuerMissing { .. });
+    let of_its_own = |problem: &EkRootProblem| matches!(problem, EkRootProblem::IssuerMissing { .. });
     assert!(orphans.iter().all(|error| match &error.problem {
         // STM's intermediate, whose root is here.
-        CaProblem::IssuerUnusable { unusable, .. } => of_its_own(&unusable.problem),
+        EkRootProblem::IssuerUnusable { unusable, .. } => of_its_own(&unusable.problem),
         problem => of_its_own(problem),
     }));
     let names: Vec<_> = orphans.iter().map(|error| error.subject.rsplit_once("CN=").unwrap().1).collect();
@@ -204,7 +204,7 @@ fn cas_whose_names_or_algorithms_are_spelled_differently_chain() {
         let mut forged = below.last().unwrap().to_vec();
         *forged.last_mut().unwrap() ^= 1;
         let (_, refused) = EkRoots::load(vec![root.clone()], [&below[..below.len() - 1], &[forged.into()]].concat());
-        assert!(matches!(refused[0].problem, CaProblem::IssuerSignature { .. }), "{refused:?}");
+        assert!(matches!(refused[0].problem, EkRootProblem::IssuerSignature { .. }), "{refused:?}");
         // Nor does another maker's root.
         let (_, refused) = EkRoots::load(
             vec![ca("intel_ondie_root.pem"), ca("amd_root_ecc.pem")],
@@ -238,5 +238,5 @@ fn nuvotons_root_on_p521_endorses_its_issuing_ca() {
     let mut forged = issuing.to_vec();
     *forged.last_mut().unwrap() ^= 1;
     let error = EkRoots::new(vec![root], vec![forged.into()]).unwrap_err();
-    assert!(matches!(error.problem, CaProblem::IssuerSignature { .. }), "{error}");
+    assert!(matches!(error.problem, EkRootProblem::IssuerSignature { .. }), "{error}");
 }

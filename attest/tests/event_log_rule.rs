@@ -6,7 +6,7 @@ use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use crate::measured_boot::machine::grub_machine;
 use crate::support::{Case, SoftKey, at};
 use attest::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
-use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::wire::HashAlg;
 use attest::{AppraisalPolicy, ReferenceValues, Reject, appraise};
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ fn machine(booted: &LogBuilder, sent: Option<Vec<u8>>) -> Case {
 
 fn policy(case: &Case, event_log: EventLogRule, but: Option<u8>) -> AppraisalPolicy {
     let accepted = |pcr: &u8| match but {
-        Some(other) if other == *pcr => Accepted::AnyOf(vec![[0xab; 32].into()]),
-        _ => Accepted::AnyOf(vec![case.pcrs[pcr].clone()]),
+        Some(other) if other == *pcr => AcceptedValues::AnyOf(vec![[0xab; 32].into()]),
+        _ => AcceptedValues::AnyOf(vec![case.pcrs[pcr].clone()]),
     };
     let pcrs = case.pcrs.keys().map(|pcr| (*pcr, accepted(pcr))).collect();
     AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().with_event_log(event_log))

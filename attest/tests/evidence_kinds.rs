@@ -12,15 +12,16 @@ use attest::aws::nitro_tpm::{NitroRoots, NitroTpmSubject};
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
 use attest::protocol::{
-    Blob, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, Text, TokenEvidence,
+    BearerText, Blob, Evidence, GcpEvidence, GcpTask, HexDigest, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText,
+    TokenEvidence,
 };
 use attest::{AppraisalPolicy, Challenge, Claims, Endorsements, Kind, Reject, Subject, Submission, appraise, verify};
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
-use cloud_fixtures::aws::{Instance, NitroAuthority, RegionAuthority};
-use cloud_fixtures::google::{self, Signer};
+use cloud_fixtures::aws::{AwsInstance, NitroAuthority, RegionAuthority};
+use cloud_fixtures::google::{self, JwtSigner};
 
-static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+static GOOGLE: LazyLock<JwtSigner> = LazyLock::new(|| JwtSigner::new(KeySize::Rsa2048));
 static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
 static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
 
@@ -47,7 +48,7 @@ impl Shown {
         let (mut subject, mut evidence) = (Subject::default(), Evidence::default());
         let challenge = case.challenge();
         let (nonce, now) = (challenge.nonce.clone(), case.now);
-        let instance = Instance::example(now - 60);
+        let instance = AwsInstance::example(now - 60);
         for kind in kinds {
             match kind {
                 Kind::Tpm => (subject.tpm, evidence.tpm) = (challenge.subject.tpm.clone(), case.evidence().tpm),
@@ -55,15 +56,15 @@ impl Shown {
                     let gateway = GATEWAY.to_owned();
                     subject.gcp = Some(GcpTask { gateway });
                     let audience = Audience::new(GATEWAY, &challenge.purpose, &challenge.pool, nonce.as_ref(), &SERVER_KEY);
-                    let claims = google::Instance::example(now - 60).claims(audience.as_str(), now);
+                    let claims = google::GoogleInstance::example(now - 60).claims(audience.as_str(), now);
                     evidence.gcp = Some(GcpEvidence {
-                        token: Text(GOOGLE.sign(&claims)),
+                        token: BearerText(GOOGLE.sign(&claims)),
                     });
                 }
                 Kind::AwsIdentityDocument => {
                     subject.aws_identity_document = Some(Nothing {});
                     evidence.aws_identity_document = Some(IdentityDocumentEvidence {
-                        pkcs7: Text(REGION.sign(&instance.identity_document())),
+                        pkcs7: BearerText(REGION.sign(&instance.identity_document())),
                     });
                 }
                 Kind::AwsNitroTpm => {

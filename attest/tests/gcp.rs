@@ -4,8 +4,8 @@ mod claims;
 mod signature;
 
 use crate::gcp_authority::{
-    ACCOUNT, GATEWAY, GOOGLE, INSTANCE_ID, KID, NONCE, NOW, PROJECT_ID, PROJECT_NUMBER, SERVER_KEY, Signer, at, audience, claims, compact,
-    keys, keys_of,
+    ACCOUNT, GATEWAY, GOOGLE, INSTANCE_ID, JwtSigner, KID, NONCE, NOW, PROJECT_ID, PROJECT_NUMBER, SERVER_KEY, at, audience, claims,
+    compact, keys, keys_of,
 };
 use crate::vectors;
 use attest::gcp::{

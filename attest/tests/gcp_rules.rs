@@ -2,7 +2,7 @@
 
 use crate::gcp_authority::{GOOGLE, NOW, at, audience, claims, keys_of};
 use attest::Withheld;
-use attest::gcp::{self, ADVICE, GcpError, NamePattern, Rules, VerifiedIdentity};
+use attest::gcp::{self, ADVICE, GceRules, GcpError, NamePattern, VerifiedIdentity};
 use attest::tpm::vtpm;
 
 const PROJECT: &str = "projects = [{ id = \"example-project\", number = 739419398126 }]\n";
@@ -11,7 +11,7 @@ fn identity() -> VerifiedIdentity {
     gcp::verify(GOOGLE.sign(&claims()).as_bytes(), &keys_of(&GOOGLE), &[audience()], at(NOW)).unwrap()
 }
 
-fn rules(more: &str) -> Rules {
+fn rules(more: &str) -> GceRules {
     toml::from_str(&format!("{PROJECT}{more}")).unwrap()
 }
 
@@ -44,9 +44,9 @@ fn the_project_must_be_given_and_be_the_right_one_by_both_names() {
         "projects = [{ number = 1 }]",
         "projects = [\"example-project\"]",
     ] {
-        assert!(toml::from_str::<Rules>(text).is_err(), "{text}");
+        assert!(toml::from_str::<GceRules>(text).is_err(), "{text}");
     }
-    let unknown = toml::from_str::<Rules>(&format!("{PROJECT}zone = [\"a\"]")).unwrap_err();
+    let unknown = toml::from_str::<GceRules>(&format!("{PROJECT}zone = [\"a\"]")).unwrap_err();
     assert!(unknown.to_string().contains("zone"), "{unknown}");
 }
 
@@ -134,8 +134,8 @@ fn service_accounts_licences_and_age() {
 #[test]
 fn rules_are_written_as_they_are_read() {
     let text = format!("{PROJECT}instance_names = [\"worker-*\"]\nmax_instance_age_seconds = 600\n");
-    let rules: Rules = toml::from_str(&text).unwrap();
-    assert_eq!(toml::from_str::<Rules>(&toml::to_string(&rules).unwrap()).unwrap(), rules);
+    let rules: GceRules = toml::from_str(&text).unwrap();
+    assert_eq!(toml::from_str::<GceRules>(&toml::to_string(&rules).unwrap()).unwrap(), rules);
 }
 
 /// The page about this evidence lists every code with its meaning and the next step.

@@ -7,10 +7,10 @@ use std::sync::LazyLock;
 
 use crate::gcp_authority;
 use crate::gcp_authority::{
-    Ca, GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, ZONE, at, audience, claims, der, der_flag, der_number,
+    GOOGLE, INSTANCE_ID, INSTANCE_NAME, NOW, PROJECT_ID, PROJECT_NUMBER, VtpmCa, ZONE, at, audience, claims, der, der_flag, der_number,
     der_text, ek_params, extension, extension_fields, instance_extension, keys_of,
 };
-use attest::gcp::{self, GcpError, Rules};
+use attest::gcp::{self, GceRules, GcpError};
 use attest::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots};
 use attest::tpm::vtpm::{self, SecurityProperties, VerifiedInstance, VtpmError, VtpmRoots};
 use attest::{EkDigest, UnixTime};
@@ -20,7 +20,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::json;
 
-static CA: LazyLock<Ca> = LazyLock::new(|| Ca::new(p256()));
+static CA: LazyLock<VtpmCa> = LazyLock::new(|| VtpmCa::new(p256()));
 static EK: LazyLock<KeyPair> = LazyLock::new(p256);
 
 fn p256() -> KeyPair {
@@ -116,21 +116,21 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
     };
     assert_eq!(server, VtpmError::Certificate(expected));
 
-    let somebody = Ca::new(p256());
+    let somebody = VtpmCa::new(p256());
     let forged = verify(&somebody.issue(&ek_params(), &*EK)).unwrap_err();
     assert_eq!(
         forged,
         VtpmError::Certificate(EkCertificateError::Signature),
         "the name is Google's, the key is not"
     );
-    let mut named = Ca::new(p256());
+    let mut named = VtpmCa::new(p256());
     named.1 = gcp_authority::ca_params("Somebody");
     let unknown = verify(&named.issue(&ek_params(), &*EK)).unwrap_err();
     assert_eq!(unknown.code(), "gcp-vtpm-not-endorsed");
     let with_own_ca = vtpm::verify(&named.issue(&ek_params(), &*EK), &[&named.certificate()], &roots(), at(NOW)).unwrap_err();
     assert_eq!(with_own_ca.code(), "gcp-vtpm-not-endorsed");
     // A machine's EK key signs another certificate.
-    let below = Ca(p256(), ek_params());
+    let below = VtpmCa(p256(), ek_params());
     let not_a_ca = vtpm::verify(
         &below.issue(&ek_params(), &*EK),
         &[&CA.issue(&ek_params(), &below.0)],
@@ -291,7 +291,7 @@ fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
     let verified = ek_with(|_| {}).unwrap();
     let check = |more: &str, expect: Result<(), &str>| {
         let text = format!("projects = [{{ id = \"{PROJECT_ID}\", number = {PROJECT_NUMBER} }}]\n{more}");
-        let rules: Rules = toml::from_str(&text).unwrap();
+        let rules: GceRules = toml::from_str(&text).unwrap();
         assert_eq!(
             gcp::appraise_vtpm(verified.instance(), &rules).map_err(|error| error.code()),
             expect,
@@ -305,7 +305,7 @@ fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
     for rule in ["service_accounts = [\"a@b\"]", "licenses = [\"1\"]", "max_instance_age_seconds = 1"] {
         check(rule, Err("gcp-rule-not-provable"));
     }
-    let none: Rules = toml::from_str("projects = []").unwrap();
+    let none: GceRules = toml::from_str("projects = []").unwrap();
     assert_eq!(
         gcp::appraise_vtpm(verified.instance(), &none).unwrap_err().code(),
         "gcp-project-refused"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::vectors;
 use crate::vectors::vector;
 use attest::aws::nitro_tpm::{self, NitroRoots, NitroTpmError};
-use attest::nonce::{Binding, PURPOSE_CONFIG};
+use attest::nonce::{EvidenceBinding, PURPOSE_CONFIG};
 use attest::{SpkiSha256, UnixTime};
 use ciborium::Value;
 use rustls_pki_types::CertificateDer;
@@ -103,7 +103,7 @@ fn a_real_nitro_tpms_document_verifies_with_its_clock() {
     let mut other = own.clone();
     other[0] ^= 1;
     let verified = |nonce: &[u8]| {
-        let binding = Binding {
+        let binding = EvidenceBinding {
             nonce,
             purpose: PURPOSE_CONFIG,
             pool: "worker",

@@ -6,7 +6,7 @@ use attest::appraisal::Rules;
 use attest::condition::Condition;
 use attest::protocol::HexDigest;
 use attest::tpm::door::{CLOSING_WORD, DOOR_PCR};
-use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, AttestationResult, HashAlg, Kind, ReferenceValues, Reject, appraise};
 
@@ -18,8 +18,8 @@ const BANK: HashAlg = HashAlg::Sha256;
 /// Returns a pool's rules for PCRs 0 to 7.
 fn values(checked: &[u8]) -> ReferenceValues {
     let accepted = |pcr: u8| match checked.contains(&pcr) {
-        true => Accepted::AnyOf(vec![[0xab; 32].into()]),
-        false => Accepted::NotChecked,
+        true => AcceptedValues::AnyOf(vec![[0xab; 32].into()]),
+        false => AcceptedValues::NotChecked,
     };
     ReferenceValues::new(BANK, (0..8).map(|pcr| (pcr, accepted(pcr))).collect()).unwrap()
 }
@@ -111,14 +111,19 @@ fn a_machine_whose_boot_is_over_is_refused_all_the_same() {
 #[test]
 fn a_quote_of_other_pcrs_than_the_pool_speaks_of_is_refused_all_the_same() {
     let case = eight(&booted(), None);
-    let more = |pcr: u8, accepted: Accepted| {
-        let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).chain([(pcr, accepted)]);
+    let more = |pcr: u8, accepted: AcceptedValues| {
+        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(pcr, accepted)]);
         ReferenceValues::new(BANK, pcrs.collect()).unwrap()
     };
-    refused(&case, &more(14, Accepted::NotChecked), None, "quote-selection");
-    refused(&case, &more(14, Accepted::AnyOf(vec![[1; 32].into()])), None, "quote-selection");
+    refused(&case, &more(14, AcceptedValues::NotChecked), None, "quote-selection");
+    refused(
+        &case,
+        &more(14, AcceptedValues::AnyOf(vec![[1; 32].into()])),
+        None,
+        "quote-selection",
+    );
     refused(&case, &values(&[]).only_while_booting(true), None, "quote-selection");
-    let other_bank = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).collect();
+    let other_bank = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).collect();
     refused(
         &case,
         &ReferenceValues::new(HashAlg::Sha384, other_bank).unwrap(),

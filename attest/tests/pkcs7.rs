@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use attest::pkcs7::{CERTIFICATES_LIMIT, Content, MESSAGE_LIMIT_BYTES, Pkcs7Error, SignedData, SigningCertificate, from_base64};
+use attest::pkcs7::{CERTIFICATES_LIMIT, MESSAGE_LIMIT_BYTES, Pkcs7Error, SignedContent, SignedData, SigningCertificate, from_base64};
 use cloud_fixtures::aws::region_certificate;
 use cloud_fixtures::der::*;
 use cloud_fixtures::pkcs7::*;
@@ -15,17 +15,17 @@ const CONTENT: &[u8] = b"{\"a\": 1}";
 static CERTIFICATE: LazyLock<CertificateDer<'static>> = LazyLock::new(|| region_certificate(&SIGNER, 0xbd9b_3a06_fe76_af6b));
 static SIGNING: LazyLock<SigningCertificate> = LazyLock::new(|| SigningCertificate::parse(&CERTIFICATE).unwrap());
 
-fn aws() -> Message {
-    Message::aws(CONTENT, &CERTIFICATE)
+fn aws() -> TestMessage {
+    TestMessage::aws(CONTENT, &CERTIFICATE)
 }
 
-fn azure() -> Message {
-    Message::azure(CONTENT, &CERTIFICATE)
+fn azure() -> TestMessage {
+    TestMessage::azure(CONTENT, &CERTIFICATE)
 }
 
 fn verify_by(message: &[u8], certificate: &SigningCertificate) -> Result<Vec<u8>, Pkcs7Error> {
     SignedData::parse(message)?
-        .verify(certificate, Content::Attached)
+        .verify(certificate, SignedContent::Attached)
         .map(<[u8]>::to_vec)
 }
 
@@ -33,11 +33,11 @@ fn verify(message: &[u8]) -> Result<Vec<u8>, Pkcs7Error> {
     verify_by(message, &SIGNING)
 }
 
-fn accepted(message: &Message) {
+fn accepted(message: &TestMessage) {
     assert_eq!(verify(&message.sign(&SIGNER)).as_deref(), Ok(CONTENT));
 }
 
-fn refused(message: &Message) -> Pkcs7Error {
+fn refused(message: &TestMessage) -> Pkcs7Error {
     verify(&message.sign(&SIGNER)).expect_err("the message must be refused")
 }
 
@@ -114,7 +114,7 @@ fn attack_06_keys_that_are_too_weak_or_of_another_kind() {
     let ec: CertificateDer<'static> = params("EC", 1).self_signed(&p256).unwrap().into();
     let found = "of algorithm 1.2.840.10045.2.1".to_owned();
     assert_eq!(SigningCertificate::parse(&ec), Err(Pkcs7Error::Key { found }));
-    assert!(SigningCertificate::parse(&region_certificate(&Key::new(RsaKeySize::_4096), 1)).is_ok());
+    assert!(SigningCertificate::parse(&region_certificate(&Pkcs7Key::new(RsaKeySize::_4096), 1)).is_ok());
 }
 
 #[test]
@@ -336,16 +336,19 @@ fn serial_numbers_are_compared_as_a_whole() {
 fn content_is_where_the_caller_says() {
     let detached = aws().but(|message| message.detached = true).sign(&SIGNER);
     let parsed = SignedData::parse(&detached).unwrap();
-    assert_eq!(parsed.verify(&SIGNING, Content::Detached(CONTENT)), Ok(CONTENT));
+    assert_eq!(parsed.verify(&SIGNING, SignedContent::Detached(CONTENT)), Ok(CONTENT));
     assert!(matches!(
-        parsed.verify(&SIGNING, Content::Detached(b"{}")),
+        parsed.verify(&SIGNING, SignedContent::Detached(b"{}")),
         Err(Pkcs7Error::MessageDigest { .. })
     ));
     let place = |found, expected| Err(Pkcs7Error::ContentPlace { found, expected });
-    assert_eq!(parsed.verify(&SIGNING, Content::Attached), place("not in the message", "attached"));
+    assert_eq!(
+        parsed.verify(&SIGNING, SignedContent::Attached),
+        place("not in the message", "attached")
+    );
     let attached = SignedData::parse(&aws().sign(&SIGNER)).unwrap();
     assert_eq!(
-        attached.verify(&SIGNING, Content::Detached(CONTENT)),
+        attached.verify(&SIGNING, SignedContent::Detached(CONTENT)),
         place("in the message", "detached")
     );
 }

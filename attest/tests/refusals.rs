@@ -1,14 +1,14 @@
 //! Disclosure in refusals: a refused node learns what it showed, and nothing of what the pool accepts.
 use std::collections::BTreeSet;
 
-use attest::aws::identity_document::{IdentityDocumentError, Rule as DocumentRule};
+use attest::aws::identity_document::{IdentityDocumentError, ValueRule as DocumentRule};
 use attest::aws::nitro_tpm::NitroTpmError;
 use attest::aws::sts::StsError;
-use attest::azure::attested_document::{AttestedDocumentError, Rule as AzureRule};
+use attest::azure::attested_document::{AttestedDocumentError, AzureValueRule as AzureRule};
 use attest::azure::vtpm::AzureVtpmError;
 use attest::condition::ConditionRefusal;
 use attest::gcp::GcpError;
-use attest::tpm::rules::{BootRefusal, Check, Excerpt, Known};
+use attest::tpm::rules::{BootRefusal, Check, EventDetail, Excerpt};
 use attest::tpm::vtpm::VtpmError;
 use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
@@ -141,7 +141,7 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             event: 17,
             bank: HashAlg::Sha256,
             digest: found(),
-            said: Known::Nothing,
+            said: EventDetail::Nothing,
             accepted: kept(),
         },
         BootRefusal::FirmwareVersion {

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use attest::aws::sts::{
-    self, ADVICE, ANSWER_LIMIT_BYTES, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsError,
-    StsResponse, StsRules, VerifiedSts, appraise, expected_server_id, verify_answer,
+    self, ADVICE, ANSWER_LIMIT_BYTES, BODY, CheckedRequest, Expected, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest,
+    StsError, StsResponse, StsRules, VerifiedSts, appraise, expected_server_id, verify_answer,
 };
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
@@ -56,7 +56,7 @@ fn authorization() -> String {
 
 /// The request that is accepted.
 fn request() -> SignedRequest {
-    let header = |name: &str, value: &str| Header {
+    let header = |name: &str, value: &str| SignedHeader {
         name: name.to_owned(),
         value: value.to_owned().into(),
     };
@@ -82,7 +82,7 @@ fn with(change: impl FnOnce(&mut SignedRequest)) -> SignedRequest {
     request
 }
 
-fn header<'a>(request: &'a mut SignedRequest, name: &str) -> &'a mut Header {
+fn header<'a>(request: &'a mut SignedRequest, name: &str) -> &'a mut SignedHeader {
     request.headers.iter_mut().find(|header| header.name == name).unwrap()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::vectors::vector;
 use attest::tpm::ak::AkPublic;
-use attest::tpm::wire::{Public, Quoted, Signature};
+use attest::tpm::wire::{Public, QuoteAttest, TpmSignature};
 use attest::{EkDigest, HashAlg, TpmEvidenceError};
 
 /// The length-delimited and varint fields of a protobuf message, in order.
@@ -53,7 +53,7 @@ fn bytes_of<'a>(message: &[(u64, Field<'a>)], number: u64) -> Vec<&'a [u8]> {
 }
 
 /// Returns the hierarchy of the AK, according to the Qualified Name that it has signed.
-fn hierarchy(ak: &AkPublic, quoted: &Quoted) -> String {
+fn hierarchy(ak: &AkPublic, quoted: &QuoteAttest) -> String {
     match ak.check_hierarchy(&quoted.qualified_signer) {
         Ok(()) => "endorsement".to_owned(),
         Err(TpmEvidenceError::AkHierarchy { found, .. }) => found,
@@ -74,9 +74,9 @@ fn quotes_of_a_gce_instance_verify() {
         let quote = protobuf(quote);
         let (quoted, signature, pcrs) = (bytes_of(&quote, 1)[0], bytes_of(&quote, 2)[0], protobuf(bytes_of(&quote, 3)[0]));
         let signed = ak.verify(quoted, signature).unwrap();
-        let read = Quoted::parse(signed.bytes()).unwrap();
+        let read = QuoteAttest::parse(signed.bytes()).unwrap();
         assert_eq!(read.to_bytes(), quoted);
-        assert_eq!(Signature::parse(signature).unwrap().to_bytes(), signature);
+        assert_eq!(TpmSignature::parse(signature).unwrap().to_bytes(), signature);
         assert_eq!(read.extra_data, [0x90, 0x09]);
         assert_eq!(hierarchy(&ak, &read), "endorsement");
 
@@ -121,7 +121,7 @@ fn files_of_tpm2_tools_are_read() {
     let ak = AkPublic::parse(&ak_file[2..]).unwrap();
     assert_eq!(ak.name().as_bytes(), file("ak.name"));
     let (quoted, signature) = (file("quote.out"), file("quotesig.out"));
-    let read = Quoted::parse(ak.verify(&quoted, &signature).unwrap().bytes()).unwrap();
+    let read = QuoteAttest::parse(ak.verify(&quoted, &signature).unwrap().bytes()).unwrap();
     assert!(read.selection[0].pcrs().eq([15, 16, 22]), "{:?}", read.selection);
     // tpm2_createak puts its AK below the EK: such a one is refused.
     assert_eq!(hierarchy(&ak, &read), "below another object");

@@ -8,8 +8,8 @@ use crate::support::{Case, NOW, SERVER_KEY, SoftKey, ek_area};
 use attest::challenge::INTERMEDIATES_LIMIT;
 use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ak::{AkPublic, Hierarchy};
-use attest::tpm::reference_values::Accepted;
-use attest::tpm::wire::{Attributes, KeyParameters, Scheme, SelectedBank, Signature, SymmetricCipher};
+use attest::tpm::reference_values::AcceptedValues;
+use attest::tpm::wire::{Attributes, KeyParameters, SelectedBank, SymmetricCipher, TpmScheme, TpmSignature};
 use attest::{AppraisalPolicy, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256, TpmEvidenceError};
 
 fn good() -> Case {
@@ -18,16 +18,16 @@ fn good() -> Case {
 
 #[test]
 fn accepts_every_kind_of_ak_and_says_what_was_proven() {
-    let rsa = |scheme: fn(HashAlg) -> Scheme, hash| SoftKey::rsa(scheme(hash));
+    let rsa = |scheme: fn(HashAlg) -> TpmScheme, hash| SoftKey::rsa(scheme(hash));
     for ak in [
         SoftKey::p256(),
         SoftKey::p384(),
-        rsa(Scheme::RsaSsa, HashAlg::Sha256),
-        rsa(Scheme::RsaSsa, HashAlg::Sha384),
-        rsa(Scheme::RsaSsa, HashAlg::Sha512),
-        rsa(Scheme::RsaPss, HashAlg::Sha256),
-        rsa(Scheme::RsaPss, HashAlg::Sha384),
-        rsa(Scheme::RsaPss, HashAlg::Sha512),
+        rsa(TpmScheme::RsaSsa, HashAlg::Sha256),
+        rsa(TpmScheme::RsaSsa, HashAlg::Sha384),
+        rsa(TpmScheme::RsaSsa, HashAlg::Sha512),
+        rsa(TpmScheme::RsaPss, HashAlg::Sha256),
+        rsa(TpmScheme::RsaPss, HashAlg::Sha384),
+        rsa(TpmScheme::RsaPss, HashAlg::Sha512),
     ] {
         let case = Case::new(ak);
         let claims = case.verify().unwrap_or_else(|reject| panic!("{:?}: {reject}", case.ak.scheme()));

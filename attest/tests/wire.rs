@@ -3,8 +3,8 @@
 use attest::HashAlg;
 use attest::protocol::{Blob, EvidenceRequest, HexDigest};
 use attest::tpm::wire::{
-    Attributes, ClockInfo, Curve, EncryptedSecret, IdObject, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature,
-    SymmetricCipher, WireError,
+    Attributes, ClockInfo, Curve, EncryptedSecret, IdObject, KeyParameters, Public, QuoteAttest, SelectedBank, SymmetricCipher, TpmScheme,
+    TpmSignature, WireError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,12 +13,12 @@ fn hash() -> impl Strategy<Value = HashAlg> {
     prop_oneof![Just(HashAlg::Sha256), Just(HashAlg::Sha384), Just(HashAlg::Sha512)]
 }
 
-fn scheme() -> impl Strategy<Value = Scheme> {
+fn scheme() -> impl Strategy<Value = TpmScheme> {
     prop_oneof![
-        Just(Scheme::Null),
-        hash().prop_map(Scheme::RsaSsa),
-        hash().prop_map(Scheme::RsaPss),
-        hash().prop_map(Scheme::Ecdsa)
+        Just(TpmScheme::Null),
+        hash().prop_map(TpmScheme::RsaSsa),
+        hash().prop_map(TpmScheme::RsaPss),
+        hash().prop_map(TpmScheme::Ecdsa)
     ]
 }
 
@@ -58,7 +58,7 @@ fn public() -> impl Strategy<Value = Public> {
     )
 }
 
-fn quoted() -> impl Strategy<Value = Quoted> {
+fn quoted() -> impl Strategy<Value = QuoteAttest> {
     let clock =
         (any::<u64>(), any::<u32>(), any::<u32>(), any::<bool>()).prop_map(|(clock_ms, reset_count, restart_count, safe)| ClockInfo {
             clock_ms,
@@ -76,7 +76,7 @@ fn quoted() -> impl Strategy<Value = Quoted> {
         vec(any::<u8>(), 0..=64),
     )
         .prop_map(
-            |(qualified_signer, extra_data, clock, firmware_version, selection, pcr_digest)| Quoted {
+            |(qualified_signer, extra_data, clock, firmware_version, selection, pcr_digest)| QuoteAttest {
                 qualified_signer,
                 extra_data,
                 clock,
@@ -114,25 +114,25 @@ proptest! {
 
     #[test]
     fn quotes(value in quoted()) {
-        exact(&value.to_bytes(), &value, Quoted::parse)?;
+        exact(&value.to_bytes(), &value, QuoteAttest::parse)?;
     }
 
     #[test]
     fn rsa_signatures(pss in any::<bool>(), hash in hash(), signature in vec(any::<u8>(), 0..=512)) {
-        let scheme = if pss { Scheme::RsaPss(hash) } else { Scheme::RsaSsa(hash) };
-        let value = Signature::Rsa { scheme, signature: &signature };
+        let scheme = if pss { TpmScheme::RsaPss(hash) } else { TpmScheme::RsaSsa(hash) };
+        let value = TpmSignature::Rsa { scheme, signature: &signature };
         let bytes = value.to_bytes();
-        prop_assert_eq!(Signature::parse(&bytes), Ok(value));
-        prop_assert!(Signature::parse(&[&bytes[..], &[0]].concat()).is_err());
+        prop_assert_eq!(TpmSignature::parse(&bytes), Ok(value));
+        prop_assert!(TpmSignature::parse(&[&bytes[..], &[0]].concat()).is_err());
     }
 
     #[test]
     fn ecdsa_signatures(hash in hash(), r in vec(any::<u8>(), 0..=48), s in vec(any::<u8>(), 0..=48)) {
-        let value = Signature::Ecdsa { scheme: Scheme::Ecdsa(hash), r: &r, s: &s };
+        let value = TpmSignature::Ecdsa { scheme: TpmScheme::Ecdsa(hash), r: &r, s: &s };
         let bytes = value.to_bytes();
-        prop_assert_eq!(Signature::parse(&bytes), Ok(value));
-        prop_assert!(Signature::parse(&bytes[..bytes.len() - 1]).is_err());
-        prop_assert!(Signature::parse(&[&bytes[..], &[0]].concat()).is_err());
+        prop_assert_eq!(TpmSignature::parse(&bytes), Ok(value));
+        prop_assert!(TpmSignature::parse(&bytes[..bytes.len() - 1]).is_err());
+        prop_assert!(TpmSignature::parse(&[&bytes[..], &[0]].concat()).is_err());
     }
 
     #[test]
@@ -151,11 +151,11 @@ proptest! {
 
     #[test]
     fn attack_23_arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..600)) {
-        let _ = (Public::parse(&bytes), Public::parse_sized(&bytes), Quoted::parse(&bytes), Signature::parse(&bytes));
+        let _ = (Public::parse(&bytes), Public::parse_sized(&bytes), QuoteAttest::parse(&bytes), TpmSignature::parse(&bytes));
         let _ = (IdObject::parse(&bytes), EncryptedSecret::parse_rsa(&bytes), EncryptedSecret::parse_ecc(&bytes));
         let _ = attest::EkDigest::from_public_area(&bytes);
         // A prefix that gets past the magic, the type, the algorithm.
-        let _ = Quoted::parse(&[&[0xff, 0x54, 0x43, 0x47, 0x80, 0x18], &bytes[..]].concat());
+        let _ = QuoteAttest::parse(&[&[0xff, 0x54, 0x43, 0x47, 0x80, 0x18], &bytes[..]].concat());
         let _ = Public::parse(&[&[0, 1, 0, 0x0b], &bytes[..]].concat());
         let _ = Public::parse(&[&[0, 0x23, 0, 0x0b], &bytes[..]].concat());
     }
@@ -175,7 +175,7 @@ proptest! {
 #[test]
 fn buffers_are_no_longer_than_those_of_sha_512() {
     let quoted = |qualified_signer: usize, extra_data: usize| {
-        let quoted = Quoted {
+        let quoted = QuoteAttest {
             qualified_signer: std::vec![1; qualified_signer],
             extra_data: std::vec![2; extra_data],
             clock: ClockInfo {
@@ -188,7 +188,7 @@ fn buffers_are_no_longer_than_those_of_sha_512() {
             selection: Vec::new(),
             pcr_digest: Vec::new(),
         };
-        Quoted::parse(&quoted.to_bytes()).map(|_| ())
+        QuoteAttest::parse(&quoted.to_bytes()).map(|_| ())
     };
     assert_eq!(quoted(66, 66), Ok(()));
     for refused in [quoted(67, 66), quoted(66, 67)] {
@@ -220,7 +220,7 @@ fn attack_23_sizes_beyond_the_limits_are_refused_before_they_are_read() {
         &[&head[..], &[0, 0], &[0, 0x10, 0, 0x10, 8, 0, 0, 0, 0, 0], &[2, 1]].concat(),
     ));
     assert!(matches!(
-        Signature::parse(&[0, 0x14, 0, 0x0b, 2, 1]),
+        TpmSignature::parse(&[0, 0x14, 0, 0x0b, 2, 1]),
         Err(WireError::TooLarge {
             found: 513,
             limit: 512,

@@ -8,9 +8,9 @@ use time::macros::format_description;
 
 /// Clock of a simulated service.
 #[derive(Debug, Default)]
-pub struct Clock(Mutex<Option<u64>>);
+pub struct StandInClock(Mutex<Option<u64>>);
 
-impl Clock {
+impl StandInClock {
     /// Returns the clock of the machine.
     #[must_use]
     pub fn system() -> Self {

@@ -8,14 +8,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::port::Port;
-use crate::tls::Authority;
+use crate::port::ReservedPort;
+use crate::tls::TestCa;
 
 /// Maximum time for a start on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
 /// A cluster of one, or a member of a larger one.
-pub struct Etcd {
+pub struct EtcdServer {
     process: Option<Child>,
     name: String,
     /// All members, by name and peer address.
@@ -23,7 +23,7 @@ pub struct Etcd {
     folder: tempfile::TempDir,
     data: String,
     /// For clients, and for peers.
-    ports: [Port; 2],
+    ports: [ReservedPort; 2],
     encrypted: bool,
     /// Quota of the database, in bytes.
     quota: Option<u64>,
@@ -31,20 +31,20 @@ pub struct Etcd {
     auth_token: Option<String>,
 }
 
-impl Etcd {
+impl EtcdServer {
     /// Runs, over plain HTTP.
     #[must_use]
     pub fn start() -> Self {
         Self::run(false, None)
     }
 
-    /// Starts etcd like [`Etcd::start`], with this quota.
+    /// Starts etcd like [`EtcdServer::start`], with this quota.
     #[must_use]
     pub fn start_with_quota(bytes: u64) -> Self {
         Self::run(false, Some(bytes))
     }
 
-    /// Starts etcd as [`Etcd::start`] does; once it has users, clients get JSON Web Tokens.
+    /// Starts etcd as [`EtcdServer::start`] does; once it has users, clients get JSON Web Tokens.
     #[must_use]
     pub fn start_with_jwt() -> Self {
         let mut etcd = Self::named("one", false);
@@ -55,7 +55,7 @@ impl Etcd {
         etcd
     }
 
-    /// Runs, over TLS, for clients whose certificate is of the same CA: [`Etcd::path`] has `ca.crt` and, for clients, `client.crt` and
+    /// Runs, over TLS, for clients whose certificate is of the same CA: [`EtcdServer::path`] has `ca.crt` and, for clients, `client.crt` and
     /// `client.key`.
     #[must_use]
     pub fn start_encrypted() -> Self {
@@ -87,7 +87,7 @@ impl Etcd {
             cluster: String::new(),
             folder: tempfile::tempdir().unwrap(),
             data: "data".to_owned(),
-            ports: [Port::reserve(), Port::reserve()],
+            ports: [ReservedPort::reserve(), ReservedPort::reserve()],
             encrypted,
             quota: None,
             auth_token: None,
@@ -100,7 +100,7 @@ impl Etcd {
         let mut etcd = Self::named("one", encrypted);
         etcd.quota = quota;
         if encrypted {
-            let (folder, authority) = (etcd.path(""), Authority::new("etcd's CA"));
+            let (folder, authority) = (etcd.path(""), TestCa::new("etcd's CA"));
             fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
             authority.issue(&folder, "server", 2040);
             authority.issue(&folder, "client", 2040);
@@ -261,7 +261,7 @@ impl Etcd {
     }
 }
 
-impl Drop for Etcd {
+impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.kill();
     }

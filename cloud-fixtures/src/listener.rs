@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 /// Connections that wait to be accepted: more than a test opens at once.
 const BACKLOG: u32 = 128;
 
-enum Command {
+enum ListenerCommand {
     Down(mpsc::Sender<()>),
     Up(mpsc::Sender<()>),
 }
@@ -20,7 +20,7 @@ enum Command {
 /// A listener that runs until it is dropped.
 pub(crate) struct Listener {
     address: SocketAddr,
-    commands: Option<commands::UnboundedSender<Command>>,
+    commands: Option<commands::UnboundedSender<ListenerCommand>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,15 +54,15 @@ impl Listener {
 
     /// Refuses connections, and closes the existing ones, before it returns.
     pub(crate) fn down(&self) {
-        self.command(Command::Down);
+        self.command(ListenerCommand::Down);
     }
 
     /// Listens at the same port as before, when it returns.
     pub(crate) fn up(&self) {
-        self.command(Command::Up);
+        self.command(ListenerCommand::Up);
     }
 
-    fn command(&self, command: impl FnOnce(mpsc::Sender<()>) -> Command) {
+    fn command(&self, command: impl FnOnce(mpsc::Sender<()>) -> ListenerCommand) {
         let (done, is_done) = mpsc::channel();
         self.commands.as_ref().unwrap().send(command(done)).ok().unwrap();
         is_done.recv().unwrap();
@@ -102,7 +102,7 @@ enum Socket {
     Refusing(TcpSocket),
 }
 
-async fn run<F>(listener: TcpListener, mut commands: commands::UnboundedReceiver<Command>, connection: impl Fn(TcpStream) -> F)
+async fn run<F>(listener: TcpListener, mut commands: commands::UnboundedReceiver<ListenerCommand>, connection: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -113,7 +113,7 @@ where
         tokio::select! {
             command = commands.recv() => match command {
                 None => return,
-                Some(Command::Down(done)) => {
+                Some(ListenerCommand::Down(done)) => {
                     // It is taken once more before it is let go: in between, another server would get it.
                     if matches!(socket, Socket::Listening(_)) {
                         socket = Socket::Refusing(bind(address));
@@ -121,7 +121,7 @@ where
                     connections.shutdown().await;
                     done.send(()).unwrap();
                 }
-                Some(Command::Up(done)) => {
+                Some(ListenerCommand::Up(done)) => {
                     if let Socket::Refusing(refusing) = socket {
                         socket = Socket::Listening(refusing.listen(BACKLOG).unwrap());
                     }

@@ -11,7 +11,7 @@ use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::server::{Answer, Request, Server, loopback};
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
 /// A pool's full config in a spec version.
 type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
@@ -19,9 +19,9 @@ type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 /// The server of one control-plane host. It listens on all addresses.
 pub struct MachineConfigServer {
     /// Server with TLS, on port 22623.
-    pub with_tls: Server,
+    pub with_tls: TestServer,
     /// Server without TLS, on port 22624.
-    pub plain: Server,
+    pub plain: TestServer,
 }
 
 impl MachineConfigServer {
@@ -37,13 +37,13 @@ impl MachineConfigServer {
 
     /// Starts only the server with TLS, on any port of the loopback interface, for a gateway on the same machine.
     #[must_use]
-    pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Server {
+    pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> TestServer {
         start(loopback(), Some(tls(certificate, key)), pool, config)
     }
 }
 
-fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str, config: Arc<Config>) -> Server {
-    Server::start(address, tls, move |request: &Request| answer(request, pool, &*config))
+fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str, config: Arc<Config>) -> TestServer {
+    TestServer::start(address, tls, move |request: &HttpRequest| answer(request, pool, &*config))
 }
 
 /// Returns a configuration with TLS from 1.2, HTTP/1.1 only.
@@ -61,8 +61,8 @@ fn tls(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
     Arc::new(config.unwrap())
 }
 
-fn answer(request: &Request, pool: &str, config: &Config) -> Answer {
-    let empty = |status| Answer {
+fn answer(request: &HttpRequest, pool: &str, config: &Config) -> ServerAnswer {
+    let empty = |status| ServerAnswer {
         status,
         headers: Vec::new(),
         body: Vec::new(),
@@ -78,7 +78,7 @@ fn answer(request: &Request, pool: &str, config: &Config) -> Answer {
         _ => return empty(404),
     }
     match served(request.header("accept").unwrap_or_default()) {
-        Ok(version) => Answer::new(200, "application/json", config(&version)),
+        Ok(version) => ServerAnswer::new(200, "application/json", config(&version)),
         Err(status) => empty(status),
     }
 }

@@ -55,13 +55,13 @@ pub fn attribute(oid: &[u8], values: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A key that signs messages and certificates.
-pub struct Key {
+pub struct Pkcs7Key {
     /// Key pair for signing certificates.
     pub pair: KeyPair,
     raw: RsaKeyPair,
 }
 
-impl Key {
+impl Pkcs7Key {
     /// Generates a key of this size.
     #[must_use]
     pub fn new(size: RsaKeySize) -> Self {
@@ -90,11 +90,11 @@ impl Key {
     }
 }
 
-pub static ROOT: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
-pub static INTERMEDIATE: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
-pub static SIGNER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
+pub static ROOT: LazyLock<Pkcs7Key> = LazyLock::new(|| Pkcs7Key::new(RsaKeySize::_2048));
+pub static INTERMEDIATE: LazyLock<Pkcs7Key> = LazyLock::new(|| Pkcs7Key::new(RsaKeySize::_2048));
+pub static SIGNER: LazyLock<Pkcs7Key> = LazyLock::new(|| Pkcs7Key::new(RsaKeySize::_2048));
 /// A key of another signer.
-pub static OTHER: LazyLock<Key> = LazyLock::new(|| Key::new(RsaKeySize::_2048));
+pub static OTHER: LazyLock<Pkcs7Key> = LazyLock::new(|| Pkcs7Key::new(RsaKeySize::_2048));
 
 /// Returns parameters of a certificate, valid 2024 to 2040, that is not a CA's.
 #[must_use]
@@ -118,7 +118,7 @@ pub fn ca_params(common_name: &str, serial: u64) -> CertificateParams {
 
 /// Returns a certificate for `key`, issued by a CA of that name and key.
 #[must_use]
-pub fn issued(params: &CertificateParams, key: &Key, issuer: &CertificateParams, issuer_key: &Key) -> CertificateDer<'static> {
+pub fn issued(params: &CertificateParams, key: &Pkcs7Key, issuer: &CertificateParams, issuer_key: &Pkcs7Key) -> CertificateDer<'static> {
     params
         .signed_by(&key.pair, &Issuer::from_params(issuer, &issuer_key.pair))
         .unwrap()
@@ -134,7 +134,7 @@ pub fn issuer_and_serial(certificate: &[u8]) -> Vec<u8> {
 
 /// A message in which every part can be changed.
 #[derive(Clone)]
-pub struct Message {
+pub struct TestMessage {
     /// Set for indefinite lengths and segments, like AWS's.
     pub ber: bool,
     /// Version of the SignedData.
@@ -175,7 +175,7 @@ pub struct Message {
     pub extra_signers: Vec<Vec<u8>>,
 }
 
-impl Message {
+impl TestMessage {
     /// Creates a message like AWS's.
     #[must_use]
     pub fn aws(content: &[u8], certificate: &[u8]) -> Self {
@@ -264,7 +264,7 @@ impl Message {
 
     /// Returns the SignerInfo, signed by this key.
     #[must_use]
-    pub fn signer_info(&self, key: &Key) -> Vec<u8> {
+    pub fn signer_info(&self, key: &Pkcs7Key) -> Vec<u8> {
         self.signer_info_with(&key.sign(&self.hash, &self.to_be_signed()))
     }
 
@@ -294,7 +294,7 @@ impl Message {
 
     /// Returns the message, signed by this key.
     #[must_use]
-    pub fn sign(&self, key: &Key) -> Vec<u8> {
+    pub fn sign(&self, key: &Pkcs7Key) -> Vec<u8> {
         self.sign_with(&key.sign(&self.hash, &self.to_be_signed()))
     }
 

@@ -7,12 +7,12 @@ use tokio::net::TcpSocket;
 /// A port of this machine that no other process gets while this exists. Only a server that is given the port listens there; it may stop and
 /// start repeatedly.
 #[derive(Debug)]
-pub struct Port {
+pub struct ReservedPort {
     // Bound, and never listening: the system gives it to nobody, and lets servers have it, which allow addresses to be used again.
     socket: TcpSocket,
 }
 
-impl Port {
+impl ReservedPort {
     /// Reserves a port on 127.0.0.1.
     #[must_use]
     pub fn reserve() -> Self {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_port_is_kept_for_who_is_told_of_it() {
-        let port = Port::reserve();
+        let port = ReservedPort::reserve();
         let refused = || TcpStream::connect(port.address()).unwrap_err().kind() == std::io::ErrorKind::ConnectionRefused;
         assert!(refused(), "nobody listens");
         for _ in 0..2 {
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn a_port_is_given_to_nobody_else() {
-        let reserved: Vec<Port> = (0..50).map(|_| Port::reserve()).collect();
-        let reserved: BTreeSet<u16> = reserved.iter().map(Port::number).collect();
+        let reserved: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::reserve()).collect();
+        let reserved: BTreeSet<u16> = reserved.iter().map(ReservedPort::number).collect();
         assert_eq!(reserved.len(), 50);
         // So often that one of them would come up.
         for _ in 0..5000 {

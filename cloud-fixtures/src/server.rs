@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// A request to the server.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct HttpRequest {
     /// HTTP method, such as `GET`.
     pub method: String,
     /// Path and query, as they were sent.
@@ -33,7 +33,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl HttpRequest {
     /// Returns the first header of this name (in lower case).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -67,13 +67,13 @@ impl Request {
 }
 
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ServerAnswer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl ServerAnswer {
     /// Creates a response of this status and type.
     #[must_use]
     pub fn new(status: u16, content_type: &str, body: impl Into<Vec<u8>>) -> Self {
@@ -94,7 +94,7 @@ impl Answer {
 
 /// Fault of a server, switched on by a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum ServerFault {
     /// It refuses connections, and closes the existing ones. It always concerns the whole server.
     Down,
     /// It accepts requests and never responds.
@@ -110,30 +110,30 @@ pub enum Fault {
 }
 
 /// A fault that was switched on.
-struct Wrong {
+struct ActiveFault {
     /// Prefix of the targets that the fault concerns.
     prefix: String,
-    fault: Fault,
+    fault: ServerFault,
     /// Number of requests that it will still concern; `None` for all.
     left: Option<usize>,
 }
 
-type Handler = dyn Fn(&Request) -> Answer + Send + Sync;
-type Observer = dyn Fn(&Request, u16) + Send + Sync;
+type Handler = dyn Fn(&HttpRequest) -> ServerAnswer + Send + Sync;
+type Observer = dyn Fn(&HttpRequest, u16) + Send + Sync;
 
 #[derive(Default)]
-struct Shared {
-    requests: Mutex<Vec<Request>>,
+struct ServerState {
+    requests: Mutex<Vec<HttpRequest>>,
     /// The faults; the last one that fits is used.
-    faults: Mutex<Vec<Wrong>>,
+    faults: Mutex<Vec<ActiveFault>>,
     observer: Mutex<Option<Box<Observer>>>,
 }
 
 /// A server that runs until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
-pub struct Server {
+pub struct TestServer {
     listener: Listener,
     scheme: &'static str,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 /// Returns the loopback address, with any port.
@@ -142,16 +142,16 @@ pub fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
-impl Server {
+impl TestServer {
     /// Starts a server at an address, with TLS if a configuration is given.
     #[must_use]
     pub fn start(
         address: SocketAddr,
         tls: Option<Arc<rustls::ServerConfig>>,
-        handler: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+        handler: impl Fn(&HttpRequest) -> ServerAnswer + Send + Sync + 'static,
     ) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let (shared, handler): (_, Arc<Handler>) = (Arc::<Shared>::default(), Arc::new(handler));
+        let (shared, handler): (_, Arc<Handler>) = (Arc::<ServerState>::default(), Arc::new(handler));
         let service = Service {
             shared: shared.clone(),
             handler,
@@ -178,7 +178,7 @@ impl Server {
 
     /// Returns every request so far, including those answered by a fault.
     #[must_use]
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<HttpRequest> {
         self.shared.requests.lock().unwrap().clone()
     }
 
@@ -188,32 +188,32 @@ impl Server {
     }
 
     /// Calls the observer for each request, with the status of the response, 0 for none.
-    pub fn observe(&self, observer: impl Fn(&Request, u16) + Send + Sync + 'static) {
+    pub fn observe(&self, observer: impl Fn(&HttpRequest, u16) + Send + Sync + 'static) {
         *self.shared.observer.lock().unwrap() = Some(Box::new(observer));
     }
 
     /// Switches on a fault, before it returns.
-    pub fn fail(&self, fault: Fault) {
+    pub fn fail(&self, fault: ServerFault) {
         self.fail_at("", fault);
     }
 
     /// Switches on a fault like [`Self::fail`], for targets with this prefix.
-    pub fn fail_at(&self, prefix: &str, fault: Fault) {
-        if fault == Fault::Down {
+    pub fn fail_at(&self, prefix: &str, fault: ServerFault) {
+        if fault == ServerFault::Down {
             return self.listener.down();
         }
         self.wrong(prefix, fault, None);
     }
 
     /// Switches on a fault like [`Self::fail_at`], for so many requests.
-    pub fn fail_times(&self, prefix: &str, fault: Fault, times: usize) {
-        assert_ne!(fault, Fault::Down, "it gets no requests");
+    pub fn fail_times(&self, prefix: &str, fault: ServerFault, times: usize) {
+        assert_ne!(fault, ServerFault::Down, "it gets no requests");
         self.wrong(prefix, fault, Some(times));
     }
 
-    fn wrong(&self, prefix: &str, fault: Fault, left: Option<usize>) {
+    fn wrong(&self, prefix: &str, fault: ServerFault, left: Option<usize>) {
         let prefix = prefix.to_owned();
-        self.shared.faults.lock().unwrap().push(Wrong { prefix, fault, left });
+        self.shared.faults.lock().unwrap().push(ActiveFault { prefix, fault, left });
     }
 
     /// Switches off all faults, before it returns. The server listens at the same port as before.
@@ -225,7 +225,7 @@ impl Server {
 
 #[derive(Clone)]
 struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     handler: Arc<Handler>,
     tls: Option<TlsAcceptor>,
 }
@@ -256,7 +256,7 @@ impl Service {
         let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
             (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        let request = Request {
+        let request = HttpRequest {
             method: head.method.to_string(),
             target: head.uri.path_and_query().map_or_else(|| head.uri.to_string(), ToString::to_string),
             headers: head.headers.iter().map(header).collect(),
@@ -277,16 +277,16 @@ impl Service {
         }
     }
 
-    fn fault(&self, target: &str) -> Option<Fault> {
+    fn fault(&self, target: &str) -> Option<ServerFault> {
         let mut faults = self.shared.faults.lock().unwrap();
-        let fits = |wrong: &&mut Wrong| target.starts_with(&wrong.prefix) && wrong.left != Some(0);
+        let fits = |wrong: &&mut ActiveFault| target.starts_with(&wrong.prefix) && wrong.left != Some(0);
         let wrong = faults.iter_mut().rev().find(fits)?;
         wrong.left = wrong.left.map(|left| left - 1);
         Some(wrong.fault.clone())
     }
 }
 
-fn response(answer: Answer) -> Option<hyper::Response<Body>> {
+fn response(answer: ServerAnswer) -> Option<hyper::Response<Body>> {
     let mut builder = hyper::Response::builder().status(answer.status);
     for (name, value) in answer.headers {
         builder = builder.header(name, value);
@@ -294,13 +294,13 @@ fn response(answer: Answer) -> Option<hyper::Response<Body>> {
     Some(builder.body(Body::from(answer.body)).unwrap())
 }
 
-impl Fault {
+impl ServerFault {
     /// Returns the response; `None` if there is never one.
     fn response(&self) -> Option<hyper::Response<Body>> {
         let json = "application/json";
         match self {
             Self::Down | Self::Slow => None,
-            Self::Garbage => response(Answer::new(200, json, b"\x00\xff{garbage".as_slice())),
+            Self::Garbage => response(ServerAnswer::new(200, json, b"\x00\xff{garbage".as_slice())),
             Self::Huge => {
                 let chunk = Bytes::from(vec![b' '; CHUNK_BYTES]);
                 let chunks = std::iter::repeat_n(chunk, HUGE_BYTES / CHUNK_BYTES).map(Ok::<_, axum::Error>);
@@ -308,8 +308,8 @@ impl Fault {
                 let builder = hyper::Response::builder().header("content-type", json);
                 Some(builder.body(body).unwrap())
             }
-            Self::Redirect(location) => response(Answer::new(302, "text/plain", "").with("location", location)),
-            Self::Status(status) => response(Answer::new(*status, "text/plain", "a fault")),
+            Self::Redirect(location) => response(ServerAnswer::new(302, "text/plain", "").with("location", location)),
+            Self::Status(status) => response(ServerAnswer::new(*status, "text/plain", "a fault")),
         }
     }
 }

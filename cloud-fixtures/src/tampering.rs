@@ -7,9 +7,9 @@ use data_encoding::{BASE64, BASE64URL_NOPAD};
 use serde_json::Value;
 
 use crate::aws::{NitroDocument, RegionAuthority};
-use crate::azure::Authority;
-use crate::google::Signer;
-use crate::pkcs7::{Key, Message, in_lines};
+use crate::azure::AzureAuthority;
+use crate::google::JwtSigner;
+use crate::pkcs7::{Pkcs7Key, TestMessage, in_lines};
 
 /// Returns the document once for each value in it, with that value altered, as path (a JSON pointer) and document. Texts, numbers and
 /// booleans become others of their kind, null becomes a text.
@@ -105,7 +105,7 @@ pub fn claims(token: &str) -> Value {
 
 /// Returns an identity token with altered claims, signed by this key.
 #[must_use]
-pub fn identity_token(token: &str, signer: &Signer, alter: impl FnOnce(&mut Value)) -> String {
+pub fn identity_token(token: &str, signer: &JwtSigner, alter: impl FnOnce(&mut Value)) -> String {
     let mut claims = claims(token);
     alter(&mut claims);
     signer.sign(&claims)
@@ -134,24 +134,24 @@ pub fn unsigned_identity_document(authority: &RegionAuthority, signed: &Value, s
 
 /// Returns an AWS identity document that names the region's certificate, and is signed by another key.
 #[must_use]
-pub fn foreign_identity_document(authority: &RegionAuthority, key: &Key, document: &Value) -> String {
+pub fn foreign_identity_document(authority: &RegionAuthority, key: &Pkcs7Key, document: &Value) -> String {
     in_lines_text(&authority.message(RegionAuthority::text(document).as_bytes()).sign(key))
 }
 
 /// Returns an Azure attested document with the signature of another one.
 #[must_use]
-pub fn unsigned_attested_document(authority: &Authority, signed: &Value, shown: &Value) -> String {
+pub fn unsigned_attested_document(authority: &AzureAuthority, signed: &Value, shown: &Value) -> String {
     let message = authority.message(signed.to_string().as_bytes());
     BASE64.encode(&showing(message, shown.to_string()).sign(authority.signer()))
 }
 
 /// Returns an Azure attested document that names the metadata service's certificate, and is signed by another key.
 #[must_use]
-pub fn foreign_attested_document(authority: &Authority, key: &Key, document: &Value) -> String {
+pub fn foreign_attested_document(authority: &AzureAuthority, key: &Pkcs7Key, document: &Value) -> String {
     BASE64.encode(&authority.message(document.to_string().as_bytes()).sign(key))
 }
 
-fn showing(message: Message, content: String) -> Message {
+fn showing(message: TestMessage, content: String) -> TestMessage {
     message.but(|message| message.shown = Some(content.into_bytes()))
 }
 

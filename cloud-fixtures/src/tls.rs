@@ -18,12 +18,12 @@ use crate::named;
 const UNTIL: i32 = 2040;
 
 /// A CA, valid from 2024 on.
-pub struct Authority {
+pub struct TestCa {
     key: KeyPair,
     params: CertificateParams,
 }
 
-impl Authority {
+impl TestCa {
     /// Creates a CA with a new key.
     #[must_use]
     pub fn new(name: &str) -> Self {

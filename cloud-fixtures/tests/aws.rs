@@ -10,9 +10,9 @@ use attest::aws::sts::{self, BODY, SignedRequest, StsRules, expected_server_id};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use cloud_fixtures::aws::session::sts_host;
-use cloud_fixtures::aws::sigv4::Signed;
+use cloud_fixtures::aws::sigv4::SigV4Request;
 use cloud_fixtures::aws::sts::SKEW_SECONDS;
-use cloud_fixtures::aws::{Instance, MetadataServer, NitroAuthority, RegionAuthority, Session, Sts, WeakAuthority};
+use cloud_fixtures::aws::{AwsInstance, AwsMetadataServer, NitroAuthority, RegionAuthority, RoleSession, StsServer, WeakAuthority};
 use cloud_fixtures::clock::compact;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
@@ -28,18 +28,18 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-fn instance() -> Instance {
-    Instance::example(NOW - 60)
+fn instance() -> AwsInstance {
+    AwsInstance::example(NOW - 60)
 }
 
-fn metadata(session: Option<Session>) -> (MetadataServer, Arc<RegionAuthority>) {
+fn metadata(session: Option<RoleSession>) -> (AwsMetadataServer, Arc<RegionAuthority>) {
     let authority = Arc::new(RegionAuthority::new(1));
-    let server = MetadataServer::start(instance(), authority.clone(), session);
+    let server = AwsMetadataServer::start(instance(), authority.clone(), session);
     server.clock().set(NOW);
     (server, authority)
 }
 
-async fn token(server: &MetadataServer) -> String {
+async fn token(server: &AwsMetadataServer) -> String {
     let answer = ask(server, "PUT", "/latest/api/token", &[TTL]).await;
     assert_eq!(
         (answer.status, answer.header("x-aws-ec2-metadata-token-ttl-seconds")),
@@ -48,7 +48,7 @@ async fn token(server: &MetadataServer) -> String {
     answer.body
 }
 
-async fn get(server: &MetadataServer, path: &str) -> Answered {
+async fn get(server: &AwsMetadataServer, path: &str) -> Answered {
     let token = token(server).await;
     ask(server, "GET", path, &[("X-aws-ec2-metadata-token", &token)]).await
 }
@@ -107,7 +107,7 @@ async fn sessions_are_asked_for_first() {
 
 #[tokio::test]
 async fn attributes_of_the_instance() {
-    let session = Session::of(&instance(), NOW);
+    let session = RoleSession::of(&instance(), NOW);
     let (server, _authority) = metadata(Some(session.clone()));
     assert_eq!(get(&server, "/latest/user-data").await.status, 404);
     server.set_user_data(Some(b"{\"ignition\":{}}"));
@@ -232,7 +232,7 @@ fn nitro_tpm_documents_are_verified() {
 fn signatures_are_those_of_aws() {
     let headers =
         [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let signed = Signed {
+    let signed = SigV4Request {
         method: "GET",
         headers: &headers,
         body: b"",
@@ -248,14 +248,14 @@ fn signatures_are_those_of_aws() {
 }
 
 struct Caller {
-    sts: Sts,
-    session: Session,
+    sts: StsServer,
+    session: RoleSession,
     client: reqwest::Client,
 }
 
 fn caller() -> Caller {
-    let session = Session::of(&instance(), NOW);
-    let sts = Sts::start(REGION, vec![session.clone()]);
+    let session = RoleSession::of(&instance(), NOW);
+    let sts = StsServer::start(REGION, vec![session.clone()]);
     sts.clock().set(NOW);
     let client = client(&sts, Some(sts.ca_pem()), &[&sts_host(REGION)]);
     Caller { sts, session, client }
@@ -317,7 +317,7 @@ async fn sts_says_whose_credentials_they_are() {
     assert_eq!(sts::appraise(&verified, &rules), Ok(()));
 
     // Somebody who may assume the role.
-    let somebody = Session::named(&instance(), "somebody", NOW);
+    let somebody = RoleSession::named(&instance(), "somebody", NOW);
     caller.sts.add(somebody.clone());
     let answer = caller.send(&somebody.presigned(REGION, &server_id(), NOW)).await;
     assert_eq!(verify(&answer).unwrap_err().code(), "sts-not-an-instance");

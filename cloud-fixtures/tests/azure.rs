@@ -8,8 +8,8 @@ use crate::client::{Answered, ask};
 use attest::UnixTime;
 use attest::azure::attested_document::{self, AttestedDocumentRules, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
 use cloud_fixtures::azure::attested_document::ISSUER_URL;
-use cloud_fixtures::azure::{Aia, Authority, Machine, MetadataServer};
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::azure::{Aia, AzureAuthority, AzureMachine, AzureMetadataServer};
+use cloud_fixtures::server::ServerFault;
 use cloud_fixtures::tampering;
 use data_encoding::BASE64;
 use rustls_pki_types::CertificateDer;
@@ -27,13 +27,13 @@ fn nonce() -> ImdsNonce {
     ImdsNonce::derive(&[7; 32])
 }
 
-fn trust(authority: &Authority, intermediates: Vec<CertificateDer<'static>>) -> AzureTrust {
+fn trust(authority: &AzureAuthority, intermediates: Vec<CertificateDer<'static>>) -> AzureTrust {
     AzureTrust::new(vec![AzureCloud::Public], std::slice::from_ref(authority.root()), intermediates).unwrap()
 }
 
-fn metadata() -> (MetadataServer, Arc<Authority>) {
-    let authority = Arc::new(Authority::new("eastus"));
-    let server = MetadataServer::start(Machine::default(), authority.clone());
+fn metadata() -> (AzureMetadataServer, Arc<AzureAuthority>) {
+    let authority = Arc::new(AzureAuthority::new("eastus"));
+    let server = AzureMetadataServer::start(AzureMachine::default(), authority.clone());
     server.clock().set(NOW);
     (server, authority)
 }
@@ -81,7 +81,7 @@ async fn answers_repeat_if_they_are_told_to() {
     assert_eq!((code(&nonce()).await, code(&other).await), (Ok(()), Err("azure-document-nonce")));
     server.set_repeating(false);
     assert_eq!(code(&other).await, Ok(()));
-    server.set_authority(Arc::new(Authority::new("eastus")));
+    server.set_authority(Arc::new(AzureAuthority::new("eastus")));
     assert_eq!(code(&other).await, Err("azure-document-certificate"));
 }
 
@@ -145,9 +145,9 @@ async fn requests_that_azure_refuses() {
 
 #[test]
 fn every_altered_value_of_a_document_is_refused() {
-    let (authority, other) = (Authority::new("eastus"), Authority::new("eastus"));
+    let (authority, other) = (AzureAuthority::new("eastus"), AzureAuthority::new("eastus"));
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
-    let document = Machine::default().document(Some(nonce().as_str()), NOW);
+    let document = AzureMachine::default().document(Some(nonce().as_str()), NOW);
     let rules: AttestedDocumentRules = serde_json::from_value(json!({
         "subscriptions": ["8a205152-b25a-417f-a676-80465535a6c9"],
         "vm_ids": ["b1310a36-d400-46f6-82cb-6217df846586"],
@@ -178,7 +178,7 @@ fn every_altered_value_of_a_document_is_refused() {
 
 #[tokio::test]
 async fn the_issuer_can_be_had() {
-    let (authority, other) = (Authority::new("eastus"), Authority::new("eastus"));
+    let (authority, other) = (AzureAuthority::new("eastus"), AzureAuthority::new("eastus"));
     let server = Aia::start(authority.intermediate());
     let client = client::client(&server, None, &["www.microsoft.com"]);
     let get = async |host: &str, path: &str| {
@@ -191,7 +191,7 @@ async fn the_issuer_can_be_had() {
         assert_eq!(answer.status(), 200);
         CertificateDer::from(answer.bytes().await.unwrap().to_vec())
     };
-    let text = authority.sign(&Machine::default().document(Some(nonce().as_str()), NOW));
+    let text = authority.sign(&AzureMachine::default().document(Some(nonce().as_str()), NOW));
     let verify = |trust: &AzureTrust| attested_document::verify(text.as_bytes(), trust, &nonce(), at(NOW));
     let without = trust(&authority, vec![]);
     assert!(verify(&without).unwrap_err().is_unknown_issuer());
@@ -203,6 +203,6 @@ async fn the_issuer_can_be_had() {
     assert!(verify(&foreign).is_err());
     assert_eq!(get("www.microsoft.com", "/pkiops/certs/other.crt").await.status(), 404);
     assert_eq!(get("127.0.0.1", path).await.status(), 404);
-    server.fail(Fault::Status(404));
+    server.fail(ServerFault::Status(404));
     assert_eq!(get("www.microsoft.com", path).await.status(), 404);
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::client::{ask, client, read};
-use attest::gcp::{self, Audience, GcpError, GoogleKeys, Rules, VerifiedIdentity};
+use attest::gcp::{self, Audience, GceRules, GcpError, GoogleKeys, VerifiedIdentity};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use cloud_fixtures::google::identity_provider::{DISCOVERY_PATH, ISSUER_HOST, KEYS_HOST, KEYS_PATH};
-use cloud_fixtures::google::{IdentityProvider, Instance, Keys, MetadataServer};
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::google::{GoogleInstance, GoogleMetadataServer, IdentityProvider, StandInKeys};
+use cloud_fixtures::server::ServerFault;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
 
@@ -24,14 +24,14 @@ fn audience() -> Audience {
     Audience::new("gateway.example.com", PURPOSE_CONFIG, "worker", &[7; 32], &SpkiSha256([9; 32]))
 }
 
-fn verify(token: &str, keys: &Keys) -> Result<VerifiedIdentity, GcpError> {
+fn verify(token: &str, keys: &StandInKeys) -> Result<VerifiedIdentity, GcpError> {
     let keys = GoogleKeys::from_jwks(keys.jwks().to_string().as_bytes()).unwrap();
     gcp::verify(token.as_bytes(), &keys, &[audience()], at(NOW))
 }
 
-fn metadata() -> (MetadataServer, std::sync::Arc<Keys>) {
-    let keys = Keys::new();
-    let server = MetadataServer::start(Instance::example(NOW - 60), keys.clone());
+fn metadata() -> (GoogleMetadataServer, std::sync::Arc<StandInKeys>) {
+    let keys = StandInKeys::new();
+    let server = GoogleMetadataServer::start(GoogleInstance::example(NOW - 60), keys.clone());
     server.clock().set(NOW);
     (server, keys)
 }
@@ -137,8 +137,8 @@ async fn requests_that_google_refuses() {
 async fn every_altered_claim_is_refused_and_so_is_another_key() {
     let (server, keys) = metadata();
     let token = ask(&server, "GET", &gcp::request_path(&audience()), FLAVOR).await.body;
-    let somebody = Keys::new().current();
-    let rules: Rules = toml::from_str(
+    let somebody = StandInKeys::new().current();
+    let rules: GceRules = toml::from_str(
         "projects = [{ id = \"example-project\", number = 739419398126 }]\nzones = [\"europe-west3-a\"]\ninstance_names = [\"worker-7\"]\n\
          service_accounts = [\"739419398126-compute@developer.gserviceaccount.com\"]",
     )
@@ -187,13 +187,13 @@ async fn every_altered_claim_is_refused_and_so_is_another_key() {
 }
 
 struct Issuer {
-    keys: std::sync::Arc<Keys>,
+    keys: std::sync::Arc<StandInKeys>,
     server: IdentityProvider,
     client: reqwest::Client,
 }
 
 fn issuer() -> Issuer {
-    let keys = Keys::new();
+    let keys = StandInKeys::new();
     let server = IdentityProvider::start(keys.clone());
     let client = client(&server, Some(server.ca_pem()), &[ISSUER_HOST, KEYS_HOST]);
     Issuer { keys, server, client }
@@ -227,7 +227,11 @@ async fn the_issuer_publishes_its_keys() {
     for (host, path) in [(KEYS_HOST, DISCOVERY_PATH), (ISSUER_HOST, KEYS_PATH), (ISSUER_HOST, "/")] {
         assert_eq!(issuer.get(host, path).await.unwrap().status(), 404);
     }
-    let other = client(&issuer.server, Some(IdentityProvider::start(Keys::new()).ca_pem()), &[ISSUER_HOST]);
+    let other = client(
+        &issuer.server,
+        Some(IdentityProvider::start(StandInKeys::new()).ca_pem()),
+        &[ISSUER_HOST],
+    );
     let url = format!("https://{ISSUER_HOST}:{}{DISCOVERY_PATH}", issuer.server.address().port());
     assert!(other.get(url).send().await.is_err());
 }
@@ -236,7 +240,10 @@ async fn the_issuer_publishes_its_keys() {
 async fn keys_rotate() {
     let issuer = issuer();
     let first = issuer.keys.current().kid().to_owned();
-    let token = |keys: &Keys| keys.current().sign(&Instance::example(NOW - 60).claims(audience().as_str(), NOW));
+    let token = |keys: &StandInKeys| {
+        keys.current()
+            .sign(&GoogleInstance::example(NOW - 60).claims(audience().as_str(), NOW))
+    };
     let by_first = token(&issuer.keys);
     let second = issuer.keys.rotate().kid().to_owned();
     assert_ne!(first, second);
@@ -261,26 +268,26 @@ async fn faults_of_the_issuer() {
     assert_eq!(keys().await.unwrap().status(), 200);
 
     let port = issuer.server.address().port();
-    issuer.server.fail(Fault::Down);
+    issuer.server.fail(ServerFault::Down);
     // The connection that there was is cut, and no other is taken.
     assert!(keys().await.is_err());
     let refused = std::net::TcpStream::connect(issuer.server.address()).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
-    issuer.server.fail(Fault::Down);
+    issuer.server.fail(ServerFault::Down);
     issuer.server.recover();
     assert_eq!(
         (keys().await.unwrap().status().as_u16(), issuer.server.address().port()),
         (200, port)
     );
 
-    issuer.server.fail(Fault::Garbage);
+    issuer.server.fail(ServerFault::Garbage);
     let garbage = keys().await.unwrap().bytes().await.unwrap();
     assert!(GoogleKeys::from_jwks(&garbage).is_err());
-    issuer.server.fail(Fault::Status(500));
+    issuer.server.fail(ServerFault::Status(500));
     assert_eq!(keys().await.unwrap().status(), 500);
-    issuer.server.fail(Fault::Redirect("https://evil.example/".to_owned()));
+    issuer.server.fail(ServerFault::Redirect("https://evil.example/".to_owned()));
     assert_eq!(keys().await.unwrap().headers()["location"], "https://evil.example/");
-    issuer.server.fail(Fault::Huge);
+    issuer.server.fail(ServerFault::Huge);
     let mut huge = keys().await.unwrap();
     assert_eq!(huge.content_length(), None);
     let mut read = 0;
@@ -290,7 +297,7 @@ async fn faults_of_the_issuer() {
     assert_eq!(read, cloud_fixtures::server::HUGE_BYTES);
 
     issuer.server.recover();
-    issuer.server.fail_at(KEYS_PATH, Fault::Status(503));
+    issuer.server.fail_at(KEYS_PATH, ServerFault::Status(503));
     assert_eq!(keys().await.unwrap().status(), 503);
     assert_eq!(issuer.get(ISSUER_HOST, DISCOVERY_PATH).await.unwrap().status(), 200);
     issuer
@@ -303,7 +310,7 @@ async fn faults_of_the_issuer() {
 #[tokio::test]
 async fn a_slow_issuer_has_got_the_request_and_does_not_answer() {
     let issuer = issuer();
-    issuer.server.fail(Fault::Slow);
+    issuer.server.fail(ServerFault::Slow);
     let (asked, is_asked) = tokio::sync::oneshot::channel();
     let asked = std::sync::Mutex::new(Some(asked));
     issuer

@@ -5,7 +5,7 @@ mod kubectl;
 
 use std::time::{Duration, Instant};
 
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -16,13 +16,13 @@ const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const MERGE: &str = "application/merge-patch+json";
 
 struct Client<'a> {
-    api: &'a Kubernetes,
+    api: &'a KubernetesApi,
     token: String,
     client: reqwest::Client,
 }
 
 impl<'a> Client<'a> {
-    fn new(api: &'a Kubernetes, token: &str) -> Self {
+    fn new(api: &'a KubernetesApi, token: &str) -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();
         let client = reqwest::Client::builder()
@@ -40,7 +40,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn admin(api: &'a Kubernetes) -> Self {
+    fn admin(api: &'a KubernetesApi) -> Self {
         Self::new(api, api.admin())
     }
 
@@ -121,7 +121,7 @@ fn version(object: &Value) -> u64 {
 
 #[tokio::test]
 async fn objects_are_made_changed_and_removed_by_whoever_has_their_newest_state() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let (status, made) = admin.write(Method::POST, POOLS, &pool("worker", false)).await;
     assert_eq!((status, &made["metadata"]["generation"]), (201, &json!(1)));
@@ -180,7 +180,7 @@ async fn objects_are_made_changed_and_removed_by_whoever_has_their_newest_state(
 
 #[tokio::test]
 async fn a_list_comes_in_pages_of_one_state_and_by_labels() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     for number in 0..10 {
         api.put(pool(&format!("pool-{number}"), false));
@@ -218,7 +218,7 @@ async fn a_list_comes_in_pages_of_one_state_and_by_labels() {
 
 #[tokio::test]
 async fn who_watches_is_told_each_change_once_and_of_what_leaves_the_selection() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     api.put(pool("worker", false));
     let (_, list) = admin.get(POOLS).await;
@@ -255,7 +255,7 @@ async fn who_watches_is_told_each_change_once_and_of_what_leaves_the_selection()
     assert!(began.elapsed() < LIMIT);
 
     // Too far back: it is said in the stream.
-    api.restart(History::Lost);
+    api.restart(RestartHistory::Lost);
     let mut old = admin.watch(POOLS, &from).await;
     let (of, said) = old.next().await.unwrap();
     assert_eq!(
@@ -267,7 +267,7 @@ async fn who_watches_is_told_each_change_once_and_of_what_leaves_the_selection()
 
 #[tokio::test]
 async fn a_service_account_does_what_its_roles_say_and_nothing_else() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let token = api.token("gateway", "reader");
     let reader = Client::new(&api, &token);
     let (status, said) = reader.get(POOLS).await;
@@ -319,7 +319,7 @@ async fn a_service_account_does_what_its_roles_say_and_nothing_else() {
 #[tokio::test]
 async fn a_request_for_a_certificate_says_whose_it_is_and_is_approved_apart() {
     const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let rules = json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "update"]}]);
     api.grant("gateway", "kubelet", &rules);
     let kubelet = Client::new(&api, &api.token("gateway", "kubelet"));
@@ -358,7 +358,7 @@ async fn a_request_for_a_certificate_says_whose_it_is_and_is_approved_apart() {
 
 #[tokio::test]
 async fn it_is_away_silent_or_broken_and_comes_back_where_it_was() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     api.put(pool("worker", false));
     let mut watch = admin.watch(POOLS, "").await;
@@ -380,14 +380,14 @@ async fn it_is_away_silent_or_broken_and_comes_back_where_it_was() {
     let silent = admin.request(Method::GET, POOLS).timeout(Duration::from_millis(200)).send().await;
     assert!(silent.unwrap_err().is_timeout());
     api.recover();
-    api.restart(History::Kept);
+    api.restart(RestartHistory::Kept);
     assert_eq!(admin.get(POOLS).await.0, 200);
 }
 
 #[tokio::test]
 async fn a_write_takes_as_long_as_it_is_told_to_and_writes_beside_it_as_long() {
     const WRITE: Duration = Duration::from_millis(100);
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     api.takes(WRITE);
     let begun = Instant::now();
@@ -403,7 +403,7 @@ async fn a_write_takes_as_long_as_it_is_told_to_and_writes_beside_it_as_long() {
 
 #[tokio::test]
 async fn thousands_of_large_objects_and_hostile_ones_are_listed() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let config = |name: &str, spec: Value| {
         let metadata = json!({"name": name});

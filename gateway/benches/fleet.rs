@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attest_gateway::settings::Settings;
-use attest_store::{AnyStore, Entry, EntryKind, Store};
+use attest_store::{AnyStore, EntryKind, Store, StoreEntry};
 use cloud_fixtures::etcd;
 use results::{Bound, Figure};
 use support::{Answer, Gateway, POOL, bearer};
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-fn settings(etcd: &etcd::Etcd) -> String {
+fn settings(etcd: &etcd::EtcdServer) -> String {
     let endpoint = etcd.endpoint();
     format!("[store]\nengine = \"etcd\"\nendpoints = [{endpoint:?}]\nkey_file = \"store.key\"")
 }
@@ -54,7 +54,7 @@ fn settings(etcd: &etcd::Etcd) -> String {
 /// Measures starts with no machine and with many, on both engines. Returns whether the limits hold.
 fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     let machines = if measuring { MACHINES } else { 100 };
-    let etcd = etcd::Etcd::start();
+    let etcd = etcd::EtcdServer::start();
     println!("{:<10} {:>10} {:>12} {:>14}", "store", "machines", "start, ms", "memory, MB");
     let mut within = true;
     for (name, settings) in [("embedded", String::new()), ("etcd", settings(&etcd))] {
@@ -117,8 +117,8 @@ async fn fill(store: Arc<dyn Store>, machines: usize) {
     let mut writing = JoinSet::new();
     for first in (0..machines).step_by(AT_ONCE) {
         let some = first..machines.min(first + AT_ONCE);
-        let entries = |of: &dyn Fn(usize) -> (String, String)| -> Vec<Entry> {
-            let entry = |(id, value)| Entry { id, value };
+        let entries = |of: &dyn Fn(usize) -> (String, String)| -> Vec<StoreEntry> {
+            let entry = |(id, value)| StoreEntry { id, value };
             some.clone().map(of).map(entry).collect()
         };
         let (ek, name) = (|number: usize| format!("{number:064x}"), |number: usize| format!("node-{number}"));
@@ -144,7 +144,7 @@ async fn fill(store: Arc<dyn Store>, machines: usize) {
 /// Measures revocations of tokens by the command while each replica gets requests continuously. Returns whether the limits hold.
 fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     let count = if measuring { CHANGES } else { 2 };
-    let etcd = etcd::Etcd::start();
+    let etcd = etcd::EtcdServer::start();
     let mut replicas: [Gateway; REPLICAS] = std::array::from_fn(|_| Gateway::init());
     for number in 0..REPLICAS {
         replicas[number].settings(&settings(&etcd));

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use attest_gateway::pki::{self, Names};
+use attest_gateway::pki::{self, GatewayNames};
 use attest_gateway::server::Server;
 use attest_gateway::settings::{Settings, TlsSettings};
 use attest_system::clock::Clock;
@@ -132,7 +132,7 @@ fn report(nodes: usize, servers: Vec<(&str, Vec<Duration>)>) -> f64 {
 fn settings(folder: &Path) -> Settings {
     let mut settings = Settings::defaults(folder).unwrap();
     settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let names = Names {
+    let names = GatewayNames {
         hosts: Vec::new(),
         addresses: vec![settings.listen.ip()],
     };

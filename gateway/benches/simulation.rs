@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use attest::{HashAlg, SpkiSha256};
-use attest_audit::replay::simulation::{Asked, Simulation, simulate};
+use attest_audit::replay::simulation::{Simulation, SimulationRequest, simulate};
 use attest_log::Blobs;
 use attest_log::reading::files_beside;
 use attest_system::clock::Clock;
@@ -89,7 +89,7 @@ async fn main() {
     write_log(&log, &boots, machines);
     let folder = gateway.path("pools").join(POOL);
     let policy = attest_pool::policy(&folder, &folder.join("pool.toml"), &[]).unwrap();
-    let asked = Asked {
+    let asked = SimulationRequest {
         pool: POOL,
         since: 0,
         policy: &policy,

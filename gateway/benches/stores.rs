@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest::SpkiSha256;
-use cloud_fixtures::etcd::Etcd;
+use cloud_fixtures::etcd::EtcdServer;
 use results::{Bound, Figure};
 use support::node::Node;
 use support::soft_tpm::maker::Maker;
@@ -117,7 +117,7 @@ const COUNTED: [(&str, &str); 5] = [
 ];
 
 /// Returns the current values of etcd's counters.
-async fn counts(etcd: Option<&Etcd>) -> Vec<f64> {
+async fn counts(etcd: Option<&EtcdServer>) -> Vec<f64> {
     let Some(etcd) = etcd else {
         return Vec::new();
     };
@@ -138,7 +138,7 @@ fn main() {
     // `cargo test --benches` only wants to know whether it works.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let boots = if measuring { BOOTS } else { 4 };
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let settings = format!(
         "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"",
         etcd.endpoint()
@@ -228,7 +228,7 @@ impl Site {
     }
 }
 
-fn measure(settings: &str, etcd: Option<&Etcd>, boots: usize) -> Measured {
+fn measure(settings: &str, etcd: Option<&EtcdServer>, boots: usize) -> Measured {
     let maker = Maker::new("A maker of TPMs");
     let mut gateway = gateway(settings, &maker);
     if etcd.is_some() {

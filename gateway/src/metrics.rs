@@ -31,7 +31,7 @@ pub struct Metrics {
     log_moved: Gauge,
     log_incomplete: Gauge,
     log_segments_held: Gauge,
-    cluster_watch_broken: Family<WatchLabels, Gauge>,
+    cluster_watch_broken: Family<RequestLabels, Gauge>,
     attested_nodes_waiting: Gauge,
     new_values: Family<EventLabels, Counter>,
 }
@@ -73,7 +73,7 @@ struct FetchLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatchLabels {
+struct RequestLabels {
     what: &'static str,
 }
 
@@ -84,7 +84,7 @@ struct EventLabels {
 
 /// Result of one of the outgoing requests of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fetched {
+pub enum FetchResult {
     /// An answer that could be used.
     Answered,
     /// None, or none that could be used.
@@ -341,11 +341,11 @@ impl Metrics {
     }
 
     /// Counts a request of the gateway's own, by what was asked for: `google-keys`, `azure-issuer`, `aws-sts`.
-    pub fn cloud_fetched(&self, what: &'static str, fetched: Fetched) {
+    pub fn cloud_fetched(&self, what: &'static str, fetched: FetchResult) {
         let result = match fetched {
-            Fetched::Answered => "answered",
-            Fetched::Failed => "failed",
-            Fetched::Limited => "limited",
+            FetchResult::Answered => "answered",
+            FetchResult::Failed => "failed",
+            FetchResult::Limited => "limited",
         };
         self.cloud_fetches.get_or_create(&FetchLabels { what, result }).inc();
     }
@@ -373,7 +373,7 @@ impl Metrics {
     /// Sets whether a watch of the cluster's API is broken.
     pub fn cluster_watch_broken(&self, what: &'static str, broken: bool) {
         self.cluster_watch_broken
-            .get_or_create(&WatchLabels { what })
+            .get_or_create(&RequestLabels { what })
             .set(i64::from(broken));
     }
 
@@ -436,7 +436,7 @@ mod tests {
         metrics.tls_refused_by_client();
         let waits = [metrics.handshake_waits(), metrics.handshake_waits()];
         drop(metrics.handshake_waits());
-        metrics.cloud_fetched("aws-sts", Fetched::Limited);
+        metrics.cloud_fetched("aws-sts", FetchResult::Limited);
         metrics.google_keys_stale(true);
         metrics.clock_ahead(7);
         metrics.log_state(LogState {

@@ -37,14 +37,14 @@ fn events() -> WatchMask {
 
 /// Watched folders, kept current from the kernel's events.
 #[derive(Debug)]
-struct Folders {
+struct FolderEvents {
     watches: Watches,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
     /// Files that are being written, by their folder's watch.
     writing: BTreeSet<(i32, OsString)>,
 }
 
-impl Folders {
+impl FolderEvents {
     /// Watches these folders and no others. Returns whether there were new ones.
     fn set(&mut self, folders: BTreeSet<PathBuf>) -> bool {
         let gone: Vec<PathBuf> = self.watched.keys().filter(|folder| !folders.contains(*folder)).cloned().collect();
@@ -115,19 +115,19 @@ impl Quiet {
 
 /// Folders, with the stream of the kernel's events about them.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchedFolders {
     stream: EventStream<Vec<u8>>,
-    folders: Folders,
+    folders: FolderEvents,
 }
 
-impl Watched {
+impl WatchedFolders {
     /// Starts to watch these folders.
     ///
     /// # Errors
     /// If the kernel cannot watch anything.
     pub fn open(folders: BTreeSet<PathBuf>) -> std::io::Result<Self> {
         let stream = Inotify::init()?.into_event_stream(vec![0; EVENT_BUFFER_BYTES])?;
-        let mut watched = Folders {
+        let mut watched = FolderEvents {
             watches: stream.watches(),
             watched: BTreeMap::new(),
             writing: BTreeSet::new(),
@@ -161,7 +161,7 @@ pub enum Wake {
 #[derive(Debug)]
 pub struct Settling {
     /// `None`: nothing is known of them.
-    files: Option<Watched>,
+    files: Option<WatchedFolders>,
     hangup: Signal,
     pace: Pace,
     settled: Option<Instant>,
@@ -171,7 +171,7 @@ pub struct Settling {
 impl Settling {
     /// Begins; `hangup` is the administrator's signal. What has changed before is seen at the first quiet.
     #[must_use]
-    pub fn new(files: Option<Watched>, hangup: Signal, pace: Pace) -> Self {
+    pub fn new(files: Option<WatchedFolders>, hangup: Signal, pace: Pace) -> Self {
         Self {
             files,
             hangup,
@@ -229,7 +229,7 @@ impl Settling {
 type Event = (WatchDescriptor, Option<OsString>, EventMask);
 
 /// Returns the kernel's next event, or `None` when the watch has ended. Never completes if nothing is watched.
-async fn next(files: &mut Option<Watched>) -> Option<Event> {
+async fn next(files: &mut Option<WatchedFolders>) -> Option<Event> {
     let Some(files) = files else { return pending().await };
     match files.stream.next().await {
         Some(Ok(event)) => Some((event.wd, event.name, event.mask)),

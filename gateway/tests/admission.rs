@@ -11,7 +11,7 @@ use crate::support::kubelet::{Cluster, Connection, PATH, client, embedded, in_pr
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, challenge_request, tpm};
 use attest::UnixTime;
 use attest_gateway::admission::Spending;
-use attest_log::{Basis, Decision, Digests, Record};
+use attest_log::{Basis, Decision, Record, RequestDigests};
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -154,7 +154,7 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
     );
     refusal.code = Some("ek-not-endorsed".to_owned());
     refusal.basis = Some(Basis {
-        digests: Some(Digests::default()),
+        digests: Some(RequestDigests::default()),
         ..Basis::default()
     });
     refusal.reason = "x".repeat(1024 * 1024);

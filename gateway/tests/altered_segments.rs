@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest_log::{Blobs, DecidedBy, Decision, Journal, LogKey, Record, SegmentLimits, Signer, closed_segments};
+use attest_log::{Blobs, CheckpointSigner, DecidedBy, Decision, Journal, LogKey, Record, SegmentLimits, closed_segments};
 use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
@@ -35,7 +35,13 @@ async fn written(folder: &Path) {
     let open = |limits| {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
         let name = folder.file_name().unwrap().to_str().unwrap();
-        Journal::open(&log, Signer::new(key(), Some(name), 1000), limits, blobs, std::sync::Arc::new(()))
+        Journal::open(
+            &log,
+            CheckpointSigner::new(key(), Some(name), 1000),
+            limits,
+            blobs,
+            std::sync::Arc::new(()),
+        )
     };
     let (journal, _) = open(limits).unwrap();
     journal.checkpoint(1_700_000_000).await.unwrap();

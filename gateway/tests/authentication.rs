@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::support;
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 use attest::{NodeIdentity, UnixTime};
-use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned};
+use attest_gateway::credentials::seal::SealKeyRing;
+use attest_gateway::credentials::tickets::{self, TicketGrant};
 use attest_gateway::settings::TicketSettings;
 
 /// Starts a gateway with pools that give everything to a client with a valid credential, and as little as possible to others.
@@ -206,7 +206,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
         uses: 4,
     };
     let at = |age: u64| UnixTime::since_unix_epoch(Duration::from_secs(now() - age));
-    let earned = Earned {
+    let earned = TicketGrant {
         identity: &identity,
         instance: None,
         holder: None,
@@ -216,9 +216,9 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
         endorsed_by: None,
         object: None,
     };
-    let issue = |seal: &Seal, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
-    let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
-    let other = Seal::open(&gateway.path("other.key")).unwrap();
+    let issue = |seal: &SealKeyRing, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
+    let seal = SealKeyRing::open(&gateway.path("state/seal.key")).unwrap();
+    let other = SealKeyRing::open(&gateway.path("other.key")).unwrap();
     let full = gateway.rendered(POOL, "full");
     gateway.config("/config/worker", &[&issue(&seal, 500)]).await.is_config(&full);
     // Nobody has used it, because there was no gateway meanwhile.

@@ -9,9 +9,9 @@ use std::process::Command;
 use crate::support::{Gateway, now, program};
 use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
-use attest_gateway::pki::{Algorithm, Names, Wanted};
+use attest_gateway::pki::{Algorithm, CertificateRequest, GatewayNames};
 use attest_gateway::sightings::Sighting;
-use attest_store::{Embedded, Entry, EntryKind, Store};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry};
 use attest_system::clock::Clock;
 
 fn openssl(arguments: &[&str]) -> String {
@@ -60,7 +60,7 @@ fn verify(ca: &Path, certificate: &Path, key: &Path, hosts: &[&str], addresses: 
 fn openssl_takes_every_kind_of_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let now = Clock::System.now();
-    let names = Names {
+    let names = GatewayNames {
         hosts: vec!["api-int.example.com".to_owned()],
         addresses: vec![IpAddr::from(Ipv4Addr::new(192, 0, 2, 5)), IpAddr::from(Ipv6Addr::LOCALHOST)],
     };
@@ -78,7 +78,7 @@ fn openssl_takes_every_kind_of_certificate() {
             if of_ca != Algorithm::EcdsaP256 && algorithm != Algorithm::EcdsaP256 && algorithm != of_ca {
                 continue;
             }
-            let made = issue::serving(&ca.certificate, &ca.key, &names, &Wanted { algorithm, days: 20 }, now).unwrap();
+            let made = issue::serving(&ca.certificate, &ca.key, &names, &CertificateRequest { algorithm, days: 20 }, now).unwrap();
             assert_eq!(made.certificate.key_kind, algorithm.key_kind());
             let certificate = file("leaf.crt", &made.certificate.pem());
             let key = file("leaf.key", &made.key.pem());
@@ -185,7 +185,7 @@ fn seen(gateway: &Gateway, id: &str, authorities: Option<&[&str]>, accepted: &st
         last: now() - ago,
         peer: format!("192.0.2.{id}"),
     };
-    let entry = Entry {
+    let entry = StoreEntry {
         id: id.to_owned(),
         value: serde_json::to_string(&sighting).unwrap(),
     };

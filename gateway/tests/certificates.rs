@@ -10,9 +10,9 @@ use std::time::Duration;
 use crate::support::{Gateway, LIMIT, accept, now, program};
 use attest::UnixTime;
 use attest_certificates::Certificate;
-use attest_gateway::pki::issue::{self, Made, SigningKey};
-use attest_gateway::pki::{Algorithm, Names, Wanted};
-use cloud_fixtures::port::Port;
+use attest_gateway::pki::issue::{self, IssuedCertificate, SigningKey};
+use attest_gateway::pki::{Algorithm, CertificateRequest, GatewayNames};
+use cloud_fixtures::port::ReservedPort;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
@@ -28,31 +28,31 @@ fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
-fn names() -> Names {
-    Names {
+fn names() -> GatewayNames {
+    GatewayNames {
         hosts: vec!["localhost".to_owned()],
         addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
     }
 }
 
 /// Creates a CA that is older than all certificates that it signs here.
-fn ca(name: &str) -> Made {
+fn ca(name: &str) -> IssuedCertificate {
     let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     issue::authority(name, key, 400, at(now() - 100 * DAY)).unwrap()
 }
 
 /// Creates a certificate that is valid for 30 days from `days` days after the present.
-fn signed(ca: &Made, days: i64) -> Made {
-    let wanted = Wanted {
+fn signed(ca: &IssuedCertificate, days: i64) -> IssuedCertificate {
+    let wanted = CertificateRequest {
         days: 30,
-        ..Wanted::default()
+        ..CertificateRequest::default()
     };
     let from = now().checked_add_signed(days * 86_400).unwrap();
     issue::serving(&ca.certificate, &ca.key, &names(), &wanted, at(from)).unwrap()
 }
 
 /// Returns a certificate for server authentication without any names, and its key.
-fn nameless(ca: &Made) -> (String, String) {
+fn nameless(ca: &IssuedCertificate) -> (String, String) {
     let ca_key = KeyPair::try_from(&PrivateKeyDer::from_pem_slice(ca.key.pem().as_bytes()).unwrap()).unwrap();
     let issuer = Issuer::from_ca_cert_der(&ca.certificate.der, ca_key).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -62,7 +62,7 @@ fn nameless(ca: &Made) -> (String, String) {
 }
 
 /// Starts a gateway with this CA and this certificate.
-fn start(ca: &Made, made: &Made) -> Gateway {
+fn start(ca: &IssuedCertificate, made: &IssuedCertificate) -> Gateway {
     let mut gateway = Gateway::init();
     fs::write(gateway.path("tls/mcs-ca.crt"), ca.certificate.pem()).unwrap();
     write(&gateway, made);
@@ -71,7 +71,7 @@ fn start(ca: &Made, made: &Made) -> Gateway {
 }
 
 /// Writes the files without regard to the running gateway.
-fn write(gateway: &Gateway, made: &Made) {
+fn write(gateway: &Gateway, made: &IssuedCertificate) {
     fs::write(gateway.path("tls/mcs.key"), made.key.pem().as_bytes()).unwrap();
     fs::write(gateway.path("tls/mcs.crt"), made.certificate.pem()).unwrap();
 }
@@ -115,7 +115,7 @@ async fn ask(stream: &mut TlsStream<TcpStream>) {
 }
 
 /// Verifies that new connections get this certificate.
-async fn serves(gateway: &Gateway, trusted: &Made, expected: &Made) {
+async fn serves(gateway: &Gateway, trusted: &IssuedCertificate, expected: &IssuedCertificate) {
     let mut stream = connect(gateway.address(), std::slice::from_ref(&trusted.certificate))
         .await
         .unwrap();
@@ -123,7 +123,7 @@ async fn serves(gateway: &Gateway, trusted: &Made, expected: &Made) {
     ask(&mut stream).await;
 }
 
-fn is_used(gateway: &Gateway, made: &Made) {
+fn is_used(gateway: &Gateway, made: &IssuedCertificate) {
     let wanted = format!("the MCS certificate is now {}", made.certificate.fingerprint.short());
     gateway.line(|line| line.contains(&wanted));
 }
@@ -240,7 +240,7 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_problem_is_said_once_and_measured() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let metrics = port.address();
     let (ca, stranger) = (ca("mcs"), ca("stranger"));
     let first = signed(&ca, -1);
@@ -323,7 +323,7 @@ async fn a_problem_is_said_once_and_measured() {
 }
 
 /// Lays out a Secret's volume, as the kubelet mounts and changes it.
-fn mount(volume: &Path, generation: &str, made: &Made, ca: &Made) {
+fn mount(volume: &Path, generation: &str, made: &IssuedCertificate, ca: &IssuedCertificate) {
     let folder = volume.join(generation);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("tls.crt"), made.certificate.pem()).unwrap();
@@ -358,7 +358,7 @@ async fn manifests_are_served_by_and_not_changed() {
     let ca = ca("root-ca");
     let (first, second) = (signed(&ca, -1), signed(&ca, -1));
     let base64 = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
-    let secret = |made: &Made| {
+    let secret = |made: &IssuedCertificate| {
         format!(
             "apiVersion: v1\nkind: Secret\nmetadata:\n  name: machine-config-server-tls\ntype: kubernetes.io/tls\ndata:\n  tls.crt: {}\n  tls.key: {}\n",
             base64(&made.certificate.pem()),

@@ -134,7 +134,9 @@ fn the_protocols_test_vector_is_right() {
 /// The pages of the repository, by their paths in it.
 fn pages() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders = ["", "docs", "docs/evidence", "docs/reference", "examples", "cloud-fixtures"].map(str::to_owned).to_vec();
+    let mut folders = ["", "docs", "docs/evidence", "docs/reference", "examples", "cloud-fixtures"]
+        .map(str::to_owned)
+        .to_vec();
     let mut pages = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(root.join(&folder)).unwrap() {
@@ -154,12 +156,16 @@ fn anchors(page: &str) -> BTreeSet<String> {
     let mut in_code = false;
     for line in page.lines() {
         in_code ^= line.starts_with("```");
-        let Some(heading) = line.strip_prefix('#').filter(|_| !in_code) else { continue };
+        let Some(heading) = line.strip_prefix('#').filter(|_| !in_code) else {
+            continue;
+        };
         let text = heading.trim_start_matches('#').trim().to_lowercase();
         let text: String = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
         let anchor = text.replace(' ', "-");
         let numbered = (1..).map(|number| format!("{anchor}-{number}"));
-        let free = std::iter::once(anchor.clone()).chain(numbered).find(|anchor| !anchors.contains(anchor));
+        let free = std::iter::once(anchor.clone())
+            .chain(numbered)
+            .find(|anchor| !anchors.contains(anchor));
         anchors.extend(free);
     }
     anchors

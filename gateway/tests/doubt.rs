@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
-use attest_store::{DecisionRecord, Embedded, Entry, EntryKind, Holder, Occasion, Pending, Spend, Spendable, Store, StoreError, Transact};
+use attest_store::{
+    DecisionRecord, Embedded, EntryKind, Pending, Spend, Spendable, Store, StoreEntry, StoreError, Transact, UseHolder, UseOccasion,
+};
 
 use crate::conformance::{decided, pending, try_use, use_for, without_use};
 
@@ -83,8 +85,8 @@ async fn use_and_claim(store: &dyn Store, decided: DecisionRecord, value: &'stat
             return Ok(None);
         }
         let (id, value) = ("i".to_owned(), value.to_owned());
-        transaction.put(EntryKind::Instance, Entry { id, value })?;
-        let found = transaction.spend(&token(), &Occasion::Any, decided.at)?;
+        transaction.put(EntryKind::Instance, StoreEntry { id, value })?;
+        let found = transaction.spend(&token(), &UseOccasion::Any, decided.at)?;
         transaction.decide(decided.clone())?;
         Ok::<_, StoreError>(Some(found))
     });
@@ -99,14 +101,14 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
         lost: AtomicBool::new(false),
     };
     let by = |id: &str| {
-        Occasion::By(Holder {
+        UseOccasion::By(UseHolder {
             id: id.to_owned(),
             seconds: 100,
             repeats: 1,
         })
     };
     let mut lost: Vec<Pending> = Vec::new();
-    for (decision, occasion) in [("d1", Occasion::Any), ("d3", by("a"))] {
+    for (decision, occasion) in [("d1", UseOccasion::Any), ("d3", by("a"))] {
         store.lost.store(true, Ordering::Relaxed);
         try_use(&store, token(), occasion, decided(decision)).await.unwrap_err();
         let again = use_for(&store, token(), by("b"), decided("d2")).await;
@@ -137,7 +139,7 @@ async fn attack_33_what_could_not_be_given_back_is_given_back_without_a_restart(
     };
     let first = use_and_claim(&store, decided("d1"), "1").await.unwrap();
     assert_eq!(first, Some(Spend::Granted { use_number: 1 }));
-    let meanwhile = use_for(&store, token(), Occasion::Any, decided("d0")).await;
+    let meanwhile = use_for(&store, token(), UseOccasion::Any, decided("d0")).await;
     assert_eq!(meanwhile, Spend::Exhausted);
     store.away.store(true, Ordering::Relaxed);
     store.give_back("d1").await.unwrap_err();

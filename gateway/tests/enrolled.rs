@@ -7,7 +7,7 @@ use attest::EkDigest;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
-use attest_store::{Embedded, Entry, EntryKind, Store, StoreError};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry, StoreError};
 
 fn record(name: Option<&str>) -> EkRecord {
     EkRecord {
@@ -41,7 +41,7 @@ impl Through for Mortal {
 }
 
 /// Returns the assignment of names, in both directions, and the EK allowlist.
-async fn content(store: &dyn Store) -> Vec<Vec<Entry>> {
+async fn content(store: &dyn Store) -> Vec<Vec<StoreEntry>> {
     let mut all = Vec::new();
     for kind in [EntryKind::Name, EntryKind::NameOf, EntryKind::Ek] {
         all.push(store.list(kind).await.unwrap());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use cloud_fixtures::port::Port;
+use cloud_fixtures::port::ReservedPort;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -46,7 +46,7 @@ type Lines = Arc<Mutex<BTreeSet<String>>>;
 
 /// Server that receives records, and can be stopped.
 struct Receiver {
-    port: Port,
+    port: ReservedPort,
     lines: Lines,
     task: Option<JoinHandle<()>>,
 }
@@ -54,7 +54,7 @@ struct Receiver {
 impl Receiver {
     fn new() -> Self {
         Self {
-            port: Port::reserve(),
+            port: ReservedPort::reserve(),
             lines: Arc::default(),
             task: None,
         }

@@ -19,7 +19,7 @@ use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EnrolmentError};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
-use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store, StoreError, Transact};
+use attest_store::{Embedded, EntryKind, Spend, Spendable, Store, StoreError, Transact, UseOccasion};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -173,7 +173,7 @@ async fn begin_uses(gateway: &Gateway) {
             remember_until: now() + 10_000,
         };
         let decided = config_by_token(&entry.id[..32], now() + 1, "one", 1);
-        let spent = use_for(&store, thing, Occasion::Any, decided).await;
+        let spent = use_for(&store, thing, UseOccasion::Any, decided).await;
         assert!(matches!(spent, Spend::Granted { .. }), "{spent:?}");
     }
 }
@@ -244,7 +244,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
                     limit: 1,
                     remember_until: now() + 10_000,
                 };
-                let found = transaction.spend(&thing, &Occasion::Any, decided.at)?;
+                let found = transaction.spend(&thing, &UseOccasion::Any, decided.at)?;
                 transaction.decide(decided.clone())?;
                 Ok::<_, EnrolmentError>(found)
             });

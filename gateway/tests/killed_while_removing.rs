@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_log::{Blobs, Journal, JournalError, LogKey, Retention, Rule, SegmentLimits, Signer, closed_segments, kept_file};
+use attest_log::{
+    Blobs, CheckpointSigner, Journal, JournalError, LogKey, Retention, RetentionRule, SegmentLimits, closed_segments, kept_file,
+};
 use attest_recording::PendingIn;
 use attest_store::Embedded;
 use attest_system::clock::Clock;
@@ -62,14 +64,14 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
         compress_after: Duration::ZERO,
     };
     let journal = loop {
-        let signer = Signer::new(LogKey::read(&state.join("log.key")).unwrap(), Some(NAME), 2);
+        let signer = CheckpointSigner::new(LogKey::read(&state.join("log.key")).unwrap(), Some(NAME), 2);
         match Journal::open(&log, signer, limits, blobs.clone(), Arc::new(())) {
             Err(JournalError::InUse(_)) => tokio::task::yield_now().await,
             opened => break opened.unwrap().0,
         }
     };
     journal.compress_closed();
-    let rule = Rule {
+    let rule = RetentionRule {
         age: None,
         bytes: Some(keep_bytes),
     };

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use attest_log::{Blobs, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Signer, Why, link_of};
+use attest_log::{Blobs, CheckpointSigner, Decision, Journal, JournalError, LineHash, Link, LogKey, Record, SegmentLimits, Why, link_of};
 use futures_util::future::join_all;
 
 use crate::support::killed_child::killed_after;
@@ -20,7 +20,7 @@ const LOG: &str = "attestation.jsonl";
 
 fn open(folder: &Path) -> Result<Journal, JournalError> {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    let signer = CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
     Ok(Journal::open(&folder.join(LOG), signer, SegmentLimits::NEVER, blobs, Arc::new(()))?.0)
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_log::{
-    Blobs, CheckpointLine, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits, Signer, link_of,
+    Blobs, CheckpointLine, CheckpointSigner, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits,
+    link_of,
 };
 use attest_recording::{Keeping, keep_checkpoint, kept};
 use attest_store::{Embedded, EntryKind, Store};
@@ -236,7 +237,7 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
 
 fn journal(folder: &Path) -> Journal {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    let signer = || Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    let signer = || CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
     loop {
         match Journal::open(&folder.join("log"), signer(), SegmentLimits::NEVER, blobs.clone(), Arc::new(())) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),

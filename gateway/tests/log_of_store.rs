@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use attest_log::codes::decided_by;
-use attest_log::{Blobs, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, Shown, Signer, link_of};
+use attest_log::{Blobs, CheckpointSigner, Decision, Journal, LineHash, LogKey, Record, SegmentLimits, ShownEvidence, link_of};
 use attest_recording::keep;
 use data_encoding::BASE64;
 use serde_json::Value;
@@ -284,7 +284,7 @@ async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_no
             "192.0.2.1:7".to_owned(),
             POOL.to_owned(),
         );
-        record.shown = Shown::Ticket;
+        record.shown = ShownEvidence::Ticket;
         record.code = Some("ticket-spent".to_owned());
         record.decided_by = decided_by("ticket-spent");
         record.earned_by = Some(earned_by);
@@ -330,7 +330,7 @@ async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_no
 
 /// Opens the log of another gateway.
 fn journal(folder: &Path) -> Journal {
-    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
+    let signer = CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw-2"), 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     let log = folder.join("attestation.jsonl");
     Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::new(()))

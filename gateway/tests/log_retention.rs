@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_log::{
-    Blobs, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, Rule, SegmentLimits, Signer, closed_segments,
-    kept_file,
+    Blobs, CheckpointSigner, DecidedBy, Decision, Journal, JournalError, LineHash, LogKey, Record, Retention, RetentionRule, SegmentLimits,
+    closed_segments, kept_file,
 };
 use attest_recording::PendingIn;
 use attest_store::{Embedded, Store, Tick};
@@ -57,7 +57,7 @@ pub fn open(folder: &Path, bytes: u64) -> Journal {
     };
     loop {
         let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-        let signer = Signer::new(key(folder), Some("gw"), 1000);
+        let signer = CheckpointSigner::new(key(folder), Some("gw"), 1000);
         match Journal::open(&log(folder), signer, limits, blobs, Arc::new(())) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),
             opened => return opened.unwrap().0,
@@ -103,7 +103,7 @@ impl Site {
             let passed = Duration::from_secs(1000);
             store.forget_expired(Tick { now, passed }).await.unwrap();
             let age = Some(Duration::from_secs(seconds));
-            let retention = Retention::new(log(&a), Rule { age, bytes: None }, Vec::new());
+            let retention = Retention::new(log(&a), RetentionRule { age, bytes: None }, Vec::new());
             retention
                 .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
                 .await

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest_log::{
-    Blobs, CheckpointLine, Decision, Journal, JournalError, LineHash, LogKey, Record, SegmentLimits, Signer, closed_segments, link_of,
+    Blobs, CheckpointLine, CheckpointSigner, Decision, Journal, JournalError, LineHash, LogKey, Record, SegmentLimits, closed_segments,
+    link_of,
 };
 use flate2::read::MultiGzDecoder;
 
@@ -30,7 +31,7 @@ const LIMITS: SegmentLimits = SegmentLimits {
 
 fn open(folder: &Path, limits: SegmentLimits) -> Journal {
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    let signer = || Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    let signer = || CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
     loop {
         match Journal::open(&folder.join(LOG), signer(), limits, blobs.clone(), Arc::new(())) {
             Err(JournalError::InUse(_)) => std::thread::yield_now(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 use serde_json::Value;
 
 use crate::log_builder::{LogBuilder, SHA256};
@@ -45,7 +45,7 @@ async fn attack_07_counters_count_where_the_entry_next_to_them_is_unknown_or_sta
 
     // The machine has attested meanwhile where nothing else is kept: that is no finding, and goes on from there.
     let store = embedded(&gateway);
-    let later = Entry {
+    let later = StoreEntry {
         id: id.clone(),
         value: known[&id].replace("\"reset_count\":8", "\"reset_count\":20"),
     };
@@ -59,7 +59,7 @@ async fn attack_07_counters_count_where_the_entry_next_to_them_is_unknown_or_sta
             Some(newer) => newer.replace("\"boot\"", "\"boot_of_2027\""),
             None => format!("v2:{value}"),
         };
-        store.put(EntryKind::Clock, Entry { id: beside, value }).await.unwrap();
+        store.put(EntryKind::Clock, StoreEntry { id: beside, value }).await.unwrap();
     }
     gateway.attest(after(&case, 22, 4), None).await.ticket();
     gateway.attest(after(&case, 21, 4), None).await.refused(403, "tpm-counters-back");

@@ -4,7 +4,7 @@
 use std::fs;
 
 use attest::{HashAlg, SpkiSha256};
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 use serde_json::Value;
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
@@ -385,7 +385,7 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
         let mut waiting: Value = serde_json::from_str(&entry.value).unwrap();
         waiting["since"] = (waiting["since"].as_u64().unwrap() - 1800).into();
         let value = waiting.to_string();
-        store.put(EntryKind::NewValue, Entry { id: entry.id, value }).await.unwrap();
+        store.put(EntryKind::NewValue, StoreEntry { id: entry.id, value }).await.unwrap();
     }
     site.gateway.run();
     site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");

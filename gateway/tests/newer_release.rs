@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use attest_store::{Embedded, EntryKind, Holder, Occasion, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Spendable, Store, UseHolder, UseOccasion};
 use rusqlite::Connection;
 use serde_json::Value;
 
@@ -102,8 +102,8 @@ fn thing(id: &str) -> Spendable {
     }
 }
 
-fn by(who: &str) -> Occasion {
-    Occasion::By(Holder {
+fn by(who: &str) -> UseOccasion {
+    UseOccasion::By(UseHolder {
         id: who.to_owned(),
         seconds: 3600,
         repeats: 2,

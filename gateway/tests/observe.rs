@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest::protocol::{Blob, EvidenceRequest, GcpEvidence, HexDigest, Text, TpmEvidence};
+use attest::protocol::{BearerText, Blob, EvidenceRequest, GcpEvidence, HexDigest, TpmEvidence};
 use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::{Challenge, HashAlg};
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ async fn what_is_not_about_the_boot_is_refused_all_the_same() {
         ("evidence-incomplete", |body| body.evidence.tpm = None),
         ("challenge-invalid", |body| body.challenge.insert(10, 'A')),
         ("malformed-request", |body| {
-            let token = Text("x".repeat(100_000));
+            let token = BearerText("x".repeat(100_000));
             body.evidence.gcp = Some(GcpEvidence { token });
         }),
     ];

@@ -10,7 +10,7 @@ use crate::support::{Gateway, LIMIT, POOL, bearer, program};
 use attest_certificates::source;
 use attest_gateway::sightings::{self, Sighting};
 use attest_ignition::Config;
-use attest_pointers::Reading;
+use attest_pointers::ReadPointer;
 use attest_store::Embedded;
 use data_encoding::BASE64;
 use serde_json::Value;
@@ -305,7 +305,7 @@ fn a_pointer_is_judged_by_the_stage_of_a_rotation() {
     .concat();
     fs::write(gateway.path("tls/mcs-ca.crt"), &bundle).unwrap();
     let both = pointer(&gateway, &[]);
-    assert_eq!(Reading::parse(both.as_bytes()).unwrap().certificates().count(), 2);
+    assert_eq!(ReadPointer::parse(both.as_bytes()).unwrap().certificates().count(), 2);
     satisfied(&gateway, &before, &["it lacks the newest CA", "nodes with it are lost"]);
     satisfied(&gateway, &both, &["it holds after `ca switch`"]);
     // The next CA signs.

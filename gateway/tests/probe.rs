@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{Gateway, POOL};
-use cloud_fixtures::server::{Answer, Fault, Request, Server, loopback};
+use cloud_fixtures::server::{HttpRequest, ServerAnswer, ServerFault, TestServer, loopback};
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::PrivateKeyDer;
 
@@ -29,14 +29,16 @@ fn tls() -> Arc<rustls::ServerConfig> {
 
 /// Starts a server that answers like a Machine Config Server (machine-config-operator, pkg/server/api.go). Requests for a later version get
 /// this config in spec 3.4, those without a version get `old`. An unknown pool gets 500.
-fn machine_config_server(with_tls: bool, pool: &'static str, newest: Vec<u8>, old: Option<Vec<u8>>) -> Server {
-    Server::start(loopback(), with_tls.then(tls), move |request: &Request| {
-        let json = |body: &[u8]| Answer::new(200, "application/json", body);
+fn machine_config_server(with_tls: bool, pool: &'static str, newest: Vec<u8>, old: Option<Vec<u8>>) -> TestServer {
+    TestServer::start(loopback(), with_tls.then(tls), move |request: &HttpRequest| {
+        let json = |body: &[u8]| ServerAnswer::new(200, "application/json", body);
         match request.path() {
-            "/healthz" => Answer::new(200, "text/plain", ""),
-            path if path.strip_prefix("/config/") != Some(pool) => Answer::new(500, "text/plain", ""),
+            "/healthz" => ServerAnswer::new(200, "text/plain", ""),
+            path if path.strip_prefix("/config/") != Some(pool) => ServerAnswer::new(500, "text/plain", ""),
             _ if request.header("accept").is_some_and(|accept| accept.contains("version=3.")) => json(&newest),
-            _ => old.as_ref().map_or_else(|| Answer::new(400, "text/plain", ""), |old| json(old)),
+            _ => old
+                .as_ref()
+                .map_or_else(|| ServerAnswer::new(400, "text/plain", ""), |old| json(old)),
         }
     })
 }
@@ -50,7 +52,7 @@ fn probe(gateway: &Gateway, addresses: &[&str]) -> (bool, String) {
 }
 
 #[track_caller]
-fn check(gateway: &Gateway, server: &Server, good: bool, lines: &[&[&str]]) {
+fn check(gateway: &Gateway, server: &TestServer, good: bool, lines: &[&[&str]]) {
     let (success, said) = probe(gateway, &[&server.address().to_string()]);
     assert_eq!(success, good, "{said}");
     for parts in lines {
@@ -117,7 +119,7 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
     );
     // Who says no version is asked for, too: curl, and the oldest nodes.
     let asked = careful.requests();
-    let unversioned = |request: &&Request| request.path() == "/config/worker" && request.header("accept") == Some("*/*");
+    let unversioned = |request: &&HttpRequest| request.path() == "/config/worker" && request.header("accept") == Some("*/*");
     assert_eq!(asked.iter().filter(unversioned).count(), 1);
     // One open port among others is enough.
     let server = machine_config_server(false, "worker", full, None);
@@ -130,28 +132,28 @@ fn who_gives_nothing_away_is_closed() {
     let gateway = Gateway::init();
     let server = machine_config_server(false, "worker", gateway.rendered(POOL, "full"), None);
     let address = server.address().to_string();
-    server.fail(Fault::Status(403));
+    server.fail(ServerFault::Status(403));
     check(
         &gateway,
         &server,
         true,
         &[&["plain", "worker", "closed", "answers 403"], &["TLS", "*", "closed"]],
     );
-    server.fail(Fault::Garbage);
+    server.fail(ServerFault::Garbage);
     check(&gateway, &server, true, &[&["plain", "worker", "closed", "are no Ignition config"]]);
     // What does not end might be anything.
-    server.fail(Fault::Huge);
+    server.fail(ServerFault::Huge);
     check(&gateway, &server, false, &[&["plain", "worker", "OPEN"]]);
     // A stranger goes where he is sent.
     let elsewhere = machine_config_server(false, "worker", gateway.rendered(POOL, "full"), None);
-    server.fail(Fault::Redirect(format!("{}/config/worker", elsewhere.url())));
+    server.fail(ServerFault::Redirect(format!("{}/config/worker", elsewhere.url())));
     check(
         &gateway,
         &server,
         false,
         &[&["plain", "worker", "OPEN", "beyond the pre-approved config"]],
     );
-    server.fail(Fault::Down);
+    server.fail(ServerFault::Down);
     let (success, said) = probe(&gateway, &[&address]);
     assert!(success && said.contains("refused"), "{said}");
 }
@@ -182,7 +184,7 @@ fn a_machine_that_is_no_gateway_is_told_what_strangers_may_get() {
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("worker.ign");
     std::fs::write(&file, gateway.rendered(POOL, "pre-approved")).unwrap();
-    let ask = |known: &str, server: &Server| {
+    let ask = |known: &str, server: &TestServer| {
         let address = server.address().to_string();
         let output = crate::support::program()
             .current_dir(elsewhere.path())

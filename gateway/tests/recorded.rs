@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::{Answer, Case, Gateway, challenge_request, next_boot, tpm};
 use attest::Challenge;
-use attest::protocol::{Blob, EvidenceRequest, GcpEvidence, HexDigest, SecretText, Text, TokenEvidence, TpmEvidence};
+use attest::protocol::{BearerText, Blob, EvidenceRequest, GcpEvidence, HexDigest, SecretText, TokenEvidence, TpmEvidence};
 use serde_json::{Value, json};
 
 const EVIDENCE: &str = "/v1/attest/evidence";
@@ -110,10 +110,12 @@ const WAYS: [Way; 12] = [
     }),
     Way::new("evidence-incomplete", |body| body.evidence.tpm = None),
     Way::new("evidence-incomplete", |body| {
-        body.evidence.gcp = Some(GcpEvidence { token: Text::default() });
+        body.evidence.gcp = Some(GcpEvidence {
+            token: BearerText::default(),
+        });
     }),
     Way::new("malformed-request", |body| {
-        let token = Text("x".repeat(100_000));
+        let token = BearerText("x".repeat(100_000));
         body.evidence.gcp = Some(GcpEvidence { token });
     }),
     Way::new("credential-mismatch", |body| tpm_of(body).secret_sha256 = HexDigest::from([0; 32])),

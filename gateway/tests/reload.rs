@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support;
 use crate::support::{Answer, Gateway, POOL, accept};
-use cloud_fixtures::port::Port;
+use cloud_fixtures::port::ReservedPort;
 
 fn config(text: &str) -> String {
     format!(
@@ -115,7 +115,7 @@ async fn a_half_written_file_is_never_served() {
 async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
     let mut gateway = Gateway::init();
     write(&gateway, &config("first"));
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let metrics = port.address();
     gateway.settings(&format!("[metrics]\nlisten = \"{metrics}\""));
     gateway.run();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use attest::EkDigest;
-use attest_gateway::pools::live::{LivePools, Occasion};
+use attest_gateway::pools::live::{LivePools, ReloadCause};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryKind, Store};
 
@@ -31,7 +31,7 @@ async fn ask(gateway: &Gateway, grants: [&'static str; 2], steps: usize, request
         let (served, count, pool, later) = (Arc::clone(&served), Arc::clone(&count), pool.clone(), later.clone());
         async move {
             fs::write(&pool, later).unwrap();
-            served.get().unwrap().reload(Occasion::Signal, None).await;
+            served.get().unwrap().reload(ReloadCause::Signal, None).await;
             count.fetch_add(1, Ordering::Relaxed);
         }
     });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use attest_log::{LineHash, LogKey, Point, Removal, Retention, Rule, closed_segments, kept_file};
+use attest_log::{LineHash, LogKey, Point, Removal, Retention, RetentionRule, closed_segments, kept_file};
 use attest_recording::PendingIn;
 use attest_store::{Embedded, Store, Tick};
 use attest_system::clock::Clock;
@@ -90,7 +90,7 @@ impl Site {
         let age = Some(Duration::from_secs(seconds));
         let journal = open(&folder, 1);
         journal.compress_closed();
-        let retention = Retention::new(log(&folder), Rule { age, bytes: None }, Vec::new());
+        let retention = Retention::new(log(&folder), RetentionRule { age, bytes: None }, Vec::new());
         retention
             .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
             .await

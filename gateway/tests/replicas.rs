@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::support::kubelet::{PATH, embedded, in_process};
 use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, served, tpm};
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 use attest_store::{Embedded, Store};
 use attest_system::clock::Clock;
 use cloud_fixtures::haproxy::{BALANCER, Haproxy};
@@ -30,9 +30,9 @@ async fn two() -> ([Gateway; 2], Arc<Embedded>) {
     ([one, other], store)
 }
 
-async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> Seal {
+async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> SealKeyRing {
     let store: Arc<dyn Store> = Arc::<Embedded>::clone(store);
-    Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap()
+    SealKeyRing::open_shared(store, &gateway.path("store.key"), now()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

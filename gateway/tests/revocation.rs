@@ -8,7 +8,7 @@ use crate::support::kubelet::{Cluster, Connection, PATH, embedded, get, in_proce
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, soft_tpm, tpm};
 use async_trait::async_trait;
 use attest::protocol::Blob;
-use attest_store::engine::{Engine, KeyRange, Transaction, Unfinished, Work};
+use attest_store::engine::{Engine, KeyRange, Transaction, Work, WorkInterrupted};
 use attest_store::through::Through;
 use attest_store::{Embedded, StoreError};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
@@ -69,22 +69,22 @@ impl Through for Failing {
 struct WithoutRevocations<'t>(&'t mut dyn Transaction);
 
 impl Transaction for WithoutRevocations<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         match key.starts_with("entry/revoked/") {
             true => Err(StoreError::Closed.into()),
             false => self.0.get(key),
         }
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted> {
         self.0.put(key, value)
     }
 
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted> {
         self.0.delete(key)
     }
 
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted> {
         self.0.delete_range(range)
     }
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::stand_in::{Beside, StandIn};
 use async_trait::async_trait;
-use attest_gateway::credentials::seal::{NotSealed, Seal, SealError, Sealed};
-use attest_store::{Embedded, Entry, EntryKind, Store};
+use attest_gateway::credentials::seal::{NotSealed, SealError, SealKeyRing, Sealed};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -33,7 +33,7 @@ impl Site {
         let site = Self {
             folder: tempfile::tempdir().unwrap(),
         };
-        Seal::make_key_file(&site.key_file()).unwrap();
+        SealKeyRing::make_key_file(&site.key_file()).unwrap();
         site
     }
 
@@ -45,15 +45,15 @@ impl Site {
         Arc::new(Embedded::open(&self.folder.path().join("gateway.db")).unwrap())
     }
 
-    pub(crate) async fn try_replica(&self, now: u64) -> Result<Seal, SealError> {
-        Seal::open_shared(self.store(), &self.key_file(), now).await
+    pub(crate) async fn try_replica(&self, now: u64) -> Result<SealKeyRing, SealError> {
+        SealKeyRing::open_shared(self.store(), &self.key_file(), now).await
     }
 
-    pub(crate) async fn replica(&self, now: u64) -> Seal {
+    pub(crate) async fn replica(&self, now: u64) -> SealKeyRing {
         self.try_replica(now).await.unwrap()
     }
 
-    pub(crate) async fn entry(&self) -> Option<Entry> {
+    pub(crate) async fn entry(&self) -> Option<StoreEntry> {
         self.store().get(EntryKind::SealKey, "keys").await.unwrap()
     }
 
@@ -63,15 +63,15 @@ impl Site {
 
     pub(crate) async fn put(&self, value: String) {
         let id = "keys".to_owned();
-        self.store().put(EntryKind::SealKey, Entry { id, value }).await.unwrap();
+        self.store().put(EntryKind::SealKey, StoreEntry { id, value }).await.unwrap();
     }
 }
 
-pub(crate) fn sealed(seal: &Seal) -> String {
+pub(crate) fn sealed(seal: &SealKeyRing) -> String {
     seal.seal(Sealed::Ticket, b"content").unwrap()
 }
 
-pub(crate) fn opens(seal: &Seal, text: &str) -> bool {
+pub(crate) fn opens(seal: &SealKeyRing, text: &str) -> bool {
     seal.unseal(Sealed::Ticket, text).is_ok()
 }
 
@@ -122,7 +122,7 @@ async fn replicas_that_rotate_at_once_agree() {
     let (one, other) = (Arc::new(site.replica(NOW).await), Arc::new(site.replica(NOW).await));
     for round in 1..=ROUNDS {
         let now = NOW + round * 30 * DAY;
-        let tend = |seal: &Arc<Seal>| {
+        let tend = |seal: &Arc<SealKeyRing>| {
             let seal = Arc::clone(seal);
             tokio::spawn(async move { seal.tend(now, KEEP).await.unwrap() })
         };
@@ -202,10 +202,10 @@ impl Beside for Arc<Reads> {
     }
 }
 
-async fn watched(site: &Site) -> (Arc<Seal>, Arc<Reads>) {
+async fn watched(site: &Site) -> (Arc<SealKeyRing>, Arc<Reads>) {
     let reads = Arc::new(Reads::default());
     let store = StandIn::new(Embedded::clone(&site.store()), Arc::clone(&reads));
-    let seal = Seal::open_shared(Arc::new(store), &site.key_file(), NOW).await.unwrap();
+    let seal = SealKeyRing::open_shared(Arc::new(store), &site.key_file(), NOW).await.unwrap();
     (Arc::new(seal), reads)
 }
 
@@ -294,7 +294,7 @@ async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_o
     assert!(matches!(seal.seal(Sealed::Ticket, b"x"), Err(SealError::NoneSeals)));
     let store = StandIn::new(Embedded::clone(&site.store()), reads);
     assert!(matches!(
-        Seal::open_shared(Arc::new(store), &site.key_file(), NOW).await,
+        SealKeyRing::open_shared(Arc::new(store), &site.key_file(), NOW).await,
         Err(SealError::Store(_))
     ));
 }
@@ -304,7 +304,7 @@ async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let before = sealed(&seal);
-    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     seal.tend(NOW + 1, KEEP).await.unwrap();
     assert_eq!(key_of(&sealed(&seal)), key_of(&before));
     reads.fail.store(true, Ordering::Relaxed);
@@ -387,7 +387,9 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
     check("key file", &|document| document["key_file"] = "0123456789abcdef".into()).await;
     check("no JSON", &|document| *document = "x".into()).await;
     // The way out: whatever was sealed is worthless then.
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
+    SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, false)
+        .await
+        .unwrap();
     let new = site.replica(NOW).await;
     assert!(!opens(&new, &text) && opens(&new, &sealed(&new)));
 }
@@ -411,7 +413,7 @@ fn who_waits_for_the_lock_of_a_seal_s_file_holds_up_nobody() {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+            let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
             let lock = fs::File::open(folder.path()).unwrap();
             lock.lock().unwrap();
             let others = async { drop(lock) };

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Store};
+use attest_store::{Embedded, EntryKind, Spend, Spendable, Store, UseOccasion};
 
 use crate::conformance::use_for;
 use crate::support::pending::{config_by_token, is_recorded_late};
@@ -315,7 +315,7 @@ async fn begin_use(gateway: &Gateway) {
     // Both hosts' logs reach back further.
     let decided = config_by_token(&decision(), now() + 1, "once", 1);
     assert_eq!(
-        use_for(&store, thing, Occasion::Any, decided).await,
+        use_for(&store, thing, UseOccasion::Any, decided).await,
         Spend::Granted { use_number: 1 }
     );
     store.keep_mark().await.unwrap();

@@ -9,7 +9,7 @@ use crate::support::{Answer, Gateway, LIMIT, POOL, SPEC, accept, bearer, now, ro
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_system::clock::Clock;
-use cloud_fixtures::port::Port;
+use cloud_fixtures::port::ReservedPort;
 use data_encoding::BASE64;
 use serde_json::Value;
 
@@ -260,7 +260,7 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let metrics = port.address();
     let gateway = accepting(&format!("[metrics]\nlisten = \"{metrics}\""));
     let (full, early) = (gateway.rendered(POOL, "full"), gateway.rendered(POOL, "pre-approved"));

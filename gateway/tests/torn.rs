@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use attest::protocol::CHALLENGE_PATH;
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
-use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned};
+use attest_gateway::credentials::seal::SealKeyRing;
+use attest_gateway::credentials::tickets::{self, TicketGrant};
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
@@ -132,10 +132,10 @@ async fn attack_44_who_would_be_refused_by_what_is_gone_by_then_is_judged_anew()
 /// Returns a ticket of a machine that is trusted by the allowlist alone.
 pub fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
     let (seal, settings) = (
-        Seal::open(&gateway.path("state/seal.key")).unwrap(),
+        SealKeyRing::open(&gateway.path("state/seal.key")).unwrap(),
         Settings::load(&gateway.path("gateway.toml")).unwrap(),
     );
-    let earned = Earned {
+    let earned = TicketGrant {
         identity: &identity(ek),
         instance: None,
         holder: None,

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// Line of the attestation log that records a decision about a node.
 #[derive(Debug, Clone)]
-pub struct Record(Value);
+pub struct LogRecord(Value);
 
-impl Record {
+impl LogRecord {
     /// Reads all decisions about nodes: a log's lines without checkpoints and without events of administrators and gateways.
     pub fn read_all(log: &Path) -> Result<Vec<Self>> {
         let text = fs::read_to_string(log).with_context(|| format!("reading {}", log.display()))?;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use crate::gateway::{Gateway, IGNITION_ACCEPT, client_tls};
+use crate::gateway::{IGNITION_ACCEPT, TestGateway, client_tls};
 
 /// Timeout of a request on a loaded machine.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ pub struct Reply {
 
 /// Challenge, and the server that issued it.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct IssuedChallenge {
     /// Requested pool: part of the data that the quote is bound to.
     pub pool: String,
     pub response: ChallengeResponse,
@@ -47,7 +47,7 @@ pub struct Asked {
 
 impl Client {
     /// Creates a client of this gateway, which need not run yet.
-    pub fn new(gateway: &Gateway) -> Result<Self> {
+    pub fn new(gateway: &TestGateway) -> Result<Self> {
         Ok(Self {
             runtime: tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?,
             http: reqwest::Client::builder()
@@ -85,9 +85,9 @@ impl Client {
     }
 
     /// Requests a challenge. Fails if the gateway does not issue one.
-    pub fn challenged(&self, request: &ChallengeRequest) -> Result<Asked> {
+    pub fn challenged(&self, request: &ChallengeRequest) -> Result<IssuedChallenge> {
         let reply = self.challenge(request)?;
-        Ok(Asked {
+        Ok(IssuedChallenge {
             pool: request.pool.clone(),
             response: reply.json()?,
             server_key: reply.server_key.context("the server showed no key")?,
@@ -137,7 +137,7 @@ impl Reply {
     }
 }
 
-impl Asked {
+impl IssuedChallenge {
     /// Returns the challenge's task for the TPM.
     ///
     /// # Panics

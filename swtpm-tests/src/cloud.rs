@@ -1,13 +1,13 @@
 //! Clouds that a VM can imitate.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cloud {
+pub enum TestCloud {
     Gcp,
     Aws,
     Azure,
 }
 
-impl Cloud {
+impl TestCloud {
     pub const ALL: [Self; 3] = [Self::Gcp, Self::Aws, Self::Azure];
 
     /// Returns the cloud's name for Ignition (`ignition.platform.id`).

@@ -7,12 +7,12 @@ use rcgen::{
 };
 
 /// The CA that signs the kubelets' client certificates of a cluster.
-pub struct Cluster {
+pub struct TestCluster {
     params: CertificateParams,
     key: KeyPair,
 }
 
-impl Cluster {
+impl TestCluster {
     /// Creates a cluster with a new CA that signs CSRs.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();

@@ -11,9 +11,9 @@ const KEEP: &str = "ATTEST_KEEP";
 
 /// Temporary folder that is removed when it is dropped, unless the test fails.
 #[derive(Debug)]
-pub struct Folder(Option<TempDir>);
+pub struct TestFolder(Option<TempDir>);
 
-impl Folder {
+impl TestFolder {
     /// Creates a folder in the system's temporary folder.
     pub fn new() -> Result<Self> {
         tempfile::tempdir()
@@ -31,7 +31,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         if let Some(path) = self.keep(thread::panicking() || env::var_os(KEEP).is_some_and(|keep| keep == "1")) {
             eprintln!("what this test has left is in {}", path.display());
@@ -45,13 +45,13 @@ mod tests {
 
     #[test]
     fn a_folder_is_kept_where_a_test_fails() {
-        let passed = Folder::new().unwrap();
+        let passed = TestFolder::new().unwrap();
         let path = passed.path().to_path_buf();
         assert!(path.is_dir());
         drop(passed);
         assert!(!path.exists());
         let failed = thread::spawn(|| {
-            let folder = Folder::new().unwrap();
+            let folder = TestFolder::new().unwrap();
             std::fs::write(folder.path().join("console.log"), folder.path().to_str().unwrap()).unwrap();
             std::panic::panic_any(folder.path().to_path_buf());
         });

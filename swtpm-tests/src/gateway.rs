@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use reqwest::header::ACCEPT;
 use serde_json::Value;
 
-use crate::attestation_log::Record;
+use crate::attestation_log::LogRecord;
 use crate::images::run;
 use crate::process::{OnLine, Process};
 use crate::programs::Programs;
@@ -35,7 +35,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
 /// Folder of a gateway, and its process if it runs; killed on drop.
-pub struct Gateway {
+pub struct TestGateway {
     folder: PathBuf,
     port: u16,
     process: Option<Process>,
@@ -43,12 +43,12 @@ pub struct Gateway {
 
 /// Answer of the gateway.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ConfigAnswer {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl ConfigAnswer {
     /// Parses the body as JSON.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_slice(&self.body).with_context(|| format!("HTTP {}: {}", self.status, String::from_utf8_lossy(&self.body)))
@@ -58,7 +58,7 @@ impl Answer {
 /// Line of `pool.toml` with which a pool accepts any TPM of a manufacturer in `ek-roots`.
 pub const ANY_TPM: &str = "endorsement = \"any-tpm-of-a-trusted-maker\"";
 
-impl Gateway {
+impl TestGateway {
     /// Creates a folder with `init`: own CA, sample pool, all settings at their defaults. The gateway is reachable from this machine and
     /// from VMs.
     pub fn init(folder: &Path) -> Result<Self> {
@@ -75,7 +75,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Like [`Gateway::init`], but it listens on a free port, of this machine only.
+    /// Like [`TestGateway::init`], but it listens on a free port, of this machine only.
     pub fn on_free_port(folder: &Path) -> Result<Self> {
         let mut gateway = Self::init(folder)?;
         gateway.set_port(free_port()?)?;
@@ -275,8 +275,8 @@ impl Gateway {
     }
 
     /// Returns every decision so far, oldest first.
-    pub fn records(&self) -> Result<Vec<Record>> {
-        Record::read_all(&self.attestation_log())
+    pub fn records(&self) -> Result<Vec<LogRecord>> {
+        LogRecord::read_all(&self.attestation_log())
     }
 
     #[must_use]
@@ -285,7 +285,7 @@ impl Gateway {
     }
 
     /// Sends `GET path` like Ignition, over TLS, trusting the gateway's CA only.
-    pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<Answer> {
+    pub fn get(&self, path: &str, bearer: Option<&str>) -> Result<ConfigAnswer> {
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(client_tls(&self.ca())?)
             .timeout(REQUEST_LIMIT)
@@ -300,7 +300,7 @@ impl Gateway {
             let response = request.send().await?;
             let status = response.status().as_u16();
             let body = response.bytes().await?.to_vec();
-            Ok(Answer { status, body })
+            Ok(ConfigAnswer { status, body })
         })
     }
 }

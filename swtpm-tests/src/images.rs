@@ -13,14 +13,14 @@ use crate::programs::{Programs, repository};
 
 /// Debian release of the VMs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
+pub enum DebianRelease {
     /// Debian 12: systemd 252.
     Bookworm,
     /// Debian 13: systemd 257, which makes `/usr` read-only in the initrd.
     Trixie,
 }
 
-impl Release {
+impl DebianRelease {
     /// Returns the code name, as in `images/build`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -59,20 +59,20 @@ impl WholeBoot {
 impl Images {
     /// Returns the fast image, built if its inputs changed; its release is that of `images/build`.
     pub fn fast() -> Result<Self> {
-        Self::build("fast", Release::Bookworm)
+        Self::build("fast", DebianRelease::Bookworm)
     }
 
     /// Returns the images of the whole system.
-    pub fn whole(release: Release) -> Result<Self> {
+    pub fn whole(release: DebianRelease) -> Result<Self> {
         Self::build("whole", release)
     }
 
     /// Returns the programs that machines with UEFI start before a kernel.
-    pub fn firmware(release: Release) -> Result<Self> {
+    pub fn firmware(release: DebianRelease) -> Result<Self> {
         Self::build("firmware", release)
     }
 
-    fn build(what: &str, release: Release) -> Result<Self> {
+    fn build(what: &str, release: DebianRelease) -> Result<Self> {
         let script = repository().join("swtpm-tests/images/build");
         run(Command::new(&script).args([what, release.name()]))?;
         Ok(Self {

@@ -3,8 +3,8 @@
 //! Every part is the real one: QEMU, swtpm, Debian's kernel and Ignition, `attest-gateway` and `attest-node` as they are shipped. What a
 //! test starts is a [`Process`]: killed when its owner is dropped, and by the kernel when the test itself dies.
 //!
-//! Reading order: [`scenario`] (what a VM shows, and what it must come to) → [`Gateway`], [`Swtpm`], [`Vm`] → [`Outcome`] (what the VM
-//! says it got), [`Node`] (what attests without a VM) → [`Process`], [`Images`], [`Programs`].
+//! Reading order: [`scenario`] (what a VM shows, and what it must come to) → [`TestGateway`], [`Swtpm`], [`Vm`] → [`IgnitionOutcome`] (what the VM
+//! says it got), [`TestNode`] (what attests without a VM) → [`Process`], [`Images`], [`Programs`].
 
 mod accelerator;
 mod attestation_log;
@@ -30,19 +30,19 @@ mod swtpm;
 mod tpm_proxy;
 
 pub use accelerator::Accelerator;
-pub use attestation_log::Record;
-pub use client::{Asked, Client, Reply};
-pub use cloud::Cloud;
-pub use cluster::Cluster;
+pub use attestation_log::LogRecord;
+pub use client::{Client, IssuedChallenge, Reply};
+pub use cloud::TestCloud;
+pub use cluster::TestCluster;
 pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
-pub use folder::Folder;
-pub use gateway::{ANY_TPM, Answer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Gateway, IGNITION_ACCEPT, IGNITION_SPEC, POOL};
-pub use images::{Images, Release, WholeBoot, read_from_disk, run};
-pub use node::Node;
-pub use outcome::Outcome;
+pub use folder::TestFolder;
+pub use gateway::{ANY_TPM, ConfigAnswer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, IGNITION_ACCEPT, IGNITION_SPEC, POOL, TestGateway};
+pub use images::{DebianRelease, Images, WholeBoot, read_from_disk, run};
+pub use node::TestNode;
+pub use outcome::IgnitionOutcome;
 pub use process::Process;
 pub use programs::Programs;
-pub use qemu::{Clock, Vm, VmBuilder, command_line};
+pub use qemu::{Vm, VmBuilder, VmClock, command_line};
 pub use relay::Relay;
-pub use swtpm::{EkAuthority, Endorsement, Swtpm, TpmServer, free_port};
+pub use swtpm::{EkAuthority, Swtpm, TestEndorsement, TpmServer, free_port};
 pub use tpm_proxy::TpmProxy;

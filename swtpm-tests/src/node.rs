@@ -23,14 +23,14 @@ const FILES: [(&str, &str); 6] = [
 
 /// A machine that attests.
 #[derive(Debug)]
-pub struct Node {
+pub struct TestNode {
     folder: PathBuf,
     tcti: String,
     /// Arguments other than those that name files.
     options: Vec<String>,
 }
 
-impl Node {
+impl TestNode {
     /// Creates a node with this TPM and this pointer config, without a firmware event log.
     pub fn new(folder: &Path, tpm: &TpmServer, pointer: &str) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

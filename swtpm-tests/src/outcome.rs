@@ -8,7 +8,7 @@ use crate::expected_files::WrittenFile;
 
 /// Exit codes and the files that Ignition wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct IgnitionOutcome {
     /// Exit codes by program: `attest-node`, `ignition-fetch`, ….
     pub exit_codes: BTreeMap<String, i32>,
     /// Files by their absolute path in the new system.
@@ -19,7 +19,7 @@ pub struct Outcome {
     pub node_lines: Vec<String>,
 }
 
-impl Outcome {
+impl IgnitionOutcome {
     /// Reads a whole console; fails unless the list is complete.
     pub fn parse(lines: &[String]) -> Result<Self> {
         let mut outcome = Self::default();
@@ -85,8 +85,8 @@ impl Outcome {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Outcome> {
-        Outcome::parse(&text.lines().map(str::to_owned).collect::<Vec<_>>())
+    fn parse(text: &str) -> Result<IgnitionOutcome> {
+        IgnitionOutcome::parse(&text.lines().map(str::to_owned).collect::<Vec<_>>())
     }
 
     #[test]

@@ -18,12 +18,12 @@ pub type OnLine = Box<dyn FnMut(&str) + Send>;
 pub struct Process {
     name: String,
     child: Child,
-    output: Arc<Output>,
+    output: Arc<ProcessOutput>,
     log: PathBuf,
 }
 
 #[derive(Default)]
-struct Output {
+struct ProcessOutput {
     state: Mutex<OutputState>,
     changed: Condvar,
 }
@@ -34,7 +34,7 @@ struct OutputState {
     open_streams: u8,
 }
 
-impl Output {
+impl ProcessOutput {
     fn lock(&self) -> MutexGuard<'_, OutputState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -59,7 +59,7 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        let output = Arc::new(Output::default());
+        let output = Arc::new(ProcessOutput::default());
         output.lock().open_streams = 2;
         let file = File::create(log).with_context(|| format!("creating {}", log.display()))?;
         let sink = Arc::new(Mutex::new((file, on_line)));
@@ -168,7 +168,7 @@ impl Drop for Process {
     }
 }
 
-fn read_lines(stream: impl Read + Send + 'static, output: Arc<Output>, sink: Arc<Mutex<(File, Option<OnLine>)>>) {
+fn read_lines(stream: impl Read + Send + 'static, output: Arc<ProcessOutput>, sink: Arc<Mutex<(File, Option<OnLine>)>>) {
     thread::spawn(move || {
         let mut reader = BufReader::new(stream);
         let mut bytes = Vec::new();

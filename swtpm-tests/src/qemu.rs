@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::accelerator::Accelerator;
-use crate::cloud::Cloud;
+use crate::cloud::TestCloud;
 use crate::firmware::{BootDisk, Firmware};
 use crate::process::{OnLine, Process};
 use crate::swtpm::Swtpm;
@@ -20,7 +20,7 @@ const METADATA_NETWORK: &str = "169.254.0.0/16";
 
 /// Time of the VM's real-time clock at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Clock {
+pub enum VmClock {
     Right,
     /// Days ahead of the host; negative: behind it.
     OffByDays(i64),
@@ -58,7 +58,7 @@ pub struct VmBuilder {
     smbios: Vec<String>,
     memory_mib: u32,
     accelerator: Option<Accelerator>,
-    clock: Clock,
+    clock: VmClock,
     on_line: Option<OnLine>,
 }
 
@@ -98,7 +98,7 @@ impl Vm {
             smbios: Vec::new(),
             memory_mib: 512,
             accelerator: None,
-            clock: Clock::Right,
+            clock: VmClock::Right,
             on_line: None,
         }
     }
@@ -178,7 +178,7 @@ impl VmBuilder {
 
     /// Makes it a machine of this cloud: Ignition's platform id, and the SMBIOS tables of its firmware.
     #[must_use]
-    pub fn cloud(self, cloud: Cloud) -> Self {
+    pub fn cloud(self, cloud: TestCloud) -> Self {
         let mut vm = self.platform(cloud.platform_id());
         vm.smbios.extend(cloud.smbios().iter().map(|table| (*table).to_owned()));
         vm
@@ -214,7 +214,7 @@ impl VmBuilder {
     }
 
     #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
+    pub fn clock(mut self, clock: VmClock) -> Self {
         self.clock = clock;
         self
     }
@@ -320,7 +320,7 @@ impl VmBuilder {
             let drive = format!("if=none,id=disc,media=cdrom,readonly=on,file={}", text(disc)?);
             add(&["-drive", &drive, "-device", "virtio-scsi-pci", "-device", "scsi-cd,drive=disc"]);
         }
-        if let Clock::OffByDays(days) = self.clock {
+        if let VmClock::OffByDays(days) = self.clock {
             let now = std::process::Command::new("date")
                 .args(["-u", "+%Y-%m-%dT%H:%M:%S", "-d", &format!("{days} days")])
                 .output()?;

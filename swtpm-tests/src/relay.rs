@@ -11,7 +11,7 @@ use rustls::pki_types::{IpAddr, PrivateKeyDer, ServerName};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::gateway::{Gateway, client_tls};
+use crate::gateway::{TestGateway, client_tls};
 
 /// Relay that listens until the process ends.
 pub struct Relay {
@@ -20,7 +20,7 @@ pub struct Relay {
 
 impl Relay {
     /// Starts a relay with its own key and a certificate of the gateway's MCS CA. No node can tell it from the gateway.
-    pub fn start(gateway: &Gateway) -> Result<Self> {
+    pub fn start(gateway: &TestGateway) -> Result<Self> {
         let acceptor = TlsAcceptor::from(Arc::new(server_tls(gateway)?));
         let mut client = client_tls(&gateway.ca())?;
         client.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -56,7 +56,7 @@ impl Relay {
     }
 }
 
-fn server_tls(gateway: &Gateway) -> Result<rustls::ServerConfig> {
+fn server_tls(gateway: &TestGateway) -> Result<rustls::ServerConfig> {
     let ca_key = gateway.ca().with_extension("key");
     let ca_key = KeyPair::from_pem(&fs::read_to_string(&ca_key).with_context(|| format!("reading {}", ca_key.display()))?)?;
     let ca = Issuer::from_ca_cert_pem(&fs::read_to_string(gateway.ca())?, ca_key)?;

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::accelerator::Accelerator;
-use crate::attestation_log::Record;
+use crate::attestation_log::LogRecord;
 use crate::core_os;
 use crate::expected_files::{RESULT_FILE, expected_files};
 use crate::firmware::loaders::make_uki;
-use crate::gateway::Gateway;
-use crate::images::{Images, Release, WholeBoot};
-use crate::outcome::Outcome;
+use crate::gateway::TestGateway;
+use crate::images::{DebianRelease, Images, WholeBoot};
+use crate::outcome::IgnitionOutcome;
 use crate::process::OnLine;
 use crate::qemu::{Vm, VmBuilder, command_line};
-use crate::swtpm::{EkAuthority, Endorsement, Swtpm, free_port, manufacture};
+use crate::swtpm::{EkAuthority, Swtpm, TestEndorsement, free_port, manufacture};
 
 /// Maximum duration of a fast VM. Emulated, together with another VM, it needs 10-20 s; the node program by itself has 60 s.
 pub const VM_LIMIT: Duration = Duration::from_secs(180);
@@ -70,7 +70,7 @@ impl Scenario {
     }
 }
 
-impl Run {
+impl VmRun {
     /// Returns the decision about the VM's evidence, and its reason: the first recorded one.
     #[must_use]
     pub fn decision(&self) -> (&str, &str) {
@@ -92,15 +92,15 @@ pub struct Site {
     initrd: PathBuf,
     accelerator: Accelerator,
     authority: EkAuthority,
-    gateway: Gateway,
+    gateway: TestGateway,
 }
 
 /// Run of a VM, from power-on to power-off.
-pub struct Run {
+pub struct VmRun {
     /// Report on the VM's console.
-    pub outcome: Outcome,
+    pub outcome: IgnitionOutcome,
     /// Decisions that the gateway recorded during the run.
-    pub records: Vec<Record>,
+    pub records: Vec<LogRecord>,
     /// Wall time from start to power-off.
     pub duration: Duration,
     /// Path of the console's log.
@@ -124,7 +124,7 @@ impl Site {
             accelerator: Accelerator::detect(&images),
             images,
             authority: EkAuthority::new(&folder.join("manufacturer"))?,
-            gateway: Gateway::init(&folder.join("gateway"))?,
+            gateway: TestGateway::init(&folder.join("gateway"))?,
             folder: folder.to_path_buf(),
         };
         site.gateway.trust(&site.authority)?;
@@ -133,7 +133,7 @@ impl Site {
         Ok(site)
     }
 
-    pub fn gateway(&mut self) -> &mut Gateway {
+    pub fn gateway(&mut self) -> &mut TestGateway {
         &mut self.gateway
     }
 
@@ -168,22 +168,22 @@ impl Site {
     pub fn uki(&self, more: &[&str], folder: &Path) -> Result<PathBuf> {
         let words: Vec<&str> = ["quiet"].into_iter().chain(more.iter().copied()).collect();
         let line = command_line(self.accelerator, &words);
-        make_uki(Release::Bookworm, &self.images.kernel(), &self.initrd, &line, folder)
+        make_uki(DebianRelease::Bookworm, &self.images.kernel(), &self.initrd, &line, folder)
     }
 
     /// Returns a VM of the whole system, and its disk in `folder`: dracut's initrd with node-initrd appended, systemd, a real root.
-    pub fn whole_vm(&self, release: Release, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
+    pub fn whole_vm(&self, release: DebianRelease, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
         let boot = Images::whole(release)?.whole_boot(folder)?;
         let vm = self.vm_of(release, &boot, "root=LABEL=root rw ignition.firstboot=1 ip=dhcp rd.neednet=1")?;
         Ok((vm, boot.disk))
     }
 
     /// Returns the VM of [`Site::whole_vm`] in `folder` for another boot that is not a first boot.
-    pub fn later_vm(&self, release: Release, folder: &Path) -> Result<VmBuilder> {
+    pub fn later_vm(&self, release: DebianRelease, folder: &Path) -> Result<VmBuilder> {
         self.vm_of(release, &WholeBoot::in_folder(folder), "root=LABEL=root rw")
     }
 
-    fn vm_of(&self, release: Release, boot: &WholeBoot, arguments: &str) -> Result<VmBuilder> {
+    fn vm_of(&self, release: DebianRelease, boot: &WholeBoot, arguments: &str) -> Result<VmBuilder> {
         Ok(Vm::builder(&Images::whole(release)?.kernel(), &boot.initrd)
             .accelerator(self.accelerator)
             .memory_mib(1024)
@@ -195,7 +195,7 @@ impl Site {
     }
 
     /// Returns the same VM with a tree's `usr` laid over the initrd.
-    pub fn changed_vm(&self, release: Release, tree: &Path, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
+    pub fn changed_vm(&self, release: DebianRelease, tree: &Path, folder: &Path) -> Result<(VmBuilder, PathBuf)> {
         let whole = self.whole_vm(release, folder)?;
         // In the place of the initrd that this one boots.
         Images::whole(release)?.changed_initrd(tree, true, folder)?;
@@ -204,7 +204,7 @@ impl Site {
 
     /// Installs that system in `folder` with a first boot like that of CoreOS ([`crate::core_os`]). Its initrd has node-initrd appended,
     /// and its disk has a tree laid onto it.
-    pub fn installed(&self, release: Release, tree: &Path, folder: &Path) -> Result<WholeBoot> {
+    pub fn installed(&self, release: DebianRelease, tree: &Path, folder: &Path) -> Result<WholeBoot> {
         let images = Images::whole(release)?;
         let (boot, initramfs) = (images.whole_boot(folder)?, folder.join("initramfs"));
         core_os::initramfs(&initramfs)?;
@@ -215,12 +215,12 @@ impl Site {
     }
 
     /// Returns a VM of that system, with the kernel arguments that its boot loader gives.
-    pub fn installed_vm(&self, release: Release, boot: &WholeBoot) -> Result<VmBuilder> {
+    pub fn installed_vm(&self, release: DebianRelease, boot: &WholeBoot) -> Result<VmBuilder> {
         self.vm_of(release, boot, &core_os::kernel_arguments(&boot.disk)?)
     }
 
     /// Returns a VM of that system's initrd with a tree's `usr` laid over it, which ends before it has a root; with or without attest-node.
-    pub fn initrd_vm(&self, release: Release, tree: &Path, with_node: bool, folder: &Path) -> Result<VmBuilder> {
+    pub fn initrd_vm(&self, release: DebianRelease, tree: &Path, with_node: bool, folder: &Path) -> Result<VmBuilder> {
         let images = Images::whole(release)?;
         let initrd = images.changed_initrd(tree, with_node, folder)?;
         Ok(Vm::builder(&images.kernel(), &initrd)
@@ -240,8 +240,8 @@ impl Site {
     /// Creates the TPM of the scenario, if it has one.
     pub fn tpm(&self, scenario: Scenario, folder: &Path) -> Result<Option<Swtpm>> {
         match scenario {
-            Scenario::EndorsedTpm => Swtpm::start(folder, Endorsement::By(&self.authority)).map(Some),
-            Scenario::UnendorsedTpm => Swtpm::start(folder, Endorsement::None).map(Some),
+            Scenario::EndorsedTpm => Swtpm::start(folder, TestEndorsement::By(&self.authority)).map(Some),
+            Scenario::UnendorsedTpm => Swtpm::start(folder, TestEndorsement::None).map(Some),
             Scenario::Nothing | Scenario::Token => Ok(None),
         }
     }
@@ -249,7 +249,7 @@ impl Site {
     /// Manufactures an endorsed TPM. Returns the shell commands that boot a VM with it by hand.
     pub fn vm_by_hand(&self) -> Result<Vec<String>> {
         let folder = self.vm_folder("by-hand")?;
-        let state = manufacture(&folder, Endorsement::By(&self.authority))?;
+        let state = manufacture(&folder, TestEndorsement::By(&self.authority))?;
         let socket = state.join("control");
         let mut vm = vec!["qemu-system-x86_64".to_owned()];
         vm.extend(
@@ -273,7 +273,7 @@ impl Site {
     }
 
     /// Boots the scenario's VM and waits until it is off.
-    pub fn run(&self, scenario: Scenario, on_line: Option<OnLine>) -> Result<Run> {
+    pub fn run(&self, scenario: Scenario, on_line: Option<OnLine>) -> Result<VmRun> {
         let folder = self.vm_folder(scenario.name())?;
         let tpm = self.tpm(scenario, &folder)?;
         let token = match scenario {
@@ -291,15 +291,15 @@ impl Site {
     }
 
     /// Boots any VM of the fast image and waits until it is off.
-    pub fn boot(&self, vm: VmBuilder, folder: &Path) -> Result<Run> {
+    pub fn boot(&self, vm: VmBuilder, folder: &Path) -> Result<VmRun> {
         let recorded = self.gateway.records()?.len();
         let started = Instant::now();
         let mut vm = vm.start(folder)?;
         vm.wait_off(VM_LIMIT)?;
         let duration = started.elapsed();
         let console = vm.console().log().to_path_buf();
-        let outcome = Outcome::parse(&vm.console().lines()).with_context(|| format!("the VM's console{}", vm.console().tail()))?;
-        Ok(Run {
+        let outcome = IgnitionOutcome::parse(&vm.console().lines()).with_context(|| format!("the VM's console{}", vm.console().tail()))?;
+        Ok(VmRun {
             outcome,
             records: self.gateway.records()?.split_off(recorded),
             duration,
@@ -308,7 +308,7 @@ impl Site {
     }
 
     /// Fails unless Ignition succeeded in the VM and wrote exactly the files of that config, with their contents and modes.
-    pub fn prove_exactly(&self, grant: &str, outcome: &Outcome) -> Result<usize> {
+    pub fn prove_exactly(&self, grant: &str, outcome: &IgnitionOutcome) -> Result<usize> {
         if !outcome.ignition_succeeded() {
             bail!("Ignition failed: {:?}", outcome.exit_codes);
         }

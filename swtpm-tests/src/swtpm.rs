@@ -46,7 +46,7 @@ impl EkAuthority {
         )?;
         let authority = Self { folder };
         // swtpm's CA makes itself with the first TPM it endorses; nobody uses this one.
-        manufacture(&authority.folder.join("first"), Endorsement::By(&authority))?;
+        manufacture(&authority.folder.join("first"), TestEndorsement::By(&authority))?;
         Ok(authority)
     }
 
@@ -59,7 +59,7 @@ impl EkAuthority {
 
 /// Source of a TPM's endorsement.
 #[derive(Debug, Clone, Copy)]
-pub enum Endorsement<'a> {
+pub enum TestEndorsement<'a> {
     /// Endorsement by this authority: an EK certificate in NV.
     By(&'a EkAuthority),
     /// No authority: the TPM has no EK certificate.
@@ -81,12 +81,12 @@ pub struct TpmServer {
 
 impl Swtpm {
     /// Manufactures a TPM in `folder` and switches it on.
-    pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
+    pub fn start(folder: &Path, endorsement: TestEndorsement<'_>) -> Result<Self> {
         Self::switch_on(&manufacture(folder, endorsement)?)
     }
 
     /// Like [`Swtpm::start`], with these PCR banks, in the notation of `swtpm_setup`, in place of SHA-256's alone.
-    pub fn start_with_banks(folder: &Path, endorsement: Endorsement<'_>, banks: &str) -> Result<Self> {
+    pub fn start_with_banks(folder: &Path, endorsement: TestEndorsement<'_>, banks: &str) -> Result<Self> {
         Self::switch_on(&manufacture_with(folder, endorsement, &["--pcr-banks", banks])?)
     }
 
@@ -131,7 +131,7 @@ impl Swtpm {
 
 impl TpmServer {
     /// Manufactures a TPM in `folder` and switches it on.
-    pub fn start(folder: &Path, endorsement: Endorsement<'_>) -> Result<Self> {
+    pub fn start(folder: &Path, endorsement: TestEndorsement<'_>) -> Result<Self> {
         Self::switch_on(&manufacture(folder, endorsement)?, "not-need-init,startup-clear")
     }
 
@@ -210,11 +210,11 @@ pub fn free_port() -> Result<u16> {
 }
 
 /// Manufactures a TPM's state in `folder`. Returns the state's folder.
-pub fn manufacture(folder: &Path, endorsement: Endorsement<'_>) -> Result<PathBuf> {
+pub fn manufacture(folder: &Path, endorsement: TestEndorsement<'_>) -> Result<PathBuf> {
     manufacture_with(folder, endorsement, &[])
 }
 
-fn manufacture_with(folder: &Path, endorsement: Endorsement<'_>, more: &[&str]) -> Result<PathBuf> {
+fn manufacture_with(folder: &Path, endorsement: TestEndorsement<'_>, more: &[&str]) -> Result<PathBuf> {
     let state = folder.join("tpm");
     fs::create_dir_all(&state).with_context(|| format!("creating {}", state.display()))?;
     // Absolute: with a relative path the daemon goes into failure mode.
@@ -222,11 +222,11 @@ fn manufacture_with(folder: &Path, endorsement: Endorsement<'_>, more: &[&str]) 
     let mut setup = Command::new("swtpm_setup");
     setup.args(["--tpm2", "--overwrite", "--tpmstate"]).arg(&state).args(more);
     match endorsement {
-        Endorsement::By(authority) => setup
+        TestEndorsement::By(authority) => setup
             .arg("--config")
             .arg(authority.folder.join("setup.conf"))
             .arg("--create-ek-cert"),
-        Endorsement::None => &mut setup,
+        TestEndorsement::None => &mut setup,
     };
     run(&mut setup).context("manufacturing a TPM")?;
     Ok(state)

@@ -21,17 +21,17 @@ const NO_SESSIONS: u16 = 0x8001;
 /// Proxy that listens until the process ends, at a port for commands and, one above, one for swtpm's control channel.
 pub struct TpmProxy {
     port: u16,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProxyState>>,
 }
 
 #[derive(Default)]
-struct State {
-    fault: Option<Fault>,
+struct ProxyState {
+    fault: Option<TpmFault>,
     /// Codes of the commands that were passed on.
     passed: Vec<u32>,
 }
 
-struct Fault {
+struct TpmFault {
     response_code: u32,
     /// The command concerned; every command by default.
     command: Option<u32>,
@@ -41,7 +41,7 @@ struct Fault {
     answered: u32,
 }
 
-impl State {
+impl ProxyState {
     /// Returns the response code with which to answer a command, instead of passing it on.
     fn decide(&mut self, command: u32) -> Option<u32> {
         if let Some(fault) = &mut self.fault
@@ -62,7 +62,7 @@ impl TpmProxy {
     /// Starts a proxy in front of this TPM, without a fault.
     pub fn start(tpm: &TpmServer) -> Result<Self> {
         let (commands, control, port) = listen()?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(ProxyState::default()));
         let (tpm_port, at_work) = (tpm.port(), Arc::clone(&state));
         serve(commands, move |client| relay_commands(client, tpm_port, &at_work));
         let control_port = tpm_port.checked_add(1).context("a port")?;
@@ -78,7 +78,7 @@ impl TpmProxy {
 
     /// Makes the proxy answer each command this number of times with this response code before it passes it on.
     pub fn answer_each(&self, response_code: u32, times: u32) {
-        self.set(Fault {
+        self.set(TpmFault {
             response_code,
             command: None,
             times: Some(times),
@@ -88,7 +88,7 @@ impl TpmProxy {
 
     /// Makes the proxy answer the commands of this code with this response code, always.
     pub fn answer_always(&self, command: u32, response_code: u32) {
-        self.set(Fault {
+        self.set(TpmFault {
             response_code,
             command: Some(command),
             times: None,
@@ -107,11 +107,11 @@ impl TpmProxy {
         std::mem::take(&mut self.lock().passed)
     }
 
-    fn set(&self, fault: Fault) {
+    fn set(&self, fault: TpmFault) {
         self.lock().fault = Some(fault);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,7 +138,7 @@ fn serve(listener: TcpListener, relay: impl Fn(TcpStream) -> io::Result<()> + Cl
 }
 
 /// Forwards commands. swtpm serves one connection at a time: there is one to it for each client, until that hangs up.
-fn relay_commands(mut client: TcpStream, tpm_port: u16, state: &Mutex<State>) -> io::Result<()> {
+fn relay_commands(mut client: TcpStream, tpm_port: u16, state: &Mutex<ProxyState>) -> io::Result<()> {
     let mut tpm = TcpStream::connect(("127.0.0.1", tpm_port))?;
     loop {
         let command = read_message(&mut client)?;

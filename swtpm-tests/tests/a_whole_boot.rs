@@ -6,11 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Cluster, Folder, GUEST_VIEW_OF_HOST, Gateway, POOL, Process, Release, Swtpm, content_of, core_os, read_from_disk};
+use swtpm_tests::{
+    DebianRelease, GUEST_VIEW_OF_HOST, POOL, Process, Swtpm, TestCluster, TestFolder, TestGateway, content_of, core_os, read_from_disk,
+};
 
 use crate::approval::{self, bootstrap_kubeconfig, sign_approved};
 
@@ -38,29 +40,29 @@ ExecStart=/usr/local/sbin/root
 /// one.
 #[test]
 fn attack_47_debian_12_boots_with_its_full_config_and_root_attests_again() {
-    check(Release::Bookworm, None);
+    check(DebianRelease::Bookworm, None);
 }
 
 #[test]
 fn debian_13_boots_with_its_full_config_and_its_kubelets_certificate() {
     let membership = Membership {
-        api: Kubernetes::start(),
-        cluster: Cluster::new().unwrap(),
+        api: KubernetesApi::start(),
+        cluster: TestCluster::new().unwrap(),
     };
-    check(Release::Trixie, Some(&membership));
+    check(DebianRelease::Trixie, Some(&membership));
 }
 
 /// Cluster that a node becomes a member of.
 struct Membership {
-    api: Kubernetes,
-    cluster: Cluster,
+    api: KubernetesApi,
+    cluster: TestCluster,
 }
 
 impl Membership {
     const NODE: &str = "worker-1";
 
     /// Makes nodes attest the keys of their kubelets, and the full config contain the bootstrap kubeconfig.
-    fn prepare(&self, gateway: &Gateway) {
+    fn prepare(&self, gateway: &TestGateway) {
         gateway.add_settings(approval::SETTINGS).unwrap();
         gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
         let path = gateway.folder().join(format!("pools/{POOL}/full/config.ign"));
@@ -85,8 +87,8 @@ impl Membership {
 }
 
 #[track_caller]
-fn check(release: Release, membership: Option<&Membership>) {
-    let folder = Folder::new().unwrap();
+fn check(release: DebianRelease, membership: Option<&Membership>) {
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     membership.inspect(|membership| membership.prepare(site.gateway()));
     site.gateway().start(None).unwrap();
@@ -190,7 +192,7 @@ fn check(release: Release, membership: Option<&Membership>) {
 
 /// Boots the machine again after its first boot: the initramfs asks no gateway, and still ends the boot.
 #[track_caller]
-fn boots_later(site: &mut Site, release: Release, folder: &Path) {
+fn boots_later(site: &mut Site, release: DebianRelease, folder: &Path) {
     let tpm = Swtpm::start_again(folder).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
     let vm = site.later_vm(release, folder).unwrap().pointer(&pointer).tpm(&tpm);

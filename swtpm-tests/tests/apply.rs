@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use swtpm_tests::core_os;
 use swtpm_tests::scenario::Site;
-use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, Process, Release, content_of, read_from_disk};
+use swtpm_tests::{DebianRelease, IGNITION_SPEC, POOL, Process, TestCluster, TestFolder, content_of, read_from_disk};
 
 const NODE: &str = "worker-1";
 /// Maximum duration of a boot: emulated on two busy cores it takes two minutes.
@@ -54,7 +54,7 @@ ExecStart=/usr/local/sbin/join
 ";
 
 /// Approves each request on a port of its own. Returns the port and the counter of requests.
-fn approve(cluster: Cluster) -> (u16, Arc<Mutex<usize>>) {
+fn approve(cluster: TestCluster) -> (u16, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, approved) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(0)));
     let count = Arc::clone(&approved);
@@ -99,7 +99,7 @@ fn replace(pool: &Path, set: &str, config: &Value) {
 }
 
 /// Starts a gateway with two pools that give their full config to kubelets of this cluster.
-fn site(folder: &Path, cluster: &Cluster) -> Site {
+fn site(folder: &Path, cluster: &TestCluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();
     gateway.write("tls/kubelet-client-ca.crt", &cluster.certificate().unwrap()).unwrap();
@@ -140,18 +140,18 @@ fn said(console: &Process, what: &str) -> Vec<String> {
 
 #[test]
 fn debian_12_goes_from_pre_approved_to_full() {
-    check(Release::Bookworm);
+    check(DebianRelease::Bookworm);
 }
 
 #[test]
 fn debian_13_goes_from_pre_approved_to_full() {
-    check(Release::Trixie);
+    check(DebianRelease::Trixie);
 }
 
 #[track_caller]
-fn check(release: Release) {
-    let folder = Folder::new().unwrap();
-    let cluster = Cluster::new().unwrap();
+fn check(release: DebianRelease) {
+    let folder = TestFolder::new().unwrap();
+    let cluster = TestCluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
     let (approver, approved) = approve(cluster);
     let pointer = site.gateway().pointer(None).unwrap();

@@ -2,10 +2,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
-use swtpm_tests::{Cluster, Gateway, Process, Programs};
+use swtpm_tests::{Process, Programs, TestCluster, TestGateway};
 
 pub const CSRS: &str = "certificatesigningrequests";
 /// Settings of the gateway: nodes attest the keys of their kubelets.
@@ -13,7 +13,7 @@ pub const SETTINGS: &str = "[approval]\npools = [\"worker\"]\n";
 
 /// Starts a controller on this gateway's store. Without Machine objects, a node has the name that its TPM has requested, and the key that
 /// its TPM has signed.
-pub fn controller(gateway: &Gateway, api: &Kubernetes, log: &Path) -> Process {
+pub fn controller(gateway: &TestGateway, api: &KubernetesApi, log: &Path) -> Process {
     let folder = gateway.folder();
     std::fs::write(folder.join("kubeconfig"), api.kubeconfig(api.admin())).unwrap();
     let approval = "[approval]\nenabled = true\nmachine_objects = false\nasked_names = true\n";
@@ -28,7 +28,7 @@ pub fn controller(gateway: &Gateway, api: &Kubernetes, log: &Path) -> Process {
 }
 
 /// Returns the kubeconfig with which new nodes submit their CSRs.
-pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
+pub fn bootstrap_kubeconfig(api: &KubernetesApi) -> String {
     let (namespace, name) = ("openshift-machine-config-operator", "node-bootstrapper");
     let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
     api.grant(namespace, name, &may);
@@ -36,13 +36,13 @@ pub fn bootstrap_kubeconfig(api: &Kubernetes) -> String {
 }
 
 /// Waits for a CSR that meets this condition.
-pub fn wait(api: &Kubernetes, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
+pub fn wait(api: &KubernetesApi, limit: Duration, holds: impl Fn(&Value) -> bool) -> Value {
     let found = api.wait_for(limit, || api.all(CSRS).into_iter().find(&holds));
     found.unwrap_or_else(|| panic!("{:?} {:?}", api.all(CSRS), api.all("events")))
 }
 
 /// Waits for an approved CSR, and signs it like kube-controller-manager. Returns its name.
-pub fn sign_approved(cluster: &Cluster, api: &Kubernetes, limit: Duration) -> String {
+pub fn sign_approved(cluster: &TestCluster, api: &KubernetesApi, limit: Duration) -> String {
     let mut csr = wait(api, limit, |csr| csr["status"]["conditions"][0]["type"] == "Approved");
     let request = BASE64.decode(csr["spec"]["request"].as_str().unwrap().as_bytes()).unwrap();
     let certificate = cluster.sign(std::str::from_utf8(&request).unwrap()).unwrap();

@@ -2,14 +2,14 @@
 
 use crate::bench::{Bench, endorsement_key, extend, named, request, sha256};
 use attest::protocol::{ChallengeRequest, HexDigest};
-use attest_node::tpm::{AkKind, Attester, Tpm};
+use attest_node::tpm::{AkKind, Attester, TpmDevice};
 use swtpm_tests::ANY_TPM;
 
 #[test]
 fn attack_08_another_tpm_takes_over_a_nodes_name() {
     let bench = Bench::new();
     let second = bench.second_tpm();
-    let (mut tpm_a, mut tpm_b) = (bench.tpm(), Tpm::open(&second.tcti()).unwrap());
+    let (mut tpm_a, mut tpm_b) = (bench.tpm(), TpmDevice::open(&second.tcti()).unwrap());
     let (ek_a, ek_b) = (endorsement_key(&mut tpm_a), endorsement_key(&mut tpm_b));
     let mut a = tpm_a.attester(&ek_a, AkKind::EccP256).unwrap();
     let mut b = tpm_b.attester(&ek_b, AkKind::EccP256).unwrap();
@@ -59,7 +59,7 @@ fn attack_08_another_tpm_takes_over_a_nodes_name() {
 fn attack_21_a_node_asks_for_a_pool_that_it_may_not_join() {
     let bench = Bench::new();
     let second = bench.second_tpm();
-    let (mut tpm_a, mut tpm_b) = (bench.tpm(), Tpm::open(&second.tcti()).unwrap());
+    let (mut tpm_a, mut tpm_b) = (bench.tpm(), TpmDevice::open(&second.tcti()).unwrap());
     let (ek_a, ek_b) = (endorsement_key(&mut tpm_a), endorsement_key(&mut tpm_b));
     let mut a = tpm_a.attester(&ek_a, AkKind::EccP256).unwrap();
     let mut b = tpm_b.attester(&ek_b, AkKind::EccP256).unwrap();

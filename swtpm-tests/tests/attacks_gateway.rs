@@ -10,9 +10,9 @@ use crate::bench::{Bench, endorsement_key, honest, request};
 use attest::protocol::{
     CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, ChallengeRequest, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, EvidenceResponse,
 };
-use attest_node::tpm::{AkKind, Tpm};
+use attest_node::tpm::{AkKind, TpmDevice};
 use serde_json::{Value, json};
-use swtpm_tests::{Gateway, POOL, Process, Programs, Relay, Reply};
+use swtpm_tests::{POOL, Process, Programs, Relay, Reply, TestGateway};
 
 /// Maximum duration of attest-node, which ends long before, unless something is wrong.
 const NODE_LIMIT: Duration = Duration::from_secs(90);
@@ -141,7 +141,7 @@ fn attack_18_a_single_use_token_is_raced_for() {
 }
 
 /// Adds a second pool, like the first.
-fn add_pool(gateway: &Gateway, name: &str) {
+fn add_pool(gateway: &TestGateway, name: &str) {
     copy(
         &gateway.folder().join("pools").join(POOL),
         &gateway.folder().join("pools").join(name),
@@ -315,7 +315,7 @@ fn attack_23_malformed_requests() {
 }
 
 /// Returns request bodies that would be accepted.
-fn well_formed(bench: &Bench, tpm: &mut Tpm, ek: &attest_node::tpm::EndorsementKey) -> (String, String) {
+fn well_formed(bench: &Bench, tpm: &mut TpmDevice, ek: &attest_node::tpm::EndorsementKey) -> (String, String) {
     let mut attester = tpm.attester(ek, AkKind::EccP256).unwrap();
     let request = request(ek, attester.ak_public());
     let asked = bench.asked(&request);

@@ -6,8 +6,8 @@ pub mod keys;
 
 use attest::HashAlg;
 use attest::protocol::{HexDigest, TpmEvidence};
-use attest_node::tpm::{AkKind, Tpm};
-use swtpm_tests::Asked;
+use attest_node::tpm::{AkKind, TpmDevice};
+use swtpm_tests::IssuedChallenge;
 use tss_esapi::constants::StartupType;
 use tss_esapi::handles::AuthHandle;
 use tss_esapi::interface_types::algorithm::HashingAlgorithm;
@@ -72,7 +72,7 @@ fn attack_04_magic_and_type_confusion() {
     let ek = endorsement_key(&mut tpm);
     let mut attester = tpm.attester(&ek, AkKind::EccP256).unwrap();
     let request = request(&ek, attester.ak_public());
-    let data = |asked: &Asked| Data::try_from(asked.extra_data().to_vec()).unwrap();
+    let data = |asked: &IssuedChallenge| Data::try_from(asked.extra_data().to_vec()).unwrap();
     // The AK may sign these, for this very challenge; but they are no quotes.
     let both = (Some(AuthSession::Password), Some(AuthSession::Password), None);
     bench.refuses_altered(&mut attester, &request, "quote-type", |evidence, attester, asked| {
@@ -216,7 +216,7 @@ fn attack_07_replay() {
         fresh.signature = evidence.signature.clone();
     });
     // The nonce, for another pool, purpose or server; no nonce at all.
-    let mut bound_otherwise = |alter: fn(&mut Asked)| {
+    let mut bound_otherwise = |alter: fn(&mut IssuedChallenge)| {
         bench.refuses_altered(&mut attester, &request, "quote-extra-data", |evidence, attester, asked| {
             let mut other = asked.clone();
             alter(&mut other);
@@ -282,7 +282,7 @@ fn attack_07_counters_that_run_backwards_are_noticed() {
 }
 
 /// Extends the measurements of the firmware into the TPM, and returns their event log.
-fn measured_boot(tpm: &mut Tpm) -> LogBuilder {
+fn measured_boot(tpm: &mut TpmDevice) -> LogBuilder {
     let log = LogBuilder::typical(&[log_builder::SHA256]);
     for event in &log.events {
         let [(_, digest)] = event.digests.as_slice() else {

@@ -5,18 +5,18 @@ use std::thread;
 use std::time::Duration;
 
 use attest::azure::vtpm::{
-    self, AK_CERTIFICATE_NV_INDEX, AK_HANDLE, AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, Expected, VmId,
+    self, AK_CERTIFICATE_NV_INDEX, AK_HANDLE, AkRoots, AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmSubject, ExpectedBinding, VmId,
 };
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Blob, HexDigest};
 use attest::tpm::ek_certificate::EkKey;
 use attest::tpm::wire::{KeyParameters, Public as Area};
 use attest::{HashAlg, PcrSelection, SpkiSha256, UnixTime};
-use attest_node::tpm::{AkKind, Tpm, TpmError};
+use attest_node::tpm::{AkKind, TpmDevice, TpmError};
 use cloud_fixtures::azure::vtpm::{VtpmCas, measured, nv_contents};
 use cloud_fixtures::pem;
-use cloud_fixtures::server::Fault;
-use swtpm_tests::{Cloud, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
+use cloud_fixtures::server::ServerFault;
+use swtpm_tests::{Process, Programs, TestCloud, TestEndorsement, TestFolder, TestGateway, TpmServer};
 use tss_esapi::Context;
 use tss_esapi::attributes::NvIndexAttributesBuilder;
 use tss_esapi::handles::{NvIndexHandle, NvIndexTpmHandle, ObjectHandle, PcrHandle, PersistentTpmHandle};
@@ -42,7 +42,7 @@ const NODE_LIMIT: Duration = Duration::from_secs(90);
 
 /// Sets up the TPM like Azure: its key, an NV index for the key's certificate, and the vmId in PCR 6. Returns the content to write to the
 /// index.
-fn set_up(tpm: &mut Tpm, cas: &VtpmCas) -> Vec<u8> {
+fn set_up(tpm: &mut TpmDevice, cas: &VtpmCas) -> Vec<u8> {
     let ek = tpm.endorsement_key(attest_node::tpm::EkChoice::Auto).unwrap();
     let area = {
         let mut keys = tpm.attester_of(&ek, AkKind::Rsa2048, Hierarchy::Endorsement).unwrap();
@@ -121,10 +121,10 @@ fn write_nv(context: &mut Context, contents: &[u8]) {
 
 #[test]
 fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
-    let folder = Folder::new().unwrap();
-    let server = TpmServer::start(folder.path(), Endorsement::None).unwrap();
+    let folder = TestFolder::new().unwrap();
+    let server = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let cas = VtpmCas::global();
-    let mut tpm = Tpm::open(&server.tcti()).unwrap();
+    let mut tpm = TpmDevice::open(&server.tcti()).unwrap();
     assert!(tpm.azure_ak().unwrap().is_none(), "no key of Azure's yet");
     let contents = set_up(&mut tpm, &cas);
     let unwritten = TpmError::Unwritten {
@@ -157,7 +157,7 @@ fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
         event_log: None,
     };
     let roots = AkRoots::new(vec![cas.root()], cas.intermediates()).unwrap();
-    let expected = Expected {
+    let expected = ExpectedBinding {
         nonce: &NONCE,
         purpose: PURPOSE_CONFIG,
         pool: "worker",
@@ -170,12 +170,12 @@ fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
     assert_eq!(verify(&other).unwrap_err().code(), "azure-vtpm-vm-id");
     // The key stays, as Azure's does, and is there after the node's next start.
     drop(tpm);
-    assert!(Tpm::open(&server.tcti()).unwrap().azure_ak().unwrap().is_some());
+    assert!(TpmDevice::open(&server.tcti()).unwrap().azure_ak().unwrap().is_some());
 }
 
 /// Creates a gateway for this machine, by both of its kinds of evidence.
-fn gateway(folder: &Folder, estate: &Estate, cas: &VtpmCas) -> Gateway {
-    let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+fn gateway(folder: &TestFolder, estate: &Estate, cas: &VtpmCas) -> TestGateway {
+    let mut gateway = TestGateway::on_free_port(&folder.path().join("gateway")).unwrap();
     estate.accept(&["azure", "azure-vtpm"], &gateway);
     gateway
         .add_to_pool("[azure_vtpm]\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n")
@@ -191,7 +191,7 @@ fn gateway(folder: &Folder, estate: &Estate, cas: &VtpmCas) -> Gateway {
 }
 
 /// Runs the program like in an Azure machine with this TPM. Returns its exit code, and its console output.
-fn attest_node(folder: &Folder, estate: &Estate, tpm: &TpmServer) -> (Option<i32>, String) {
+fn attest_node(folder: &TestFolder, estate: &Estate, tpm: &TpmServer) -> (Option<i32>, String) {
     let file = |name: &str| folder.path().join(name).display().to_string();
     fs::create_dir_all(file("dmi")).unwrap();
     fs::write(file("dmi/chassis_asset_tag"), "7783-7084-3265-9085-8269-3286-77\n").unwrap();
@@ -220,18 +220,18 @@ const GONE_TIMES: usize = 6;
 /// Azure provides the certificate of the vTPM's key and the metadata service's data while the machine boots.
 #[test]
 fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
-    let folder = Folder::new().unwrap();
-    let (estate, cas) = (Estate::of(Cloud::Azure), VtpmCas::global());
+    let folder = TestFolder::new().unwrap();
+    let (estate, cas) = (Estate::of(TestCloud::Azure), VtpmCas::global());
     let gateway = gateway(&folder, &estate, &cas);
-    let server = TpmServer::start(folder.path(), Endorsement::None).unwrap();
-    let contents = set_up(&mut Tpm::open(&server.tcti()).unwrap(), &cas);
+    let server = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
+    let contents = set_up(&mut TpmDevice::open(&server.tcti()).unwrap(), &cas);
     let metadata = estate.metadata.server();
-    metadata.fail_times(VM_ID_PATH, Fault::Status(410), GONE_TIMES);
+    metadata.fail_times(VM_ID_PATH, ServerFault::Status(410), GONE_TIMES);
     let looks_for_it = |line: &str| line.starts_with(NV_READ_PUBLIC);
     let (code, lines) = thread::scope(|scope| {
         scope.spawn(|| {
             server.process().wait_line(NODE_LIMIT, looks_for_it).unwrap();
-            write_nv(Tpm::open(&server.tcti()).unwrap().context(), &contents);
+            write_nv(TpmDevice::open(&server.tcti()).unwrap().context(), &contents);
         });
         attest_node(&folder, &estate, &server)
     });

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use cloud_fixtures::machine_config_server::MachineConfigServer;
 use serde_json::Value;
 use swtpm_tests::scenario::{Scenario, Site, VM_LIMIT};
-use swtpm_tests::{Folder, Gateway, IGNITION_SPEC, Outcome, POOL};
+use swtpm_tests::{IGNITION_SPEC, IgnitionOutcome, POOL, TestFolder, TestGateway};
 
 /// Spec versions in which a Machine Config Server has a config.
 const VERSIONS: [&str; 6] = ["2.2.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"];
 const VIRTUAL_IP: &str = "10.0.0.20";
 
 /// Returns the sample pool's full config in each version, in a format that no gateway would write.
-fn configs(gateway: &Gateway) -> BTreeMap<&'static str, Vec<u8>> {
+fn configs(gateway: &TestGateway) -> BTreeMap<&'static str, Vec<u8>> {
     let config = |version: &'static str| {
         let rendered = gateway
             .command(&["render", "--pool", POOL, "--set", "full", "--spec", version])
@@ -28,7 +28,7 @@ fn configs(gateway: &Gateway) -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 /// Makes the pool take its config from the server on the same host, with one file of it in the pre-approved config.
-fn prepare(gateway: &mut Gateway) {
+fn prepare(gateway: &mut TestGateway) {
     let upstream = "[upstream]\nurl = \"https://localhost:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n";
     gateway.add_to_pool(upstream).unwrap();
     gateway
@@ -53,7 +53,7 @@ fn prepare(gateway: &mut Gateway) {
 }
 
 /// Boots a VM on the network outside of the host. Returns its report.
-fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> Outcome {
+fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> IgnitionOutcome {
     let folder = site.vm_folder(scenario.name()).unwrap();
     let tpm = site.tpm(scenario, &folder).unwrap();
     let mut vm = site.vm().pointer(pointer);
@@ -64,7 +64,7 @@ fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> Ou
     network.on(|| {
         let mut vm = vm.start(&folder).unwrap();
         vm.wait_off(VM_LIMIT).unwrap();
-        Outcome::parse(&vm.console().lines()).unwrap()
+        IgnitionOutcome::parse(&vm.console().lines()).unwrap()
     })
 }
 
@@ -82,7 +82,7 @@ fn a_vm_boots_through_a_virtual_ip_where_the_old_server_answered_and_gets_what_t
 
 /// Boots VMs from the host's network namespace.
 fn vms_boot(network: &Network, host: &Host) {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let given = configs(site.gateway());
     prepare(site.gateway());

@@ -14,8 +14,8 @@ use crate::bench::{Bench, endorsement_key, honest, request};
 use crate::log_builder;
 use crate::log_builder::LogBuilder;
 use attest::protocol::{Blob, EvidenceRequest, EvidenceResponse, HexDigest};
-use attest_node::tpm::{AkKind, Attester, Tpm};
-use swtpm_tests::{Asked, Client, Endorsement, Gateway, POOL, Record, TpmServer};
+use attest_node::tpm::{AkKind, Attester, TpmDevice};
+use swtpm_tests::{Client, IssuedChallenge, LogRecord, POOL, TestEndorsement, TestGateway, TpmServer};
 
 /// Default number of uses of a ticket.
 const TICKET_USES: usize = 4;
@@ -59,7 +59,7 @@ enum Seen {
 /// Attestation, and its acknowledged results.
 struct Attempt {
     moment: Moment,
-    asked: Asked,
+    asked: IssuedChallenge,
     evidence: EvidenceRequest,
     /// Answer to the evidence, if it came.
     earned: Option<EvidenceResponse>,
@@ -88,9 +88,9 @@ impl Attempt {
     }
 
     /// Returns the decisions about this evidence, and the successful fetches with its ticket.
-    fn records<'r>(&self, records: &'r [Record]) -> (Vec<&'r Record>, Vec<&'r Record>) {
+    fn records<'r>(&self, records: &'r [LogRecord]) -> (Vec<&'r LogRecord>, Vec<&'r LogRecord>) {
         let nonce = self.nonce();
-        let trusted: Vec<&Record> = records
+        let trusted: Vec<&LogRecord> = records
             .iter()
             .filter(|record| record.verdict() == "trusted" && record.text("/basis/challenge/nonce") == Some(&nonce))
             .collect();
@@ -103,7 +103,7 @@ impl Attempt {
     }
 
     /// Verifies after a restart that acknowledged results are in the log, and that used credentials are spent.
-    fn holds(&self, gateway: &Gateway, client: &Client) {
+    fn holds(&self, gateway: &TestGateway, client: &Client) {
         let records = gateway.records().unwrap();
         let (trusted, served) = self.records(&records);
         let moment = self.moment;
@@ -124,7 +124,7 @@ impl Attempt {
     }
 
     /// Uses up the remaining uses: before and after the kill together, never more than were granted.
-    fn exhaust(&mut self, gateway: &Gateway, client: &Client) {
+    fn exhaust(&mut self, gateway: &TestGateway, client: &Client) {
         let again = client.evidence(&self.evidence).unwrap();
         if self.earned.is_none() && again.status == 200 {
             // It was killed before it had spent the challenge.
@@ -318,7 +318,7 @@ fn a_torn_last_line_is_cut_off_and_the_rest_stays() {
 
 /// Makes decisions about evidence, trusted and refused for many reasons, from an EK of this kind.
 fn decisions(bench: &Bench, server: &TpmServer) {
-    let mut tpm = Tpm::open(&server.tcti()).unwrap();
+    let mut tpm = TpmDevice::open(&server.tcti()).unwrap();
     let log = LogBuilder::typical(&[log_builder::SHA256]);
     for event in &log.events {
         bench::extend(
@@ -362,9 +362,9 @@ fn decisions(bench: &Bench, server: &TpmServer) {
 #[test]
 fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
     let bench = Bench::new();
-    let unendorsed = TpmServer::start(&bench.folder.path().join("allowed"), Endorsement::None).unwrap();
+    let unendorsed = TpmServer::start(&bench.folder.path().join("allowed"), TestEndorsement::None).unwrap();
     let digest = {
-        let mut tpm = Tpm::open(&unendorsed.tcti()).unwrap();
+        let mut tpm = TpmDevice::open(&unendorsed.tcti()).unwrap();
         endorsement_key(&mut tpm).digest.to_string()
     };
     decisions(&bench, &bench.server);
@@ -388,7 +388,7 @@ fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
     let records = bench.gateway.records().unwrap();
     let found = |alter: &dyn Fn(&mut serde_json::Value), verdict: &str| {
         let mut lines: Vec<String> = whole.lines().map(str::to_owned).collect();
-        let is_wanted = |record: &&swtpm_tests::Record| record.verdict() == verdict && record.decision() == "evidence";
+        let is_wanted = |record: &&swtpm_tests::LogRecord| record.verdict() == verdict && record.decision() == "evidence";
         let honest = records.iter().find(is_wanted).unwrap().json();
         let mut record = honest.clone();
         alter(&mut record);

@@ -1,10 +1,10 @@
 //! The records distinguish a node that attests in vain from a trusted one: no file that Ignition reads can be written.
-use swtpm_tests::Folder;
+use swtpm_tests::TestFolder;
 use swtpm_tests::scenario::{Scenario, Site};
 
 #[test]
 fn a_node_that_cannot_be_given_a_ticket_says_so_and_the_gateway_knows() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();

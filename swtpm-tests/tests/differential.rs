@@ -11,11 +11,13 @@ use std::process::Command;
 use crate::bench::{sha256, with_password};
 use attest::EkDigest;
 use attest::tpm::ak::AkPublic;
-use attest::tpm::credential::{self, Credential};
+use attest::tpm::credential::{self, EncryptedCredential};
 use attest::tpm::ek::EkPublic;
-use attest::tpm::wire::{EncryptedSecret, HashAlg, IdObject, KeyParameters, Public, Quoted, Scheme, Signature, SymmetricCipher, WireError};
-use attest_node::tpm::{AkKind, EkChoice, Tpm};
-use swtpm_tests::{EkAuthority, Endorsement, Folder, TpmServer};
+use attest::tpm::wire::{
+    EncryptedSecret, HashAlg, IdObject, KeyParameters, Public, QuoteAttest, SymmetricCipher, TpmScheme, TpmSignature, WireError,
+};
+use attest_node::tpm::{AkKind, EkChoice, TpmDevice};
+use swtpm_tests::{EkAuthority, TestEndorsement, TestFolder, TpmServer};
 use tss_esapi::abstraction::ek::create_ek_public_from_default_template_2;
 use tss_esapi::abstraction::{AsymmetricAlgorithmSelection, DefaultKey};
 use tss_esapi::attributes::ObjectAttributesBuilder;
@@ -37,22 +39,22 @@ use tss_esapi::tss2_esys::TPMA_OBJECT;
 const SECRET: [u8; 32] = *b"what only the endorsed TPM knows";
 
 /// Starts a TPM of a manufacturer.
-fn tpm() -> (Folder, TpmServer, Tpm) {
-    let folder = Folder::new().unwrap();
+fn tpm() -> (TestFolder, TpmServer, TpmDevice) {
+    let folder = TestFolder::new().unwrap();
     let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
-    let server = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
-    let tpm = Tpm::open(&server.tcti()).unwrap();
+    let server = TpmServer::start(folder.path(), TestEndorsement::By(&authority)).unwrap();
+    let tpm = TpmDevice::open(&server.tcti()).unwrap();
     (folder, server, tpm)
 }
 
-fn flush(tpm: &mut Tpm, key: KeyHandle) {
+fn flush(tpm: &mut TpmDevice, key: KeyHandle) {
     tpm.context()
         .execute_without_session(|context| context.flush_context(key.into()))
         .unwrap();
 }
 
 /// Creates a key from any template. Returns its handle, its `TPMT_PUBLIC`, and the name that the TPM gives it.
-fn create(tpm: &mut Tpm, template: TssPublic) -> (KeyHandle, Vec<u8>, Vec<u8>) {
+fn create(tpm: &mut TpmDevice, template: TssPublic) -> (KeyHandle, Vec<u8>, Vec<u8>) {
     let created = with_password(tpm, |context| {
         context.create_primary(Hierarchy::Endorsement, template, None, None, None, None)
     })
@@ -80,11 +82,11 @@ fn same_bytes(bytes: &[u8], rewritten: impl Fn(&[u8]) -> Result<Vec<u8>, WireErr
 }
 
 fn rewrite_quote(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
-    Quoted::parse(bytes).map(|quoted| quoted.to_bytes())
+    QuoteAttest::parse(bytes).map(|quoted| quoted.to_bytes())
 }
 
 fn rewrite_signature(bytes: &[u8]) -> Result<Vec<u8>, WireError> {
-    Signature::parse(bytes).map(|signature| signature.to_bytes())
+    TpmSignature::parse(bytes).map(|signature| signature.to_bytes())
 }
 
 /// Returns the EK templates of the profile that this TPM can make.
@@ -204,7 +206,7 @@ fn files_of_tpm2_tools_are_read() {
             assert_eq!(rewrite_quote(&message).unwrap(), message);
             assert_eq!(rewrite_signature(&signature).unwrap(), signature);
             let signed = ak.verify(&message, &signature).unwrap();
-            let quoted = Quoted::parse(signed.bytes()).unwrap();
+            let quoted = QuoteAttest::parse(signed.bytes()).unwrap();
             assert_eq!(quoted.extra_data, [0x00, 0x11]);
             assert_eq!(quoted.selection[0].pcrs().collect::<Vec<_>>(), [0, 7]);
         }

@@ -8,8 +8,8 @@ use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::wire::HashAlg;
-use attest_node::tpm::Tpm;
-use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Programs, TpmServer};
+use attest_node::tpm::TpmDevice;
+use swtpm_tests::{EkAuthority, POOL, Programs, TestEndorsement, TestFolder, TestGateway, TestNode, TpmServer};
 use tss_esapi::constants::StartupType;
 
 /// The node's message about a boot that it has ended.
@@ -41,7 +41,10 @@ fn check(tcti: &str, arguments: &[&str], code: i32, said: &str) {
 
 /// Returns the value of the boot-complete PCR.
 fn door(tpm: &TpmServer) -> Vec<u8> {
-    let values = Tpm::open(&tpm.tcti()).unwrap().read_pcrs(HashAlg::Sha256, &[DOOR_PCR]).unwrap();
+    let values = TpmDevice::open(&tpm.tcti())
+        .unwrap()
+        .read_pcrs(HashAlg::Sha256, &[DOOR_PCR])
+        .unwrap();
     values.into_values().next().unwrap()
 }
 
@@ -53,7 +56,7 @@ fn after(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Extends the boot-complete PCR with another program.
-fn pcr_event(tpm: &TpmServer, word: &[u8], folder: &Folder) {
+fn pcr_event(tpm: &TpmServer, word: &[u8], folder: &TestFolder) {
     let file = folder.path().join("word");
     fs::write(&file, word).unwrap();
     let mut event = Command::new("tpm2_pcrevent");
@@ -67,13 +70,13 @@ fn pcr_event(tpm: &TpmServer, word: &[u8], folder: &Folder) {
 
 fn reset(tpm: &TpmServer) {
     tpm.reset().unwrap();
-    Tpm::open(&tpm.tcti()).unwrap().context().startup(StartupType::Clear).unwrap();
+    TpmDevice::open(&tpm.tcti()).unwrap().context().startup(StartupType::Clear).unwrap();
 }
 
 #[test]
 fn a_boot_is_ended_once_until_the_tpm_is_reset() {
-    let folder = Folder::new().unwrap();
-    let tpm = TpmServer::start(folder.path(), Endorsement::None).unwrap();
+    let folder = TestFolder::new().unwrap();
+    let tpm = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let tcti = tpm.tcti();
     assert_eq!(door(&tpm), [0; 32]);
     for round in 0..2 {
@@ -121,8 +124,8 @@ fn tpm2_tools_end_a_boot_as_the_documents_say() {
     let page = include_str!("../../docs/images.md");
     let command = page.lines().find_map(|line| line.strip_prefix("ExecStart=/bin/sh -c '")).unwrap();
     let command = command.strip_suffix('\'').unwrap();
-    let folder = Folder::new().unwrap();
-    let tpm = TpmServer::start(folder.path(), Endorsement::None).unwrap();
+    let folder = TestFolder::new().unwrap();
+    let tpm = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let mut shell = Command::new("/bin/sh");
     let ended = shell.args(["-c", command]).env("TPM2TOOLS_TCTI", tpm.tcti()).output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
@@ -162,10 +165,10 @@ fn a_boot_goes_on_whatever_the_tpm_does() {
 /// Root on a node that has its config uses all that is there: the program, the TPM, the pointer, and any event log.
 #[test]
 fn attack_47_root_attests_after_the_boot() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let authority = EkAuthority::new(&path("manufacturer")).unwrap();
-    let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
+    let mut gateway = TestGateway::on_free_port(&path("gateway")).unwrap();
     gateway.trust(&authority).unwrap();
     // As `init` makes it.
     let pool = fs::read_to_string(gateway.folder().join("pools").join(POOL).join("pool.toml")).unwrap();
@@ -174,9 +177,9 @@ fn attack_47_root_attests_after_the_boot() {
         .edit_pool("\n#: event_log = \"checked\"", "\nevent_log = \"recorded\"")
         .unwrap();
     gateway.start(None).unwrap();
-    let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
+    let tpm = TpmServer::start(folder.path(), TestEndorsement::By(&authority)).unwrap();
     let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
-    let node = Node::new(folder.path(), &tpm, &pointer).unwrap();
+    let node = TestNode::new(folder.path(), &tpm, &pointer).unwrap();
     let attest = |log: Option<&LogBuilder>| {
         node.has_log(log.map(LogBuilder::build).as_deref()).unwrap();
         node.attests().unwrap()

@@ -1,12 +1,12 @@
 //! The four VMs: same image, same pool, and each gets exactly the config for its evidence.
-use swtpm_tests::Folder;
-use swtpm_tests::scenario::{Run, Scenario, Site};
+use swtpm_tests::TestFolder;
+use swtpm_tests::scenario::{Scenario, Site, VmRun};
 
 /// Expected fields of a record: kind of decision, presented evidence, verdict, code, grant.
 type Decision<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, Option<&'a str>);
 
-fn check(scenario: Scenario, node_verdict: &str, node_exit_code: i32, decisions: &[Decision<'_>]) -> Run {
-    let folder = Folder::new().unwrap();
+fn check(scenario: Scenario, node_verdict: &str, node_exit_code: i32, decisions: &[Decision<'_>]) -> VmRun {
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let run = site.run(scenario, None).unwrap();

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Images, Outcome, RESULT_FILE, Swtpm, TpmServer, Vm, expected_files};
+use swtpm_tests::{Accelerator, EkAuthority, IgnitionOutcome, Images, RESULT_FILE, Swtpm, TestEndorsement, TpmServer, Vm, expected_files};
 
 const VM_LIMIT: Duration = Duration::from_secs(120);
 
@@ -28,7 +28,7 @@ fn a_vm_reports_exactly_what_ignition_wrote() {
     let folder = tempfile::tempdir().unwrap();
     let images = Images::fast().unwrap();
     let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
-    let tpm = Swtpm::start(folder.path(), Endorsement::By(&authority)).unwrap();
+    let tpm = Swtpm::start(folder.path(), TestEndorsement::By(&authority)).unwrap();
     let mut vm = Vm::builder(&images.kernel(), &images.plain_initrd())
         .accelerator(Accelerator::detect(&images))
         .kernel_argument("quiet")
@@ -37,7 +37,7 @@ fn a_vm_reports_exactly_what_ignition_wrote() {
         .start(folder.path())
         .unwrap();
     vm.wait_off(VM_LIMIT).unwrap();
-    let mut outcome = Outcome::parse(&vm.console().lines()).unwrap();
+    let mut outcome = IgnitionOutcome::parse(&vm.console().lines()).unwrap();
     assert!(outcome.ignition_succeeded(), "{outcome:?}");
     assert!(outcome.files.remove(RESULT_FILE).is_some());
     assert_eq!(outcome.files, expected_files(&config()).unwrap());
@@ -48,8 +48,8 @@ fn a_tpm_server_has_an_ek_certificate_only_if_endorsed() {
     let folder = tempfile::tempdir().unwrap();
     let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
     for (name, endorsement, expected) in [
-        ("endorsed", Endorsement::By(&authority), true),
-        ("unendorsed", Endorsement::None, false),
+        ("endorsed", TestEndorsement::By(&authority), true),
+        ("unendorsed", TestEndorsement::None, false),
     ] {
         let server = TpmServer::start(&folder.path().join(name), endorsement).unwrap();
         let tcti = server.tcti().parse().unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Folder, Release, Swtpm, core_os, run};
+use swtpm_tests::{DebianRelease, Swtpm, TestFolder, core_os, run};
 
 /// Maximum duration of a boot: emulated on two busy cores it takes two minutes, and as long to write and read the image.
 const BOOT_LIMIT: Duration = Duration::from_secs(600);
@@ -50,7 +50,7 @@ fn swap(folder: &Path) -> PathBuf {
 /// Hibernates a machine and switches it on again, with a drop-in for the unit that ends the boot. Returns the line of its hibernation, and
 /// the console's lines since then.
 #[track_caller]
-fn resumed(site: &mut Site, release: Release, name: &str, drop_in: &str, until: &str) -> Vec<String> {
+fn resumed(site: &mut Site, release: DebianRelease, name: &str, drop_in: &str, until: &str) -> Vec<String> {
     let folder = site.vm_folder(name).unwrap();
     let tree = folder.join("tree");
     let unit = "usr/lib/systemd/system/attest-node-close-now.service.d/test.conf";
@@ -95,10 +95,10 @@ fn boot_id(lines: &[String], word: &str) -> Option<String> {
 
 #[test]
 fn attack_58_root_comes_back_from_hibernation_and_does_not_attest() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
-    let lines = resumed(&mut site, Release::Trixie, "slow", SLOW, "@@ end");
+    let lines = resumed(&mut site, DebianRelease::Trixie, "slow", SLOW, "@@ end");
     // It was a resume, and not a boot.
     assert!(boot_id(&lines, "is back").is_some(), "{lines:#?}");
     assert_eq!(boot_id(&lines, "hibernates"), boot_id(&lines, "is back"));
@@ -116,11 +116,11 @@ fn attack_58_root_comes_back_from_hibernation_and_does_not_attest() {
 
 #[test]
 fn attack_58_a_boot_that_could_not_be_ended_resumes_nothing() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     // It boots anew, and comes to where it hibernated.
-    let lines = resumed(&mut site, Release::Bookworm, "fails", FAILS, "@@ hibernates");
+    let lines = resumed(&mut site, DebianRelease::Bookworm, "fails", FAILS, "@@ hibernates");
     assert_eq!(boot_id(&lines, "is back"), None);
     let ids: Vec<&String> = lines.iter().filter(|line| line.starts_with("@@ hibernates")).collect();
     assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:#?}");

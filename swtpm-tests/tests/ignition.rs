@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
-use swtpm_tests::{Folder, Images};
+use swtpm_tests::{Images, TestFolder};
 
 use changes::change;
 use configs::config;
@@ -40,7 +40,7 @@ const UNIT_PIECES: &[&str] = &[
 
 #[test]
 fn merge_is_ignitions() {
-    let (ignition, folder) = (images().ignition().unwrap(), Folder::new().unwrap());
+    let (ignition, folder) = (images().ignition().unwrap(), TestFolder::new().unwrap());
     check(CASES, &(config(3), config(3)), |(parent, child)| {
         let (Ok(ours), Ok(over)) = (Config::parse(text(&parent).as_bytes()), Config::parse(text(&child).as_bytes())) else {
             return Err(TestCaseError::reject("one of them is not valid"));
@@ -63,7 +63,7 @@ fn merge_is_ignitions() {
 
 #[test]
 fn validation_is_ignitions() {
-    let (images, folder) = (images(), Folder::new().unwrap());
+    let (images, folder) = (images(), TestFolder::new().unwrap());
     let cases = (0..=3_u8).prop_flat_map(|minor| (config(minor), proptest::option::weighted(0.9, change())));
     check(2 * CASES, &cases, |(mut config, change)| {
         if let Some(change) = change {
@@ -82,7 +82,7 @@ fn validation_is_ignitions() {
 
 #[test]
 fn unit_files_are_ignitions() {
-    let (images, folder) = (images(), Folder::new().unwrap());
+    let (images, folder) = (images(), TestFolder::new().unwrap());
     let long = (select(LINE_LENGTHS), select(&["a", "\n", " ", "ä"][..])).prop_map(|(length, part)| part.repeat(length / part.len()));
     let piece = prop_oneof![20 => select(UNIT_PIECES).prop_map(str::to_owned), 1 => long];
     let contents = proptest::collection::vec(piece, 0..12).prop_map(|pieces| format!("[Unit]\n{}", pieces.concat()));
@@ -101,7 +101,7 @@ fn unit_files_are_ignitions() {
 
 #[test]
 fn ignition_takes_what_older_nodes_are_told() {
-    let (images, folder) = (images(), Folder::new().unwrap());
+    let (images, folder) = (images(), TestFolder::new().unwrap());
     let versions = [SpecVersion::V3_0, SpecVersion::V3_1, SpecVersion::V3_2, SpecVersion::V3_3];
     let cases = (0..versions.len()).prop_flat_map(|minor| (Just(minor), config(u8::try_from(minor).unwrap())));
     check(CASES / 4, &cases, |(minor, config)| {

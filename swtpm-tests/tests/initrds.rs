@@ -12,7 +12,7 @@ use std::time::Duration;
 use distributions::Distribution;
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::stand_in::StandIn;
-use swtpm_tests::{Folder, GUEST_VIEW_OF_HOST, Images, Release, Swtpm, Vm};
+use swtpm_tests::{DebianRelease, GUEST_VIEW_OF_HOST, Images, Swtpm, TestFolder, Vm};
 
 const UNIT: &str = "attest-node.service";
 /// Unit that keeps the program for the booted system.
@@ -50,7 +50,7 @@ fn cycles_with(
     ours: [&str; 5],
     resume: Option<&str>,
 ) -> Vec<String> {
-    let tree = Folder::new().unwrap();
+    let tree = TestFolder::new().unwrap();
     distribution.write(tree.path());
     let units = tree.path().join("usr/lib/systemd/system");
     for (name, text) in UNITS.into_iter().zip(ours) {
@@ -101,8 +101,8 @@ fn no_distribution_has_an_ordering_cycle() {
         distributions::flatcar(),
     ];
     let [unit, keep, forget, close, close_now] = UNITS.map(our_unit);
-    for release in [Release::Bookworm, Release::Trixie] {
-        let folder = Folder::new().unwrap();
+    for release in [DebianRelease::Bookworm, DebianRelease::Trixie] {
+        let folder = TestFolder::new().unwrap();
         let images = Images::whole(release).unwrap();
         let systemd = images.initrd_units(folder.path()).unwrap();
         // Debian's own Ignition is not in the way of the others.
@@ -178,10 +178,10 @@ fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle()
     ];
     let [unit, keep, forget, close, close_now] = UNITS.map(our_unit);
     for (release, resume) in [
-        (Release::Bookworm, "systemd-hibernate-resume@dev-vdb.service"),
-        (Release::Trixie, "systemd-hibernate-resume.service"),
+        (DebianRelease::Bookworm, "systemd-hibernate-resume@dev-vdb.service"),
+        (DebianRelease::Trixie, "systemd-hibernate-resume.service"),
     ] {
-        let folder = Folder::new().unwrap();
+        let folder = TestFolder::new().unwrap();
         let images = Images::whole(release).unwrap();
         let systemd = images.initrd_units(folder.path()).unwrap();
         fs::remove_dir_all(systemd.join("ignition-complete.target.requires")).unwrap();
@@ -273,7 +273,7 @@ fn start(site: &Site, distribution: &Distribution, name: &str, pointer: &str, wi
 fn start_with(site: &Site, tree: &Path, folder: &Path, pointer: &str, with_node: bool) -> (Vm, Swtpm) {
     // The same for each, also where nobody is to see it.
     let tpm = site.tpm(Scenario::EndorsedTpm, folder).unwrap().unwrap();
-    let vm = site.initrd_vm(Release::Trixie, tree, with_node, folder).unwrap();
+    let vm = site.initrd_vm(DebianRelease::Trixie, tree, with_node, folder).unwrap();
     (vm.platform(PLATFORM).pointer(pointer).tpm(&tpm).start(folder).unwrap(), tpm)
 }
 
@@ -340,7 +340,7 @@ impl Boot {
 
 /// Boots a VM with the distribution's order and a gateway in the pointer. It must attest in the right place, and fetch with the ticket.
 fn check_attested(distribution: &Distribution) -> Boot {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
@@ -397,7 +397,7 @@ fn flatcar_attests_in_its_place() {
 #[test]
 fn fedora_coreos_attests_in_its_place_after_more_than_the_units_time() {
     let distribution = distributions::fedora_coreos();
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
     let vm_folder = site.vm_folder("late").unwrap();
@@ -418,7 +418,7 @@ fn fedora_coreos_attests_in_its_place_after_more_than_the_units_time() {
 /// Boots with a pointer to another server than a gateway. Verifies that the units have the same results as without attest-node, and fetch
 /// the same.
 fn check_no_gateway(distribution: &Distribution) {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let config = "{\"ignition\":{\"version\":\"3.1.0\"},\"storage\":{\"files\":[{\"path\":\"/etc/x\"}]}}";
     let answer = format!(

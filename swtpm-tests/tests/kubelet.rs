@@ -1,13 +1,13 @@
 //! A node that started with the pre-approved config, and comes back for the full one with its kubelet's client certificate.
 use std::fs;
 
-use swtpm_tests::scenario::{Run, Site};
-use swtpm_tests::{Cluster, Folder, IGNITION_SPEC, POOL, WrittenFile};
+use swtpm_tests::scenario::{Site, VmRun};
+use swtpm_tests::{IGNITION_SPEC, POOL, TestCluster, TestFolder, WrittenFile};
 
 const NODE: &str = "worker-1";
 
 /// Starts a gateway whose pool gives its full config to kubelets of this cluster.
-fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
+fn site(folder: &std::path::Path, cluster: &TestCluster) -> Site {
     let mut site = Site::new(folder).unwrap();
     let gateway = site.gateway();
     fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate().unwrap()).unwrap();
@@ -21,7 +21,7 @@ fn site(folder: &std::path::Path, cluster: &Cluster) -> Site {
 }
 
 /// Boots a VM without TPM that has the kubelet's file. Before its kubelet presents anything, it has exactly the pre-approved config.
-fn boot(site: &mut Site, cluster: &Cluster) -> Run {
+fn boot(site: &mut Site, cluster: &TestCluster) -> VmRun {
     let pointer = site.gateway().pointer(None).unwrap();
     let vm = site.vm().pointer(&pointer).kubelet_client(&cluster.kubelet_client(NODE).unwrap());
     let folder = site.vm_folder("kubelet").unwrap();
@@ -38,8 +38,8 @@ fn boot(site: &mut Site, cluster: &Cluster) -> Run {
 
 #[test]
 fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
-    let folder = Folder::new().unwrap();
-    let cluster = Cluster::new().unwrap();
+    let folder = TestFolder::new().unwrap();
+    let cluster = TestCluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
     let run = boot(&mut site, &cluster);
     assert_eq!(run.outcome.exit_codes.get("attest-node-config"), Some(&0));
@@ -78,8 +78,8 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
 
 #[test]
 fn a_revoked_node_gets_nothing_by_its_kubelets_certificate() {
-    let folder = Folder::new().unwrap();
-    let cluster = Cluster::new().unwrap();
+    let folder = TestFolder::new().unwrap();
+    let cluster = TestCluster::new().unwrap();
     let mut site = site(folder.path(), &cluster);
     site.gateway()
         .command(&["node", "revoke", "--anyway", NODE, "--reason", "disk sold"])

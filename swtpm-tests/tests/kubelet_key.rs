@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use serde_json::Value;
-use swtpm_tests::{Cluster, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer};
+use swtpm_tests::{EkAuthority, Process, Programs, TestCluster, TestEndorsement, TestFolder, TestGateway, TpmServer};
 
 use crate::approval::{CSRS, SETTINGS, bootstrap_kubeconfig, controller, sign_approved, wait};
 
@@ -14,14 +14,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let (authority, cluster, api) = (
         EkAuthority::new(&path("manufacturer")).unwrap(),
-        Cluster::new().unwrap(),
-        Kubernetes::start(),
+        TestCluster::new().unwrap(),
+        KubernetesApi::start(),
     );
-    let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
+    let mut gateway = TestGateway::on_free_port(&path("gateway")).unwrap();
     gateway.trust(&authority).unwrap();
     fs::write(gateway.folder().join("tls/kubelet-client-ca.crt"), cluster.certificate().unwrap()).unwrap();
     let settings = fs::read_to_string(gateway.settings()).unwrap();
@@ -32,7 +32,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     gateway.edit_pool("\nnames = []", "\nnames = [\"worker-*\"]").unwrap();
     gateway.start(None).unwrap();
     let _controller = controller(&gateway, &api, &path("controller.log"));
-    let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
+    let tpm = TpmServer::start(folder.path(), TestEndorsement::By(&authority)).unwrap();
     fs::write(path("pointer.ign"), gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap()).unwrap();
     fs::write(path("cmdline"), "quiet attest-node.kubelet-key\n").unwrap();
     fs::create_dir(path("kept")).unwrap();
@@ -72,7 +72,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
         ]
     };
     fs::create_dir(path("others")).unwrap();
-    let others = attest_node::kubelet::key::Places::new(&path("others"), &path("others-disk"));
+    let others = attest_node::kubelet::key::KeyPaths::new(&path("others"), &path("others-disk"));
     others.of_this_boot().unwrap().unwrap();
     let mut other = node(
         &asking("others", "others-disk", "others-pki", "600"),

@@ -5,8 +5,8 @@ use crate::worker;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use swtpm_tests::scenario::{Run, Scenario, Site};
-use swtpm_tests::{Folder, IGNITION_SPEC, POOL, WrittenFile, content_of, expected_files};
+use swtpm_tests::scenario::{Scenario, Site, VmRun};
+use swtpm_tests::{IGNITION_SPEC, POOL, TestFolder, WrittenFile, content_of, expected_files};
 
 /// Size of a real worker's config as it is served, in bytes.
 const SERVED_BYTES: std::ops::RangeInclusive<usize> = 700_000..=900_000;
@@ -35,7 +35,7 @@ fn site(folder: &std::path::Path) -> Site {
 }
 
 /// Boots the VM, and verifies that it and the log have exactly the config of `set`.
-fn boot(site: &Site, scenario: Scenario, shown: &str, set: &str) -> Run {
+fn boot(site: &Site, scenario: Scenario, shown: &str, set: &str) -> VmRun {
     let run = site.run(scenario, None).unwrap();
     site.prove_exactly(set, &run.outcome).unwrap();
     let served = run.records.last().unwrap();
@@ -72,7 +72,7 @@ fn with_marker(config: &Value) -> usize {
 
 #[test]
 fn an_endorsed_tpm_gets_all_of_a_worker() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = site(folder.path());
     let text = site
         .gateway()
@@ -113,7 +113,7 @@ fn an_endorsed_tpm_gets_all_of_a_worker() {
 
 #[test]
 fn without_anything_a_vm_gets_what_it_needs_and_no_more() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = site(folder.path());
     let (pre_approved, full) = ["pre-approved", "full"].map(|set| site.gateway().pool_config(set).unwrap()).into();
     let run = boot(&site, Scenario::Nothing, "nothing", "pre-approved");

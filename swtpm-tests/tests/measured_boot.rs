@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::HashAlg;
-use swtpm_tests::firmware::{BootDisk, Firmware, Measured, SecureBootKeys};
-use swtpm_tests::{Accelerator, EkAuthority, Endorsement, Folder, Images, Release, Swtpm, TpmServer, Vm, command_line};
+use swtpm_tests::firmware::{BootDisk, Firmware, MachinePcrs, SecureBootKeys};
+use swtpm_tests::{Accelerator, DebianRelease, EkAuthority, Images, Swtpm, TestEndorsement, TestFolder, TpmServer, Vm, command_line};
 
 /// Maximum duration of a boot by firmware and a kernel: some 30 s on an idle machine.
 const VM_LIMIT: Duration = Duration::from_secs(180);
@@ -29,7 +29,7 @@ const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
 
 /// Folder, kernel and initrd for one machine.
 struct Place {
-    folder: Folder,
+    folder: TestFolder,
     images: Images,
     accelerator: Accelerator,
     authority: EkAuthority,
@@ -37,19 +37,19 @@ struct Place {
 
 /// Booted machine: its report, and its TPM in the final state.
 struct Booted {
-    measured: Measured,
+    measured: MachinePcrs,
     tpm: TpmServer,
 }
 
 impl Place {
     fn new() -> Self {
-        Self::of(Release::Bookworm)
+        Self::of(DebianRelease::Bookworm)
     }
 
     /// Creates a place with the kernel and the initrd of a release.
-    fn of(release: Release) -> Self {
+    fn of(release: DebianRelease) -> Self {
         let images = Images::firmware(release).unwrap();
-        let folder = Folder::new().unwrap();
+        let folder = TestFolder::new().unwrap();
         Self {
             authority: EkAuthority::new(&folder.path().join("manufacturer")).unwrap(),
             folder,
@@ -73,11 +73,11 @@ impl Place {
 
     /// Boots a machine with this firmware.
     fn boot_by(&self, name: &str, firmware: &Firmware, disk: &BootDisk) -> Booted {
-        let tpm = Swtpm::start_with_banks(self.path(), Endorsement::By(&self.authority), "sha256,sha384").unwrap();
+        let tpm = Swtpm::start_with_banks(self.path(), TestEndorsement::By(&self.authority), "sha256,sha384").unwrap();
         let vm = Vm::with_firmware(firmware, &[disk]).accelerator(self.accelerator).tpm(&tpm);
         let vm = vm.start(self.path()).unwrap();
         vm.console().wait_line(VM_LIMIT, |line| line == "@@ end").unwrap();
-        let measured = Measured::parse(&vm.console().lines()).unwrap();
+        let measured = MachinePcrs::parse(&vm.console().lines()).unwrap();
         drop(vm);
         if let Some(folder) = record() {
             measured.record(&folder, name).unwrap();

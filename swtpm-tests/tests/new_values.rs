@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use data_encoding::HEXLOWER;
-use swtpm_tests::{EkAuthority, Endorsement, Folder, Gateway, Node, POOL, Process, TpmServer};
+use swtpm_tests::{EkAuthority, POOL, Process, TestEndorsement, TestFolder, TestGateway, TestNode, TpmServer};
 use tss_esapi::constants::StartupType;
 
 /// Maximum wait for a message, longer than a node's pause, which is five to eight seconds here.
@@ -16,18 +16,18 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// TPM of a machine, and its `attest-node`.
 struct Machine {
-    _folder: Folder,
+    _folder: TestFolder,
     tpm: TpmServer,
-    node: Node,
+    node: TestNode,
 }
 
 impl Machine {
-    fn new(gateway: &Gateway, authority: &EkAuthority) -> Self {
-        let folder = Folder::new().unwrap();
-        let tpm = TpmServer::start(folder.path(), Endorsement::By(authority)).unwrap();
+    fn new(gateway: &TestGateway, authority: &EkAuthority) -> Self {
+        let folder = TestFolder::new().unwrap();
+        let tpm = TpmServer::start(folder.path(), TestEndorsement::By(authority)).unwrap();
         let pointer = gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap();
         Self {
-            node: Node::new(folder.path(), &tpm, &pointer).unwrap(),
+            node: TestNode::new(folder.path(), &tpm, &pointer).unwrap(),
             _folder: folder,
             tpm,
         }
@@ -36,7 +36,7 @@ impl Machine {
     /// Boots with this log: resets the TPM, and extends it like the log.
     fn boots(&self, log: &LogBuilder) {
         self.tpm.reset().unwrap();
-        let mut tpm = attest_node::tpm::Tpm::open(&self.tpm.tcti()).unwrap();
+        let mut tpm = attest_node::tpm::TpmDevice::open(&self.tpm.tcti()).unwrap();
         tpm.context().startup(StartupType::Clear).unwrap();
         drop(tpm);
         let of_event = |event: &crate::log_builder::BuiltEvent| {
@@ -70,10 +70,10 @@ fn attested(mut node: Process, machine: &Machine) {
 
 #[test]
 fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let authority = EkAuthority::new(&path("manufacturer")).unwrap();
-    let mut gateway = Gateway::on_free_port(&path("gateway")).unwrap();
+    let mut gateway = TestGateway::on_free_port(&path("gateway")).unwrap();
     gateway.trust(&authority).unwrap();
     gateway.start(None).unwrap();
     let machines = [(); 2].map(|()| Machine::new(&gateway, &authority));

@@ -8,7 +8,7 @@ use attest::protocol::{ChallengeResponse, Discovery, SERVICE, Task, TpmTask, VER
 use serde_json::{Value, json};
 use swtpm_tests::scenario::{Scenario, Site};
 use swtpm_tests::stand_in::{StandIn, response};
-use swtpm_tests::{Clock, EkAuthority, Endorsement, Folder, Gateway, Process, Programs, TpmServer, free_port};
+use swtpm_tests::{EkAuthority, Process, Programs, TestEndorsement, TestFolder, TestGateway, TpmServer, VmClock, free_port};
 
 /// Deadline of the node in these tests.
 const NODE_DEADLINE_SECONDS: u64 = 4;
@@ -18,8 +18,8 @@ const VM_LIMIT: Duration = Duration::from_secs(180);
 
 /// `attest-node` on this machine with an endorsed TPM, and a gateway that trusts it.
 struct Bench {
-    folder: Folder,
-    gateway: Gateway,
+    folder: TestFolder,
+    gateway: TestGateway,
     tpm: TpmServer,
 }
 
@@ -34,17 +34,17 @@ struct Ended {
 
 impl Bench {
     fn new() -> Self {
-        let folder = Folder::new().unwrap();
+        let folder = TestFolder::new().unwrap();
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
-        let gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+        let gateway = TestGateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(&authority).unwrap();
-        let tpm = TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap();
+        let tpm = TpmServer::start(folder.path(), TestEndorsement::By(&authority)).unwrap();
         Self { folder, gateway, tpm }
     }
 
     /// Creates a second gateway's folder, which has another CA.
-    fn stranger(&self) -> Gateway {
-        Gateway::on_free_port(&self.path("stranger")).unwrap()
+    fn stranger(&self) -> TestGateway {
+        TestGateway::on_free_port(&self.path("stranger")).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -278,7 +278,7 @@ fn a_challenge_that_is_garbage() {
 
 /// Boots a VM with an endorsed TPM whose clock is off. Returns its attest-node's verdict.
 fn verdict_with_clock(days: i64) -> String {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
@@ -288,7 +288,7 @@ fn verdict_with_clock(days: i64) -> String {
         .vm()
         .pointer(&pointer)
         .tpm(&tpm)
-        .clock(Clock::OffByDays(days))
+        .clock(VmClock::OffByDays(days))
         .kernel_argument("attest-node.wait=3")
         .start(&vm_folder)
         .unwrap();

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use attest_node::ignition::{Origin, Told, Version, origin};
+use attest_node::ignition::{ConfigOrigin, IgnitionInput, IgnitionVersion, origin};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
-use swtpm_tests::{Folder, Images};
+use swtpm_tests::{Images, TestFolder};
 
 const RUN: &str = "/run/ignition/user.ign";
 const ETC: &str = "/etc/ignition/user.ign";
@@ -55,7 +55,7 @@ fn data_url(config: &Value) -> String {
 
 /// Runs Ignition. Returns its config, and its list of the resources that it fetched for the config; `None` if it fails.
 fn fetch(cmdline: &str, variables: &[(&str, &str)], configs: &BTreeMap<&str, Value>) -> Option<(Value, Value)> {
-    let root = Folder::new().unwrap();
+    let root = TestFolder::new().unwrap();
     let below = |path: &str| root.path().join(path.trim_start_matches('/'));
     for folder in ["host", "run", "etc", "usr/lib/ignition"] {
         fs::create_dir_all(below(folder)).unwrap();
@@ -99,18 +99,20 @@ fn check(cmdline: &str, folder: Option<&str>, there: &[&str]) {
     let variables: Vec<_> = folder.map(|folder| ("IGNITION_SYSTEM_CONFIG_DIR", folder)).into_iter().collect();
     let configs = there.iter().chain([&PLATFORM]).map(|path| (*path, config(path))).collect();
     let taken = fetch(&cmdline, &variables, &configs);
-    let told = Told {
+    let told = IgnitionInput {
         cmdline: cmdline.clone(),
         environment: variables.iter().map(|(name, value)| format!("{name}={value}\n")).collect(),
-        ..Told::default()
+        ..IgnitionInput::default()
     };
-    let said = origin(Version::UpTo2_26, &told, &|path| there.iter().any(|there| Path::new(there) == path));
+    let said = origin(IgnitionVersion::UpTo2_26, &told, &|path| {
+        there.iter().any(|there| Path::new(there) == path)
+    });
     let expect = match &said {
-        Origin::Url(_) if cmdline.ends_with(NOT_A_URL) => None,
-        Origin::Url(_) if cmdline.ends_with(NOTHING) => Some(vec![]),
-        Origin::Url(_) => Some(vec![AT_URL]),
-        Origin::UserConfig(path) => Some(vec![path.to_str().unwrap()]),
-        Origin::Platform => Some(vec![PLATFORM]),
+        ConfigOrigin::Url(_) if cmdline.ends_with(NOT_A_URL) => None,
+        ConfigOrigin::Url(_) if cmdline.ends_with(NOTHING) => Some(vec![]),
+        ConfigOrigin::Url(_) => Some(vec![AT_URL]),
+        ConfigOrigin::UserConfig(path) => Some(vec![path.to_str().unwrap()]),
+        ConfigOrigin::Platform => Some(vec![PLATFORM]),
         other => panic!("{other:?}"),
     };
     let taken = taken.as_ref().map(|(config, _)| paths(config));
@@ -120,7 +122,7 @@ fn check(cmdline: &str, folder: Option<&str>, there: &[&str]) {
 #[test]
 fn it_is_of_a_version_that_is_understood() {
     let said = Command::new(ignition()).arg("--version").output().unwrap().stdout;
-    assert_eq!(Version::of(&String::from_utf8(said).unwrap()), Version::UpTo2_26);
+    assert_eq!(IgnitionVersion::of(&String::from_utf8(said).unwrap()), IgnitionVersion::UpTo2_26);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 use attest_certificates::Certificate;
 use attest_ignition::{Config, SpecVersion};
 use attest_node::pointer as node;
-use attest_pointers::{Pointer, PointerError};
+use attest_pointers::{PointerBuildError, PointerOptions};
 use serde_json::Value;
 
 fn authority(name: &str) -> Certificate {
@@ -10,8 +10,8 @@ fn authority(name: &str) -> Certificate {
     Certificate::parse(made.cert.der().clone()).unwrap()
 }
 
-fn check(base: &str, authorities: &[Certificate], token: Option<&str>, spec: SpecVersion) -> Result<(), PointerError> {
-    let pointer = Pointer {
+fn check(base: &str, authorities: &[Certificate], token: Option<&str>, spec: SpecVersion) -> Result<(), PointerBuildError> {
+    let pointer = PointerOptions {
         base: &base.parse().unwrap(),
         pool: "gpu.a-b",
         authorities,

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Folder, Swtpm};
+use swtpm_tests::{Swtpm, TestFolder};
 
 /// Maximum duration until the attestation: emulated on two busy cores it takes half a minute.
 const ATTESTED_LIMIT: Duration = Duration::from_secs(180);
@@ -11,7 +11,7 @@ const BOOTS: usize = 5;
 
 #[test]
 fn attack_57_a_machine_whose_power_fails_after_each_boot_attests() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();

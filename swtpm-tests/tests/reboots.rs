@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use estate::Estate;
 use swtpm_tests::scenario::{Scenario, Site};
-use swtpm_tests::{Cloud, Folder, Record, Release, VmBuilder, content_of, read_from_disk};
+use swtpm_tests::{DebianRelease, LogRecord, TestCloud, TestFolder, VmBuilder, content_of, read_from_disk};
 
 /// Program that QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
@@ -52,7 +52,7 @@ struct Machine {
     until: Until,
 }
 
-fn machine(site: &Site, release: Release, name: &str, until: Until) -> (VmBuilder, Machine) {
+fn machine(site: &Site, release: DebianRelease, name: &str, until: Until) -> (VmBuilder, Machine) {
     let folder = site.vm_folder(name).unwrap();
     let tree = folder.join("tree");
     let units = tree.join("usr/lib/systemd/system");
@@ -148,7 +148,7 @@ impl Machine {
 }
 
 /// Returns the decisions and the presented evidence; verifies that no client was refused because of another's instance claim.
-fn decisions(records: &[Record]) -> Vec<(&str, &str, &str, Option<&str>)> {
+fn decisions(records: &[LogRecord]) -> Vec<(&str, &str, &str, Option<&str>)> {
     assert!(
         !records.iter().any(|record| record.code() == Some("instance-claimed")),
         "{records:#?}"
@@ -161,10 +161,10 @@ fn decisions(records: &[Record]) -> Vec<(&str, &str, &str, Option<&str>)> {
 
 /// Checks a Google instance without a TPM: it belongs to the first client that has claimed it.
 #[track_caller]
-fn check_instance(release: Release) {
-    let folder = Folder::new().unwrap();
+fn check_instance(release: DebianRelease) {
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
-    let estate = Estate::of(Cloud::Gcp);
+    let estate = Estate::of(TestCloud::Gcp);
     estate.accept(&["gcp"], site.gateway());
     site.gateway().start(None).unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
@@ -191,16 +191,16 @@ fn check_instance(release: Release) {
 /// On Debian 12; on Debian 13 a token's credential is kept and removed in the same way.
 #[test]
 fn an_instance_that_reboots_is_the_same() {
-    check_instance(Release::Bookworm);
+    check_instance(DebianRelease::Bookworm);
 }
 
 #[test]
 fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
-    let (vm, machine) = machine(&site, Release::Trixie, "tpm", Until::Ignition);
+    let (vm, machine) = machine(&site, DebianRelease::Trixie, "tpm", Until::Ignition);
     let tpm = site.tpm(Scenario::EndorsedTpm, &machine.folder).unwrap().unwrap();
     let (secret, console) = first_boots(vm.pointer(&pointer).tpm(&tpm), &machine);
     assert_eq!(secret, None);
@@ -217,13 +217,13 @@ fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
 /// unit.
 #[test]
 fn a_machine_with_a_token_of_one_use_may_reboot() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
     let token = ["token", "create", "--pool", "worker", "--name", "rack7", "--uses", "1"];
     let token = site.gateway().command(&token).unwrap().trim().to_owned();
     let pointer = site.gateway().pointer(Some(&token)).unwrap();
-    let (vm, machine) = machine(&site, Release::Trixie, "token", Until::MultiUser);
+    let (vm, machine) = machine(&site, DebianRelease::Trixie, "token", Until::MultiUser);
     let (secret, console) = first_boots(vm.pointer(&pointer), &machine);
     let records = site.gateway().records().unwrap();
     let once = ("config", "served", "token", Some("full"));

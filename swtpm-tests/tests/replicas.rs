@@ -5,16 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::thread;
 
-use cloud_fixtures::etcd::Etcd;
+use cloud_fixtures::etcd::EtcdServer;
 use cloud_fixtures::haproxy::{BALANCER, Haproxy};
 use swtpm_tests::scenario::{Scenario, Site, VM_LIMIT};
-use swtpm_tests::{Folder, GUEST_VIEW_OF_HOST, Gateway, Outcome, Record};
+use swtpm_tests::{GUEST_VIEW_OF_HOST, IgnitionOutcome, LogRecord, TestFolder, TestGateway};
 
 const REPLICAS: usize = 3;
 
 /// Starts three replicas of the site's own gateway, which does not run: on this etcd, behind haproxy.
-fn replicas(site: &mut Site, members: &[Etcd], folder: &Path) -> Vec<Gateway> {
-    let endpoints: Vec<String> = members.iter().map(Etcd::endpoint).collect();
+fn replicas(site: &mut Site, members: &[EtcdServer], folder: &Path) -> Vec<TestGateway> {
+    let endpoints: Vec<String> = members.iter().map(EtcdServer::endpoint).collect();
     let key_file = folder.join("store.key");
     let gateway = site.gateway();
     gateway.set("proxy_protocol_from", &format!("[\"{BALANCER}\"]")).unwrap();
@@ -24,7 +24,7 @@ fn replicas(site: &mut Site, members: &[Etcd], folder: &Path) -> Vec<Gateway> {
         ))
         .unwrap();
     let replica = |number| gateway.replica(&folder.join(format!("replica-{number}"))).unwrap();
-    let mut replicas: Vec<Gateway> = (0..REPLICAS).map(replica).collect();
+    let mut replicas: Vec<TestGateway> = (0..REPLICAS).map(replica).collect();
     replicas[0].command(&["store", "key"]).unwrap();
     for replica in &mut replicas {
         replica.start(None).unwrap();
@@ -33,7 +33,7 @@ fn replicas(site: &mut Site, members: &[Etcd], folder: &Path) -> Vec<Gateway> {
 }
 
 /// Restarts one replica after the other, by SIGTERM, until the condition holds. Returns the number of restarts.
-fn restart_until(replicas: &mut [Gateway], over: impl Fn() -> bool) -> usize {
+fn restart_until(replicas: &mut [TestGateway], over: impl Fn() -> bool) -> usize {
     let mut restarts = 0;
     while !over() {
         let replica = &mut replicas[restarts % REPLICAS];
@@ -45,7 +45,7 @@ fn restart_until(replicas: &mut [Gateway], over: impl Fn() -> bool) -> usize {
 }
 
 /// Returns the report of an auditor with the logs, the keys and the evidence of all replicas.
-fn audited(replicas: &[Gateway]) -> String {
+fn audited(replicas: &[TestGateway]) -> String {
     let auditor = &replicas[0];
     let mut arguments = Vec::new();
     for replica in replicas {
@@ -67,9 +67,9 @@ fn audited(replicas: &[Gateway]) -> String {
 
 #[test]
 fn a_vm_boots_while_its_three_gateways_are_restarted_one_by_one() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
-    let members = Etcd::start_three();
+    let members = EtcdServer::start_three();
     let mut replicas = replicas(&mut site, &members, folder.path());
     let addresses: Vec<SocketAddr> = replicas
         .iter()
@@ -91,13 +91,13 @@ fn a_vm_boots_while_its_three_gateways_are_restarted_one_by_one() {
         assert!(restarts >= REPLICAS, "the VM was faster than {restarts} restarts");
         booting.join().unwrap()
     });
-    site.prove_exactly("full", &Outcome::parse(&lines).unwrap()).unwrap();
+    site.prove_exactly("full", &IgnitionOutcome::parse(&lines).unwrap()).unwrap();
 
     for replica in &mut replicas {
         assert!(replica.terminate().unwrap().success());
     }
-    let records: Vec<Record> = replicas.iter().flat_map(|replica| replica.records().unwrap()).collect();
-    let of = |verdict: &str| -> Vec<&Record> { records.iter().filter(|record| record.verdict() == verdict).collect() };
+    let records: Vec<LogRecord> = replicas.iter().flat_map(|replica| replica.records().unwrap()).collect();
+    let of = |verdict: &str| -> Vec<&LogRecord> { records.iter().filter(|record| record.verdict() == verdict).collect() };
     let ([attested], [served]) = (&*of("trusted"), &*of("served")) else {
         panic!("not one attestation and one config: {records:#?}")
     };

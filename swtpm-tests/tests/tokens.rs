@@ -7,7 +7,7 @@ use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_system::clock::Clock;
 use swtpm_tests::scenario::Site;
-use swtpm_tests::{Folder, Gateway};
+use swtpm_tests::{TestFolder, TestGateway};
 use tokio::sync::oneshot;
 
 const HOUR: u64 = 3600;
@@ -19,7 +19,7 @@ struct Serving {
 }
 
 impl Serving {
-    fn at(gateway: &Gateway, time: u64) -> Self {
+    fn at(gateway: &TestGateway, time: u64) -> Self {
         let settings = Settings::load(&gateway.settings()).unwrap();
         let (stop, stopped) = oneshot::channel();
         let (bound, ready) = oneshot::channel();
@@ -53,7 +53,7 @@ fn now() -> u64 {
 
 #[test]
 fn a_previous_token_boots_a_machine_in_its_grace_period_and_not_after_it() {
-    let folder = Folder::new().unwrap();
+    let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let gateway = site.gateway();
     let token = ["token", "create", "--pool", "worker", "--name", "rack7", "--ttl", "30d"];

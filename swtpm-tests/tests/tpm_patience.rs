@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use attest_node::tpm::Tpm;
-use swtpm_tests::{Node, TpmProxy, TpmServer};
+use attest_node::tpm::TpmDevice;
+use swtpm_tests::{TestNode, TpmProxy, TpmServer};
 use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 use tss_esapi::constants::{CapabilityType, PropertyTag, StartupType};
 use tss_esapi::handles::KeyHandle;
@@ -47,20 +47,20 @@ const PCR_READ: u32 = 0x17e;
 /// Number of failed authorizations that lock swtpm as it is made.
 const TRIES: usize = 3;
 
-fn node(bench: &Bench, name: &str) -> Node {
+fn node(bench: &Bench, name: &str) -> TestNode {
     let pointer = bench.gateway.pointer_to("127.0.0.1", bench.gateway.port(), None).unwrap();
-    Node::new(&bench.folder.path().join(name), &bench.server, &pointer).unwrap()
+    TestNode::new(&bench.folder.path().join(name), &bench.server, &pointer).unwrap()
 }
 
 #[track_caller]
-fn attests(node: &Node) {
+fn attests(node: &TestNode) {
     let (success, said) = node.attests().unwrap();
     assert!(success && said.contains("attest-node: attested as tpm:"), "{said}");
 }
 
 /// Verifies that the node does not attest, and prints each of these texts. Returns its output.
 #[track_caller]
-fn does_not_attest(node: &Node, parts: &[&str]) -> String {
+fn does_not_attest(node: &TestNode, parts: &[&str]) -> String {
     let (success, said) = node.attests().unwrap();
     assert!(!success, "{said}");
     for part in parts {
@@ -146,7 +146,7 @@ fn a_certificate_that_cannot_be_read_is_no_missing_one() {
         "{table}"
     );
     // One that has none says so.
-    let bare = TpmServer::start(&bench.folder.path().join("bare"), swtpm_tests::Endorsement::None).unwrap();
+    let bare = TpmServer::start(&bench.folder.path().join("bare"), swtpm_tests::TestEndorsement::None).unwrap();
     does_not_attest(&node.with_tcti(bare.tcti()), &["comes without a certificate", "[ek-not-endorsed]"]);
 }
 
@@ -229,7 +229,7 @@ fn attack_57_power_cuts_after_attesting_do_not_lock_the_tpm() {
     attests(&node("ecc"));
 }
 
-fn property(tpm: &mut Tpm, tag: PropertyTag) -> u32 {
+fn property(tpm: &mut TpmDevice, tag: PropertyTag) -> u32 {
     let (data, _) = tpm
         .context()
         .get_capability(CapabilityType::TpmProperties, u32::from(tag), 1)
@@ -241,7 +241,7 @@ fn property(tpm: &mut Tpm, tag: PropertyTag) -> u32 {
 }
 
 /// Quotes with a key by its empty password. Fails with the TPM's response code.
-fn quotes(tpm: &mut Tpm, key: KeyHandle) -> Result<(), Option<Tss2ResponseCodeKind>> {
+fn quotes(tpm: &mut TpmDevice, key: KeyHandle) -> Result<(), Option<Tss2ResponseCodeKind>> {
     let selection = PcrSelectionListBuilder::new()
         .with_selection(HashingAlgorithm::Sha256, &[PcrSlot::Slot7])
         .build()

@@ -9,7 +9,7 @@ use std::process::Command;
 use attest_node::apply::system::System;
 use attest_node::apply::twice::{Abilities, refusals};
 use serde_json::{Value, json};
-use swtpm_tests::{Images, Release};
+use swtpm_tests::{DebianRelease, Images};
 
 /// Places for a new object: a missing path, a file, a file behind a linked folder, folders, links with and without a target. Others are
 /// below an object that is not a folder.
@@ -119,7 +119,7 @@ fn goes_wrong(ignition: &Path, folder: &Path, config: &Value, place: &str) -> bo
 
 #[test]
 fn what_debians_ignition_cannot_do_twice_is_what_is_refused() {
-    let ignition = Images::whole(Release::Bookworm).unwrap().ignition().unwrap();
+    let ignition = Images::whole(DebianRelease::Bookworm).unwrap().ignition().unwrap();
     let (mut refused, mut taken) = (0, 0);
     for place in PLACES {
         for (kind, node) in nodes() {

@@ -8,7 +8,7 @@ use attest::HashAlg;
 use attest::condition::{Condition, LIST_LIMIT, STEPS_LIMIT};
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::EventLog;
-use attest::tpm::measured_boot::{MeasuredBoot, Part};
+use attest::tpm::measured_boot::{BootPart, MeasuredBoot};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
 
@@ -24,8 +24,8 @@ fn claims() -> &'static Value {
         let replayed = log.replay(HashAlg::Sha256, 0..16).unwrap();
         let quoted = (0..16).map(|pcr| (pcr, HexDigest::new(replayed.value(pcr).unwrap()).unwrap())).collect();
         let boot = MeasuredBoot::of(&log.check_against(HashAlg::Sha256, &quoted).unwrap());
-        let part = |part: Part| Some((part.name().to_owned(), boot.part(part, LIST_LIMIT).ok()?));
-        let parts: Map<String, Value> = Part::ALL.into_iter().filter_map(part).collect();
+        let part = |part: BootPart| Some((part.name().to_owned(), boot.part(part, LIST_LIMIT).ok()?));
+        let parts: Map<String, Value> = BootPart::ALL.into_iter().filter_map(part).collect();
         assert!(parts.contains_key("secure_boot") && parts.contains_key("grub"));
         json!({
             "pool": "worker",

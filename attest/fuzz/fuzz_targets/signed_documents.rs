@@ -6,7 +6,7 @@ use std::time::Duration;
 use attest::UnixTime;
 use attest::aws::identity_document::{self, RegionCertificates};
 use attest::azure::attested_document::{self, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls};
-use attest::pkcs7::{self, Content, SignedData, SigningCertificate};
+use attest::pkcs7::{self, SignedContent, SignedData, SigningCertificate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,8 +19,8 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(message) = SignedData::parse(message) else { continue };
         let _ = message.signer();
         if let Ok(certificate) = message.signer_certificate() {
-            let _ = message.verify(&certificate, Content::Attached);
-            let _ = message.verify(&certificate, Content::Detached(bytes));
+            let _ = message.verify(&certificate, SignedContent::Attached);
+            let _ = message.verify(&certificate, SignedContent::Detached(bytes));
         }
     }
     assert!(identity_document::verify(bytes, &RegionCertificates::default(), now).is_err());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use attest::aws::sts::{StsResponse, BODY, CheckedRequest, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsRules};
+use attest::aws::sts::{StsResponse, BODY, CheckedRequest, Expected, SignedHeader, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, StsRules};
 use attest::aws::sts::{check, expected_server_id, verify_answer};
 use attest::{SpkiSha256, UnixTime};
 use libfuzzer_sys::fuzz_target;
@@ -47,7 +47,7 @@ fn request(part: u8, text: &str) -> SignedRequest {
         url: either(1, "https://sts.eu-central-1.amazonaws.com/"),
         headers: (3..)
             .zip(headers)
-            .map(|(at, (name, value))| Header {
+            .map(|(at, (name, value))| SignedHeader {
                 name: name.to_owned(),
                 value: either(at, &value).into(),
             })

@@ -19,23 +19,23 @@ use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVER
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud;
-use crate::claimant::state::State;
+use crate::claimant::state::ClaimFolder;
 use crate::claimant::storage::{self, Storage};
-use crate::claimant::{Claimants, Purpose};
-use crate::cloud::Base;
+use crate::claimant::{ClaimPurpose, Claimants};
+use crate::cloud::MetadataAddress;
 use crate::console::{self, say};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
-use crate::gateway::tls::Trust;
-use crate::gateway::{Discovered, Gateway, GatewayError, Http, Takes};
+use crate::gateway::tls::PointerTrust;
+use crate::gateway::{Discovered, GatewayClient, GatewayError, Http, Takes};
 use crate::keep;
 use crate::kubelet;
-use crate::kubelet::key::{self, Key, Places};
+use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
 use crate::patience::Patience;
-use crate::platform::{Instance, KubeletKey, NAME_ARGUMENT, Platform, pointer_file};
-use crate::pointer::{GatewaySource, Place, Pointer, PointerError};
+use crate::platform::{CloudInstance, KubeletKey, NAME_ARGUMENT, NodePlatform, pointer_file};
+use crate::pointer::{GatewaySource, Pointer, PointerError, SourceLocation};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
@@ -44,7 +44,7 @@ const POINTER_PARTS: u32 = 2;
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct BootOptions {
     /// Pointer file to use instead of Ignition's own source.
     pub pointer: Option<PathBuf>,
     /// Output path; Ignition's `user.ign` by default.
@@ -70,7 +70,7 @@ pub struct Settings {
     /// The folder of the DMI tables.
     pub dmi: PathBuf,
     /// Base URL of the metadata server.
-    pub metadata: Base,
+    pub metadata: MetadataAddress,
     /// AWS's program that asks the NitroTPM: a path, or a name to be looked for in `PATH`.
     pub nitro_tpm_attest: PathBuf,
     /// Folder for state that is kept until the next boot.
@@ -84,15 +84,15 @@ pub struct Settings {
 }
 
 /// Result of the work.
-enum Work {
+enum BootOutcome {
     /// No gateway to attest to, or no use in it.
     Nothing(String),
     /// All sources that are gateways were processed, with or without success.
-    Done(Box<Done>),
+    Done(Box<BootResult>),
 }
 
 #[derive(Default)]
-struct Done {
+struct BootResult {
     /// Pointer with all tickets and headers; `None` if it is to stay unchanged.
     pointer: Option<Zeroizing<Vec<u8>>>,
     /// Reason for having no evidence, in cases that are not failures.
@@ -103,7 +103,7 @@ struct Done {
     /// Set if the pointer tells a source which client shows its token.
     claimed: bool,
     /// Sources without evidence, with the reason that their gateways will be told.
-    untold: Vec<(Place, String)>,
+    untold: Vec<(SourceLocation, String)>,
     failed: Vec<Failure>,
     notes: Vec<String>,
     /// Gateways to notify if the pointer for Ignition cannot be written.
@@ -112,9 +112,9 @@ struct Done {
 
 /// Runs, says on stderr how it went, and returns 0 if the node has attested or has nothing to attest to, and 1 if it has not.
 #[must_use]
-pub fn run(settings: Settings) -> ExitCode {
+pub fn run(settings: BootOptions) -> ExitCode {
     entropy::wait();
-    let platform = Platform::read(&settings.cmdline, &settings.dmi);
+    let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
         say(&format!(
             "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
@@ -132,13 +132,13 @@ pub fn run(settings: Settings) -> ExitCode {
         ));
     }
     let name = platform.name.clone().or(settings.name);
-    let settings = Settings { name, ..settings };
+    let settings = BootOptions { name, ..settings };
     let unanswered = platform.wait.or(settings.wait);
     let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
-    let places = Places::new(&settings.kept, Path::new(key::FOLDER));
+    let places = KeyPaths::new(&settings.kept, Path::new(key::FOLDER));
     let is_told_to = settings.kubelet_key || platform.kubelet_key == KubeletKey::Always;
     let (key, is_new) = if is_told_to || platform.kubelet_key != KubeletKey::Never {
         kubelet::key_of_this_boot(&places, is_told_to)
@@ -164,7 +164,7 @@ pub fn run(settings: Settings) -> ExitCode {
             "report this message",
         )),
     };
-    let is_attested = matches!(&result, Ok(Work::Done(done)) if done.attested_key);
+    let is_attested = matches!(&result, Ok(BootOutcome::Done(done)) if done.attested_key);
     if is_new && !is_attested {
         // Nobody asks for a certificate by a key that nobody knows of.
         let _ = places.forget_of_this_boot();
@@ -185,19 +185,19 @@ fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeout
     }
 }
 
-fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
+fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode {
     let done = match result {
-        Ok(Work::Nothing(reason)) => {
+        Ok(BootOutcome::Nothing(reason)) => {
             say(&format!("nothing to do: {reason}"));
             return ExitCode::SUCCESS;
         }
-        Ok(Work::Done(done)) => *done,
-        Err(failure) => Done {
+        Ok(BootOutcome::Done(done)) => *done,
+        Err(failure) => BootResult {
             failed: vec![failure],
-            ..Done::default()
+            ..BootResult::default()
         },
     };
-    let Done {
+    let BootResult {
         pointer,
         nothing,
         attested,
@@ -242,12 +242,12 @@ fn report(result: Result<Work, Failure>, delivery: &Delivery) -> ExitCode {
 }
 
 fn work(
-    settings: &Settings,
-    platform: &Platform,
+    settings: &BootOptions,
+    platform: &NodePlatform,
     deliverable: Result<(), Failure>,
-    (kubelet_key, is_told_to): (Option<&Key>, bool),
+    (kubelet_key, is_told_to): (Option<&KubeletKeyPair>, bool),
     patience: &Patience,
-) -> Result<Work, Failure> {
+) -> Result<BootOutcome, Failure> {
     match platform.ignition.heeds_user_config() {
         // Somebody knows what this program does not.
         Err(PointerError::Unclear) if settings.pointer.is_some() && settings.output.is_some() => {}
@@ -269,7 +269,7 @@ fn work(
     }
     let sources = pointer.sources();
     if sources.is_empty() {
-        return Ok(Work::Nothing(
+        return Ok(BootOutcome::Nothing(
             "the pointer config names no source of the form https://…/config/<pool>".to_owned(),
         ));
     }
@@ -277,7 +277,7 @@ fn work(
     let left_out = pointer.authority_left_out();
     // At once: whatever this run ends in, it may be why.
     left_out.iter().for_each(|left_out| say(&format!("note: {left_out}")));
-    let trust = Trust::new(&pointer.authorities()?)?.partial(left_out.is_some());
+    let trust = PointerTrust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     // A driver that comes late has its time, and what comes after it too.
     let begin = |status| console::extend(patience.begin(Duration::ZERO), status);
@@ -285,12 +285,12 @@ fn work(
     let tpm = device::ready(&settings.tcti, patience.work());
     begin("Attesting");
     let mut surroundings = Surroundings {
-        claimants: Claimants::new(State::new(&settings.state), storage),
+        claimants: Claimants::new(ClaimFolder::new(&settings.state), storage),
         tpm,
         instance: None,
-        kubelet_key: kubelet_key.and_then(Key::digest),
+        kubelet_key: kubelet_key.and_then(KubeletKeyPair::digest),
     };
-    let mut done = Done::default();
+    let mut done = BootResult::default();
     if let Err(absent) = &surroundings.tpm {
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
         if surroundings.instance.is_none() {
@@ -301,7 +301,7 @@ fn work(
             let reason = format!("{absent}; the pointer config has a provisioning token, which Ignition shows");
             // What Ignition fetches by a proxy this program cannot ask.
             if deliverable.is_err() || pointer.wait() == Some(Duration::ZERO) {
-                return Ok(Work::Nothing(reason));
+                return Ok(BootOutcome::Nothing(reason));
             }
             done.nothing = Some(reason);
         }
@@ -321,7 +321,7 @@ fn work(
             let notes = std::mem::take(&mut done.notes).join("; ");
             done.nothing = Some(format!("no source is an attestation gateway: {notes}"));
         }
-        return Ok(Work::Done(done.into()));
+        return Ok(BootOutcome::Done(done.into()));
     }
     let to_tell = gateways
         .iter()
@@ -331,7 +331,7 @@ fn work(
     if let Err(failure) = deliverable {
         done.failed.push(failure);
         done.gateways = Some(Gateways::new(http, to_tell));
-        return Ok(Work::Done(done.into()));
+        return Ok(BootOutcome::Done(done.into()));
     }
     // Who takes nothing from clouds need not know whether this is one.
     if done.nothing.is_none()
@@ -351,13 +351,13 @@ fn work(
     done.notes.extend(surroundings.claimants.note());
     done.write(&mut pointer);
     done.gateways = Some(Gateways::new(http, to_tell));
-    Ok(Work::Done(done.into()))
+    Ok(BootOutcome::Done(done.into()))
 }
 
-impl Done {
+impl BootResult {
     /// Records the failure of a source. Its gateway learns the reason from Ignition's later request, if the node gave up waiting for it, or
     /// if it refused the node.
-    fn fail(&mut self, place: Place, failure: Failure, patience: &Patience) {
+    fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &Patience) {
         let why = match &failure.refusal {
             _ if failure.code == HELD_TOO_LONG => Some(HELD_TOO_LONG.to_owned()),
             _ if patience.gave_up() => Some(GATEWAY_UNREACHABLE.to_owned()),
@@ -383,7 +383,7 @@ struct Surroundings {
     /// Result of the search for a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
-    instance: Option<Instance>,
+    instance: Option<CloudInstance>,
     /// The key that its kubelet will have.
     kubelet_key: Option<SpkiSha256>,
 }
@@ -395,13 +395,13 @@ fn discover<'a>(
     pointer: &Pointer,
     patience: &Patience,
     offers_key: bool,
-    done: &mut Done,
+    done: &mut BootResult,
 ) -> Vec<(&'a GatewaySource, Takes)> {
     let mut gateways = Vec::new();
     for (index, source) in sources.iter().enumerate() {
         let share = patience.work().share(sources.len() - index);
         patience.answered(Instant::now());
-        let gateway = Gateway::patiently(http, source, share, patience).with_token(pointer.token(source.place).is_some());
+        let gateway = GatewayClient::patiently(http, source, share, patience).with_token(pointer.token(source.place).is_some());
         match gateway.discover(&source.pool, offers_key) {
             Ok(Discovered::Gateway(takes)) => gateways.push((source, takes)),
             Ok(Discovered::Other(what)) => done.notes.push(what),
@@ -423,7 +423,7 @@ fn claim_tokens(
     claimants: &mut Claimants,
     deadline: Deadline,
     pointer: &mut Pointer,
-    done: &mut Done,
+    done: &mut BootResult,
 ) {
     for (source, _) in gateways {
         // Where there is a ticket now, it has taken the token's place.
@@ -432,7 +432,7 @@ fn claim_tokens(
         }
         match claimants.secret(deadline) {
             Ok(secret) => {
-                pointer.set_claimant(source.place, &secret.claimant(Purpose::Token, &source.base));
+                pointer.set_claimant(source.place, &secret.claimant(ClaimPurpose::Token, &source.base));
                 done.claimed = true;
             }
             Err(failure) => done.notes.push(failure.to_string()),

@@ -24,7 +24,7 @@ use attest_wire::protocol::TICKET_UNDELIVERABLE;
 
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
-use crate::gateway::{Gateway, Http};
+use crate::gateway::{GatewayClient, Http};
 use crate::ignition::Ignition;
 use crate::pointer::write;
 
@@ -35,12 +35,12 @@ const TELL_LIMIT: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub struct Delivery {
     path: PathBuf,
-    obstacle: Option<Obstacle>,
+    obstacle: Option<DeliveryObstacle>,
 }
 
 /// Reason why a location cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Obstacle {
+enum DeliveryObstacle {
     /// It is on a read-only mount, which this program shares with other processes.
     Shared,
     /// The filesystem itself is read-only.
@@ -50,7 +50,7 @@ enum Obstacle {
 
 /// The mount that a path is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mount {
+struct DeliveryMount {
     point: PathBuf,
     /// `true` if its filesystem can be written.
     writable_below: bool,
@@ -58,24 +58,24 @@ struct Mount {
 
 /// Next step after an attempt to write.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum DeliveryStep {
     Write,
     /// Make this mount writable in this program's own mount namespace, and try again.
     Remount(PathBuf),
-    GiveUp(Obstacle),
+    GiveUp(DeliveryObstacle),
 }
 
 /// Decides the next step by the result of the attempt to write there.
-fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<Mount>) -> Step {
+fn step(tried: Result<(), &io::Error>, own_namespace: bool, mount: Option<DeliveryMount>) -> DeliveryStep {
     let error = match tried {
-        Ok(()) => return Step::Write,
+        Ok(()) => return DeliveryStep::Write,
         Err(error) => error,
     };
     match (error.kind(), mount) {
-        (ErrorKind::ReadOnlyFilesystem, Some(mount)) if !mount.writable_below => Step::GiveUp(Obstacle::Filesystem),
-        (ErrorKind::ReadOnlyFilesystem, Some(_)) if !own_namespace => Step::GiveUp(Obstacle::Shared),
-        (ErrorKind::ReadOnlyFilesystem, Some(mount)) => Step::Remount(mount.point),
-        _ => Step::GiveUp(Obstacle::Error(error.to_string())),
+        (ErrorKind::ReadOnlyFilesystem, Some(mount)) if !mount.writable_below => DeliveryStep::GiveUp(DeliveryObstacle::Filesystem),
+        (ErrorKind::ReadOnlyFilesystem, Some(_)) if !own_namespace => DeliveryStep::GiveUp(DeliveryObstacle::Shared),
+        (ErrorKind::ReadOnlyFilesystem, Some(mount)) => DeliveryStep::Remount(mount.point),
+        _ => DeliveryStep::GiveUp(DeliveryObstacle::Error(error.to_string())),
     }
 }
 
@@ -101,12 +101,12 @@ impl Delivery {
         write::tidy(path);
         let tried = write::probe(path);
         let obstacle = match step(tried.as_ref().copied(), has_own_mounts(), mount_of(path)) {
-            Step::Write => None,
-            Step::GiveUp(obstacle) => Some(obstacle),
-            Step::Remount(point) => remount(&point)
+            DeliveryStep::Write => None,
+            DeliveryStep::GiveUp(obstacle) => Some(obstacle),
+            DeliveryStep::Remount(point) => remount(&point)
                 .and_then(|()| write::probe(path).map_err(|error| error.to_string()))
                 .err()
-                .map(Obstacle::Error),
+                .map(DeliveryObstacle::Error),
         };
         Self {
             path: path.to_owned(),
@@ -136,15 +136,15 @@ impl Delivery {
     /// # Errors
     /// A failure with the code [`TICKET_UNDELIVERABLE`].
     pub fn deliver(&self, pointer: &[u8]) -> Result<(), Failure> {
-        write::replace(&self.path, pointer).map_err(|error| self.undeliverable(&Obstacle::Error(error.to_string())))
+        write::replace(&self.path, pointer).map_err(|error| self.undeliverable(&DeliveryObstacle::Error(error.to_string())))
     }
 
-    fn undeliverable(&self, obstacle: &Obstacle) -> Failure {
+    fn undeliverable(&self, obstacle: &DeliveryObstacle) -> Failure {
         let next_step = match obstacle {
-            Obstacle::Shared => {
+            DeliveryObstacle::Shared => {
                 "start attest-node by its unit, whose MountFlags=slave lets it write there: systemctl restart attest-node.service"
             }
-            Obstacle::Filesystem | Obstacle::Error(_) => {
+            DeliveryObstacle::Filesystem | DeliveryObstacle::Error(_) => {
                 "make this folder writable in the initramfs (docs/images.md of the gateway says how it is on which image), or name another \
                  file that Ignition reads with --output"
             }
@@ -157,7 +157,7 @@ impl Delivery {
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for DeliveryObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shared => f.write_str("it is mounted read-only, and this program shares its mounts with all others"),
@@ -186,7 +186,7 @@ impl Gateways {
         for (index, (base, pool)) in self.sources.iter().enumerate() {
             // Who cannot be told is told by nobody; the console says the rest.
             let share = deadline.share(self.sources.len() - index);
-            let _ = Gateway::new(&self.http, base, share).not_attested(pool, TICKET_UNDELIVERABLE);
+            let _ = GatewayClient::new(&self.http, base, share).not_attested(pool, TICKET_UNDELIVERABLE);
         }
     }
 }
@@ -211,18 +211,18 @@ pub(crate) fn has_own_mounts() -> bool {
     }
 }
 
-fn mount_of(path: &Path) -> Option<Mount> {
+fn mount_of(path: &Path) -> Option<DeliveryMount> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     find_mount(&table, path)
 }
 
 /// The mount of a path, by proc_pid_mountinfo(5): the longest mount point above it, and of several there the last.
-fn find_mount(table: &str, path: &Path) -> Option<Mount> {
+fn find_mount(table: &str, path: &Path) -> Option<DeliveryMount> {
     let mounts = table.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
         let point = PathBuf::from(unescaped(mount.split(' ').nth(4)?));
         let options = filesystem.split(' ').nth(2)?;
-        Some(Mount {
+        Some(DeliveryMount {
             point,
             writable_below: options.split(',').any(|option| option == "rw"),
         })
@@ -243,19 +243,19 @@ fn unescaped(text: &str) -> String {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
-    use crate::ignition::{Origin, Told, USER_CONFIG};
+    use crate::ignition::{ConfigOrigin, IgnitionInput, USER_CONFIG};
 
     const USR: &str = "/usr";
 
-    fn mount(writable_below: bool) -> Option<Mount> {
-        Some(Mount {
+    fn mount(writable_below: bool) -> Option<DeliveryMount> {
+        Some(DeliveryMount {
             point: USR.into(),
             writable_below,
         })
     }
 
     /// Checks the next step after an attempt that ended in `tried`: in a mount namespace of its own, and in a shared one.
-    fn check(tried: Result<(), ErrorKind>, mount: Option<Mount>, own: &Step, shared: &Step) {
+    fn check(tried: Result<(), ErrorKind>, mount: Option<DeliveryMount>, own: &DeliveryStep, shared: &DeliveryStep) {
         let error = tried.map_err(io::Error::from);
         assert_eq!(&step(error.as_ref().copied(), true, mount.clone()), own, "{tried:?} {mount:?}, own");
         assert_eq!(
@@ -267,16 +267,21 @@ mod tests {
 
     #[test]
     fn a_mount_is_made_writable_only_where_that_is_nobody_elses() {
-        let give_up = |kind: ErrorKind| Step::GiveUp(Obstacle::Error(io::Error::from(kind).to_string()));
+        let give_up = |kind: ErrorKind| DeliveryStep::GiveUp(DeliveryObstacle::Error(io::Error::from(kind).to_string()));
         let read_only = Err(ErrorKind::ReadOnlyFilesystem);
         for found in [None, mount(true), mount(false)] {
-            check(Ok(()), found.clone(), &Step::Write, &Step::Write);
+            check(Ok(()), found.clone(), &DeliveryStep::Write, &DeliveryStep::Write);
             for kind in [ErrorKind::PermissionDenied, ErrorKind::StorageFull, ErrorKind::NotADirectory] {
                 check(Err(kind), found.clone(), &give_up(kind), &give_up(kind));
             }
         }
-        check(read_only, mount(true), &Step::Remount(USR.into()), &Step::GiveUp(Obstacle::Shared));
-        let filesystem = Step::GiveUp(Obstacle::Filesystem);
+        check(
+            read_only,
+            mount(true),
+            &DeliveryStep::Remount(USR.into()),
+            &DeliveryStep::GiveUp(DeliveryObstacle::Shared),
+        );
+        let filesystem = DeliveryStep::GiveUp(DeliveryObstacle::Filesystem);
         check(read_only, mount(false), &filesystem, &filesystem);
         let unknown = give_up(ErrorKind::ReadOnlyFilesystem);
         check(read_only, None, &unknown, &unknown);
@@ -300,9 +305,9 @@ mod tests {
         }
         let names = [("RUNTIME_CONFIG_DIR", "run"), ("LOCAL_CONFIG_DIR", "etc"), ("CONFIG_DIR", "usr")];
         let lines = names.map(|(variable, name)| format!("IGNITION_SYSTEM_{variable}={}\n", folder(name).display()));
-        let told = Told {
+        let told = IgnitionInput {
             environment: lines.concat(),
-            ..Told::default()
+            ..IgnitionInput::default()
         };
         let ignition = Ignition::saying(told, version);
         assert_eq!(ignition.user_config(), place(read), "{there:?} {not_writable:?}");
@@ -336,15 +341,15 @@ mod tests {
         let (root, oem) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (link, config) = (root.path().join(USER_CONFIG), oem.path().join("config.ign"));
         std::os::unix::fs::symlink(&config, &link).unwrap();
-        let told = Told {
+        let told = IgnitionInput {
             environment: format!("IGNITION_SYSTEM_CONFIG_DIR={}", root.path().display()),
-            ..Told::default()
+            ..IgnitionInput::default()
         };
         let ignition = || Ignition::saying(told.clone(), OLD);
         // As long as nothing is at its end, there is no user.ign.
-        assert_eq!(ignition().origin(), &Origin::Platform);
+        assert_eq!(ignition().origin(), &ConfigOrigin::Platform);
         fs::write(&config, "as installed").unwrap();
-        assert_eq!(ignition().origin(), &Origin::UserConfig(link.clone()));
+        assert_eq!(ignition().origin(), &ConfigOrigin::UserConfig(link.clone()));
         let delivery = Delivery::find(&ignition(), None);
         delivery.possible().unwrap();
         delivery.deliver(b"a ticket").unwrap();
@@ -366,7 +371,7 @@ mod tests {
                      6 1 0:12 / /etc/ignition ro - erofs none ro\n\
                      nonsense\n";
         let check = |path: &str, point: &str, writable_below: bool| {
-            let expect = Mount {
+            let expect = DeliveryMount {
                 point: point.into(),
                 writable_below,
             };

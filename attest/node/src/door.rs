@@ -16,11 +16,11 @@ use attest_wire::tpm::wire::HashAlg;
 use crate::console::say;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::Failure;
-use crate::tpm::{Closed, Tpm, TpmError, device};
+use crate::tpm::{Closed, TpmDevice, TpmError, device};
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct CloseOptions {
     /// TCTI of the TPM.
     pub tcti: String,
     /// The most time that it may take.
@@ -30,7 +30,7 @@ pub struct Settings {
 /// Runs, reports the result on stderr, and returns 0 if the boot-complete PCR is extended or the machine has no TPM, and 1 if it is not
 /// extended.
 #[must_use]
-pub fn run(settings: &Settings) -> ExitCode {
+pub fn run(settings: &CloseOptions) -> ExitCode {
     match close(settings) {
         Ok(said) => {
             say(&said);
@@ -45,7 +45,7 @@ pub fn run(settings: &Settings) -> ExitCode {
     }
 }
 
-fn close(settings: &Settings) -> Result<String, Failure> {
+fn close(settings: &CloseOptions) -> Result<String, Failure> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let (tcti, deadline) = (settings.tcti.clone(), Deadline::after(settings.deadline));
     let worker = thread::Builder::new().name("close".to_owned()).spawn(move || {
@@ -89,7 +89,7 @@ fn work(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
 }
 
 fn close_once(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
-    let mut tpm = Tpm::open(tcti)?;
+    let mut tpm = TpmDevice::open(tcti)?;
     tpm.retry_until(deadline);
     tpm.close_door()
 }

@@ -7,7 +7,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
-use crate::tpm::{EkChoice, EndorsementKey, Tpm, device};
+use crate::tpm::{EkChoice, EndorsementKey, TpmDevice, device};
 
 /// The time to wait for a TPM that is absent or busy: as long as an attestation has by default.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn ek_table(tcti: &str, choice: EkChoice) -> Result<String, Failure> {
     let deadline = Deadline::after(PATIENCE);
     device::ready(tcti, deadline)?;
-    let mut tpm = Tpm::open(tcti)?;
+    let mut tpm = TpmDevice::open(tcti)?;
     tpm.retry_until(deadline);
     Ok(table(&tpm.endorsement_keys(choice)?))
 }

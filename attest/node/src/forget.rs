@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::claimant::disk::{Disks, Programs};
+use crate::claimant::disk::{DiskPrograms, Disks};
 use crate::claimant::folder;
-use crate::claimant::state::{self, State};
+use crate::claimant::state::{self, ClaimFolder};
 use crate::claimant::storage::{MOUNT_POINT, Storage};
 use crate::console::say;
-use crate::platform::Platform;
+use crate::platform::NodePlatform;
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ForgetOptions {
     /// Possible location of the secret.
     pub storage: Storage,
     /// Folder for state that is kept until the next boot.
@@ -28,24 +28,24 @@ pub struct Settings {
 
 /// Runs, prints a message for each remainder on stderr, and returns 1 only if the secret still exists.
 #[must_use]
-pub fn run(settings: &Settings) -> ExitCode {
-    let storage = Platform::storage_in(&settings.cmdline)
+pub fn run(settings: &ForgetOptions) -> ExitCode {
+    let storage = NodePlatform::storage_in(&settings.cmdline)
         .0
         .unwrap_or_else(|| settings.storage.clone());
-    let said = forget(&storage, &State::new(&settings.state), Path::new(MOUNT_POINT), &Programs);
+    let said = forget(&storage, &ClaimFolder::new(&settings.state), Path::new(MOUNT_POINT), &DiskPrograms);
     said.lines.iter().for_each(|line| say(line));
     if said.left { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Messages of a run, and the flag for a remaining secret.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct ForgetReport {
     lines: Vec<String>,
     left: bool,
 }
 
-fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Disks) -> Said {
-    let mut said = Said::default();
+fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &impl Disks) -> ForgetReport {
+    let mut said = ForgetReport::default();
     // Where this boot knows it to be: there, what cannot be looked at is left.
     let kept = state.place();
     let known: BTreeSet<String> = kept.iter().flat_map(Storage::labels).collect();
@@ -56,8 +56,8 @@ fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Dis
     for label in labels.iter().filter(|label| disks.are_there(label)) {
         match on_disk(label, mount_point, disks) {
             Ok(()) => {}
-            Err(Trouble::Unseen(error)) if !known.contains(label) => said.unseen(label, &error),
-            Err(Trouble::Unseen(error) | Trouble::Left(error)) => {
+            Err(NotForgotten::Unseen(error)) if !known.contains(label) => said.unseen(label, &error),
+            Err(NotForgotten::Unseen(error) | NotForgotten::Left(error)) => {
                 said.left(&format!("the filesystem labelled {label}: {error}"), &by_hand(label));
             }
         }
@@ -78,7 +78,7 @@ fn forget(storage: &Storage, state: &State, mount_point: &Path, disks: &impl Dis
 }
 
 /// Reason why a secret may still exist.
-enum Trouble {
+enum NotForgotten {
     /// The filesystem cannot be mounted.
     Unseen(String),
     /// The secret was found, and could not be removed.
@@ -86,17 +86,17 @@ enum Trouble {
 }
 
 /// Mounted for reading first: most have nothing there, and are not written to.
-fn on_disk(label: &str, mount_point: &Path, disks: &impl Disks) -> Result<(), Trouble> {
+fn on_disk(label: &str, mount_point: &Path, disks: &impl Disks) -> Result<(), NotForgotten> {
     let look = |root: &Path| Ok(folder::is_there(root));
     // Who has it mounted for writing keeps it from being mounted for reading only.
     let is_there = disks
         .with(label, mount_point, true, look)
         .or_else(|_| disks.with(label, mount_point, false, look))
-        .map_err(|error| Trouble::Unseen(error.to_string()))?;
+        .map_err(|error| NotForgotten::Unseen(error.to_string()))?;
     if is_there {
         disks
             .with(label, mount_point, false, folder::erase)
-            .map_err(|error| Trouble::Left(error.to_string()))?;
+            .map_err(|error| NotForgotten::Left(error.to_string()))?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ fn by_hand(label: &str) -> String {
     format!("mount LABEL={label} /mnt && rm -r /mnt/{}; umount /mnt", folder::FOLDER)
 }
 
-impl Said {
+impl ForgetReport {
     /// Most likely there is nothing: this boot has not kept it there.
     fn unseen(&mut self, label: &str, error: &str) {
         self.lines.push(format!(
@@ -129,7 +129,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::claimant::Secret;
+    use crate::claimant::ClaimSecret;
     use crate::claimant::storage::tests::Folders;
 
     /// A machine: its disk, and its memory.
@@ -147,15 +147,15 @@ mod tests {
         }
 
         fn keeps(self) -> Self {
-            folder::write(self.disk.path(), &Secret::of([7; 32])).unwrap();
+            folder::write(self.disk.path(), &ClaimSecret::of([7; 32])).unwrap();
             self
         }
 
-        fn state(&self) -> State {
-            State::new(&self.memory.path().join("state"))
+        fn state(&self) -> ClaimFolder {
+            ClaimFolder::new(&self.memory.path().join("state"))
         }
 
-        fn forget(&self, storage: &Storage, disks: &Folders) -> Said {
+        fn forget(&self, storage: &Storage, disks: &Folders) -> ForgetReport {
             forget(storage, &self.state(), Path::new("/nonexistent"), disks)
         }
 
@@ -170,9 +170,9 @@ mod tests {
     fn it_is_removed_wherever_it_may_be() {
         for label in crate::claimant::storage::LABELS {
             let machine = Machine::new().keeps();
-            machine.state().set_secret(&Secret::of([7; 32]));
+            machine.state().set_secret(&ClaimSecret::of([7; 32]));
             let disks = Folders::with(&[(label, machine.disk.path())]);
-            assert_eq!(machine.forget(&Storage::Usual, &disks), Said::default());
+            assert_eq!(machine.forget(&Storage::Usual, &disks), ForgetReport::default());
             machine.is_clean();
             assert_eq!(*disks.mounted.borrow(), [(label.to_owned(), true), (label.to_owned(), false)]);
         }
@@ -181,17 +181,17 @@ mod tests {
         machine.state().set_place("other");
         assert_eq!(
             machine.forget(&Storage::Usual, &Folders::with(&[("other", machine.disk.path())])),
-            Said::default()
+            ForgetReport::default()
         );
         machine.is_clean();
         let machine = Machine::new().keeps();
         machine.state().set_place(machine.disk.path().to_str().unwrap());
-        assert_eq!(machine.forget(&Storage::Nowhere, &Folders::default()), Said::default());
+        assert_eq!(machine.forget(&Storage::Nowhere, &Folders::default()), ForgetReport::default());
         machine.is_clean();
         let machine = Machine::new().keeps();
         assert_eq!(
             machine.forget(&Storage::Folder(machine.disk.path().to_owned()), &Folders::default()),
-            Said::default()
+            ForgetReport::default()
         );
         machine.is_clean();
     }
@@ -200,21 +200,21 @@ mod tests {
     fn who_has_kept_nothing_is_not_written_to() {
         let machine = Machine::new();
         let disks = Folders::with(&[("boot", machine.disk.path())]);
-        assert_eq!(machine.forget(&Storage::Usual, &disks), Said::default());
+        assert_eq!(machine.forget(&Storage::Usual, &disks), ForgetReport::default());
         assert_eq!(*disks.mounted.borrow(), [("boot".to_owned(), true)]);
-        assert_eq!(machine.forget(&Storage::Usual, &Folders::default()), Said::default());
+        assert_eq!(machine.forget(&Storage::Usual, &Folders::default()), ForgetReport::default());
         machine.is_clean();
         let live = Folders {
             live: true,
             ..Folders::with(&[("boot", machine.disk.path())])
         };
-        assert_eq!(machine.forget(&Storage::Usual, &live), Said::default());
+        assert_eq!(machine.forget(&Storage::Usual, &live), ForgetReport::default());
         assert!(live.mounted.borrow().is_empty());
     }
 
     #[test]
     fn what_is_left_is_said_with_what_to_do() {
-        let loud = |said: &Said, parts: &[&str]| {
+        let loud = |said: &ForgetReport, parts: &[&str]| {
             let [line] = said.lines.as_slice() else { panic!("{said:?}") };
             assert!(said.left && line.contains("IS LEFT OVER"), "{line}");
             parts

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::console::say;
 use crate::failure::printable;
 use crate::ignition::base::{self, BaseConfig};
-use crate::ignition::{self, Told, Version};
+use crate::ignition::{self, IgnitionInput, IgnitionVersion};
 use crate::kubelet::unit;
 use crate::pointer::{Pointer, write};
 
@@ -39,14 +39,14 @@ const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
 
 /// Settings of `attest-node keep`.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct KeepOptions {
     pub folder: PathBuf,
     /// Folder with this program, its libraries, and a script that starts it; `None` if the booted system has the program anyway.
     pub program: Option<PathBuf>,
     /// Root folder of the initramfs.
     pub root: PathBuf,
     /// Settings of its Ignition.
-    pub told: Told,
+    pub told: IgnitionInput,
     /// Folder for the unit that gets the kubelet's certificate, if it is to be installed.
     pub units: Option<PathBuf>,
     /// `true` if this node is configured to attest a key for its kubelet.
@@ -71,7 +71,7 @@ pub struct Initramfs {
 
 /// Keeps all of that. Returns 0, or reports an error on stderr and returns 1.
 #[must_use]
-pub fn run(settings: &Settings) -> ExitCode {
+pub fn run(settings: &KeepOptions) -> ExitCode {
     match keep(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -84,7 +84,7 @@ pub fn run(settings: &Settings) -> ExitCode {
     }
 }
 
-fn keep(settings: &Settings) -> io::Result<()> {
+fn keep(settings: &KeepOptions) -> io::Result<()> {
     private_folder(&settings.folder)?;
     let mut said = Initramfs::of(&settings.root, &ignition::said(), &settings.told);
     // What is there later may be what this program has written since.
@@ -123,8 +123,8 @@ impl Initramfs {
     }
 
     /// Inspects the initramfs with this root.
-    fn of(root: &Path, ignition: &str, told: &Told) -> Self {
-        let version = Version::of(ignition);
+    fn of(root: &Path, ignition: &str, told: &IgnitionInput) -> Self {
+        let version = IgnitionVersion::of(ignition);
         let says = |name: &str, word: &str| {
             SCRIPT_FOLDERS
                 .iter()
@@ -197,11 +197,11 @@ mod tests {
             fs::write(program.join(file), file).unwrap();
             fs::set_permissions(program.join(file), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let settings = Settings {
+        let settings = KeepOptions {
             folder: root.path().join("kept"),
             program: Some(program),
             root: root.path().to_owned(),
-            told: Told::default(),
+            told: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };
@@ -231,7 +231,7 @@ mod tests {
             base: Some(Vec::new()),
         };
         assert_eq!(
-            Initramfs::of(root.path(), "Ignition 2.14.0\n", &Told::default()),
+            Initramfs::of(root.path(), "Ignition 2.14.0\n", &IgnitionInput::default()),
             expect,
             "{scripts:?}"
         );
@@ -256,11 +256,11 @@ mod tests {
     #[test]
     fn a_user_config_above_and_base_configs_are_kept_as_they_were_before_anything_is_written() {
         let root = tempfile::tempdir().unwrap();
-        let settings = Settings {
+        let settings = KeepOptions {
             folder: root.path().join("kept"),
             program: None,
             root: root.path().to_owned(),
-            told: Told::default(),
+            told: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };

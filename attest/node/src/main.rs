@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use attest_node::boot::{self, Settings};
+use attest_node::boot::{self, BootOptions};
 use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
-use attest_node::cloud::{Base, detect, nitro_tpm};
-use attest_node::config::{self, Purpose};
+use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
+use attest_node::config::{self, ConfigPurpose};
 use attest_node::door;
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
-use attest_node::kubelet::key::{self, Places};
+use attest_node::kubelet::key::{self, KeyPaths};
 use attest_node::kubelet::{self, kubeconfig, store, unit};
-use attest_node::platform::{KubeletKey, Platform};
+use attest_node::platform::{KubeletKey, NodePlatform};
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use clap::{Parser, Subcommand};
@@ -74,7 +74,7 @@ struct Arguments {
     dmi: PathBuf,
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: Base,
+    metadata: MetadataAddress,
     /// Storage for the secret by which gateways recognise this node after a reboot of this first boot: a filesystem's label, the path of a
     /// folder, or none; attest-node.claimant-on= on the kernel command line takes precedence [default: the filesystem labelled boot,
     /// EFI-SYSTEM or EFI, the first that exists]
@@ -216,22 +216,22 @@ struct ConfigArguments {
     dmi: PathBuf,
     /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: Base,
+    metadata: MetadataAddress,
     /// The root of the system to apply the config to
     #[arg(long, hide = true, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
 }
 
 impl ConfigArguments {
-    fn settings(self, kept: PathBuf) -> config::Settings {
-        config::Settings {
+    fn settings(self, kept: PathBuf) -> config::ConfigOptions {
+        config::ConfigOptions {
             pointer: self.pointer,
             url: self.url,
             certificate: self.certificate,
             purpose: match (self.output, self.apply) {
-                (Some(file), _) => Purpose::File(file),
-                (None, true) => Purpose::Apply,
-                (None, false) => Purpose::Undo,
+                (Some(file), _) => ConfigPurpose::File(file),
+                (None, true) => ConfigPurpose::Apply,
+                (None, false) => ConfigPurpose::Undo,
             },
             spec: self.spec,
             deadline: Duration::from_secs(self.deadline),
@@ -245,14 +245,14 @@ impl ConfigArguments {
 }
 
 impl KubeletCertificateArguments {
-    fn settings(self, kept: &Path) -> kubelet::Settings {
-        kubelet::Settings {
+    fn settings(self, kept: &Path) -> kubelet::KubeletOptions {
+        kubelet::KubeletOptions {
             kubeconfigs: self
                 .kubeconfig
                 .map_or_else(|| kubeconfig::USUAL.map(PathBuf::from).to_vec(), |path| vec![path]),
             name: self.name,
             folder: self.certificates,
-            places: Places::new(kept, &self.keys),
+            places: KeyPaths::new(kept, &self.keys),
             wait: Duration::from_secs(self.wait),
         }
     }
@@ -294,9 +294,9 @@ fn main() -> ExitCode {
         Some(Command::Config(arguments)) => config::run(&arguments.settings(kept)),
         Some(Command::KubeletCertificate(arguments)) => kubelet::run(&arguments.settings(&kept)),
         Some(Command::Keep { kubelet_key, program }) => {
-            let platform = Platform::read(&cmdline, &dmi);
+            let platform = NodePlatform::read(&cmdline, &dmi);
             let is_told_to = kubelet_key || platform.kubelet_key == KubeletKey::Always;
-            keep::run(&keep::Settings {
+            keep::run(&keep::KeepOptions {
                 folder: kept,
                 program,
                 root: "/".into(),
@@ -310,16 +310,16 @@ fn main() -> ExitCode {
             claimant_on,
             state,
             cmdline,
-        })) => forget::run(&forget::Settings {
+        })) => forget::run(&forget::ForgetOptions {
             storage: claimant_on.unwrap_or_default(),
             state,
             cmdline,
         }),
-        Some(Command::Close(CloseArguments { deadline })) => door::run(&door::Settings {
+        Some(Command::Close(CloseArguments { deadline })) => door::run(&door::CloseOptions {
             tcti,
             deadline: Duration::from_secs(deadline),
         }),
-        None => boot::run(Settings {
+        None => boot::run(BootOptions {
             pointer,
             output,
             tcti,

@@ -26,11 +26,11 @@ pub const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-nod
 pub struct Patience {
     silence: Duration,
     most: Duration,
-    state: Mutex<State>,
+    state: Mutex<WaitState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WaitState {
     deadline: Deadline,
     /// Waiting time that the gateways ask for; of several, the longest.
     told: Option<Duration>,
@@ -45,7 +45,7 @@ struct State {
     gave_up: bool,
 }
 
-impl State {
+impl WaitState {
     /// Excludes the time without an answer from the time of 503 answers.
     fn answered(&mut self, now: Instant) {
         let silent = self.unanswered_since.take().map(|since| now.saturating_duration_since(since));
@@ -70,7 +70,7 @@ pub struct ComeAgain<'a> {
 
 /// Next step of a node that has to wait.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     /// Make this pause, and ask again.
     Pause {
         /// Length of the pause.
@@ -97,7 +97,7 @@ impl Patience {
         Self {
             silence,
             most: most.min(Duration::from_secs(HOLD_LIMIT_SECONDS)),
-            state: Mutex::new(State {
+            state: Mutex::new(WaitState {
                 deadline: Deadline::after(silence),
                 told: None,
                 since: None,
@@ -163,17 +163,17 @@ impl Patience {
     }
 
     /// Returns the next step after a gateway's request, at `now`, to retry later.
-    pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> Next {
+    pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
         let mut state = self.lock();
         state.answered(now);
         let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
         if limit.is_zero() && state.since.is_none() {
-            return Next::NotHeld;
+            return NextStep::NotHeld;
         }
         let held = now.saturating_duration_since(*state.since.get_or_insert(now));
         let left = limit.saturating_sub(held);
         if left.is_zero() {
-            return Next::Over { held };
+            return NextStep::Over { held };
         }
         state.held = state.held.saturating_add(1);
         let says = || line(again, held, left);
@@ -181,13 +181,13 @@ impl Patience {
     }
 
     /// Returns the next step, at `now`, for a gateway that cannot be reached, or has errors only, with a pause of this length.
-    pub fn unanswered(&self, failure: &Failure, pause: Duration, now: Instant) -> Next {
+    pub fn unanswered(&self, failure: &Failure, pause: Duration, now: Instant) -> NextStep {
         let mut state = self.lock();
         let waited = now.saturating_duration_since(*state.unanswered_since.get_or_insert(now));
         let left = state.unanswered.map(|limit| limit.saturating_sub(waited));
         if left.is_some_and(|left| left.is_zero()) {
             state.gave_up = true;
-            return Next::Over { held: waited };
+            return NextStep::Over { held: waited };
         }
         let says = || {
             let limit = left.map_or_else(String::new, |left| format!("; it goes on asking for {} s at most", left.as_secs()));
@@ -218,7 +218,7 @@ impl Patience {
         !self.most.is_zero()
     }
 
-    fn pause(&self, state: &mut State, time: Duration, now: Instant, line: impl FnOnce() -> String) -> Next {
+    fn pause(&self, state: &mut WaitState, time: Duration, now: Instant, line: impl FnOnce() -> String) -> NextStep {
         state.times = state.times.saturating_add(1);
         let until = time + self.silence;
         state.deadline = now.checked_add(until).map_or(state.deadline, Deadline::at);
@@ -226,14 +226,14 @@ impl Patience {
         if !quiet {
             state.said = Some(now);
         }
-        Next::Pause {
+        NextStep::Pause {
             time,
             until,
             line: (!quiet).then(line),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, WaitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -262,7 +262,7 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(10);
     const HOUR: u64 = 3600;
 
-    fn come_again(patience: &Patience, now: Instant) -> Next {
+    fn come_again(patience: &Patience, now: Instant) -> NextStep {
         let again = ComeAgain {
             url: "https://a/v1/attest",
             why: "unavailable",
@@ -280,18 +280,18 @@ mod tests {
         let (mut passed, mut lines) = (Duration::ZERO, 0);
         loop {
             match come_again(&patience, start + passed) {
-                Next::Pause { time, until, line } => {
+                NextStep::Pause { time, until, line } => {
                     assert_eq!(until, time + SILENCE);
                     let remaining = patience.deadline().remaining();
                     assert!(remaining + Duration::from_secs(5) > until + passed && remaining <= until + passed);
                     lines += u64::from(line.is_some());
                     passed += time;
                 }
-                Next::Over { held } => {
+                NextStep::Over { held } => {
                     assert_eq!(held, passed);
                     break;
                 }
-                Next::NotHeld => break,
+                NextStep::NotHeld => break,
             }
             assert!(passed <= Duration::from_secs(100_000), "for ever");
         }
@@ -319,15 +319,15 @@ mod tests {
     fn what_was_said_later_counts_from_the_first_time() {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
-        assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
+        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
         patience.told(300);
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(299)), Next::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(300)), Next::Over { held } if held.as_secs() == 300));
+        assert!(matches!(come_again(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(come_again(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
         // Who says zero now is told so, although it held the node before it said anything.
         let patience = Patience::new(SILENCE, Duration::MAX, None);
-        assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
+        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
         patience.told(0);
-        assert!(matches!(come_again(&patience, start + PAUSE), Next::Over { .. }));
+        assert!(matches!(come_again(&patience, start + PAUSE), NextStep::Over { .. }));
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         let said = |seconds| match come_again(&patience, start + Duration::from_secs(seconds)) {
-            Next::Pause { line, .. } => line,
+            NextStep::Pause { line, .. } => line,
             other => panic!("{other:?}"),
         };
         let first = said(0).unwrap_or_default();
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(said(19), None);
     }
 
-    fn unanswered(patience: &Patience, now: Instant) -> Next {
+    fn unanswered(patience: &Patience, now: Instant) -> NextStep {
         let failure = Failure::new("gateway-unreachable", "https://a cannot be reached", "look");
         patience.unanswered(&failure, PAUSE, now)
     }
@@ -368,7 +368,7 @@ mod tests {
         let start = Instant::now();
         for seconds in (0..100_000).step_by(10) {
             let now = start + Duration::from_secs(seconds);
-            let Next::Pause { time, until, line } = unanswered(&patience, now) else {
+            let NextStep::Pause { time, until, line } = unanswered(&patience, now) else {
                 panic!("gave up after {seconds} s");
             };
             assert_eq!((time, until), (PAUSE, PAUSE + SILENCE));
@@ -390,25 +390,31 @@ mod tests {
         let patience = Patience::new(SILENCE, Duration::ZERO, Some(limit));
         let start = Instant::now();
         let at = |seconds| unanswered(&patience, start + Duration::from_secs(seconds));
-        let Next::Pause { line, .. } = at(0) else {
+        let NextStep::Pause { line, .. } = at(0) else {
             panic!("gave up at once")
         };
         assert!(line.unwrap_or_default().contains("for 25 s at most"));
-        assert!(matches!(at(20), Next::Pause { time, .. } if time.as_secs() == 5));
+        assert!(matches!(at(20), NextStep::Pause { time, .. } if time.as_secs() == 5));
         // It has answered: what is past is past.
         patience.answered(start + Duration::from_secs(21));
-        assert!(matches!(at(24), Next::Pause { .. }));
-        assert!(matches!(at(48), Next::Pause { .. }));
+        assert!(matches!(at(24), NextStep::Pause { .. }));
+        assert!(matches!(at(48), NextStep::Pause { .. }));
         assert!(!patience.gave_up());
-        assert!(matches!(at(49), Next::Over { held } if held == limit));
+        assert!(matches!(at(49), NextStep::Over { held } if held == limit));
         assert!(patience.gave_up());
         patience.answered(start);
         assert!(!patience.gave_up());
         // Who says "come again" has answered.
         let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
-        assert!(matches!(unanswered(&patience, start), Next::Pause { .. }));
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(24)), Next::Pause { .. }));
-        assert!(matches!(unanswered(&patience, start + Duration::from_secs(48)), Next::Pause { .. }));
+        assert!(matches!(unanswered(&patience, start), NextStep::Pause { .. }));
+        assert!(matches!(
+            come_again(&patience, start + Duration::from_secs(24)),
+            NextStep::Pause { .. }
+        ));
+        assert!(matches!(
+            unanswered(&patience, start + Duration::from_secs(48)),
+            NextStep::Pause { .. }
+        ));
     }
 
     #[test]
@@ -417,12 +423,12 @@ mod tests {
         patience.told(100);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(matches!(come_again(&patience, start), Next::Pause { .. }));
-        assert!(matches!(unanswered(&patience, after(10)), Next::Pause { .. }));
+        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
+        assert!(matches!(unanswered(&patience, after(10)), NextStep::Pause { .. }));
         // Off for an hour, and back.
-        assert!(matches!(come_again(&patience, after(3610)), Next::Pause { .. }));
-        assert!(matches!(come_again(&patience, after(3699)), Next::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, after(3700)), Next::Over { held } if held.as_secs() == 100));
+        assert!(matches!(come_again(&patience, after(3610)), NextStep::Pause { .. }));
+        assert!(matches!(come_again(&patience, after(3699)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(come_again(&patience, after(3700)), NextStep::Over { held } if held.as_secs() == 100));
         assert_eq!((patience.times(), patience.held()), (4, 3));
     }
 

@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use crate::claimant::storage::{self, Storage};
 use crate::cloud::detect::{self, Dmi};
-use crate::cloud::{self, Base, Cloud, CloudError, Metadata};
+use crate::cloud::{self, Cloud, CloudError, MetadataAddress, MetadataClient};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
-use crate::ignition::{Ignition, OTHER_CMDLINE, Told, VARIABLES};
+use crate::ignition::{Ignition, IgnitionInput, OTHER_CMDLINE, VARIABLES};
 use crate::pointer::{POINTER_LIMIT_BYTES, PointerError};
 use crate::tpm::device;
 
@@ -60,7 +60,7 @@ impl KubeletKey {
 
 /// Settings of this node in Ignition's environment, the kernel command line and the firmware.
 #[derive(Debug, Clone)]
-pub struct Platform {
+pub struct NodePlatform {
     pub ignition: Ignition,
     /// Time limit, on the kernel command line, for a gateway that does not answer.
     pub wait: Option<Duration>,
@@ -104,19 +104,19 @@ impl From<PlatformError> for Failure {
 
 /// The instance of a cloud that this node is.
 #[derive(Debug)]
-pub struct Instance {
+pub struct CloudInstance {
     pub cloud: Cloud,
     /// Client of its metadata server.
-    pub metadata: Metadata,
+    pub metadata: MetadataClient,
 }
 
-impl Platform {
+impl NodePlatform {
     /// Reads the kernel command line, Ignition's environment and the DMI tables in a folder. Unreadable files count as empty.
     #[must_use]
     pub fn read(cmdline: &Path, dmi: &Path) -> Self {
         // What the units' manager passes on to all comes before what Ignition's units read.
         let passed_on = VARIABLES.map(|name| std::env::var(name).map_or_else(|_| String::new(), |value| format!("{name}={value}\n")));
-        let mut told = Told {
+        let mut told = IgnitionInput {
             cmdline: small_file(cmdline),
             other_cmdline: None,
             environment: passed_on.concat() + &small_file(Path::new(ENVIRONMENT)),
@@ -156,16 +156,16 @@ impl Platform {
     ///
     /// # Errors
     /// [`CloudError::Client`].
-    pub fn instance(&self, metadata: &Base, deadline: Deadline) -> Result<Option<Instance>, CloudError> {
+    pub fn instance(&self, metadata: &MetadataAddress, deadline: Deadline) -> Result<Option<CloudInstance>, CloudError> {
         let given = self.id.as_deref().and_then(Cloud::of_platform);
         match (given, self.dmi) {
-            (Some(cloud), _) | (None, Dmi::Cloud(cloud)) => Ok(Some(Instance {
+            (Some(cloud), _) | (None, Dmi::Cloud(cloud)) => Ok(Some(CloudInstance {
                 cloud,
-                metadata: Metadata::new(metadata)?,
+                metadata: MetadataClient::new(metadata)?,
             })),
             (None, Dmi::Silent) if self.id.is_none() => {
-                let metadata = Metadata::new(metadata)?;
-                Ok(detect::search(&metadata, deadline).map(|cloud| Instance { cloud, metadata }))
+                let metadata = MetadataClient::new(metadata)?;
+                Ok(detect::search(&metadata, deadline).map(|cloud| CloudInstance { cloud, metadata }))
             }
             (None, Dmi::Silent | Dmi::Other) => Ok(None),
         }
@@ -176,7 +176,7 @@ impl Platform {
     /// # Errors
     /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`CloudError`]; and those of
     /// [`Ignition::heeds_user_config`].
-    pub fn pointer(&self, metadata: &Base, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PlatformError> {
+    pub fn pointer(&self, metadata: &MetadataAddress, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PlatformError> {
         self.ignition.heeds_user_config()?;
         let user_config = self.ignition.user_config();
         // Ignition falls back on the platform only if there is no file.
@@ -211,7 +211,7 @@ impl Platform {
             }
             (Some(other), None) => looked_at.push_str(&format!("; the config of platform {other} cannot be read by this program")),
             (None, _) | (Some(_), Some(_)) => {
-                if let Some(Instance { cloud, metadata }) = self.instance(metadata, deadline)? {
+                if let Some(CloudInstance { cloud, metadata }) = self.instance(metadata, deadline)? {
                     if let Some(bytes) = cloud::user_data(cloud, &metadata, deadline)? {
                         return Ok(bytes);
                     }
@@ -303,11 +303,11 @@ mod tests {
     #[test]
     fn an_administrator_at_the_console_can_say_how_long_to_wait() {
         let check = |cmdline: &str, expect: Option<u64>, not_understood: Option<&str>| {
-            let told = Told {
+            let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
-                ..Told::default()
+                ..IgnitionInput::default()
             };
-            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
+            let platform = NodePlatform::new(Ignition::saying(told, String::new), Dmi::Other);
             assert_eq!(platform.wait.map(|wait| wait.as_secs()), expect, "{cmdline}");
             assert_eq!(platform.wait_not_understood.as_deref(), not_understood, "{cmdline}");
         };
@@ -326,11 +326,11 @@ mod tests {
     #[test]
     fn whoever_writes_the_kernel_command_line_can_name_the_node() {
         let check = |cmdline: &str, expect: Option<&str>, not_understood: Option<&str>| {
-            let told = Told {
+            let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
-                ..Told::default()
+                ..IgnitionInput::default()
             };
-            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
+            let platform = NodePlatform::new(Ignition::saying(told, String::new), Dmi::Other);
             assert_eq!(platform.name.as_deref(), expect, "{cmdline}");
             assert_eq!(platform.name_not_understood.as_deref(), not_understood, "{cmdline}");
         };
@@ -346,11 +346,11 @@ mod tests {
     #[test]
     fn whoever_writes_the_kernel_command_line_has_the_node_attest_its_kubelets_key() {
         let check = |cmdline: &str, expect: KubeletKey| {
-            let told = Told {
+            let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
-                ..Told::default()
+                ..IgnitionInput::default()
             };
-            let platform = Platform::new(Ignition::saying(told, String::new), Dmi::Other);
+            let platform = NodePlatform::new(Ignition::saying(told, String::new), Dmi::Other);
             assert_eq!(platform.kubelet_key, expect, "{cmdline}");
         };
         check("quiet attest-node.kubelet-key x", KubeletKey::Always);
@@ -380,13 +380,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let environment = format!("PLATFORM_ID=metal\nIGNITION_SYSTEM_CONFIG_DIR={}", folder.path().display());
         let platform = || {
-            let told = Told {
+            let told = IgnitionInput {
                 environment: environment.clone(),
-                ..Told::default()
+                ..IgnitionInput::default()
             };
-            Platform::new(Ignition::saying(told, || "Ignition 2.26.0".to_owned()), Dmi::Silent)
+            NodePlatform::new(Ignition::saying(told, || "Ignition 2.26.0".to_owned()), Dmi::Silent)
         };
-        let pointer = || platform().pointer(&Base::default(), Deadline::after(std::time::Duration::ZERO));
+        let pointer = || platform().pointer(&MetadataAddress::default(), Deadline::after(std::time::Duration::ZERO));
         assert!(matches!(pointer(), Err(PlatformError::Pointer(PointerError::NotFound { .. }))));
         std::fs::write(folder.path().join("user.ign"), "{}").unwrap();
         assert_eq!(pointer().unwrap().as_slice(), b"{}");

@@ -11,7 +11,7 @@ use attest::SpkiSha256;
 use attest::aws::sts::{self, StsRules};
 use attest::azure::attested_document::ImdsNonce;
 use attest::gcp::Audience;
-use attest_node::cloud::{Cloud, CloudError, Metadata, aws, azure, detect, gcp, user_data};
+use attest_node::cloud::{Cloud, CloudError, MetadataClient, aws, azure, detect, gcp, user_data};
 use attest_node::deadline::Deadline;
 use data_encoding::BASE64;
 use rustls_pki_types::UnixTime;
@@ -26,11 +26,11 @@ fn short() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
 
-fn metadata(base: &str) -> Metadata {
-    Metadata::new(&base.parse().unwrap()).unwrap()
+fn metadata(base: &str) -> MetadataClient {
+    MetadataClient::new(&base.parse().unwrap()).unwrap()
 }
 
-fn google(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+fn google(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, MetadataClient) {
     let server = Server::start(GOOGLE, move |asked, number| match asked.header("metadata-flavor") {
         Some("Google") => answer(asked, number),
         _ => status(403),
@@ -39,13 +39,13 @@ fn google(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (S
     (server, metadata)
 }
 
-fn amazon(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+fn amazon(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> (Server, MetadataClient) {
     let server = Server::start("", move |asked, _| imds(asked, &answer));
     let metadata = metadata(&server.base);
     (server, metadata)
 }
 
-fn microsoft(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, Metadata) {
+fn microsoft(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> (Server, MetadataClient) {
     let server = Server::start("", move |asked, number| match asked.header("metadata") {
         Some("true") => answer(asked, number),
         _ => status(400),
@@ -67,7 +67,7 @@ fn a_session_that_is_over_is_begun_anew_once() {
             }
         });
         let metadata = metadata(&server.base);
-        let session = aws::Session::open(&metadata, long()).unwrap();
+        let session = aws::ImdsSession::open(&metadata, long()).unwrap();
         let document = session.identity_document(long());
         (document.is_ok(), server.asked().len())
     };
@@ -346,7 +346,7 @@ fn check_identity_document(body: &'static str, expect: bool) {
         assert_eq!(path, "/latest/dynamic/instance-identity/rsa2048");
         ok(body)
     });
-    let document = aws::Session::open(&metadata, long()).unwrap().identity_document(long());
+    let document = aws::ImdsSession::open(&metadata, long()).unwrap().identity_document(long());
     match expect {
         true => assert_eq!(document.unwrap(), body),
         false => assert!(document.unwrap_err().to_string().contains("no PKCS#7 message"), "{body}"),
@@ -373,7 +373,7 @@ fn sts_request(region: &'static str, role: &'static str, credentials: &'static s
         "/latest/meta-data/iam/security-credentials/worker-role" => ok(credentials),
         _ => status(404),
     });
-    let session = aws::Session::open(&metadata, long())?;
+    let session = aws::ImdsSession::open(&metadata, long())?;
     let role = session.role(long())?.unwrap();
     let server_id = sts::expected_server_id(&[7; 32], "config", "worker", &SERVER_KEY);
     session.sts_request(&role, &server_id, SystemTime::now(), long())
@@ -437,7 +437,7 @@ fn what_cannot_be_signed_is_not() {
 #[test]
 fn an_instance_without_a_profile_has_no_role() {
     let (_server, metadata) = amazon(|_| status(404));
-    assert_eq!(aws::Session::open(&metadata, long()).unwrap().role(long()), Ok(None));
+    assert_eq!(aws::ImdsSession::open(&metadata, long()).unwrap().role(long()), Ok(None));
 }
 
 // Microsoft.

@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use attest_node::gateway::identity::Identity;
-use attest_node::kubelet::key::{Key, Places};
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes, Mishap};
+use attest_node::gateway::identity::ClientIdentity;
+use attest_node::kubelet::key::{KeyPaths, KubeletKeyPair};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, Mishap, RestartHistory};
 use data_encoding::BASE64;
 use rcgen::{CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SubjectPublicKeyInfo};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ const NODE: &str = "worker-1";
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Site {
-    api: Kubernetes,
+    api: KubernetesApi,
     folder: tempfile::TempDir,
     token: String,
 }
@@ -44,7 +44,7 @@ impl Site {
     }
 
     fn without_key() -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         let may = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create", "get", "list", "watch"]}]);
         api.grant("bootstrap", "node", &may);
         let token = api.token("bootstrap", "node");
@@ -58,8 +58,8 @@ impl Site {
         self.folder.path().join(path)
     }
 
-    fn places(&self) -> Places {
-        Places::new(&self.path("kept"), &self.path("keys"))
+    fn places(&self) -> KeyPaths {
+        KeyPaths::new(&self.path("kept"), &self.path("keys"))
     }
 
     fn spawn(&self, arguments: &[&str]) -> Child {
@@ -125,7 +125,7 @@ impl Site {
     fn has_certificate(&self) {
         let current = self.path("pki/kubelet-client-current.pem");
         assert!(fs::symlink_metadata(&current).unwrap().is_symlink());
-        Identity::read(&current).unwrap();
+        ClientIdentity::read(&current).unwrap();
         assert!(self.places().settle().unwrap().is_none());
         assert!(!self.path("keys").exists());
     }
@@ -146,7 +146,7 @@ fn ended(child: Child) -> std::process::Output {
 }
 
 /// Waits until this is true for the API's objects.
-fn until(api: &Kubernetes, is_so: impl FnMut() -> bool) {
+fn until(api: &KubernetesApi, is_so: impl FnMut() -> bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     assert!(runtime.block_on(api.comes_to(LIMIT, is_so)));
 }
@@ -243,7 +243,7 @@ fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
     assert!(run.try_wait().unwrap().is_none());
     // The answer to the first request is lost: the second finds that it was done.
     site.api.befall([Mishap::Done]);
-    site.api.restart(History::Kept);
+    site.api.restart(RestartHistory::Kept);
     let csr = site.asked();
     site.sign(&csr, &certificate(&csr, |_| ()));
     let ended = site.end(run);
@@ -276,7 +276,7 @@ fn a_request_that_is_removed_is_made_once_more_and_one_of_somebody_else_is_not_t
     site.api.remove(CSRS, "", &name);
     // Whoever knows how it is called.
     let mut squatted = first.clone();
-    let other = attest_node::kubelet::csr::request(&Key::generate().unwrap(), NODE).unwrap();
+    let other = attest_node::kubelet::csr::request(&KubeletKeyPair::generate().unwrap(), NODE).unwrap();
     squatted["spec"]["request"] = json!(BASE64.encode(other.as_bytes()));
     squatted["status"] = json!({"conditions": [{"type": "Denied", "status": "True"}]});
     site.api.put(squatted);
@@ -310,7 +310,7 @@ fn check_refused(certificate: impl FnOnce(&Value) -> String, said: &str) {
 
 #[test]
 fn a_certificate_that_was_not_asked_for_is_not_taken() {
-    let of_another = |_: &Value| issued(&Key::generate().unwrap().public().unwrap(), |_| ());
+    let of_another = |_: &Value| issued(&KubeletKeyPair::generate().unwrap().public().unwrap(), |_| ());
     check_refused(of_another, "for another key");
     let named = |organization: &'static str, name: &'static str| {
         move |csr: &Value| certificate(csr, |params| params.distinguished_name = subject(organization, name))
@@ -386,7 +386,7 @@ fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
     assert!(!ended.success && ended.said.contains("the API answers 403"), "{}", ended.said);
     site.has_key_only();
     // The CA of another cluster.
-    let other = Kubernetes::start();
+    let other = KubernetesApi::start();
     let wrong = other.kubeconfig(&site.token).replace(&other.url(), &site.api.url());
     fs::write(site.path("kubeconfig"), wrong).unwrap();
     site.api.forget_asked();

@@ -9,7 +9,7 @@ use attest::gcp::{Audience, request_path};
 use attest::nonce::PURPOSE_CONFIG;
 use attest::protocol::{SERVICE, VERSION};
 use attest::{SpkiSha256, purpose};
-use attest_node::kubelet::key::Places;
+use attest_node::kubelet::key::KeyPaths;
 use serde_json::json;
 
 use crate::attest_in_cloud::amazon;
@@ -75,7 +75,7 @@ fn initramfs() -> tempfile::TempDir {
 
 /// The key that the booted system finds.
 fn key(folder: &Path) -> Option<SpkiSha256> {
-    let places = Places::new(&folder.join("kept"), &folder.join("keys"));
+    let places = KeyPaths::new(&folder.join("kept"), &folder.join("keys"));
     places.settle().unwrap().and_then(|key| key.digest())
 }
 

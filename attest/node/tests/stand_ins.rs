@@ -9,9 +9,9 @@ use attest::aws::identity_document::{self, RegionCertificates};
 use attest::azure::attested_document::{AzureCloud, AzureTrust, ImdsNonce};
 use attest::gcp::{Audience, GoogleKeys};
 use attest::nonce::PURPOSE_CONFIG;
-use attest_node::cloud::{Cloud, Metadata, aws, azure, detect, gcp, user_data};
+use attest_node::cloud::{Cloud, MetadataClient, aws, azure, detect, gcp, user_data};
 use attest_node::deadline::Deadline;
-use cloud_fixtures::server::{Fault, Server};
+use cloud_fixtures::server::{ServerFault, TestServer};
 use cloud_fixtures::{aws as amazon, azure as microsoft, clock, google};
 use rustls_pki_types::UnixTime;
 
@@ -22,12 +22,12 @@ fn long() -> Deadline {
     Deadline::after(Duration::from_secs(30))
 }
 
-fn metadata(server: &Server) -> Metadata {
-    Metadata::new(&server.url().parse().unwrap()).unwrap()
+fn metadata(server: &TestServer) -> MetadataClient {
+    MetadataClient::new(&server.url().parse().unwrap()).unwrap()
 }
 
 /// The cloud is recognised, and its user data is found, or found to be absent.
-fn check_cloud(server: &Server, cloud: Cloud, set: impl Fn(Option<&[u8]>)) {
+fn check_cloud(server: &TestServer, cloud: Cloud, set: impl Fn(Option<&[u8]>)) {
     let metadata = metadata(server);
     assert_eq!(detect::search(&metadata, long()), Some(cloud));
     set(Some(b"{\"ignition\":{}}"));
@@ -43,18 +43,18 @@ fn check_cloud(server: &Server, cloud: Cloud, set: impl Fn(Option<&[u8]>)) {
 #[test]
 fn clouds_are_recognised_and_their_user_data_is_found() {
     let now = clock::now();
-    let server = google::MetadataServer::start(google::Instance::example(now), google::Keys::new());
+    let server = google::GoogleMetadataServer::start(google::GoogleInstance::example(now), google::StandInKeys::new());
     check_cloud(&server, Cloud::Gcp, |data| server.set_user_data(data));
     let authority = Arc::new(amazon::RegionAuthority::new(1));
-    let server = amazon::MetadataServer::start(amazon::Instance::example(now), authority, None);
+    let server = amazon::AwsMetadataServer::start(amazon::AwsInstance::example(now), authority, None);
     check_cloud(&server, Cloud::Aws, |data| server.set_user_data(data));
-    let authority = Arc::new(microsoft::Authority::new("westeurope"));
-    let server = microsoft::MetadataServer::start(microsoft::Machine::default(), authority);
+    let authority = Arc::new(microsoft::AzureAuthority::new("westeurope"));
+    let server = microsoft::AzureMetadataServer::start(microsoft::AzureMachine::default(), authority);
     check_cloud(&server, Cloud::Azure, |data| server.set_user_data(data));
 }
 
-fn check_fault(fault: Fault, said: &str) {
-    let server = google::MetadataServer::start(google::Instance::example(clock::now()), google::Keys::new());
+fn check_fault(fault: ServerFault, said: &str) {
+    let server = google::GoogleMetadataServer::start(google::GoogleInstance::example(clock::now()), google::StandInKeys::new());
     server.fail(fault.clone());
     let found = user_data(Cloud::Gcp, &metadata(&server), Deadline::after(Duration::from_secs(2)));
     let message = found.unwrap_err().to_string();
@@ -63,19 +63,22 @@ fn check_fault(fault: Fault, said: &str) {
 
 #[test]
 fn faults_of_a_metadata_server_are_bounded() {
-    check_fault(Fault::Down, "cannot be reached");
-    check_fault(Fault::Slow, "cannot be reached");
-    check_fault(Fault::Huge, "more than 1048576 bytes");
-    check_fault(Fault::Redirect("http://169.254.169.254/x".to_owned()), "refuses with status 302");
-    check_fault(Fault::Status(503), "answers 503");
-    check_fault(Fault::Status(403), "refuses with status 403");
+    check_fault(ServerFault::Down, "cannot be reached");
+    check_fault(ServerFault::Slow, "cannot be reached");
+    check_fault(ServerFault::Huge, "more than 1048576 bytes");
+    check_fault(
+        ServerFault::Redirect("http://169.254.169.254/x".to_owned()),
+        "refuses with status 302",
+    );
+    check_fault(ServerFault::Status(503), "answers 503");
+    check_fault(ServerFault::Status(403), "refuses with status 403");
 }
 
 #[test]
 fn an_identity_token_of_google_verifies() {
     let now = clock::now();
-    let (keys, instance) = (google::Keys::new(), google::Instance::example(now - 60));
-    let server = google::MetadataServer::start(instance, Arc::clone(&keys));
+    let (keys, instance) = (google::StandInKeys::new(), google::GoogleInstance::example(now - 60));
+    let server = google::GoogleMetadataServer::start(instance, Arc::clone(&keys));
     let metadata = metadata(&server);
     assert_eq!(gcp::has_identity(&metadata, long()), Ok(true));
     let audience = Audience::new("api-int.example", PURPOSE_CONFIG, "worker", &NONCE, &SERVER_KEY);
@@ -87,12 +90,12 @@ fn an_identity_token_of_google_verifies() {
 
 #[test]
 fn an_identity_document_of_amazon_verifies() {
-    let instance = amazon::Instance::example(clock::now() - 60);
+    let instance = amazon::AwsInstance::example(clock::now() - 60);
     let authority = Arc::new(amazon::RegionAuthority::new(1));
     let certificates = BTreeMap::from([(instance.region.clone(), vec![authority.certificate().clone()])]);
-    let server = amazon::MetadataServer::start(instance, Arc::clone(&authority), None);
+    let server = amazon::AwsMetadataServer::start(instance, Arc::clone(&authority), None);
     let metadata = metadata(&server);
-    let session = aws::Session::open(&metadata, long()).unwrap();
+    let session = aws::ImdsSession::open(&metadata, long()).unwrap();
     let document = session.identity_document(long()).unwrap();
     let certificates = RegionCertificates::new(certificates).unwrap();
     identity_document::verify(document.as_bytes(), &certificates, UnixTime::now()).unwrap();
@@ -102,13 +105,13 @@ fn an_identity_document_of_amazon_verifies() {
 
 #[test]
 fn a_request_to_sts_has_the_signature_that_amazon_computes() {
-    let instance = amazon::Instance::example(clock::now() - 60);
+    let instance = amazon::AwsInstance::example(clock::now() - 60);
     let region = instance.region.clone();
-    let credentials = amazon::Session::of(&instance, clock::now());
+    let credentials = amazon::RoleSession::of(&instance, clock::now());
     let authority = Arc::new(amazon::RegionAuthority::new(1));
-    let server = amazon::MetadataServer::start(instance, authority, Some(credentials.clone()));
+    let server = amazon::AwsMetadataServer::start(instance, authority, Some(credentials.clone()));
     let metadata = metadata(&server);
-    let session = aws::Session::open(&metadata, long()).unwrap();
+    let session = aws::ImdsSession::open(&metadata, long()).unwrap();
     let role = session.role(long()).unwrap().unwrap();
     let request = session.sts_request(&role, &"0f".repeat(32), SystemTime::now(), long()).unwrap();
     let headers = request.headers.iter().map(|header| (header.name.clone(), header.value.to_string()));
@@ -119,8 +122,8 @@ fn a_request_to_sts_has_the_signature_that_amazon_computes() {
 
 #[test]
 fn an_attested_document_of_azure_verifies_although_an_older_one_is_repeated() {
-    let authority = Arc::new(microsoft::Authority::new("westeurope"));
-    let server = microsoft::MetadataServer::start(microsoft::Machine::default(), Arc::clone(&authority));
+    let authority = Arc::new(microsoft::AzureAuthority::new("westeurope"));
+    let server = microsoft::AzureMetadataServer::start(microsoft::AzureMachine::default(), Arc::clone(&authority));
     let (metadata, nonce) = (metadata(&server), ImdsNonce::derive(&NONCE));
     let trust = AzureTrust::new(
         vec![AzureCloud::Public],

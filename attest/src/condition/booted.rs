@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::values::LIST_LIMIT;
 use crate::claims::{BOOT, Claims, is_what_was_booted};
-use crate::tpm::measured_boot::{NoPart, Part};
+use crate::tpm::measured_boot::{BootPart, NoPart};
 
 /// `claims.<kind>.boot`, or `claims.<kind>.boot.<part>`, in an expression.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ impl BootMention {
                 )),
             };
         };
-        let Some(part) = Part::named(name) else {
+        let Some(part) = BootPart::named(name) else {
             return Err(format!(
                 "there is never a claims.{kind}.{BOOT}.{name}; docs/policy.md says what there is"
             ));
@@ -78,7 +78,7 @@ pub(super) fn add(seen: &mut Value, mentions: &BTreeSet<BootMention>, claims: &C
         let (Some(name), Some(parts)) = (part, parts.as_object_mut()) else {
             continue;
         };
-        let Some(part) = Part::named(name) else {
+        let Some(part) = BootPart::named(name) else {
             say(format!("there is no claims.{kind}.{BOOT}.{name}"));
             continue;
         };

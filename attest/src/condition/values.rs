@@ -20,7 +20,7 @@ const DEPTH_LIMIT: usize = 16;
 
 /// Checks that claims are within these limits.
 pub(super) fn check(claims: &Value) -> Result<(), String> {
-    let mut left = Left {
+    let mut left = RemainingBudget {
         values: VALUES_LIMIT,
         text_bytes: TEXTS_LIMIT_BYTES,
     };
@@ -28,12 +28,12 @@ pub(super) fn check(claims: &Value) -> Result<(), String> {
 }
 
 /// Remaining budget of values and text.
-struct Left {
+struct RemainingBudget {
     values: usize,
     text_bytes: usize,
 }
 
-impl Left {
+impl RemainingBudget {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), String> {
         let (Some(values), Some(depth)) = (self.values.checked_sub(1), depth.checked_sub(1)) else {
             return Err(format!("the claims have more than {VALUES_LIMIT} values, or {DEPTH_LIMIT} levels"));

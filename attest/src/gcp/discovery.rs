@@ -39,7 +39,7 @@ pub enum DiscoveryError {
 
 /// The relevant fields of the document. It comes over TLS and is not signed, so nothing else of it is read.
 #[derive(Deserialize)]
-struct Metadata {
+struct DiscoveryMetadata {
     issuer: String,
     jwks_uri: Url,
 }
@@ -52,7 +52,7 @@ pub fn keys_url(document: &[u8]) -> Result<String, DiscoveryError> {
     if document.len() > DISCOVERY_LIMIT_BYTES {
         return Err(DiscoveryError::TooLarge { bytes: document.len() });
     }
-    let metadata: Metadata = serde_json::from_slice(document).map_err(|error| DiscoveryError::Malformed {
+    let metadata: DiscoveryMetadata = serde_json::from_slice(document).map_err(|error| DiscoveryError::Malformed {
         problem: printable(&error.to_string()),
     })?;
     if metadata.issuer != ISSUER {

@@ -1,12 +1,12 @@
 use serde::Serialize;
 
-use crate::gcp::Instance;
+use crate::gcp::GceInstance;
 use crate::verified::Verified;
 
 /// The instance that an identity token is about, and Google's other statements about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Identity {
-    pub instance: Instance,
+pub struct GceIdentity {
+    pub instance: GceInstance,
     /// Creation time of the instance, in seconds since 1970.
     pub created: u64,
     /// `instance_confidentiality`: 1 for a Confidential VM, as Google documents it; `None` if the token does not have it.
@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 /// Proof from an identity token. Only [`crate::gcp::verify`] makes one.
-pub type VerifiedIdentity = Verified<Identity>;
+pub type VerifiedIdentity = Verified<GceIdentity>;
 
 /// The service account that the instance runs as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,8 +33,8 @@ pub struct ServiceAccount {
     pub email: String,
 }
 
-impl Identity {
-    /// The stable identity of the node: [`Instance::identity`].
+impl GceIdentity {
+    /// The stable identity of the node: [`GceInstance::identity`].
     #[must_use]
     pub fn identity(&self) -> String {
         self.instance.identity()

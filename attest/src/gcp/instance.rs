@@ -10,7 +10,7 @@ const LABEL_LIMIT_CHARS: usize = 63;
 
 /// A virtual machine of Google Compute Engine, as Google names it. Only a verifier makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Instance {
+pub struct GceInstance {
     project_id: String,
     project_number: u64,
     zone: String,
@@ -18,7 +18,7 @@ pub struct Instance {
     instance_name: String,
 }
 
-impl Instance {
+impl GceInstance {
     /// Checks the form of each value: these texts get into logs, records and the node's identity.
     pub(crate) fn new(
         project_id: String,

@@ -5,7 +5,7 @@ use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 use crate::gcp::error::printable;
-use crate::gcp::openid::{Issuer, Signed};
+use crate::gcp::openid::{Issuer, SignedToken};
 use crate::nonce::sha256;
 
 /// URL of the keys that Google signs identity tokens with (`jwks_uri` of the discovery document of `https://accounts.google.com`). Keys
@@ -186,10 +186,10 @@ impl RsaKey {
     }
 
     /// A token in JWS Compact Serialization, if this is its signature (RS256) by this key.
-    pub(super) fn verify<'t>(&'t self, text: &'t str, signature: Vec<u8>) -> Option<Signed<'t>> {
+    pub(super) fn verify<'t>(&'t self, text: &'t str, signature: Vec<u8>) -> Option<SignedToken<'t>> {
         let (signed, _) = text.rsplit_once('.')?;
         self.parsed.verify_sig(signed.as_bytes(), &signature).ok()?;
-        Some(Signed {
+        Some(SignedToken {
             text,
             kid: &self.kid,
             issuer: &self.issuer,

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::{Audience, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, Rules, VerifiedIdentity, verifier};
+use super::{Audience, GceRules, Gcp, GcpError, GcpEvidence, GcpTask, GoogleKeys, VerifiedIdentity, verifier};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::values::Nothing;
 
 impl EvidenceKind for Gcp {
     type Subject = GcpTask;
-    type Rules = Rules;
+    type Rules = GceRules;
     type Proof = VerifiedIdentity;
     type Error = GcpError;
 }
@@ -29,18 +29,24 @@ impl Verifier for Gcp {
         fits: is_identity,
     }];
 
-    fn ask(_: &Nothing, _: Option<&GoogleKeys>, _: &Rules, asking: &Asking<'_>) -> Asked<Self> {
+    fn ask(_: &Nothing, _: Option<&GoogleKeys>, _: &GceRules, asking: &Asking<'_>) -> Asked<Self> {
         let task = GcpTask {
             gateway: asking.gateway.to_owned(),
         };
         Ok((task.clone(), task))
     }
 
-    fn screen(subject: &GcpTask, evidence: &GcpEvidence, binding: &Binding<'_>) -> Result<(), Refusal<GcpError>> {
+    fn screen(subject: &GcpTask, evidence: &GcpEvidence, binding: &EvidenceBinding<'_>) -> Result<(), KindRefusal<GcpError>> {
         Ok(verifier::screen(evidence.token.0.as_bytes(), &audiences(subject, binding))?)
     }
 
-    fn verify(subject: &GcpTask, evidence: &GcpEvidence, keys: &GoogleKeys, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
+    fn verify(
+        subject: &GcpTask,
+        evidence: &GcpEvidence,
+        keys: &GoogleKeys,
+        binding: &EvidenceBinding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
         let identity = super::verify(evidence.token.0.as_bytes(), keys, &audiences(subject, binding), now)?;
         Ok((identity, None))
     }
@@ -59,15 +65,15 @@ impl Verifier for Gcp {
         )
     }
 
-    fn appraise(identity: &VerifiedIdentity, rules: &Rules, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<GcpError>> {
+    fn appraise(identity: &VerifiedIdentity, rules: &GceRules, _: &BTreeSet<Kind>, now: UnixTime) -> Result<(), KindRefusal<GcpError>> {
         Ok(super::appraise(identity, rules, now)?)
     }
 }
 
-impl<P, R> Beside<P, R> for Gcp {}
+impl<P, R> OtherKinds<P, R> for Gcp {}
 
 /// Returns the audiences that the token may have: this gateway, with each server key that the node may have seen.
-fn audiences(subject: &GcpTask, binding: &Binding<'_>) -> Vec<Audience> {
+fn audiences(subject: &GcpTask, binding: &EvidenceBinding<'_>) -> Vec<Audience> {
     let audience = |key| Audience::new(&subject.gateway, binding.purpose, binding.pool, binding.nonce, key);
     binding.server_keys.iter().map(audience).collect()
 }

@@ -10,7 +10,7 @@
 //!   made, and that names it. It proves offline to which instance an EK belongs. It proves nothing about freshness: that comes
 //!   from the TPM's own evidence for the same EK ([`crate::tpm::vtpm::VerifiedInstance::check_ek`]).
 //!
-//! Both identify an [`Instance`]. Its identity is the instance id, which Google never assigns twice; another machine can get the name after
+//! Both identify a [`GceInstance`]. Its identity is the instance id, which Google never assigns twice; another machine can get the name after
 //! this one was deleted.
 
 mod discovery;
@@ -26,12 +26,12 @@ mod verifier;
 
 pub use attest_wire::gcp::{Audience, Gcp, GcpEvidence, GcpTask, IDENTITY_TOKEN_LIMIT_BYTES, METADATA_HEADER, METADATA_HOST, request_path};
 pub use discovery::{DISCOVERY_LIMIT_BYTES, DISCOVERY_URL, DiscoveryError, keys_url};
-pub use document::{Identity, ServiceAccount, VerifiedIdentity};
+pub use document::{GceIdentity, ServiceAccount, VerifiedIdentity};
 pub(crate) use error::printable;
 pub use error::{ADVICE, GcpError};
-pub use instance::Instance;
+pub use instance::GceInstance;
 pub use keys::{GoogleKeys, JWKS_LIMIT_BYTES, JWKS_URL, KEYS_LIMIT, KeysError};
 pub use profile::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, ISSUER, LIFETIME_LIMIT_SECONDS};
 pub(crate) use rules::matches;
-pub use rules::{NamePattern, Project, Rules, appraise, appraise_vtpm};
+pub use rules::{GceRules, NamePattern, Project, appraise, appraise_vtpm};
 pub use verifier::verify;

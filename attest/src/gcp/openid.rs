@@ -1,5 +1,5 @@
 //! Use of openidconnect: issuer, audience and expiry of a token, and its claims. Nothing else imports it. It only gets tokens whose Google
-//! signature aws-lc-rs has verified ([`Signed`]); its own libraries for that are never called.
+//! signature aws-lc-rs has verified ([`SignedToken`]); its own libraries for that are never called.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::gcp::error::printable;
 use crate::gcp::profile::{AGE_LIMIT_SECONDS, CLOCK_SKEW_SECONDS, LIFETIME_LIMIT_SECONDS};
-use crate::gcp::{Audience, GcpError, ISSUER, Identity, Instance, ServiceAccount, VerifiedIdentity};
+use crate::gcp::{Audience, GceIdentity, GceInstance, GcpError, ISSUER, ServiceAccount, VerifiedIdentity};
 use crate::nonce::sha256;
 
 type GoogleIdToken = IdToken<GoogleClaims, CoreGenderClaim, NoEncryption, CoreJwsSigningAlgorithm>;
@@ -77,7 +77,7 @@ impl Issuer {
 }
 
 /// A token that a key of Google's has signed. Only [`crate::gcp::keys::RsaKey::verify`] makes one.
-pub(super) struct Signed<'t> {
+pub(super) struct SignedToken<'t> {
     pub(super) text: &'t str,
     pub(super) kid: &'t str,
     pub(super) issuer: &'t Issuer,
@@ -85,18 +85,18 @@ pub(super) struct Signed<'t> {
 }
 
 /// A token as openidconnect verifies it.
-struct Taken<'t> {
-    key: OneSignature,
+struct TokenClaims<'t> {
+    key: JwtVerifiedKey,
     issuer: &'t Issuer,
 }
 
 /// Reads a token that must be for one of `audiences`.
-pub(super) fn read(token: Signed<'_>, audiences: &[Audience], now: UnixTime) -> Result<VerifiedIdentity, GcpError> {
+pub(super) fn read(token: SignedToken<'_>, audiences: &[Audience], now: UnixTime) -> Result<VerifiedIdentity, GcpError> {
     let id_token: GoogleIdToken = token.text.parse().map_err(|error: serde_json::Error| GcpError::malformed(error))?;
     let kid = token.kid.to_owned();
-    let taken = Taken {
+    let taken = TokenClaims {
         issuer: token.issuer,
-        key: OneSignature::of(token),
+        key: JwtVerifiedKey::of(token),
     };
 
     let mut refused = ClaimsVerificationError::InvalidAudience(String::new());
@@ -113,25 +113,25 @@ pub(super) fn read(token: Signed<'_>, audiences: &[Audience], now: UnixTime) -> 
 
 /// A key that takes the one signature that was verified, and no other.
 #[derive(Clone, Serialize, Deserialize)]
-struct OneSignature {
+struct JwtVerifiedKey {
     kid: JsonWebKeyId,
     /// A key without it takes nothing: openidconnect's traits demand that such ones can be made. Each verifier of openidconnect's wants a key of its
     /// own.
     #[serde(skip)]
-    verified: Option<Arc<Verified>>,
+    verified: Option<Arc<SignedMessage>>,
 }
 
-struct Verified {
+struct SignedMessage {
     message: Vec<u8>,
     signature: Vec<u8>,
 }
 
-impl OneSignature {
-    fn of(token: Signed<'_>) -> Self {
+impl JwtVerifiedKey {
+    fn of(token: SignedToken<'_>) -> Self {
         let message = token.text.rsplit_once('.').map_or("", |(signed, _)| signed);
         Self {
             kid: JsonWebKeyId::new(token.kid.to_owned()),
-            verified: Some(Arc::new(Verified {
+            verified: Some(Arc::new(SignedMessage {
                 message: message.as_bytes().to_vec(),
                 signature: token.signature,
             })),
@@ -139,13 +139,13 @@ impl OneSignature {
     }
 }
 
-impl std::fmt::Debug for OneSignature {
+impl std::fmt::Debug for JwtVerifiedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OneSignature").field("kid", &self.kid).finish_non_exhaustive()
     }
 }
 
-impl JsonWebKey for OneSignature {
+impl JsonWebKey for JwtVerifiedKey {
     type KeyUse = CoreJsonWebKeyUse;
     type SigningAlgorithm = CoreJwsSigningAlgorithm;
 
@@ -197,7 +197,7 @@ impl JsonWebKey for OneSignature {
 }
 
 /// openidconnect's verifier with one key, for one audience, at one time.
-fn verifier(taken: &Taken<'_>, audience: &str, now: UnixTime) -> IdTokenVerifier<'static, OneSignature> {
+fn verifier(taken: &TokenClaims<'_>, audience: &str, now: UnixTime) -> IdTokenVerifier<'static, JwtVerifiedKey> {
     // A time that chrono cannot express is past every expiry.
     let seconds = i64::try_from(now.as_secs()).ok();
     let now = seconds
@@ -216,7 +216,13 @@ fn no_nonce(_nonce: Option<&Nonce>) -> Result<(), String> {
 }
 
 /// Converts openidconnect's refusal, with the values from the claims.
-fn reason(error: ClaimsVerificationError, id_token: &GoogleIdToken, taken: &Taken<'_>, audiences: &[Audience], now: UnixTime) -> GcpError {
+fn reason(
+    error: ClaimsVerificationError,
+    id_token: &GoogleIdToken,
+    taken: &TokenClaims<'_>,
+    audiences: &[Audience],
+    now: UnixTime,
+) -> GcpError {
     if let ClaimsVerificationError::SignatureVerification(_) = error {
         return GcpError::Signature;
     }
@@ -273,7 +279,7 @@ fn verified(claims: &GoogleIdTokenClaims, kid: String, now: UnixTime) -> Result<
         return Err(GcpError::CreatedAfterIssue { created, issued });
     }
     let text = |field: &Option<String>, claim| field.clone().ok_or_else(|| missing(claim));
-    let instance = Instance::new(
+    let instance = GceInstance::new(
         text(&machine.project_id, "project_id")?,
         machine.project_number.ok_or_else(|| missing("project_number"))?,
         text(&machine.zone, "zone")?,
@@ -283,7 +289,7 @@ fn verified(claims: &GoogleIdTokenClaims, kid: String, now: UnixTime) -> Result<
     if let Some(license) = machine.license_id.iter().find(|license| !is_number(license)) {
         return Err(GcpError::claim_form("license_id", license));
     }
-    Ok(crate::Verified::new(Identity {
+    Ok(crate::Verified::new(GceIdentity {
         instance,
         created,
         confidentiality: machine.instance_confidentiality,

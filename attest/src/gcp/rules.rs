@@ -1,13 +1,13 @@
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use crate::gcp::{GcpError, Instance, VerifiedIdentity};
+use crate::gcp::{GceInstance, GcpError, VerifiedIdentity};
 use crate::withheld::Withheld;
 
 /// A pool's rules for instances. Rules that are left out are not checked, except for the project; an empty list accepts nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rules {
+pub struct GceRules {
     /// The instance is in one of these.
     pub projects: Vec<Project>,
     /// The instance is in one of these zones, or in one of `regions`.
@@ -99,7 +99,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// [`GcpError`]: the variant of the first rule that refuses.
-pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Result<(), GcpError> {
+pub fn appraise(identity: &VerifiedIdentity, rules: &GceRules, now: UnixTime) -> Result<(), GcpError> {
     appraise_instance(&identity.instance, rules)?;
     let email = &identity.service_account.email;
     if let Some(accepted) = &rules.service_accounts
@@ -134,7 +134,7 @@ pub fn appraise(identity: &VerifiedIdentity, rules: &Rules, now: UnixTime) -> Re
 ///
 /// # Errors
 /// [`GcpError`]: the variant of the first rule that refuses.
-pub fn appraise_vtpm(instance: &Instance, rules: &Rules) -> Result<(), GcpError> {
+pub fn appraise_vtpm(instance: &GceInstance, rules: &GceRules) -> Result<(), GcpError> {
     appraise_instance(instance, rules)?;
     let unprovable = [
         ("service_accounts", rules.service_accounts.is_some()),
@@ -149,7 +149,7 @@ pub fn appraise_vtpm(instance: &Instance, rules: &Rules) -> Result<(), GcpError>
     }
 }
 
-fn appraise_instance(instance: &Instance, rules: &Rules) -> Result<(), GcpError> {
+fn appraise_instance(instance: &GceInstance, rules: &GceRules) -> Result<(), GcpError> {
     let (id, number) = (instance.project_id(), instance.project_number());
     if !rules.projects.iter().any(|project| project.id == id && project.number == number) {
         let accepted: Vec<String> = rules

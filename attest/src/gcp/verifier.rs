@@ -25,7 +25,7 @@ const REFUSED_HEADER_FIELDS: [&str; 11] = ["jku", "jwk", "x5u", "x5c", "x5t", "x
 /// # Errors
 /// [`GcpError`]. [`GcpError::KeyUnknown`] is the one after which to fetch the keys again, at a bounded rate.
 pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], now: UnixTime) -> Result<VerifiedIdentity, GcpError> {
-    let Form { text, kid, signature } = check_form(identity_token)?;
+    let UnverifiedToken { text, kid, signature } = check_form(identity_token)?;
     let key = keys.get(&kid).ok_or_else(|| GcpError::KeyUnknown { kid: printable(&kid) })?;
     // openidconnect parses a token whole before it looks at the signature. Nothing of the payload is parsed before that has verified.
     let token = key.verify(text, signature).ok_or(GcpError::Signature)?;
@@ -35,7 +35,7 @@ pub fn verify(identity_token: &[u8], keys: &GoogleKeys, audiences: &[Audience], 
 /// Refuses a token that cannot be for one of `audiences`, regardless of its signer: by its size, form and header. It also searches the
 /// payload, without parsing it, for the value that binds an audience to its challenge.
 pub(crate) fn screen(identity_token: &[u8], audiences: &[Audience]) -> Result<(), GcpError> {
-    let Form { text, .. } = check_form(identity_token)?;
+    let UnverifiedToken { text, .. } = check_form(identity_token)?;
     let payload = text
         .split('.')
         .nth(1)
@@ -57,7 +57,7 @@ pub(crate) fn screen(identity_token: &[u8], audiences: &[Audience]) -> Result<()
 }
 
 /// A token of which only the header was read.
-struct Form<'t> {
+struct UnverifiedToken<'t> {
     text: &'t str,
     kid: String,
     signature: Vec<u8>,
@@ -67,7 +67,7 @@ struct Form<'t> {
 ///
 /// openidconnect decodes base64url without looking at the bits that are left over, so that one signature would have several
 /// spellings; it also ignores header fields that it does not know.
-fn check_form(identity_token: &[u8]) -> Result<Form<'_>, GcpError> {
+fn check_form(identity_token: &[u8]) -> Result<UnverifiedToken<'_>, GcpError> {
     if identity_token.len() > IDENTITY_TOKEN_LIMIT_BYTES {
         return Err(GcpError::TooLarge {
             bytes: identity_token.len(),
@@ -86,7 +86,7 @@ fn check_form(identity_token: &[u8]) -> Result<Form<'_>, GcpError> {
     // The payload's spelling is signed.
     let signature = decode("signature", signature)?;
 
-    let header: Header = serde_json::from_slice(&header).map_err(GcpError::malformed)?;
+    let header: JoseHeader = serde_json::from_slice(&header).map_err(GcpError::malformed)?;
     match header.alg {
         Some(Value::String(alg)) if alg == RS256 => {}
         other => {
@@ -99,21 +99,21 @@ fn check_form(identity_token: &[u8]) -> Result<Form<'_>, GcpError> {
         return Err(GcpError::HeaderField { field });
     }
     match header.kid {
-        Some(Value::String(kid)) => Ok(Form { text, kid, signature }),
+        Some(Value::String(kid)) => Ok(UnverifiedToken { text, kid, signature }),
         _ => Err(GcpError::KeyIdMissing),
     }
 }
 
 /// The relevant fields of a JOSE header. openidconnect refuses a header with a repeated field.
 #[derive(Default)]
-struct Header {
+struct JoseHeader {
     alg: Option<Value>,
     kid: Option<Value>,
     /// The first of [`REFUSED_HEADER_FIELDS`] that is there.
     refused: Option<&'static str>,
 }
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de> Deserialize<'de> for JoseHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(HeaderVisitor)
     }
@@ -122,14 +122,14 @@ impl<'de> Deserialize<'de> for Header {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+    type Value = JoseHeader;
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("a JOSE header")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Header, A::Error> {
-        let mut header = Header::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<JoseHeader, A::Error> {
+        let mut header = JoseHeader::default();
         while let Some(name) = fields.next_key::<String>()? {
             match name.as_str() {
                 "alg" => header.alg = Some(fields.next_value()?),

@@ -6,7 +6,7 @@ mod room;
 
 pub use attest_wire::kinds::Kind;
 pub(crate) use attest_wire::{each_kind, each_machine, kinds_of, members, of_room};
-pub(crate) use room::{Asked, Asking, Beside, IdentityForm, Proofs, Refusal, Rulebook, Verified, Verifier};
+pub(crate) use room::{Asked, Asking, IdentityForm, KindRefusal, OtherKinds, Proofs, Rulebook, Verified, Verifier};
 pub use room::{Counters, EvidenceKind, Pcrs};
 
 /// An enumeration with a variant for each kind that says which machine a node is: of the type of the trait that `..` names, with the

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::Kind;
 use crate::advice::Advice;
-use crate::nonce::{Binding, SpkiSha256};
+use crate::nonce::{EvidenceBinding, SpkiSha256};
 use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::values::Blob;
@@ -79,10 +79,10 @@ impl fmt::Display for Pcrs {
 }
 
 /// Request to a node: one half for the seal, one for the node.
-pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as Messages>::Task), Refusal<<K as EvidenceKind>::Error>>;
+pub(crate) type Asked<K> = Result<(<K as EvidenceKind>::Subject, <K as Messages>::Task), KindRefusal<<K as EvidenceKind>::Error>>;
 
 /// Proof from evidence, and the server key that the node saw, if the evidence itself says so.
-pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha256>), Refusal<<K as EvidenceKind>::Error>>;
+pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha256>), KindRefusal<<K as EvidenceKind>::Error>>;
 
 /// Request, verification and appraisal of one kind of evidence. Code that covers all kinds calls these, one kind after the other.
 pub(crate) trait Verifier: EvidenceKind {
@@ -101,7 +101,7 @@ pub(crate) trait Verifier: EvidenceKind {
     const BOOTED: &'static [&'static str] = &[];
 
     /// Checks that a node's offer is within its bounds, before anything else is looked at.
-    fn check_offer(_: &Self::Offer) -> Result<(), Refusal<Self::Error>> {
+    fn check_offer(_: &Self::Offer) -> Result<(), KindRefusal<Self::Error>> {
         Ok(())
     }
 
@@ -125,7 +125,7 @@ pub(crate) trait Verifier: EvidenceKind {
     }
 
     /// Refuses evidence that cannot be the answer to what was asked, by what costs next to nothing: [`crate::screen`].
-    fn screen(_: &Self::Subject, _: &Self::Evidence, _: &Binding<'_>) -> Result<(), Refusal<Self::Error>> {
+    fn screen(_: &Self::Subject, _: &Self::Evidence, _: &EvidenceBinding<'_>) -> Result<(), KindRefusal<Self::Error>> {
         Ok(())
     }
 
@@ -134,7 +134,7 @@ pub(crate) trait Verifier: EvidenceKind {
         subject: &Self::Subject,
         evidence: &Self::Evidence,
         held_against: Self::HeldAgainst<'_>,
-        binding: &Binding<'_>,
+        binding: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self>;
 
@@ -199,7 +199,8 @@ pub(crate) trait Verifier: EvidenceKind {
     }
 
     /// Compares what was proven of the machine, by these kinds together, with what the pool accepts.
-    fn appraise(proof: &Self::Proof, rules: &Self::Rules, together: &BTreeSet<Kind>, now: UnixTime) -> Result<(), Refusal<Self::Error>>;
+    fn appraise(proof: &Self::Proof, rules: &Self::Rules, together: &BTreeSet<Kind>, now: UnixTime)
+    -> Result<(), KindRefusal<Self::Error>>;
 
     /// Compares what was proven of its boot with what the pool accepts. What was booted is `observation`'s to weigh, and nothing else is.
     fn appraise_boot(_: &Self::Proof, _: &Self::Rules, _now: UnixTime, _: &mut Observation<Self::Error>) -> Result<(), Self::Error> {
@@ -214,14 +215,14 @@ pub(crate) trait Verifier: EvidenceKind {
 
 /// Relation of a kind to the kinds shown together with it. Its bounds name those that it looks at: [`Proofs`] and [`Rulebook`] of those
 /// kinds.
-pub(crate) trait Beside<P, R>: Verifier {
+pub(crate) trait OtherKinds<P, R>: Verifier {
     /// Checks that it is about the same machine as the others, beyond its identity, and adopts their claims about it.
-    fn join(proof: Self::Proof, _proofs: &P) -> Result<Self::Proof, Refusal<Self::Error>> {
+    fn join(proof: Self::Proof, _proofs: &P) -> Result<Self::Proof, KindRefusal<Self::Error>> {
         Ok(proof)
     }
 
     /// Appraises what is subject to the rules of another kind.
-    fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), Refusal<Self::Error>> {
+    fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), KindRefusal<Self::Error>> {
         Ok(())
     }
 }
@@ -250,7 +251,7 @@ pub(crate) struct Asking<'a> {
 
 /// Refusal by a kind of evidence.
 #[derive(Debug)]
-pub(crate) enum Refusal<E> {
+pub(crate) enum KindRefusal<E> {
     /// A reason of its own.
     Own(E),
     /// A field of the request that is out of its bounds.
@@ -259,7 +260,7 @@ pub(crate) enum Refusal<E> {
     NothingToHoldAgainst(Kind),
 }
 
-impl<E> From<E> for Refusal<E> {
+impl<E> From<E> for KindRefusal<E> {
     fn from(error: E) -> Self {
         Self::Own(error)
     }

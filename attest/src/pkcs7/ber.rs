@@ -34,7 +34,7 @@ pub(super) fn to_der(message: &[u8]) -> Result<Vec<u8>, Pkcs7Error> {
             limit: MESSAGE_LIMIT_BYTES,
         });
     }
-    let mut reader = Reader { message, offset: 0 };
+    let mut reader = BerReader { message, offset: 0 };
     let mut der = Vec::with_capacity(message.len());
     reader.element(&mut der, 0)?;
     match message.len() - reader.offset {
@@ -43,12 +43,12 @@ pub(super) fn to_der(message: &[u8]) -> Result<Vec<u8>, Pkcs7Error> {
     }
 }
 
-struct Reader<'a> {
+struct BerReader<'a> {
     message: &'a [u8],
     offset: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BerReader<'a> {
     /// Writes the next element to `der`.
     fn element(&mut self, der: &mut Vec<u8>, level: usize) -> Result<(), Pkcs7Error> {
         if level >= NESTING_LIMIT_LEVELS {

@@ -135,18 +135,18 @@ impl SigningCertificate {
     }
 
     /// Returns whether this is the certificate that a signer names.
-    pub(super) fn is_of(&self, signer: &Signer) -> bool {
+    pub(super) fn is_of(&self, signer: &SignerId) -> bool {
         match signer {
-            Signer::IssuerAndSerial { issuer, serial } => *serial == self.serial && *issuer == self.issuer,
-            Signer::KeyIdentifier(identifier) => self.key_identifier.as_ref() == Some(identifier),
+            SignerId::IssuerAndSerial { issuer, serial } => *serial == self.serial && *issuer == self.issuer,
+            SignerId::KeyIdentifier(identifier) => self.key_identifier.as_ref() == Some(identifier),
         }
     }
 
     /// Verifies that `signature` over `signed` was made with the certificate's key.
-    pub(super) fn verify(&self, scheme: Scheme, signed: &[u8], signature: &[u8]) -> Result<(), Pkcs7Error> {
+    pub(super) fn verify(&self, scheme: RsaScheme, signed: &[u8], signature: &[u8]) -> Result<(), Pkcs7Error> {
         let verified = match scheme {
-            Scheme::Sha256 => self.key_for_sha256.verify_sig(signed, signature),
-            Scheme::Other(parameters) => UnparsedPublicKey::new(parameters, &self.key).verify(signed, signature),
+            RsaScheme::Sha256 => self.key_for_sha256.verify_sig(signed, signature),
+            RsaScheme::Other(parameters) => UnparsedPublicKey::new(parameters, &self.key).verify(signed, signature),
         };
         verified.map_err(|_unspecified| Pkcs7Error::Signature { certificate: self.name() })
     }
@@ -154,7 +154,7 @@ impl SigningCertificate {
 
 /// RSASSA-PKCS1-v1_5 with a digest algorithm.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Scheme {
+pub(super) enum RsaScheme {
     /// RSASSA-PKCS1-v1_5 with SHA-256, for [`SigningCertificate::key_for_sha256`].
     Sha256,
     Other(&'static RsaParameters),
@@ -162,14 +162,14 @@ pub(super) enum Scheme {
 
 /// Signer that a message names, by bytes that certificates have too.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Signer {
+pub(super) enum SignerId {
     /// Name in DER, and the content of an INTEGER.
     IssuerAndSerial { issuer: Vec<u8>, serial: Vec<u8> },
     /// Content of the certificate's extension.
     KeyIdentifier(Vec<u8>),
 }
 
-impl Signer {
+impl SignerId {
     /// Reads a SignerIdentifier (RFC 5652, 5.3).
     pub(super) fn read(identifier: &[u8]) -> der::Result<Self> {
         let identifier = AnyRef::from_der(identifier)?;

@@ -4,7 +4,7 @@ use der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef};
 use der::{Decode, Encode, ErrorKind, Reader, SliceReader, Tag, TagNumber, Tagged};
 
 use super::Pkcs7Error;
-use super::certificate::Signer;
+use super::certificate::SignerId;
 
 /// id-data (RFC 5652, 4).
 pub(super) const DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.7.1");
@@ -26,7 +26,7 @@ pub(super) struct Message<'a> {
 /// SignerInfo (RFC 5652, 5.3). Unsigned attributes are left unread.
 pub(super) struct SignerInfo<'a> {
     pub(super) version: u8,
-    pub(super) signer: Signer,
+    pub(super) signer: SignerId,
     /// The whole `AlgorithmIdentifier`, in DER.
     pub(super) digest_algorithm: &'a [u8],
     pub(super) attributes: Option<&'a [u8]>,
@@ -49,7 +49,7 @@ pub(super) struct SignedAttributes {
 }
 
 /// Attribute (RFC 5652, 5.3), its values as a whole.
-struct Attribute<'a> {
+struct Pkcs7Attribute<'a> {
     oid: ObjectIdentifier,
     values: Vec<&'a [u8]>,
 }
@@ -88,7 +88,7 @@ impl<'a> SignerInfo<'a> {
     pub(super) fn read(signer: &'a [u8]) -> der::Result<Self> {
         let mut fields = fields_of(signer, Tag::Sequence)?;
         let version = u8::decode(&mut fields)?;
-        let signer = Signer::read(fields.tlv_bytes()?)?;
+        let signer = SignerId::read(fields.tlv_bytes()?)?;
         let digest_algorithm = fields.tlv_bytes()?;
         let attributes = optional_value(&mut fields, context_specific(TagNumber::N0))?;
         let signature_algorithm = AlgorithmIdentifier::read(fields.tlv_bytes()?)?;
@@ -124,7 +124,7 @@ impl SignedAttributes {
         let elements = set(content).map_err(structure)?;
         let attributes: Vec<_> = elements
             .iter()
-            .map(|element| Attribute::read(element))
+            .map(|element| Pkcs7Attribute::read(element))
             .collect::<Result<_, _>>()
             .map_err(structure)?;
         let content_type = the_value(&attributes, CONTENT_TYPE, "contentType")?;
@@ -141,7 +141,7 @@ impl SignedAttributes {
     }
 }
 
-impl<'a> Attribute<'a> {
+impl<'a> Pkcs7Attribute<'a> {
     fn read(attribute: &'a [u8]) -> der::Result<Self> {
         let mut fields = fields_of(attribute, Tag::Sequence)?;
         let oid = ObjectIdentifier::decode(&mut fields)?;
@@ -155,7 +155,7 @@ impl<'a> Attribute<'a> {
 }
 
 /// The one value of an attribute, as a whole.
-fn the_value<'a>(attributes: &[Attribute<'a>], oid: ObjectIdentifier, attribute: &'static str) -> Result<&'a [u8], Pkcs7Error> {
+fn the_value<'a>(attributes: &[Pkcs7Attribute<'a>], oid: ObjectIdentifier, attribute: &'static str) -> Result<&'a [u8], Pkcs7Error> {
     let mut found = attributes.iter().filter(|attribute| attribute.oid == oid);
     if let (Some(one), None) = (found.next(), found.next())
         && let [value] = one.values.as_slice()

@@ -22,7 +22,7 @@ mod signed_data;
 
 pub use certificate::SigningCertificate;
 pub use error::Pkcs7Error;
-pub use signed_data::{Content, SignedData};
+pub use signed_data::{SignedContent, SignedData};
 
 /// Largest message that is read. AWS's have about 1.1 kB, Azure's 3.2 kB; a bag of certificates could add some more.
 pub const MESSAGE_LIMIT_BYTES: usize = 32 * 1024;

@@ -6,7 +6,7 @@ use der::asn1::ObjectIdentifier;
 use der::{Tag, Tagged};
 use rustls_pki_types::CertificateDer;
 
-use super::certificate::{Scheme, Signer};
+use super::certificate::{RsaScheme, SignerId};
 use super::message::{AlgorithmIdentifier, DATA, Message, SignedAttributes, SignerInfo, check_type, content_info, names_of, structure};
 use super::{CERTIFICATES_LIMIT, Pkcs7Error, SigningCertificate, ber};
 
@@ -23,7 +23,7 @@ struct Hash {
     /// With RSA encryption (RFC 8017, A.2.4).
     with_rsa: ObjectIdentifier,
     algorithm: &'static Algorithm,
-    scheme: Scheme,
+    scheme: RsaScheme,
 }
 
 static HASHES: [Hash; 3] = [
@@ -32,27 +32,27 @@ static HASHES: [Hash; 3] = [
         oid: ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.1"),
         with_rsa: ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11"),
         algorithm: &digest::SHA256,
-        scheme: Scheme::Sha256,
+        scheme: RsaScheme::Sha256,
     },
     Hash {
         name: "SHA-384",
         oid: ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.2"),
         with_rsa: ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.12"),
         algorithm: &digest::SHA384,
-        scheme: Scheme::Other(&RSA_PKCS1_2048_8192_SHA384),
+        scheme: RsaScheme::Other(&RSA_PKCS1_2048_8192_SHA384),
     },
     Hash {
         name: "SHA-512",
         oid: ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.3"),
         with_rsa: ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.13"),
         algorithm: &digest::SHA512,
-        scheme: Scheme::Other(&RSA_PKCS1_2048_8192_SHA512),
+        scheme: RsaScheme::Other(&RSA_PKCS1_2048_8192_SHA512),
     },
 ];
 
 /// Location of the signed content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content<'a> {
+pub enum SignedContent<'a> {
     /// Inside of the message.
     Attached,
     /// Given here; then the message must not have any.
@@ -65,7 +65,7 @@ pub struct SignedData {
     /// `None` for content that is elsewhere.
     content: Option<Vec<u8>>,
     certificates: Vec<CertificateDer<'static>>,
-    signer: Signer,
+    signer: SignerId,
     hash: &'static Hash,
     attributes: Option<SignedAttributes>,
     signature: Vec<u8>,
@@ -162,7 +162,7 @@ impl SignedData {
     ///
     /// # Errors
     /// [`Pkcs7Error`].
-    pub fn verify<'a>(&'a self, certificate: &SigningCertificate, content: Content<'a>) -> Result<&'a [u8], Pkcs7Error> {
+    pub fn verify<'a>(&'a self, certificate: &SigningCertificate, content: SignedContent<'a>) -> Result<&'a [u8], Pkcs7Error> {
         if !self.names(certificate) {
             return Err(Pkcs7Error::OtherSigner {
                 signer: self.signer(),
@@ -171,10 +171,10 @@ impl SignedData {
         }
         let place = |found, expected| Err(Pkcs7Error::ContentPlace { found, expected });
         let content = match (&self.content, content) {
-            (Some(attached), Content::Attached) => attached.as_slice(),
-            (None, Content::Detached(detached)) => detached,
-            (None, Content::Attached) => return place("not in the message", "attached"),
-            (Some(_), Content::Detached(_)) => return place("in the message", "detached"),
+            (Some(attached), SignedContent::Attached) => attached.as_slice(),
+            (None, SignedContent::Detached(detached)) => detached,
+            (None, SignedContent::Attached) => return place("not in the message", "attached"),
+            (Some(_), SignedContent::Detached(_)) => return place("in the message", "detached"),
         };
         let Some(attributes) = &self.attributes else {
             certificate.verify(self.hash.scheme, content, &self.signature)?;
@@ -196,8 +196,8 @@ impl SignedData {
 /// The versions say nothing that the rest does not say (RFC 5652, 5.1 and 5.3).
 fn check_versions(message: u8, signer: &SignerInfo<'_>) -> Result<(), Pkcs7Error> {
     let required = match signer.signer {
-        Signer::IssuerAndSerial { .. } => 1,
-        Signer::KeyIdentifier(_) => 3,
+        SignerId::IssuerAndSerial { .. } => 1,
+        SignerId::KeyIdentifier(_) => 3,
     };
     for (structure, found) in [("SignedData", message), ("SignerInfo", signer.version)] {
         if found != required {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest_wire::HashAlg;
 use ciborium::Value;
 
-use super::{Digests, EventValue, Generation, Origin, PcrValue, ReferenceSetError, SET_LIMIT_BYTES, SectionValue, Time, Values};
+use super::{Digests, EventValue, Generation, PcrValue, ReferenceSetError, SET_LIMIT_BYTES, SectionValue, Time, ValueOrigin, Values};
 use crate::values::HexDigest;
 
 /// CBOR tag of a `tagged-unsigned-corim-map`.
@@ -122,7 +122,7 @@ pub fn from_corim(bytes: &[u8], added: Time, by: &str, file: &str) -> Result<Gen
         name,
         added,
         by: by.to_owned(),
-        from: Origin::Imported { file: file.to_owned() },
+        from: ValueOrigin::Imported { file: file.to_owned() },
         expires: corim.get(&4).map(|validity| expires(validity)).transpose()?,
         values,
     };

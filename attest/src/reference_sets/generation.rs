@@ -13,7 +13,7 @@ pub struct Generation {
     pub added: Time,
     /// Author of the generation.
     pub by: String,
-    pub from: Origin,
+    pub from: ValueOrigin,
     /// Expiry of the generation: from then on it is not accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
@@ -23,7 +23,7 @@ pub struct Generation {
 /// Source of the values. Not verified: the author of the generation states it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// A node that has attested: its name, or its identity; and the decision of the attestation log.
     Recorded { node: String, record: String },
     /// Files, from which they were predicted: names, with SHA-256 of what is in them.
@@ -57,13 +57,13 @@ impl Generation {
         named("name", &self.name)?;
         named("by", &self.by)?;
         match &self.from {
-            Origin::Recorded { node, record } => {
+            ValueOrigin::Recorded { node, record } => {
                 named("node", node)?;
                 named("record", record)?;
             }
-            Origin::Predicted { files } => files.iter().try_for_each(|file| named("file", file))?,
-            Origin::Imported { file } => named("file", file)?,
-            Origin::Proposed { .. } | Origin::ByHand => {}
+            ValueOrigin::Predicted { files } => files.iter().try_for_each(|file| named("file", file))?,
+            ValueOrigin::Imported { file } => named("file", file)?,
+            ValueOrigin::Proposed { .. } | ValueOrigin::ByHand => {}
         }
         if self.expires.is_some_and(|expires| expires < self.added) {
             return Err(ReferenceSetError::Expires { generation: generation() });

@@ -6,7 +6,7 @@ use attest_wire::HashAlg;
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
-use super::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
+use super::{Generation, ReferenceSet, ReferenceSetError, Time, ValueOrigin, Values};
 use crate::values::HexDigest;
 
 /// The sets of a pool, each with the SHA-256 of its file.
@@ -16,7 +16,7 @@ pub struct ReferenceSets(Vec<(HexDigest, Arc<ReferenceSet>)>);
 /// Category of values that is looked up in sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wanted {
+pub enum ReferenceQuery {
     /// The value of a whole PCR.
     Pcr(u8),
     Images,
@@ -35,15 +35,15 @@ pub enum Wanted {
 
 /// A value of a set, with the generation that has it.
 #[derive(Debug, Clone, Copy)]
-pub struct Listed<'s> {
+pub struct ListedValue<'s> {
     pub generation: &'s Generation,
     /// Name for people, or that of the generation.
     pub name: &'s str,
-    pub value: Value<'s>,
+    pub value: ReferenceKind<'s>,
 }
 
-impl<'s> Listed<'s> {
-    fn new(generation: &'s Generation, name: Option<&'s str>, value: Value<'s>) -> Self {
+impl<'s> ListedValue<'s> {
+    fn new(generation: &'s Generation, name: Option<&'s str>, value: ReferenceKind<'s>) -> Self {
         Self {
             generation,
             name: name.unwrap_or(&generation.name),
@@ -54,7 +54,7 @@ impl<'s> Listed<'s> {
 
 /// Content of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Value<'s> {
+pub enum ReferenceKind<'s> {
     Digest(&'s HexDigest),
     /// Digest of this section of a unified kernel image.
     Section(&'s str, &'s HexDigest),
@@ -82,7 +82,7 @@ impl ReferenceSets {
             name: String::new(),
             added: Time { at: 0 },
             by: String::new(),
-            from: Origin::ByHand,
+            from: ValueOrigin::ByHand,
             expires: None,
             values,
         };
@@ -110,7 +110,7 @@ impl ReferenceSets {
     }
 
     /// Returns every value of a category, in this bank, including expired ones.
-    pub fn listed(&self, wanted: Wanted, bank: HashAlg) -> impl Iterator<Item = Listed<'_>> {
+    pub fn listed(&self, wanted: ReferenceQuery, bank: HashAlg) -> impl Iterator<Item = ListedValue<'_>> {
         self.generations().flat_map(move |generation| of(generation, wanted, bank))
     }
 
@@ -122,40 +122,52 @@ impl ReferenceSets {
     }
 }
 
-fn of(generation: &Generation, wanted: Wanted, bank: HashAlg) -> Vec<Listed<'_>> {
+fn of(generation: &Generation, wanted: ReferenceQuery, bank: HashAlg) -> Vec<ListedValue<'_>> {
     let values = &generation.values;
-    let listed = |name, value| Listed::new(generation, name, value);
+    let listed = |name, value| ListedValue::new(generation, name, value);
     let events = match wanted {
-        Wanted::Images => &values.images,
-        Wanted::Drivers => &values.drivers,
-        Wanted::Authorities => &values.authorities,
-        Wanted::Pcr7Events => &values.pcr_7_events,
-        Wanted::Grub => &values.grub,
-        Wanted::Files => &values.files,
-        Wanted::KernelConfig => &values.kernel_config,
-        Wanted::Mok => &values.mok,
-        Wanted::Pcr(pcr) => {
+        ReferenceQuery::Images => &values.images,
+        ReferenceQuery::Drivers => &values.drivers,
+        ReferenceQuery::Authorities => &values.authorities,
+        ReferenceQuery::Pcr7Events => &values.pcr_7_events,
+        ReferenceQuery::Grub => &values.grub,
+        ReferenceQuery::Files => &values.files,
+        ReferenceQuery::KernelConfig => &values.kernel_config,
+        ReferenceQuery::Mok => &values.mok,
+        ReferenceQuery::Pcr(pcr) => {
             let of_pcr = values.pcrs.iter().filter(|value| value.pcr == pcr);
             let digests = of_pcr.filter_map(|value| value.digests.get(&bank));
-            return digests.map(|digest| listed(None, Value::Digest(digest))).collect();
+            return digests.map(|digest| listed(None, ReferenceKind::Digest(digest))).collect();
         }
-        Wanted::Dbx => return values.dbx.iter().map(|digest| listed(None, Value::Digest(digest))).collect(),
-        Wanted::UkiSections => {
+        ReferenceQuery::Dbx => {
+            return values
+                .dbx
+                .iter()
+                .map(|digest| listed(None, ReferenceKind::Digest(digest)))
+                .collect();
+        }
+        ReferenceQuery::UkiSections => {
             let sections = values.uki_sections.iter();
             let sections = sections.filter_map(|value| Some((value.section.as_str(), value.digests.get(&bank)?)));
             return sections
-                .map(|(section, digest)| listed(None, Value::Section(section, digest)))
+                .map(|(section, digest)| listed(None, ReferenceKind::Section(section, digest)))
                 .collect();
         }
-        Wanted::FirmwareVersions => {
+        ReferenceQuery::FirmwareVersions => {
             let versions = values.firmware_versions.iter();
-            return versions.map(|version| listed(Some(version), Value::Text(version))).collect();
+            return versions
+                .map(|version| listed(Some(version), ReferenceKind::Text(version)))
+                .collect();
         }
     };
     // A certificate has one digest, whatever the bank is.
-    let bank = if wanted == Wanted::Authorities { HashAlg::Sha256 } else { bank };
+    let bank = if wanted == ReferenceQuery::Authorities {
+        HashAlg::Sha256
+    } else {
+        bank
+    };
     let digests = events.iter().filter_map(|value| Some((value, value.digests.get(&bank)?)));
     digests
-        .map(|(value, digest)| listed(value.name.as_deref(), Value::Digest(digest)))
+        .map(|(value, digest)| listed(value.name.as_deref(), ReferenceKind::Digest(digest)))
         .collect()
 }

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 pub use corim::{CorimError, from_corim, to_corim};
 pub use error::ReferenceSetError;
-pub use generation::{Generation, Origin};
-pub use loaded::{Listed, ReferenceSets, Value, Wanted};
+pub use generation::{Generation, ValueOrigin};
+pub use loaded::{ListedValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 pub use new_value::{Is, NewValue};
 pub use time::Time;
 pub use values::{Digests, EventValue, PcrValue, SectionValue, Values};
@@ -44,14 +44,14 @@ pub const VALUE_NAME_LIMIT_BYTES: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReferenceSet {
-    format: Format,
+    format: SetFormat,
     /// In the order in which they were added.
     pub generations: Vec<Generation>,
 }
 
 /// The format's name and version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Format {
+enum SetFormat {
     #[default]
     #[serde(rename = "attest-reference-values/1")]
     V1,
@@ -64,7 +64,7 @@ impl ReferenceSet {
     /// [`ReferenceSetError`].
     pub fn new(generations: Vec<Generation>) -> Result<Self, ReferenceSetError> {
         let set = Self {
-            format: Format::V1,
+            format: SetFormat::V1,
             generations,
         };
         set.check()?;

@@ -5,7 +5,7 @@ use std::fmt;
 use attest_wire::HashAlg;
 use serde::{Deserialize, Serialize};
 
-use super::loaded::{Value, Wanted};
+use super::loaded::{ReferenceKind, ReferenceQuery};
 use super::values::{Digests, EventValue, PcrValue, SectionValue, Values};
 use crate::values::HexDigest;
 
@@ -18,7 +18,7 @@ const SHORT_DIGEST_CHARS: usize = 16;
 #[serde(deny_unknown_fields)]
 pub struct NewValue {
     /// The category of the value in a set.
-    pub wanted: Wanted,
+    pub wanted: ReferenceQuery,
     pub is: Is,
     /// Name of the value, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub enum Is {
 impl NewValue {
     /// Creates a value from a digest of this bank, without a name.
     #[must_use]
-    pub const fn digest(wanted: Wanted, bank: HashAlg, digest: HexDigest) -> Self {
+    pub const fn digest(wanted: ReferenceQuery, bank: HashAlg, digest: HexDigest) -> Self {
         Self {
             wanted,
             is: Is::Digest {
@@ -73,15 +73,15 @@ impl NewValue {
 
     /// Returns the value as a set contains it.
     #[must_use]
-    pub fn value(&self) -> Value<'_> {
+    pub fn value(&self) -> ReferenceKind<'_> {
         match &self.is {
             Is::Digest {
                 digest,
                 section: Some(section),
                 ..
-            } => Value::Section(section, digest),
-            Is::Digest { digest, .. } => Value::Digest(digest),
-            Is::Text(text) => Value::Text(text),
+            } => ReferenceKind::Section(section, digest),
+            Is::Digest { digest, .. } => ReferenceKind::Digest(digest),
+            Is::Text(text) => ReferenceKind::Text(text),
         }
     }
 
@@ -107,17 +107,17 @@ impl NewValue {
             return values.uki_sections.push(SectionValue { section, digests });
         }
         let list = match self.wanted {
-            Wanted::Pcr(pcr) => return values.pcrs.push(PcrValue { pcr, digests }),
-            Wanted::Images => &mut values.images,
-            Wanted::Drivers => &mut values.drivers,
-            Wanted::Authorities => &mut values.authorities,
-            Wanted::Pcr7Events => &mut values.pcr_7_events,
-            Wanted::Grub => &mut values.grub,
-            Wanted::Files => &mut values.files,
-            Wanted::KernelConfig => &mut values.kernel_config,
-            Wanted::Mok => &mut values.mok,
+            ReferenceQuery::Pcr(pcr) => return values.pcrs.push(PcrValue { pcr, digests }),
+            ReferenceQuery::Images => &mut values.images,
+            ReferenceQuery::Drivers => &mut values.drivers,
+            ReferenceQuery::Authorities => &mut values.authorities,
+            ReferenceQuery::Pcr7Events => &mut values.pcr_7_events,
+            ReferenceQuery::Grub => &mut values.grub,
+            ReferenceQuery::Files => &mut values.files,
+            ReferenceQuery::KernelConfig => &mut values.kernel_config,
+            ReferenceQuery::Mok => &mut values.mok,
             // Of these one value alone says nothing, or it is no digest.
-            Wanted::Dbx | Wanted::UkiSections | Wanted::FirmwareVersions => return,
+            ReferenceQuery::Dbx | ReferenceQuery::UkiSections | ReferenceQuery::FirmwareVersions => return,
         };
         let name = self.name.clone();
         list.push(EventValue { digests, name });
@@ -141,7 +141,7 @@ impl fmt::Display for NewValue {
     }
 }
 
-impl Wanted {
+impl ReferenceQuery {
     /// Returns the name of the category in files.
     #[must_use]
     pub fn word(self) -> String {

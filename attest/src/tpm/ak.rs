@@ -5,7 +5,7 @@ use std::fmt;
 use aws_lc_rs::signature::{self, UnparsedPublicKey};
 
 use super::error::TpmEvidenceError;
-use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, Scheme, Signature, SymmetricCipher};
+use super::wire::{Attributes, Curve, Digest, HashAlg, KeyParameters, Public, SymmetricCipher, TpmScheme, TpmSignature};
 
 /// Required attributes. Without any of these, software other than the TPM could choose what the AK signs, or hold the AK. The attack: a
 /// TPMS_ATTEST made in software and signed by an unrestricted key.
@@ -17,9 +17,9 @@ const OPTIONAL: u32 = Attributes::ST_CLEAR | Attributes::USER_WITH_AUTH | Attrib
 
 /// An object's Name (TPM 2.0 Part 1, 16): hash algorithm and digest of its public area.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Name(Vec<u8>);
+pub struct TpmName(Vec<u8>);
 
-impl Name {
+impl TpmName {
     fn of(name_alg: HashAlg, area: &[u8]) -> Self {
         let digest: Digest = name_alg.digest(&[area]);
         let mut name = name_alg.id().to_be_bytes().to_vec();
@@ -43,13 +43,13 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for TpmName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for TpmName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -96,9 +96,9 @@ impl fmt::Display for Hierarchy {
 /// [credential activation](super::credential) alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AkPublic {
-    name: Name,
+    name: TpmName,
     name_alg: HashAlg,
-    scheme: Scheme,
+    scheme: TpmScheme,
     key: KeyParameters,
 }
 
@@ -128,7 +128,7 @@ impl AkPublic {
         }
         check_algorithm(&area)?;
         Ok(Self {
-            name: Name::of(area.name_alg, bytes),
+            name: TpmName::of(area.name_alg, bytes),
             name_alg: area.name_alg,
             scheme: area.scheme,
             key: area.key,
@@ -143,13 +143,13 @@ impl AkPublic {
 
     /// The AK's Name, recomputed.
     #[must_use]
-    pub const fn name(&self) -> &Name {
+    pub const fn name(&self) -> &TpmName {
         &self.name
     }
 
     /// The Qualified Name that the AK has as a primary object of a hierarchy.
     #[must_use]
-    pub fn qualified_name(&self, hierarchy: Hierarchy) -> Name {
+    pub fn qualified_name(&self, hierarchy: Hierarchy) -> TpmName {
         self.name.of_primary(self.name_alg, hierarchy)
     }
 
@@ -178,8 +178,8 @@ impl AkPublic {
     pub const fn hash(&self) -> HashAlg {
         match self.scheme {
             // `check_algorithm` lets no AK without a scheme pass.
-            Scheme::Null => HashAlg::Sha256,
-            Scheme::RsaSsa(hash) | Scheme::RsaPss(hash) | Scheme::Ecdsa(hash) => hash,
+            TpmScheme::Null => HashAlg::Sha256,
+            TpmScheme::RsaSsa(hash) | TpmScheme::RsaPss(hash) | TpmScheme::Ecdsa(hash) => hash,
         }
     }
 
@@ -187,8 +187,8 @@ impl AkPublic {
     ///
     /// # Errors
     /// [`TpmEvidenceError::Wire`], [`TpmEvidenceError::SignatureScheme`] and [`TpmEvidenceError::Signature`].
-    pub fn verify<'m>(&self, message: &'m [u8], signature: &[u8]) -> Result<Signed<'m>, TpmEvidenceError> {
-        let signature = Signature::parse(signature).map_err(|error| TpmEvidenceError::Wire {
+    pub fn verify<'m>(&self, message: &'m [u8], signature: &[u8]) -> Result<SignedByAk<'m>, TpmEvidenceError> {
+        let signature = TpmSignature::parse(signature).map_err(|error| TpmEvidenceError::Wire {
             structure: "TPMT_SIGNATURE",
             error,
         })?;
@@ -199,21 +199,23 @@ impl AkPublic {
             });
         }
         let verified = match (&self.key, &signature) {
-            (KeyParameters::Rsa { modulus, .. }, Signature::Rsa { scheme, signature }) => verify_rsa(*scheme, modulus, message, signature),
-            (KeyParameters::Ecc { curve, x, y }, Signature::Ecdsa { scheme, r, s }) => {
+            (KeyParameters::Rsa { modulus, .. }, TpmSignature::Rsa { scheme, signature }) => {
+                verify_rsa(*scheme, modulus, message, signature)
+            }
+            (KeyParameters::Ecc { curve, x, y }, TpmSignature::Ecdsa { scheme, r, s }) => {
                 verify_ecdsa(*scheme, *curve, (x, y), message, (r, s))
             }
             _ => None,
         };
-        verified.map(|()| Signed(message)).ok_or(TpmEvidenceError::Signature)
+        verified.map(|()| SignedByAk(message)).ok_or(TpmEvidenceError::Signature)
     }
 }
 
 /// Bytes that an AK signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signed<'m>(&'m [u8]);
+pub struct SignedByAk<'m>(&'m [u8]);
 
-impl<'m> Signed<'m> {
+impl<'m> SignedByAk<'m> {
     #[must_use]
     pub const fn bytes(self) -> &'m [u8] {
         self.0
@@ -229,10 +231,10 @@ fn check_algorithm(area: &Public) -> Result<(), TpmEvidenceError> {
                 exponent: 0 | 65537,
                 modulus,
             },
-            Scheme::RsaSsa(_) | Scheme::RsaPss(_),
+            TpmScheme::RsaSsa(_) | TpmScheme::RsaPss(_),
         ) if modulus.len() == 256 && modulus.first().is_some_and(|byte| byte & 0x80 != 0) => Ok(()),
-        (KeyParameters::Ecc { curve: Curve::P256, .. }, Scheme::Ecdsa(HashAlg::Sha256))
-        | (KeyParameters::Ecc { curve: Curve::P384, .. }, Scheme::Ecdsa(HashAlg::Sha384)) => Ok(()),
+        (KeyParameters::Ecc { curve: Curve::P256, .. }, TpmScheme::Ecdsa(HashAlg::Sha256))
+        | (KeyParameters::Ecc { curve: Curve::P384, .. }, TpmScheme::Ecdsa(HashAlg::Sha384)) => Ok(()),
         (
             KeyParameters::Rsa {
                 key_bits,
@@ -251,15 +253,15 @@ fn check_algorithm(area: &Public) -> Result<(), TpmEvidenceError> {
 /// 65537, the only exponent accepted.
 const EXPONENT: [u8; 3] = [1, 0, 1];
 
-fn verify_rsa(scheme: Scheme, modulus: &[u8], message: &[u8], signature: &[u8]) -> Option<()> {
+fn verify_rsa(scheme: TpmScheme, modulus: &[u8], message: &[u8], signature: &[u8]) -> Option<()> {
     let parameters = match scheme {
-        Scheme::RsaSsa(HashAlg::Sha256) => &signature::RSA_PKCS1_2048_8192_SHA256,
-        Scheme::RsaSsa(HashAlg::Sha384) => &signature::RSA_PKCS1_2048_8192_SHA384,
-        Scheme::RsaSsa(HashAlg::Sha512) => &signature::RSA_PKCS1_2048_8192_SHA512,
-        Scheme::RsaPss(HashAlg::Sha256) => &signature::RSA_PSS_2048_8192_SHA256,
-        Scheme::RsaPss(HashAlg::Sha384) => &signature::RSA_PSS_2048_8192_SHA384,
-        Scheme::RsaPss(HashAlg::Sha512) => &signature::RSA_PSS_2048_8192_SHA512,
-        Scheme::Null | Scheme::Ecdsa(_) => return None,
+        TpmScheme::RsaSsa(HashAlg::Sha256) => &signature::RSA_PKCS1_2048_8192_SHA256,
+        TpmScheme::RsaSsa(HashAlg::Sha384) => &signature::RSA_PKCS1_2048_8192_SHA384,
+        TpmScheme::RsaSsa(HashAlg::Sha512) => &signature::RSA_PKCS1_2048_8192_SHA512,
+        TpmScheme::RsaPss(HashAlg::Sha256) => &signature::RSA_PSS_2048_8192_SHA256,
+        TpmScheme::RsaPss(HashAlg::Sha384) => &signature::RSA_PSS_2048_8192_SHA384,
+        TpmScheme::RsaPss(HashAlg::Sha512) => &signature::RSA_PSS_2048_8192_SHA512,
+        TpmScheme::Null | TpmScheme::Ecdsa(_) => return None,
     };
     signature::RsaPublicKeyComponents {
         n: modulus,
@@ -269,10 +271,10 @@ fn verify_rsa(scheme: Scheme, modulus: &[u8], message: &[u8], signature: &[u8]) 
     .ok()
 }
 
-fn verify_ecdsa(scheme: Scheme, curve: Curve, (x, y): (&[u8], &[u8]), message: &[u8], (r, s): (&[u8], &[u8])) -> Option<()> {
+fn verify_ecdsa(scheme: TpmScheme, curve: Curve, (x, y): (&[u8], &[u8]), message: &[u8], (r, s): (&[u8], &[u8])) -> Option<()> {
     let algorithm: &'static signature::EcdsaVerificationAlgorithm = match (curve, scheme) {
-        (Curve::P256, Scheme::Ecdsa(HashAlg::Sha256)) => &signature::ECDSA_P256_SHA256_FIXED,
-        (Curve::P384, Scheme::Ecdsa(HashAlg::Sha384)) => &signature::ECDSA_P384_SHA384_FIXED,
+        (Curve::P256, TpmScheme::Ecdsa(HashAlg::Sha256)) => &signature::ECDSA_P256_SHA256_FIXED,
+        (Curve::P384, TpmScheme::Ecdsa(HashAlg::Sha384)) => &signature::ECDSA_P384_SHA384_FIXED,
         _ => return None,
     };
     let length = curve.coordinate_bytes();

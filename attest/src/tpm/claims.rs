@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::door::Measured;
+use super::door::MeasuredDoor;
 use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
 use super::event_log::{EventLogError, Phase};
@@ -73,7 +73,7 @@ pub struct EventLogClaims {
     pub boot: Option<Arc<MeasuredBoot>>,
     /// The log's claim about the boot-complete PCR, regardless of other PCRs.
     #[serde(skip)]
-    pub door: Option<Measured>,
+    pub door: Option<MeasuredDoor>,
 }
 
 /// Reason why an event log explains nothing.

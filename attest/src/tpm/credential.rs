@@ -11,7 +11,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use aws_lc_rs::rsa::{self, OaepPublicEncryptingKey, PublicEncryptingKey};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::ak::Name;
+use super::ak::TpmName;
 use super::ek::EkPublic;
 use super::ek_certificate::EkKey;
 use super::wire::{EncryptedSecret, HashAlg, IdObject, SymmetricCipher, put_sized};
@@ -21,7 +21,7 @@ pub const SECRET_BYTES: usize = 32;
 
 /// The encrypted credential, for TPM2_ActivateCredential.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credential {
+pub struct EncryptedCredential {
     /// The protected secret, a `TPM2B_ID_OBJECT`.
     pub blob: IdObject,
     /// The encrypted seed, a `TPM2B_ENCRYPTED_SECRET`.
@@ -37,7 +37,7 @@ pub struct UnusableKey;
 ///
 /// # Errors
 /// [`UnusableKey`].
-pub fn make(ek: &EkPublic, ak: &Name, secret: &[u8; SECRET_BYTES]) -> Result<Credential, UnusableKey> {
+pub fn make(ek: &EkPublic, ak: &TpmName, secret: &[u8; SECRET_BYTES]) -> Result<EncryptedCredential, UnusableKey> {
     let hash = ek.area().name_alg;
     let (seed, encrypted_secret) = match ek.key() {
         EkKey::Rsa { n, e } => rsa_seed(hash, n, e),
@@ -68,7 +68,7 @@ pub fn make(ek: &EkPublic, ak: &Name, secret: &[u8; SECRET_BYTES]) -> Result<Cre
     outer.update(&encrypted_identity);
     outer.update(ak.as_bytes());
     let integrity = outer.sign().as_ref().to_vec();
-    Ok(Credential {
+    Ok(EncryptedCredential {
         blob: IdObject {
             integrity,
             encrypted_identity,

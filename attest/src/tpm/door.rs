@@ -12,7 +12,7 @@ use crate::values::HexDigest;
 
 /// The firmware log's claim about the boot-complete PCR: like the log, it is the node's own claim until the quote has its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredDoor {
     /// The value that its events lead to.
     value: Vec<u8>,
     /// Number of events in this PCR.
@@ -21,7 +21,7 @@ pub struct Measured {
     closing: Option<usize>,
 }
 
-impl Measured {
+impl MeasuredDoor {
     /// Replays the PCR's events in a log; `None` if the log has no digests of this bank.
     pub(crate) fn by(log: &EventLog<'_>, bank: HashAlg) -> Option<Self> {
         let replayed = log.replay(bank, [DOOR_PCR]).ok()?;
@@ -75,17 +75,17 @@ pub enum DoorError {
 ///
 /// # Errors
 /// [`DoorError`].
-pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&Measured>) -> Result<(), DoorError> {
+pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&MeasuredDoor>) -> Result<(), DoorError> {
     let quoted = pcrs.get(&DOOR_PCR).ok_or(DoorError::NotQuoted)?;
     if let Some(event) = log.and_then(|log| log.closing) {
         return Err(DoorError::InLog { event });
     }
-    let nothing = Measured {
+    let nothing = MeasuredDoor {
         value: vec![0; bank.digest_bytes()],
         events: 0,
         closing: None,
     };
-    let Measured { value, events, .. } = log.unwrap_or(&nothing);
+    let MeasuredDoor { value, events, .. } = log.unwrap_or(&nothing);
     if quoted.as_bytes() == value || quoted.as_bytes() == extended(bank, value, OS_SEPARATOR) {
         return Ok(());
     }

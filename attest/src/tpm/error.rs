@@ -5,7 +5,7 @@ use crate::tpm::door::DoorError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
-use crate::tpm::rules::{BootRefusal, Place};
+use crate::tpm::rules::{BootLocation, BootRefusal};
 use crate::tpm::vtpm::VtpmError;
 use crate::tpm::wire::{HashAlg, WireError};
 use crate::withheld::Withheld;
@@ -282,9 +282,9 @@ impl TpmEvidenceError {
 
     /// Returns the part of a boot that the refusal is about, if it is about one.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<BootLocation> {
         match self {
-            Self::PcrMismatch { index, .. } => Some(Place::Pcr(*index)),
+            Self::PcrMismatch { index, .. } => Some(BootLocation::Pcr(*index)),
             Self::Boot(refusal) => Some(refusal.place()),
             _ => None,
         }

@@ -16,9 +16,9 @@ use super::{Tpm, TpmAttester, TpmEvidence, TpmSubject, ek, task, verifier};
 use crate::advice::Advice;
 use crate::gcp::{self, Gcp, GcpError};
 use crate::kinds::{
-    Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Rulebook, Verified, Verifier,
+    Asked, Asking, Counters, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Proofs, Rulebook, Verified, Verifier,
 };
-use crate::nonce::Binding;
+use crate::nonce::EvidenceBinding;
 use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::values::Blob;
@@ -42,9 +42,9 @@ impl Verifier for Tpm {
         fits: ek::is_digest,
     }];
 
-    fn check_offer(offer: &TpmAttester) -> Result<(), Refusal<TpmEvidenceError>> {
+    fn check_offer(offer: &TpmAttester) -> Result<(), KindRefusal<TpmEvidenceError>> {
         if offer.ek_intermediates.len() > INTERMEDIATES_LIMIT {
-            return Err(Refusal::Request {
+            return Err(KindRefusal::Request {
                 field: "ek_intermediates",
                 problem: "more than eight certificates",
             });
@@ -55,11 +55,11 @@ impl Verifier for Tpm {
     /// Refuses early: an EK without endorsement, or an AK that could sign for others, never costs a credential.
     fn ask(offer: &TpmAttester, endorsements: Option<&TpmEndorsements>, values: &ReferenceValues, asking: &Asking<'_>) -> Asked<Self> {
         let ak = AkPublic::parse(offer.ak_public.as_ref())?;
-        let nothing = || Refusal::NothingToHoldAgainst(Kind::Tpm);
+        let nothing = || KindRefusal::NothingToHoldAgainst(Kind::Tpm);
         let ek = endorsements.ok_or_else(nothing)?.endorse(offer, asking.now)?;
         // Reference values that exist can be selected: they were checked when they were made.
         let selection = values.selection().map_err(|_| nothing())?;
-        task::ask(&ek, &ak, offer, selection, asking.secret).map_err(|_| Refusal::Request {
+        task::ask(&ek, &ak, offer, selection, asking.secret).map_err(|_| KindRefusal::Request {
             field: "ek_public",
             problem: "the key cannot be encrypted to",
         })
@@ -70,7 +70,7 @@ impl Verifier for Tpm {
         error.is_not_endorsed()
     }
 
-    fn screen(subject: &TpmSubject, evidence: &TpmEvidence, _: &Binding<'_>) -> Result<(), Refusal<TpmEvidenceError>> {
+    fn screen(subject: &TpmSubject, evidence: &TpmEvidence, _: &EvidenceBinding<'_>) -> Result<(), KindRefusal<TpmEvidenceError>> {
         Ok(verifier::activated(subject, evidence)?)
     }
 
@@ -78,7 +78,7 @@ impl Verifier for Tpm {
         subject: &TpmSubject,
         evidence: &TpmEvidence,
         endorsements: &TpmEndorsements,
-        binding: &Binding<'_>,
+        binding: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
         let (claims, server_key) = verifier::verify(binding, subject, evidence, endorsements, now)?;
@@ -160,7 +160,7 @@ impl Verifier for Tpm {
     }
 
     /// Checks nothing: the endorsement identifies the machine.
-    fn appraise(_: &TpmClaims, _: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<TpmEvidenceError>> {
+    fn appraise(_: &TpmClaims, _: &ReferenceValues, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), KindRefusal<TpmEvidenceError>> {
         Ok(())
     }
 
@@ -179,18 +179,18 @@ impl Verifier for Tpm {
 }
 
 /// The certificate of an instance's vTPM is Google's word, as its identity token is.
-impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> Beside<P, R> for Tpm {
-    fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, Refusal<TpmEvidenceError>> {
+impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> OtherKinds<P, R> for Tpm {
+    fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, KindRefusal<TpmEvidenceError>> {
         if let (Some(vtpm), Some(identity)) = (claims.instance(), proofs.proof()) {
             vtpm.check_identity(identity).map_err(of_instance)?;
         }
         Ok(claims)
     }
 
-    fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), Refusal<TpmEvidenceError>> {
+    fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), KindRefusal<TpmEvidenceError>> {
         // Beside an identity token, the certificate has only to be about the same instance.
         if let (Some(vtpm), None) = (claims.instance(), proofs.proof()) {
-            let rules = rules.rules().ok_or(Refusal::NothingToHoldAgainst(Kind::Gcp))?;
+            let rules = rules.rules().ok_or(KindRefusal::NothingToHoldAgainst(Kind::Gcp))?;
             gcp::appraise_vtpm(vtpm.instance(), rules).map_err(of_instance)?;
         }
         Ok(())

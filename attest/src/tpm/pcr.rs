@@ -95,9 +95,9 @@ fn write_bank(f: &mut fmt::Formatter<'_>, bank: fmt::Arguments<'_>, pcrs: impl I
 }
 
 /// A signed selection, as refusals show it.
-pub(super) struct Signed<'a>(pub &'a [SelectedBank]);
+pub(super) struct SignedSelection<'a>(pub &'a [SelectedBank]);
 
-impl fmt::Display for Signed<'_> {
+impl fmt::Display for SignedSelection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("empty");

@@ -2,13 +2,13 @@
 
 use super::ak::AkPublic;
 use super::error::TpmEvidenceError;
-use super::pcr::{PcrSelection, PcrValues, Signed};
-use super::wire::{ClockInfo, Quoted};
+use super::pcr::{PcrSelection, PcrValues, SignedSelection};
+use super::wire::{ClockInfo, QuoteAttest};
 use crate::nonce::SpkiSha256;
 
 /// Expected values of a quote.
 #[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
+pub struct ExpectedQuote<'a> {
     /// The extraData for each key that the server may have shown ([`crate::nonce::qualifying_data`]).
     pub extra_data: &'a [(SpkiSha256, [u8; 32])],
     /// Selection of the PCRs that must be quoted.
@@ -18,7 +18,7 @@ pub struct Expected<'a> {
 
 /// Content of a verified quote, apart from the PCRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quote {
+pub struct VerifiedQuote {
     /// The TPM's clock and counters.
     pub clock: ClockInfo,
     /// The TPM's firmware version.
@@ -31,9 +31,9 @@ pub struct Quote {
 ///
 /// # Errors
 /// [`TpmEvidenceError`]: one variant for each thing that can be wrong.
-pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expected<'_>) -> Result<Quote, TpmEvidenceError> {
+pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &ExpectedQuote<'_>) -> Result<VerifiedQuote, TpmEvidenceError> {
     let signed = ak.verify(quoted, signature)?;
-    let quoted = Quoted::parse(signed.bytes()).map_err(|error| TpmEvidenceError::Wire {
+    let quoted = QuoteAttest::parse(signed.bytes()).map_err(|error| TpmEvidenceError::Wire {
         structure: "TPMS_ATTEST",
         error,
     })?;
@@ -48,7 +48,7 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
         })?;
     if !expected.selection.is_exactly(&quoted.selection) {
         return Err(TpmEvidenceError::Selection {
-            signed: Signed(&quoted.selection).to_string(),
+            signed: SignedSelection(&quoted.selection).to_string(),
             asked: expected.selection.to_string(),
         });
     }
@@ -61,7 +61,7 @@ pub fn verify(ak: &AkPublic, quoted: &[u8], signature: &[u8], expected: &Expecte
         });
     }
     ak.check_hierarchy(&quoted.qualified_signer)?;
-    Ok(Quote {
+    Ok(VerifiedQuote {
         clock: quoted.clock,
         firmware_version: quoted.firmware_version,
         server_key: *server_key,

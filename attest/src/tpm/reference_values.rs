@@ -9,13 +9,13 @@ use super::door::DOOR_PCR;
 use super::pcr::{PcrSelection, SelectionError};
 use super::rules::Check;
 use super::wire::HashAlg;
-use crate::reference_sets::{ReferenceSets, Wanted};
+use crate::reference_sets::{ReferenceQuery, ReferenceSets};
 use crate::values::HexDigest;
 
 /// Accepted values of a PCR.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Accepted {
+pub enum AcceptedValues {
     /// Any value: the administrator has said so.
     NotChecked,
     /// A value from this list.
@@ -46,10 +46,10 @@ impl EventLogRule {
 
 /// The PCRs that a pool has quoted, and what it accepts in each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Raw")]
+#[serde(try_from = "RawReferenceValues")]
 pub struct ReferenceValues {
     bank: HashAlg,
-    pcrs: BTreeMap<u8, Accepted>,
+    pcrs: BTreeMap<u8, AcceptedValues>,
     /// Left out where event logs are checked.
     #[serde(skip_serializing_if = "EventLogRule::is_default")]
     event_log: EventLogRule,
@@ -66,9 +66,9 @@ pub struct ReferenceValues {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct RawReferenceValues {
     bank: HashAlg,
-    pcrs: BTreeMap<u8, Accepted>,
+    pcrs: BTreeMap<u8, AcceptedValues>,
     #[serde(default)]
     event_log: EventLogRule,
     #[serde(default)]
@@ -77,10 +77,10 @@ struct Raw {
     boot: Vec<Check>,
 }
 
-impl TryFrom<Raw> for ReferenceValues {
+impl TryFrom<RawReferenceValues> for ReferenceValues {
     type Error = ReferenceValuesError;
 
-    fn try_from(raw: Raw) -> Result<Self, Self::Error> {
+    fn try_from(raw: RawReferenceValues) -> Result<Self, Self::Error> {
         let values = Self::new(raw.bank, raw.pcrs)?.with_event_log(raw.event_log);
         values.only_while_booting(raw.only_while_booting).with_boot(raw.boot)
     }
@@ -170,10 +170,10 @@ impl ReferenceValues {
         for (key, rule) in rules {
             let (first, last) = range(&key).ok_or_else(|| PcrRulesError::Key(key.clone()))?;
             let accepted = match rule {
-                PcrRule::Word(NotChecked::NotChecked) => Accepted::NotChecked,
-                PcrRule::Sets(OfSets::ReferenceValues) => Accepted::ReferenceValues,
+                PcrRule::Word(NotChecked::NotChecked) => AcceptedValues::NotChecked,
+                PcrRule::Sets(OfSets::ReferenceValues) => AcceptedValues::ReferenceValues,
                 PcrRule::Digests(_) if first != last => return Err(PcrRulesError::Range(key)),
-                PcrRule::Digests(digests) => Accepted::AnyOf(digests),
+                PcrRule::Digests(digests) => AcceptedValues::AnyOf(digests),
             };
             for pcr in first..=last {
                 if pcrs.insert(pcr, accepted.clone()).is_some() {
@@ -190,10 +190,10 @@ impl ReferenceValues {
     /// Returns the rules as [`ReferenceValues::from_rules`] takes them.
     #[must_use]
     pub fn to_rules(&self) -> BTreeMap<String, PcrRule> {
-        let rule = |accepted: &Accepted| match accepted {
-            Accepted::NotChecked => PcrRule::Word(NotChecked::NotChecked),
-            Accepted::AnyOf(digests) => PcrRule::Digests(digests.clone()),
-            Accepted::ReferenceValues => PcrRule::Sets(OfSets::ReferenceValues),
+        let rule = |accepted: &AcceptedValues| match accepted {
+            AcceptedValues::NotChecked => PcrRule::Word(NotChecked::NotChecked),
+            AcceptedValues::AnyOf(digests) => PcrRule::Digests(digests.clone()),
+            AcceptedValues::ReferenceValues => PcrRule::Sets(OfSets::ReferenceValues),
         };
         self.pcrs.iter().map(|(pcr, accepted)| (pcr.to_string(), rule(accepted))).collect()
     }
@@ -207,10 +207,10 @@ impl ReferenceValues {
     ///
     /// # Errors
     /// [`ReferenceValuesError`].
-    pub fn new(bank: HashAlg, pcrs: BTreeMap<u8, Accepted>) -> Result<Self, ReferenceValuesError> {
+    pub fn new(bank: HashAlg, pcrs: BTreeMap<u8, AcceptedValues>) -> Result<Self, ReferenceValuesError> {
         PcrSelection::new(bank, pcrs.keys().copied())?;
         for (&index, accepted) in &pcrs {
-            let Accepted::AnyOf(digests) = accepted else { continue };
+            let AcceptedValues::AnyOf(digests) = accepted else { continue };
             if digests.is_empty() {
                 return Err(ReferenceValuesError::NothingAccepted(index));
             }
@@ -267,14 +267,17 @@ impl ReferenceValues {
         without.map(|(_, words)| words).collect()
     }
 
-    fn has_values(&self, wanted: Wanted) -> bool {
+    fn has_values(&self, wanted: ReferenceQuery) -> bool {
         self.sets.listed(wanted, self.bank).next().is_some()
     }
 
     /// Returns the values that must be in the pool's sets, each with a description.
-    fn wanted(&self) -> impl Iterator<Item = (Wanted, String)> {
-        let pcrs = self.pcrs.iter().filter(|(_, accepted)| **accepted == Accepted::ReferenceValues);
-        let pcrs = pcrs.map(|(pcr, _)| (Wanted::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
+    fn wanted(&self) -> impl Iterator<Item = (ReferenceQuery, String)> {
+        let pcrs = self
+            .pcrs
+            .iter()
+            .filter(|(_, accepted)| **accepted == AcceptedValues::ReferenceValues);
+        let pcrs = pcrs.map(|(pcr, _)| (ReferenceQuery::Pcr(*pcr), format!("PCR {pcr} ({})", self.bank)));
         let checks = self.boot.iter().filter(|check| !check.may_be_nothing());
         pcrs.chain(checks.filter_map(|check| Some((check.wanted()?, format!("{check} ({})", self.bank)))))
     }
@@ -294,7 +297,8 @@ impl ReferenceValues {
     /// Returns whether the rules look for anything in the pool's sets.
     #[must_use]
     pub fn wants_sets(&self) -> bool {
-        self.boot.iter().any(|check| check.wanted().is_some()) || self.pcrs.values().any(|accepted| *accepted == Accepted::ReferenceValues)
+        self.boot.iter().any(|check| check.wanted().is_some())
+            || self.pcrs.values().any(|accepted| *accepted == AcceptedValues::ReferenceValues)
     }
 
     /// Returns the same with another rule for event logs.
@@ -332,14 +336,14 @@ impl ReferenceValues {
     /// Returns the accepted values of each PCR that is named. The boot-complete PCR is quoted as well, if evidence is only accepted [while
     /// the machine boots](ReferenceValues::is_only_while_booting).
     #[must_use]
-    pub const fn pcrs(&self) -> &BTreeMap<u8, Accepted> {
+    pub const fn pcrs(&self) -> &BTreeMap<u8, AcceptedValues> {
         &self.pcrs
     }
 
     /// Returns whether no PCR is checked: the pool then knows the machine's identity, and nothing about its boot.
     #[must_use]
     pub fn checks_nothing(&self) -> bool {
-        self.boot.is_empty() && self.pcrs.values().all(|accepted| *accepted == Accepted::NotChecked)
+        self.boot.is_empty() && self.pcrs.values().all(|accepted| *accepted == AcceptedValues::NotChecked)
     }
 
     /// Returns the PCRs that a challenge has to ask for.

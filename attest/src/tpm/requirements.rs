@@ -8,11 +8,11 @@ use super::claims::{EventLogClaims, TpmClaims};
 use super::door::{self, DOOR_PCR};
 use super::error::TpmEvidenceError;
 use super::measured_boot::MeasuredBoot;
-use super::reference_values::{Accepted, EventLogRule, ReferenceValues};
+use super::reference_values::{AcceptedValues, EventLogRule, ReferenceValues};
 use super::rules::{self, Check};
 use super::wire::HashAlg;
 use crate::observation::Observation;
-use crate::reference_sets::{NewValue, Value, Wanted};
+use crate::reference_sets::{NewValue, ReferenceKind, ReferenceQuery};
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 
@@ -43,13 +43,13 @@ impl Requirement {
 
 /// The quoted values, regardless of the endorsement.
 #[derive(Debug, Clone, Copy)]
-pub struct Quoted<'q> {
+pub struct QuotedPcrs<'q> {
     pub bank: HashAlg,
     pub pcrs: &'q BTreeMap<u8, HexDigest>,
     pub event_log: Option<&'q EventLogClaims>,
 }
 
-impl<'q> Quoted<'q> {
+impl<'q> QuotedPcrs<'q> {
     /// Returns the measured boot, if the event log leads to the quoted values.
     #[must_use]
     pub fn boot(&self) -> Option<&'q MeasuredBoot> {
@@ -60,8 +60,8 @@ impl<'q> Quoted<'q> {
 impl TpmClaims {
     /// Returns the quoted values, which reference values are compared with.
     #[must_use]
-    pub fn quoted(&self) -> Quoted<'_> {
-        Quoted {
+    pub fn quoted(&self) -> QuotedPcrs<'_> {
+        QuotedPcrs {
             bank: self.pcr_bank,
             pcrs: &self.pcrs,
             event_log: self.event_log.as_ref(),
@@ -87,7 +87,7 @@ impl ReferenceValues {
     /// Checks that the quoted values are accepted: returns the first unmet requirement that refuses.
     pub(crate) fn appraise<E: From<TpmEvidenceError>>(
         &self,
-        quoted: &Quoted<'_>,
+        quoted: &QuotedPcrs<'_>,
         now: UnixTime,
         observation: &mut Observation<E>,
     ) -> Result<(), E> {
@@ -101,7 +101,7 @@ impl ReferenceValues {
     }
 
     /// Each requirement in words, and whether it is met.
-    pub(crate) fn by_requirement<E: From<TpmEvidenceError>>(&self, quoted: &Quoted<'_>, now: UnixTime) -> Vec<(String, Result<(), E>)> {
+    pub(crate) fn by_requirement<E: From<TpmEvidenceError>>(&self, quoted: &QuotedPcrs<'_>, now: UnixTime) -> Vec<(String, Result<(), E>)> {
         let one = |requirement| (self.words(requirement), self.meets(requirement, quoted, now).map_err(E::from));
         self.requirements().map(one).collect()
     }
@@ -110,7 +110,7 @@ impl ReferenceValues {
     ///
     /// # Errors
     /// The refusal that it is.
-    pub fn meets(&self, requirement: Requirement, quoted: &Quoted<'_>, now: UnixTime) -> Result<(), TpmEvidenceError> {
+    pub fn meets(&self, requirement: Requirement, quoted: &QuotedPcrs<'_>, now: UnixTime) -> Result<(), TpmEvidenceError> {
         match requirement {
             Requirement::Selection => self.is_quoted(quoted),
             Requirement::Pcr(index) => {
@@ -149,15 +149,15 @@ impl ReferenceValues {
     }
 
     /// Returns the quoted or booted values that must be among the pool's reference values, and are in none of its sets.
-    pub(crate) fn unlisted(&self, quoted: &Quoted<'_>) -> Vec<NewValue> {
+    pub(crate) fn unlisted(&self, quoted: &QuotedPcrs<'_>) -> Vec<NewValue> {
         let of = |requirement| match requirement {
-            Requirement::Pcr(index) if self.pcrs().get(&index) == Some(&Accepted::ReferenceValues) => {
-                let wanted = Wanted::Pcr(index);
+            Requirement::Pcr(index) if self.pcrs().get(&index) == Some(&AcceptedValues::ReferenceValues) => {
+                let wanted = ReferenceQuery::Pcr(index);
                 let value = quoted.pcrs.get(&index);
                 let is_listed = |value: &&HexDigest| {
                     self.sets()
                         .listed(wanted, self.bank())
-                        .any(|listed| listed.value == Value::Digest(value))
+                        .any(|listed| listed.value == ReferenceKind::Digest(value))
                 };
                 let value = value.filter(|value| !is_listed(value)).cloned();
                 value
@@ -173,7 +173,7 @@ impl ReferenceValues {
         self.requirements().flat_map(of).collect()
     }
 
-    fn is_quoted(&self, quoted: &Quoted<'_>) -> Result<(), TpmEvidenceError> {
+    fn is_quoted(&self, quoted: &QuotedPcrs<'_>) -> Result<(), TpmEvidenceError> {
         let wanted = self.quoted();
         if quoted.bank == self.bank() && quoted.pcrs.keys().eq(wanted.iter()) {
             return Ok(());
@@ -188,12 +188,12 @@ impl ReferenceValues {
     /// Checks that a PCR's value is accepted; the error has the accepted values.
     pub(crate) fn accept_pcr(&self, index: u8, value: &HexDigest, now: UnixTime) -> Result<(), Withheld> {
         match self.pcrs().get(&index) {
-            None | Some(Accepted::NotChecked) => Ok(()),
-            Some(Accepted::AnyOf(digests)) if digests.contains(value) => Ok(()),
-            Some(Accepted::AnyOf(digests)) => Err(Withheld::one_of(digests)),
-            Some(Accepted::ReferenceValues) => {
-                let (wanted, now) = (Wanted::Pcr(index), now.as_secs());
-                let fits = |found: &Value<'_>| *found == Value::Digest(value);
+            None | Some(AcceptedValues::NotChecked) => Ok(()),
+            Some(AcceptedValues::AnyOf(digests)) if digests.contains(value) => Ok(()),
+            Some(AcceptedValues::AnyOf(digests)) => Err(Withheld::one_of(digests)),
+            Some(AcceptedValues::ReferenceValues) => {
+                let (wanted, now) = (ReferenceQuery::Pcr(index), now.as_secs());
+                let fits = |found: &ReferenceKind<'_>| *found == ReferenceKind::Digest(value);
                 match rules::is_accepted(self.sets(), wanted, self.bank(), fits, now) {
                     true => Ok(()),
                     false => Err(rules::accepted_words(self.sets(), wanted, self.bank(), fits, now)),
@@ -212,13 +212,13 @@ impl ReferenceValues {
                 format!("the PCRs {} of {bank} are quoted", pcrs.join(", "))
             }
             Requirement::Pcr(index) => match self.pcrs().get(&index) {
-                None | Some(Accepted::NotChecked) if self.boot().iter().any(|check| check.pcr() == index) => {
+                None | Some(AcceptedValues::NotChecked) if self.boot().iter().any(|check| check.pcr() == index) => {
                     format!("PCR {index}: not compared as a whole; its events are")
                 }
-                None | Some(Accepted::NotChecked) => format!("PCR {index}: not checked"),
-                Some(Accepted::AnyOf(digests)) => format!("PCR {index} has one of {} digests of pool.toml", digests.len()),
-                Some(Accepted::ReferenceValues) => {
-                    let listed = self.sets().listed(Wanted::Pcr(index), bank).count();
+                None | Some(AcceptedValues::NotChecked) => format!("PCR {index}: not checked"),
+                Some(AcceptedValues::AnyOf(digests)) => format!("PCR {index} has one of {} digests of pool.toml", digests.len()),
+                Some(AcceptedValues::ReferenceValues) => {
+                    let listed = self.sets().listed(ReferenceQuery::Pcr(index), bank).count();
                     format!("PCR {index} has one of the reference values ({listed})")
                 }
             },

@@ -8,21 +8,21 @@ use subtle::ConstantTimeEq;
 
 use super::ak::AkPublic;
 use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
-use super::door::Measured;
+use super::door::MeasuredDoor;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;
 use super::measured_boot::MeasuredBoot;
 use super::pcr::{PcrSelection, PcrValues};
-use super::quote::{self, Expected, Quote};
+use super::quote::{self, ExpectedQuote, VerifiedQuote};
 use super::wire::HashAlg;
 use super::{TpmEvidence, TpmSubject};
-use crate::nonce::{Binding, SpkiSha256, qualifying_data};
+use crate::nonce::{EvidenceBinding, SpkiSha256, qualifying_data};
 use crate::values::HexDigest;
 
 /// Verifies `evidence` as the answer to what was asked of `subject`; also returns the server key that the node saw.
 pub(crate) fn verify(
-    binding: &Binding<'_>,
+    binding: &EvidenceBinding<'_>,
     subject: &TpmSubject,
     evidence: &TpmEvidence,
     endorsements: &TpmEndorsements,
@@ -85,15 +85,15 @@ pub(crate) struct ShownQuote<'a> {
 
 /// Verifies that the AK signed these PCRs, for this challenge and for a key of this server. That the AK is in a TPM is for others to say.
 pub(crate) fn quoted(
-    binding: &Binding<'_>,
+    binding: &EvidenceBinding<'_>,
     selection: &PcrSelection,
     answer: &ShownQuote<'_>,
-) -> Result<(AkPublic, Quote), TpmEvidenceError> {
+) -> Result<(AkPublic, VerifiedQuote), TpmEvidenceError> {
     let pcrs = PcrValues::presented(answer.pcrs, selection)?;
     let ak = AkPublic::parse(answer.ak_public)?;
     let bound = |key: &SpkiSha256| (*key, qualifying_data(binding.nonce, binding.purpose, binding.pool, key));
     let extra_data: Vec<_> = binding.server_keys.iter().map(bound).collect();
-    let expected = Expected {
+    let expected = ExpectedQuote {
         extra_data: &extra_data,
         selection,
         pcrs,
@@ -114,7 +114,7 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
         Ok(parsed) => parsed,
         Err(error) => return nothing(0, EventLogProblem::Malformed(error)),
     };
-    let door = Measured::by(&parsed, bank);
+    let door = MeasuredDoor::by(&parsed, bank);
     match parsed.check_against(bank, quoted) {
         Err(error) => EventLogClaims {
             door,

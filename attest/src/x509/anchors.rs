@@ -11,13 +11,13 @@ use super::ca::malformed;
 use super::canonical::CanonicalName;
 use super::der::{content, lengths};
 use super::names::{name_text, organisation};
-use super::{Ca, Led, NoCa, path, signatures};
+use super::{Ca, NoCa, PathEnd, path, signatures};
 use crate::nonce::sha256;
 
 /// CAs at which a path may end: roots, and CAs below them. Roots are trusted because they were configured, regardless of their signer. The
 /// caller that adds a CA below them has verified that it is one.
 #[derive(Debug, Clone, Default)]
-pub struct Anchors {
+pub struct TrustAnchors {
     /// Trust anchors for webpki; `all` has as many entries.
     trusted: Vec<TrustAnchor<'static>>,
     all: Vec<Arc<Anchor>>,
@@ -52,7 +52,7 @@ pub struct Unusable<P: fmt::Display> {
     pub problem: P,
 }
 
-impl Anchors {
+impl TrustAnchors {
     /// Returns whether there are no anchors: then no path ends anywhere.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -131,7 +131,7 @@ impl Anchors {
 
     /// Selects those of the certificates `sent` that lead from `leaf` to one of these by name, without verifying anything.
     #[must_use]
-    pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> Led<'s> {
+    pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> PathEnd<'s> {
         let keys_of = |name: &CanonicalName| self.named(name).map(|anchor| anchor.key()).collect();
         path::lead_on(leaf, sent, keys_of, now)
     }

@@ -7,12 +7,12 @@ use rustls_pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificat
 
 /// Limit on the signatures that are verified for one chain. webpki's own budget is 100, at up to a millisecond each.
 #[derive(Debug)]
-pub struct Budget {
+pub struct SignatureBudget {
     left: AtomicUsize,
     limit: usize,
 }
 
-impl Budget {
+impl SignatureBudget {
     /// A budget of so many signatures.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
@@ -64,7 +64,7 @@ impl Budget {
 /// An algorithm whose use is counted. Beyond the budget no signature is looked at, and none holds.
 pub struct Budgeted<'b> {
     algorithm: &'b dyn SignatureVerificationAlgorithm,
-    budget: &'b Budget,
+    budget: &'b SignatureBudget,
 }
 
 impl<'b> Budgeted<'b> {

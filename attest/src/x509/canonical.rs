@@ -9,25 +9,25 @@ use der::{AnyRef, Decode, Reader, SliceReader, Tag, Tagged};
 /// beyond ASCII: RFC 5280 would let more names be equal, but no CA needs it. The attributes of one RelativeDistinguishedName are a set; the
 /// order of these is part of the name. Bytes that are no name are equal to themselves only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CanonicalName(Form);
+pub(crate) struct CanonicalName(CanonicalForm);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Form {
+enum CanonicalForm {
     /// The sorted attributes of each RelativeDistinguishedName, in the name's order.
-    Rdns(Vec<Vec<Attribute>>),
+    Rdns(Vec<Vec<NameAttribute>>),
     Unreadable(Vec<u8>),
 }
 
 /// An attribute of a name (AttributeTypeAndValue).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Attribute {
+struct NameAttribute {
     /// The content of an OBJECT IDENTIFIER.
     oid: Vec<u8>,
-    value: Value,
+    value: AttributeValue,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Value {
+enum AttributeValue {
     Text(String),
     /// The DER element of a value of another type.
     Other(Vec<u8>),
@@ -37,16 +37,16 @@ impl CanonicalName {
     /// Reads a Name from its DER encoding.
     pub(crate) fn of(name: &[u8]) -> Self {
         let content = super::der::content(name).filter(|_| name.first() == Some(&0x30));
-        content.map_or_else(|| Self(Form::Unreadable(name.to_vec())), Self::of_content)
+        content.map_or_else(|| Self(CanonicalForm::Unreadable(name.to_vec())), Self::of_content)
     }
 
     /// Reads the content of a Name: its RelativeDistinguishedNames.
     pub(crate) fn of_content(rdns: &[u8]) -> Self {
-        Self(read_rdns(rdns).map_or_else(|_| Form::Unreadable(rdns.to_vec()), Form::Rdns))
+        Self(read_rdns(rdns).map_or_else(|_| CanonicalForm::Unreadable(rdns.to_vec()), CanonicalForm::Rdns))
     }
 }
 
-fn read_rdns(rdns: &[u8]) -> der::Result<Vec<Vec<Attribute>>> {
+fn read_rdns(rdns: &[u8]) -> der::Result<Vec<Vec<NameAttribute>>> {
     let mut reader = SliceReader::new(rdns)?;
     let mut read = Vec::new();
     while !reader.is_finished() {
@@ -55,7 +55,7 @@ fn read_rdns(rdns: &[u8]) -> der::Result<Vec<Vec<Attribute>>> {
         let mut elements = SliceReader::new(set.value())?;
         let mut attributes = Vec::new();
         while !elements.is_finished() {
-            attributes.push(Attribute::read(&mut elements)?);
+            attributes.push(NameAttribute::read(&mut elements)?);
         }
         attributes.sort();
         read.push(attributes);
@@ -63,7 +63,7 @@ fn read_rdns(rdns: &[u8]) -> der::Result<Vec<Vec<Attribute>>> {
     Ok(read)
 }
 
-impl Attribute {
+impl NameAttribute {
     fn read<'a>(reader: &mut impl Reader<'a>) -> der::Result<Self> {
         let attribute = AnyRef::decode(reader)?;
         attribute.tag().assert_eq(Tag::Sequence)?;
@@ -73,13 +73,13 @@ impl Attribute {
         let value = fields.tlv_bytes()?;
         let read = Self {
             oid: oid.value().to_vec(),
-            value: Value::read(value)?,
+            value: AttributeValue::read(value)?,
         };
         fields.finish(read)
     }
 }
 
-impl Value {
+impl AttributeValue {
     fn read(element: &[u8]) -> der::Result<Self> {
         let value = AnyRef::from_der(element)?;
         let text = match value.tag() {

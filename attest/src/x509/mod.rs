@@ -1,6 +1,6 @@
 //! Chains of certificates that strangers send: what they may end at, by what they are held to be good, and what building and verifying them may cost.
 //!
-//! [`Anchors`] are the CAs that an administrator trusts. [`Anchors::validate`] looks for a path from a leaf to one of them, by webpki (RFC 5280), and
+//! [`TrustAnchors`] are the CAs that an administrator trusts. [`TrustAnchors::validate`] looks for a path from a leaf to one of them, by webpki (RFC 5280), and
 //! looks at what webpki does not: names that are the same although they are spelled in other bytes (`canonical`, `spelling`), parameters of
 //! algorithms that mean the same (`signatures`), and an anchor's own validity and path length, as OpenSSL and Go do and RFC 5280 (6.1.1 d) leaves open. What else a kind
 //! of evidence asks of its CAs (their keys, their usages) and of its leaves it says in its own room.
@@ -17,8 +17,8 @@ mod validation;
 
 pub(crate) use attest_wire::der;
 
-pub use anchors::{Anchor, Anchors, Unusable};
-pub use budget::{Budget, Budgeted};
+pub use anchors::{Anchor, TrustAnchors, Unusable};
+pub use budget::{Budgeted, SignatureBudget};
 pub use ca::{Ca, CaKey, NoCa};
-pub use path::Led;
+pub use path::PathEnd;
 pub use validation::{PathProblem, Terms, ValidPath, no_more};

@@ -11,7 +11,7 @@ use super::canonical::CanonicalName;
 
 /// End of the way that the sent certificates form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Led<'s> {
+pub enum PathEnd<'s> {
     /// To an anchored name, over these. Each one is the issuer of another by name and, if both say it, by key identifier (RFC 5280,
     /// 4.2.1.1). For one CA there are several only if it was certified several times; the most promising come first.
     ToAnAnchor(Vec<CertificateDer<'s>>),
@@ -39,23 +39,23 @@ pub(super) fn lead_on<'s, 'k>(
     sent: &[CertificateDer<'s>],
     anchored: impl Fn(&CanonicalName) -> Vec<&'k [u8]>,
     now: UnixTime,
-) -> Led<'s> {
-    let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| Link::of(&parsed, now));
-    let links: Vec<(Link, &CertificateDer<'s>)> = sent.iter().filter_map(|der| Some((read(der)?, der))).collect();
-    let Some(leaf) = read(leaf) else { return Led::Nowhere };
+) -> PathEnd<'s> {
+    let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| PathLink::of(&parsed, now));
+    let links: Vec<(PathLink, &CertificateDer<'s>)> = sent.iter().filter_map(|der| Some((read(der)?, der))).collect();
+    let Some(leaf) = read(leaf) else { return PathEnd::Nowhere };
     // The same CA, renewed: whichever is valid now.
     for not_valid_too in [false, true] {
         let usable = links
             .iter()
             .filter(|(link, _)| link.lacks.is_none() && (link.is_valid || not_valid_too));
         match Ways::new(usable, &anchored).from(&leaf) {
-            Led::Nowhere => {}
+            PathEnd::Nowhere => {}
             led => return led,
         }
     }
     let all = Ways::new(links.iter(), &anchored);
     let first_that_is_none = all.shortest(&leaf).into_iter().find_map(|link| Some((link, link.lacks?)));
-    first_that_is_none.map_or(Led::Nowhere, |(link, lacks)| Led::OverNoCa {
+    first_that_is_none.map_or(PathEnd::Nowhere, |(link, lacks)| PathEnd::OverNoCa {
         subject: link.subject_text.clone(),
         lacks,
     })
@@ -65,11 +65,11 @@ pub(super) fn lead_on<'s, 'k>(
 struct Ways<'a, 's, A> {
     anchored: &'a A,
     /// With how many certificates more it takes.
-    leading: Vec<(usize, &'a Link, &'a CertificateDer<'s>)>,
+    leading: Vec<(usize, &'a PathLink, &'a CertificateDer<'s>)>,
 }
 
 impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
-    fn new(links: impl Iterator<Item = &'a (Link, &'a CertificateDer<'s>)>, anchored: &'a A) -> Self {
+    fn new(links: impl Iterator<Item = &'a (PathLink, &'a CertificateDer<'s>)>, anchored: &'a A) -> Self {
         let (mut leading, mut others): (Vec<_>, Vec<_>) = links.partition(|(link, _)| !anchored(&link.issuer).is_empty());
         let mut all: Vec<_> = Vec::new();
         let mut steps = 0;
@@ -85,7 +85,7 @@ impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
         Self { anchored, leading: all }
     }
 
-    fn from(&self, leaf: &Link) -> Led<'s> {
+    fn from(&self, leaf: &PathLink) -> PathEnd<'s> {
         let mut taken: BTreeMap<usize, &'a CertificateDer<'s>> = BTreeMap::new();
         let mut next = vec![leaf];
         let mut arrived = false;
@@ -102,7 +102,7 @@ impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
                 .windows(2)
                 .all(|two| matches!(two, [(_, (_, a, _)), (_, (_, b, _))] if a.key == b.key));
             match (one_key, anchored.is_empty()) {
-                (false, true) => return Led::Anywhere,
+                (false, true) => return PathEnd::Anywhere,
                 // The anchor of this name decides, and nothing that is sent beside it.
                 (false, false) => {}
                 (true, _) => next.extend(
@@ -113,13 +113,13 @@ impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
             }
         }
         match arrived {
-            true => Led::ToAnAnchor(taken.into_values().cloned().collect()),
-            false => Led::Nowhere,
+            true => PathEnd::ToAnAnchor(taken.into_values().cloned().collect()),
+            false => PathEnd::Nowhere,
         }
     }
 
     /// The shortest way: each certificate of it.
-    fn shortest(&self, leaf: &'a Link) -> Vec<&'a Link> {
+    fn shortest(&self, leaf: &'a PathLink) -> Vec<&'a PathLink> {
         let (mut way, mut last, mut left) = (Vec::new(), leaf, usize::MAX);
         while let Some(&(steps, link, _)) = self
             .leading
@@ -134,7 +134,7 @@ impl<'a, 's, 'k, A: Fn(&CanonicalName) -> Vec<&'k [u8]>> Ways<'a, 's, A> {
 }
 
 /// Fields of a certificate that decide its position in a chain.
-struct Link {
+struct PathLink {
     subject: CanonicalName,
     issuer: CanonicalName,
     key: Vec<u8>,
@@ -145,7 +145,7 @@ struct Link {
     subject_text: String,
 }
 
-impl Link {
+impl PathLink {
     fn of(certificate: &X509Certificate<'_>, now: UnixTime) -> Self {
         let extensions = || certificate.extensions().iter().map(|extension| extension.parsed_extension());
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);

@@ -14,7 +14,7 @@ use webpki::EndEntityCert;
 
 use super::canonical::CanonicalName;
 use super::der::{content, lengths};
-use super::{Anchor, Anchors};
+use super::{Anchor, TrustAnchors};
 
 /// Maximum number of spellings of one name that are considered. More than a CA's own and one other are an attempt to cause a long search.
 /// webpki distinguishes certificates of one CA by the bytes of their names, so each spelling adds a step to a path.
@@ -33,7 +33,7 @@ pub(super) struct Respelled<'s> {
 }
 
 /// Anchors under the names that certificates below them use.
-pub(super) struct Presented<'a> {
+pub(super) struct RespelledAnchors<'a> {
     pub(super) trusted: Vec<TrustAnchor<'a>>,
     /// The anchor behind each entry of `trusted`, at the same position.
     anchors: Vec<&'a Anchor>,
@@ -45,7 +45,7 @@ impl Spellings {
         let mut spellings = Self(BTreeMap::new());
         spellings.add(leaf.issuer());
         for certificate in sent {
-            if let Some(issuer) = Parts::of(certificate).and_then(|parts| content(parts.issuer)) {
+            if let Some(issuer) = CertificateParts::of(certificate).and_then(|parts| content(parts.issuer)) {
                 spellings.add(issuer);
             }
         }
@@ -70,11 +70,11 @@ impl<'s> Respelled<'s> {
     pub(super) fn new(leaf: &EndEntityCert<'_>, sent: &'s [CertificateDer<'_>], spellings: &Spellings) -> Self {
         let mut all = Self::default();
         let leaf = leaf.der();
-        let leaf_tbs = Parts::of(&leaf).map(|parts| parts.tbs);
+        let leaf_tbs = CertificateParts::of(&leaf).map(|parts| parts.tbs);
         for original in sent {
             let original: &'s [u8] = original.as_ref();
             all.certificates.push(CertificateDer::from(original));
-            let Some(parts) = Parts::of(original) else { continue };
+            let Some(parts) = CertificateParts::of(original) else { continue };
             let others = spellings.of(&CanonicalName::of(parts.subject)).iter();
             for spelling in others.filter(|spelling| content(parts.subject) != Some(spelling.as_slice())) {
                 if let Some((tbs, certificate)) = parts.with_subject(spelling)
@@ -95,24 +95,25 @@ impl<'s> Respelled<'s> {
     /// Returns the tbsCertificates that the signature may be over where webpki verifies it over `tbs`: those of the certificates that it was copied from, and `tbs`.
     pub(super) fn signed<'m>(&'m self, tbs: &'m [u8]) -> impl Iterator<Item = &'m [u8]> {
         let originals = self.originals.get(tbs).into_iter().flatten();
-        let originals = originals.filter_map(|original| Parts::of(original).map(|parts| parts.tbs));
+        let originals = originals.filter_map(|original| CertificateParts::of(original).map(|parts| parts.tbs));
         originals.chain(std::iter::once(tbs))
     }
 
     /// The certificate as it was sent.
     pub(super) fn sent(&self, certificate: &[u8]) -> CertificateDer<'static> {
-        let original = Parts::of(certificate).and_then(|parts| {
+        let original = CertificateParts::of(certificate).and_then(|parts| {
             let originals = self.originals.get(parts.tbs)?.iter();
-            let mut originals = originals.filter(|original| Parts::of(original).is_some_and(|of| of.signature == parts.signature));
+            let mut originals =
+                originals.filter(|original| CertificateParts::of(original).is_some_and(|of| of.signature == parts.signature));
             originals.next().copied()
         });
         CertificateDer::from(original.unwrap_or(certificate).to_vec())
     }
 }
 
-impl<'a> Presented<'a> {
+impl<'a> RespelledAnchors<'a> {
     /// Selects the anchors whose name is the issuer of one of the certificates.
-    pub(super) fn new(anchors: &'a Anchors, spellings: &Spellings) -> Self {
+    pub(super) fn new(anchors: &'a TrustAnchors, spellings: &Spellings) -> Self {
         let mut presented = Self {
             trusted: Vec::new(),
             anchors: Vec::new(),
@@ -138,7 +139,7 @@ impl<'a> Presented<'a> {
 }
 
 /// A certificate of version 3 (RFC 5280, 4.1), taken apart: each part a DER element or several.
-struct Parts<'c> {
+struct CertificateParts<'c> {
     whole: &'c [u8],
     tbs: &'c [u8],
     /// The part of the tbsCertificate before the subject.
@@ -151,7 +152,7 @@ struct Parts<'c> {
     signature: &'c [u8],
 }
 
-impl<'c> Parts<'c> {
+impl<'c> CertificateParts<'c> {
     fn of(certificate: &'c [u8]) -> Option<Self> {
         let (whole, []) = first(certificate)? else { return None };
         let (tbs, signature) = first(content(whole)?)?;
@@ -234,7 +235,9 @@ mod tests {
         let leaf = EndEntityCert::try_from(&sent[0]).unwrap();
         let spellings = Spellings::of_issuers(&leaf, &sent);
         assert_eq!(
-            spellings.of(&CanonicalName::of(Parts::of(&sent[0]).unwrap().subject)).len(),
+            spellings
+                .of(&CanonicalName::of(CertificateParts::of(&sent[0]).unwrap().subject))
+                .len(),
             SPELLINGS_LIMIT
         );
         let leaf = issued("leaf", "abc", &key);
@@ -246,8 +249,11 @@ mod tests {
     fn a_signature_over_the_leaf_in_another_spelling_is_none_over_it() {
         let key = KeyPair::generate().unwrap();
         let genuine = [issued("leaf", "ca", &key), issued("another", "LEAF", &key)];
-        let content_of = |certificate: &CertificateDer<'_>| content(Parts::of(certificate).unwrap().issuer).unwrap().to_vec();
-        let (tbs, altered) = Parts::of(&genuine[0]).unwrap().with_subject(&content_of(&genuine[1])).unwrap();
+        let content_of = |certificate: &CertificateDer<'_>| content(CertificateParts::of(certificate).unwrap().issuer).unwrap().to_vec();
+        let (tbs, altered) = CertificateParts::of(&genuine[0])
+            .unwrap()
+            .with_subject(&content_of(&genuine[1]))
+            .unwrap();
         let altered = CertificateDer::from(altered);
         let leaf = EndEntityCert::try_from(&altered).unwrap();
         let spellings = Spellings::of_issuers(&leaf, &genuine);

@@ -8,8 +8,8 @@ use rustls_pki_types::{AlgorithmIdentifier, CertificateDer, InvalidSignature, Si
 use webpki::{EndEntityCert, KeyUsage, VerifiedPath};
 
 use super::signatures::other_form;
-use super::spelling::{Presented, Respelled, Spellings};
-use super::{Anchor, Anchors, Budget, Budgeted};
+use super::spelling::{Respelled, RespelledAnchors, Spellings};
+use super::{Anchor, Budgeted, SignatureBudget, TrustAnchors};
 
 /// Conditions under which a path is valid.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub struct Terms<'t> {
     /// The extended key usage of the leaf, and of the CAs that state one.
     pub usage: KeyUsage,
     /// Budget of signatures for the path.
-    pub budget: &'t Budget,
+    pub budget: &'t SignatureBudget,
     pub now: UnixTime,
 }
 
@@ -61,7 +61,7 @@ pub const fn no_more(_: &VerifiedPath<'_>) -> Result<(), Infallible> {
     Ok(())
 }
 
-impl Anchors {
+impl TrustAnchors {
     /// Looks for a path from `leaf`, by way of the certificates `sent`, to one of these. `own` is what a kind asks of each path that webpki finds,
     /// before the anchor is looked at.
     ///
@@ -75,7 +75,7 @@ impl Anchors {
         own: impl Fn(&VerifiedPath<'_>) -> Result<(), E>,
     ) -> Result<ValidPath<'a>, PathProblem<'a, E>> {
         let spellings = Spellings::of_issuers(leaf, sent);
-        let (anchors, respelled) = (Presented::new(self, &spellings), Respelled::new(leaf, sent, &spellings));
+        let (anchors, respelled) = (RespelledAnchors::new(self, &spellings), Respelled::new(leaf, sent, &spellings));
         let budgeted = terms.budget.limit(terms.signatures);
         let algorithms = Received::all(&Budgeted::as_algorithms(&budgeted), &respelled);
         // webpki takes any error of this closure for one of its own; the real one goes around it.
@@ -134,7 +134,7 @@ fn check_anchors<'a, E>(end: &'a Anchor, path: &VerifiedPath<'_>, now: UnixTime)
 }
 
 /// The anchor at the end of a path. One that ends at none of these ends nowhere.
-fn end_of<'a, E>(anchors: &Presented<'a>, path: &VerifiedPath<'_>) -> Result<&'a Anchor, PathProblem<'a, E>> {
+fn end_of<'a, E>(anchors: &RespelledAnchors<'a>, path: &VerifiedPath<'_>) -> Result<&'a Anchor, PathProblem<'a, E>> {
     anchors.anchor(path.anchor()).ok_or(PathProblem::Path(webpki::Error::UnknownIssuer))
 }
 

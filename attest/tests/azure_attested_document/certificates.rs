@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns the reason for which a signer with this certificate is refused.
 fn certificate_refused(certificate: &CertificateDer<'static>, trust: &AzureTrust) -> ChainError {
-    let message = Message::azure(document().to_string().as_bytes(), certificate);
+    let message = TestMessage::azure(document().to_string().as_bytes(), certificate);
     match verified_by(&message, &SIGNER, trust).unwrap_err() {
         AttestedDocumentError::Chain { problem, .. } => problem,
         other => panic!("{other}"),
@@ -18,9 +18,9 @@ fn attack_12_the_bag_is_not_searched() {
     let theirs = region_certificate(&OTHER, 9);
     let both = vec![LEAF.to_vec(), theirs.to_vec()];
     let message = |signer: &CertificateDer<'static>, bag: Vec<Vec<u8>>| {
-        Message::azure(content.as_bytes(), signer).but(|message| message.certificates = bag)
+        TestMessage::azure(content.as_bytes(), signer).but(|message| message.certificates = bag)
     };
-    let code = |message: &Message| verified_by(message, &OTHER, &TRUST).unwrap_err().code();
+    let code = |message: &TestMessage| verified_by(message, &OTHER, &TRUST).unwrap_err().code();
     assert_eq!(
         code(&message(&theirs, both.clone())),
         "azure-document-certificate",
@@ -98,7 +98,7 @@ fn attack_12_certificates_that_are_not_the_metadata_services() {
 
 #[test]
 fn dates_of_the_whole_chain_are_those_of_now() {
-    let check = |message: &Message, trust: &AzureTrust, now: u64| {
+    let check = |message: &TestMessage, trust: &AzureTrust, now: u64| {
         verify(
             data_encoding::BASE64.encode(&message.sign(&SIGNER)).as_bytes(),
             trust,
@@ -115,7 +115,7 @@ fn dates_of_the_whole_chain_are_those_of_now() {
         params.self_signed(&ROOT.pair).unwrap().into()
     };
     let of_leaf = (
-        Message::azure(document().to_string().as_bytes(), &leaf(year)),
+        TestMessage::azure(document().to_string().as_bytes(), &leaf(year)),
         trust(vec![INTERMEDIATE_CA.clone()]),
     );
     let of_intermediate = (message(&document()), trust(vec![intermediate(year)]));
@@ -144,7 +144,7 @@ fn clouds_are_those_configured() {
             &ca_params("Intermediate", 2),
             &INTERMEDIATE,
         );
-        let message = Message::azure(document().to_string().as_bytes(), &certificate);
+        let message = TestMessage::azure(document().to_string().as_bytes(), &certificate);
         for (configured, _) in clouds {
             let trust = AzureTrust::new(vec![configured], std::slice::from_ref(&*ROOT_CA), vec![INTERMEDIATE_CA.clone()]).unwrap();
             let verified = verified_by(&message, &SIGNER, &trust);
@@ -162,7 +162,7 @@ fn clouds_are_those_configured() {
 fn location_is_told_by_exactly_one_name() {
     let location = |names: &[&str]| {
         let certificate = issued(&metadata_params(names), &SIGNER, &ca_params("Intermediate", 2), &INTERMEDIATE);
-        let message = Message::azure(document().to_string().as_bytes(), &certificate);
+        let message = TestMessage::azure(document().to_string().as_bytes(), &certificate);
         verified_by(&message, &SIGNER, &TRUST)
             .unwrap()
             .location
@@ -183,15 +183,21 @@ fn attack_19_cas_are_bounded_and_checked_when_loaded() {
         (error.role, error.problem)
     };
     let root = || vec![ROOT_CA.clone()];
-    assert_eq!(problem(std::slice::from_ref(&*LEAF), vec![]), ("root", CaProblem::NotCa));
-    assert_eq!(problem(&root(), vec![LEAF.clone()]), ("intermediate", CaProblem::NotCa));
-    assert!(matches!(problem(&root(), vec![vec![0x30, 0x00].into()]).1, CaProblem::Malformed(_)));
+    assert_eq!(problem(std::slice::from_ref(&*LEAF), vec![]), ("root", AzureCaProblem::NotCa));
+    assert_eq!(problem(&root(), vec![LEAF.clone()]), ("intermediate", AzureCaProblem::NotCa));
+    assert!(matches!(
+        problem(&root(), vec![vec![0x30, 0x00].into()]).1,
+        AzureCaProblem::Malformed(_)
+    ));
     let behind = [&INTERMEDIATE_CA, &[0][..]].concat();
-    assert!(matches!(problem(&root(), vec![behind.into()]).1, CaProblem::Malformed(_)));
-    assert!(matches!(problem(&root(), vec![vec![0x30; 9000].into()]).1, CaProblem::Malformed(_)));
+    assert!(matches!(problem(&root(), vec![behind.into()]).1, AzureCaProblem::Malformed(_)));
+    assert!(matches!(
+        problem(&root(), vec![vec![0x30; 9000].into()]).1,
+        AzureCaProblem::Malformed(_)
+    ));
     assert_eq!(
         problem(&vec![ROOT_CA.clone(); ROOTS_LIMIT + 1], vec![]),
-        ("root", CaProblem::TooMany(ROOTS_LIMIT))
+        ("root", AzureCaProblem::TooMany(ROOTS_LIMIT))
     );
     // The same one is counted once.
     assert!(
@@ -207,7 +213,10 @@ fn attack_19_cas_are_bounded_and_checked_when_loaded() {
             CertificateDer::from(altered)
         })
         .collect();
-    assert_eq!(problem(&root(), many), ("intermediate", CaProblem::TooMany(INTERMEDIATES_LIMIT)));
+    assert_eq!(
+        problem(&root(), many),
+        ("intermediate", AzureCaProblem::TooMany(INTERMEDIATES_LIMIT))
+    );
 }
 
 /// Chains of the configured CAs, as long and as branched as an attacker can make them.
@@ -223,7 +232,7 @@ fn attack_19_long_chains_end() {
     let trust = trust(intermediates);
     for (n, fits) in [(0, true), (2, true), (20, false), (29, false)] {
         let certificate = issued(&metadata_params(&NAMES), &SIGNER, &cas[n], key);
-        let message = Message::azure(document().to_string().as_bytes(), &certificate);
+        let message = TestMessage::azure(document().to_string().as_bytes(), &certificate);
         assert_eq!(verified_by(&message, &SIGNER, &trust).is_ok(), fits, "{n}");
     }
     // Everybody has issued everybody: all have one name and one key.
@@ -237,7 +246,7 @@ fn attack_19_long_chains_end() {
         .collect();
     let trust = self::trust(branched);
     let certificate = issued(&metadata_params(&NAMES), &SIGNER, &same, key);
-    let message = Message::azure(document().to_string().as_bytes(), &certificate);
+    let message = TestMessage::azure(document().to_string().as_bytes(), &certificate);
     assert!(verified_by(&message, &SIGNER, &trust).is_err());
 }
 
@@ -254,7 +263,7 @@ fn a_roots_path_length_counts() {
 fn attack_19_the_sender_chooses_no_url() {
     let urls_of = |urls: &[&str]| {
         let certificate = leaf(|params| params.custom_extensions = vec![access(urls)]);
-        let message = Message::azure(document().to_string().as_bytes(), &certificate).sign(&SIGNER);
+        let message = TestMessage::azure(document().to_string().as_bytes(), &certificate).sign(&SIGNER);
         let urls = issuer_urls(data_encoding::BASE64.encode(&message).as_bytes()).unwrap();
         assert_eq!(urls, IssuerUrls::of_certificate(&certificate));
         let allowed: Vec<String> = urls.allowed.iter().map(|url| url.as_str().to_owned()).collect();

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::log_builder::{SHA1, SHA256, SHA384};
-use attest::tpm::rules::Recording;
+use attest::tpm::rules::RecordedValues;
 
 const OF_PCR_7: [Check; 3] = [Check::SecureBoot, Check::Dbx, Check::Authorities];
 
-fn recording(log: &LogBuilder, lists_unknown: bool) -> Recording {
+fn recording(log: &LogBuilder, lists_unknown: bool) -> RecordedValues {
     let (_, claims) = claims(log);
     let tpm = claims.tpm().unwrap();
     let boot = tpm.event_log.as_ref().unwrap().boot.as_ref().unwrap();
-    Recording::of(boot, &BTreeMap::new(), lists_unknown)
+    RecordedValues::of(boot, &BTreeMap::new(), lists_unknown)
 }
 
 /// A machine whose firmware measures an event that only its digest identifies.
@@ -117,7 +117,7 @@ fn advice_says_that_firmware_measures_in_sha_1_only() {
     }
     // A whole PCR is compared before the log is looked at.
     let case = machine(&nothing, Some(&LogBuilder::typical(&[SHA1])));
-    let accepted = Accepted::AnyOf(vec![[7; 32].into()]);
+    let accepted = AcceptedValues::AnyOf(vec![[7; 32].into()]);
     let policy = AppraisalPolicy::of_tpm(values(&[], [(4, accepted)].into()));
     let reject = appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap_err();
     assert_eq!(reject.code(), "pcr-mismatch");

@@ -83,7 +83,7 @@ fn an_update_is_a_generation_more_and_the_old_one_lapses() {
 #[test]
 fn whole_pcrs_are_compared_by_the_same_sets() {
     let log = grub_machine(true);
-    let pcrs = BTreeMap::from([(4, Accepted::ReferenceValues), (7, Accepted::ReferenceValues)]);
+    let pcrs = BTreeMap::from([(4, AcceptedValues::ReferenceValues), (7, AcceptedValues::ReferenceValues)]);
     let sets = sets(vec![generation("this one", 1, None, values_of(&log))]);
     let policy = AppraisalPolicy::of_tpm(values(&[], pcrs)).with_reference_sets(&sets).unwrap();
     let check = |log: &LogBuilder, expect: Result<(), &str>| {
@@ -118,11 +118,11 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
     assert!(with(&[], &all).unwrap_err().contains("no rule looks for reference values"));
     let pcr = |accepted| values(&[], BTreeMap::from([(4, accepted)]));
     assert!(
-        AppraisalPolicy::of_tpm(pcr(Accepted::ReferenceValues))
+        AppraisalPolicy::of_tpm(pcr(AcceptedValues::ReferenceValues))
             .with_reference_sets(&none)
             .is_err()
     );
-    let sha384 = PCRS.map(|pcr| (pcr, Accepted::NotChecked)).into();
+    let sha384 = PCRS.map(|pcr| (pcr, AcceptedValues::NotChecked)).into();
     let sha384 = ReferenceValues::new(HashAlg::Sha384, sha384)
         .unwrap()
         .with_boot(vec![Check::Images])
@@ -135,7 +135,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
     );
 
     let firmware = |checks: &[Check]| {
-        let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).collect();
+        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).collect();
         ReferenceValues::new(BANK, pcrs)
             .unwrap()
             .with_boot(checks.to_vec())
@@ -242,7 +242,7 @@ fn the_part_of_a_long_text_that_differs_is_in_the_log() {
     let good = grub_machine(true).grub(&line(""));
     let (_, of_good) = claims(&good);
     let boot = of_good.tpm().unwrap().event_log.as_ref().unwrap().boot.clone().unwrap();
-    let values = attest::tpm::rules::Recording::of(&boot, &BTreeMap::new(), false).values;
+    let values = attest::tpm::rules::RecordedValues::of(&boot, &BTreeMap::new(), false).values;
     let accepted = sets(vec![generation("first", 10, None, values)]);
     let refusal = refused(&grub_machine(true).grub(&line("init=/bin/sh")), &[Check::Grub], &accepted);
     assert!(
@@ -268,7 +268,7 @@ fn a_pool_that_observes_may_have_no_value_for_a_rule_yet() {
     let log = grub_machine(true);
     let (case, claims) = claims(&log);
     let checks = [Check::SecureBoot, Check::Images, Check::Dbx, Check::FirmwareVersion];
-    let whole = [(4, Accepted::ReferenceValues)].into();
+    let whole = [(4, AcceptedValues::ReferenceValues)].into();
     let policy = AppraisalPolicy::of_tpm(super::values(&checks, whole));
     let refused = policy.clone().with_reference_sets(&Arc::default()).unwrap_err();
     assert!(

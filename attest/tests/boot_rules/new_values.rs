@@ -79,7 +79,7 @@ fn a_version_and_a_whole_pcr_are_new_too() {
     assert_eq!(new_in(&log, &OF_GRUB, known, None), Some(expect));
 
     let (case, claims) = claims(&log);
-    let whole = || values(&[], [(4, Accepted::ReferenceValues)].into());
+    let whole = || values(&[], [(4, AcceptedValues::ReferenceValues)].into());
     let mut other = values_of(&log);
     let pcr = other.pcrs.iter_mut().find(|value| value.pcr == 4).unwrap();
     let quoted = std::mem::replace(&mut pcr.digests, [(BANK, [7; 32].into())].into());
@@ -127,7 +127,7 @@ fn who_is_refused_for_anything_else_as_well_has_nothing_new() {
     // A PCR of pool.toml's own that is another; and a log that has to be there, and is.
     let (case, claims) = claims(&updated);
     let of_toml = |digest: attest::values::HexDigest| {
-        let values = values(&OF_GRUB, [(4, Accepted::AnyOf(vec![digest]))].into()).with_event_log(EventLogRule::Required);
+        let values = values(&OF_GRUB, [(4, AcceptedValues::AnyOf(vec![digest]))].into()).with_event_log(EventLogRule::Required);
         let policy = AppraisalPolicy::of_tpm(values).with_reference_sets(&sets(vec![generation("known", 1, None, all())]));
         new_values(&claims, &policy.unwrap(), at(case.now))
     };

@@ -1,7 +1,7 @@
 //! Part of a boot that a refusal is about, and the values of another boot in that part.
 
 use attest::TpmEvidenceError;
-use attest::tpm::rules::{Place, values as values_at};
+use attest::tpm::rules::{BootLocation, values as values_at};
 
 use super::*;
 
@@ -58,13 +58,13 @@ fn a_refusal_says_what_of_the_boot_it_is_about() {
         .measured(4, crate::measured_boot::machine::APPLICATION, b"another image", b"");
     let value = found(Check::Images, &more).unwrap().pop().unwrap();
     let check = Check::Images;
-    assert_eq!(place(&more, &policy(&[check], &sets)), Some(Place::Value { check, value }));
+    assert_eq!(place(&more, &policy(&[check], &sets)), Some(BootLocation::Value { check, value }));
     let off = grub_machine(false);
     assert_eq!(
         place(&off, &AppraisalPolicy::of_tpm(values(&[Check::SecureBoot], BTreeMap::new()))),
-        Some(Place::Pcr(7))
+        Some(BootLocation::Pcr(7))
     );
-    let pcr = BTreeMap::from([(4, Accepted::AnyOf(vec![[1; 32].into()]))]);
-    assert_eq!(place(&uki, &AppraisalPolicy::of_tpm(values(&[], pcr))), Some(Place::Pcr(4)));
+    let pcr = BTreeMap::from([(4, AcceptedValues::AnyOf(vec![[1; 32].into()]))]);
+    assert_eq!(place(&uki, &AppraisalPolicy::of_tpm(values(&[], pcr))), Some(BootLocation::Pcr(4)));
     assert_eq!(TpmEvidenceError::Signature.place(), None);
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use attest::appraisal::{PolicyError, Rules};
 use attest::condition::{Condition, LIST_LIMIT, TEXT_LIMIT_BYTES};
-use attest::tpm::measured_boot::Part;
-use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::measured_boot::BootPart;
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::{AppraisalPolicy, HashAlg, Kind, ReferenceValues, Reject, appraise};
 
 use crate::log_builder::{EV_IPL, EV_SEPARATOR, LogBuilder};
@@ -27,7 +27,7 @@ fn machine(booted: &LogBuilder, sends: Option<&LogBuilder>, pcrs: &[u8]) -> Case
 
 /// The condition alone, whatever becomes of the log.
 fn rules(condition: &str, pcrs: &[u8]) -> Rules {
-    let pcrs = pcrs.iter().map(|pcr| (*pcr, Accepted::NotChecked)).collect();
+    let pcrs = pcrs.iter().map(|pcr| (*pcr, AcceptedValues::NotChecked)).collect();
     let values = ReferenceValues::new(BANK, pcrs).unwrap().with_event_log(EventLogRule::Recorded);
     Rules {
         tpm: Some(values),
@@ -296,7 +296,7 @@ fn attack_24_what_no_digest_covers_is_not_seen() {
             is_kept,
             "this test would see it"
         );
-        for part in Part::ALL {
+        for part in BootPart::ALL {
             let Ok(value) = boot.part(part, LIST_LIMIT) else { continue };
             seen += 1;
             assert!(!value.to_string().contains(MARK), "{}: {value}", part.name());
@@ -432,13 +432,13 @@ fn a_pool_whose_condition_names_what_is_never_there_is_refused_and_a_record_of_i
     refused("claims.gcp.boot.secure_boot", &PCRS, "never a claims.gcp.boot");
     refused("claims.aws_nitro_tpm.boot.images == []", &PCRS, "never a claims.aws_nitro_tpm.boot");
     refused("claims.pool.boot.images == []", &PCRS, "never a claims.pool.boot");
-    for part in Part::ALL {
+    for part in BootPart::ALL {
         let pcrs: Vec<u8> = PCRS.into_iter().filter(|pcr| *pcr != part.pcr()).collect();
         refused(
             &format!("BOOT.{} == []", part.name()),
             &pcrs,
             &format!("PCR {}, which [tpm] does not name in pcrs", part.pcr()),
         );
-        assert_eq!(Part::named(part.name()), Some(part));
+        assert_eq!(BootPart::named(part.name()), Some(part));
     }
 }

@@ -77,7 +77,7 @@ fn name_constraints_are_not_ignored() {
         Err(EkCertificateError::NameConstraints)
     );
     let issuer = "CN=Test TPM Root".to_owned();
-    assert_eq!(ca_refused(root, chain(1, |_, _| {}).0), CaProblem::NameConstraints { issuer });
+    assert_eq!(ca_refused(root, chain(1, |_, _| {}).0), EkRootProblem::NameConstraints { issuer });
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn critical_certificate_policies_are_taken_in_configured_cas() {
         let oid: &'static [u64] = oid.to_vec().leak();
         assert!(matches!(
             ca_refused(root(), chain(1, policies(true, oid)).0),
-            CaProblem::CriticalExtension(_)
+            EkRootProblem::CriticalExtension(_)
         ));
     }
     // Nor do they have to be critical to have that effect: policyConstraints, policyMappings, inhibitAnyPolicy.
@@ -110,7 +110,7 @@ fn critical_certificate_policies_are_taken_in_configured_cas() {
         let extension = CustomExtension::from_oid_content(&[2, 5, 29, last], content);
         assert_eq!(
             ca_refused(root(), chain(1, |_, params| params.custom_extensions.push(extension.clone())).0),
-            CaProblem::CriticalExtension(format!("2.5.29.{last}"))
+            EkRootProblem::CriticalExtension(format!("2.5.29.{last}"))
         );
     }
 }
@@ -123,19 +123,19 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
         let certificate: CertificateDer<'static> = params.self_signed(&*CA_KEY).unwrap().into();
         ca_refused(certificate, vec![])
     };
-    assert_eq!(root_with(|params| params.is_ca = IsCa::NoCa), CaProblem::NotCa);
-    assert_eq!(root_with(|params| params.is_ca = IsCa::ExplicitNoCa), CaProblem::NotCa);
+    assert_eq!(root_with(|params| params.is_ca = IsCa::NoCa), EkRootProblem::NotCa);
+    assert_eq!(root_with(|params| params.is_ca = IsCa::ExplicitNoCa), EkRootProblem::NotCa);
     assert_eq!(
         root_with(|params| params.key_usages = vec![KeyUsagePurpose::CrlSign]),
-        CaProblem::KeyUsage("CRL Sign".to_owned())
+        EkRootProblem::KeyUsage("CRL Sign".to_owned())
     );
     assert_eq!(
         root_with(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]),
-        CaProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
+        EkRootProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
     );
     assert_eq!(
         root_with(|params| params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 3])),
-        CaProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
+        EkRootProblem::ExtendedKeyUsage { required: "2.23.133.8.1" }
     );
     let mut params = ca_params("Test TPM Root");
     params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 1]);
@@ -143,16 +143,16 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     let of_224_bits = PublicHalf(&rcgen::PKCS_ECDSA_P256_SHA256, [vec![4], vec![3; 56]].concat());
     assert_eq!(
         ca_refused(issued(&ca_params("Weak"), &of_224_bits), vec![]),
-        CaProblem::Key("an elliptic curve key of 224 bits".to_owned())
+        EkRootProblem::Key("an elliptic curve key of 224 bits".to_owned())
     );
-    assert!(matches!(ca_refused(vec![0x30, 0x00].into(), vec![]), CaProblem::Malformed(_)));
+    assert!(matches!(ca_refused(vec![0x30, 0x00].into(), vec![]), EkRootProblem::Malformed(_)));
     assert!(matches!(
         ca_refused([&root(), [0xff].as_slice()].concat().into(), vec![]),
-        CaProblem::Malformed(_)
+        EkRootProblem::Malformed(_)
     ));
     assert_eq!(
         ca_refused(issued(&ca_params("Weak"), &PublicHalf::rsa(1024)), vec![]),
-        CaProblem::Key("RSA-1024".to_owned())
+        EkRootProblem::Key("RSA-1024".to_owned())
     );
 
     let orphan: CertificateDer<'static> = {
@@ -164,7 +164,7 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     };
     assert_eq!(
         ca_refused(root(), vec![orphan]),
-        CaProblem::IssuerMissing {
+        EkRootProblem::IssuerMissing {
             issuer: "CN=Gone".to_owned()
         }
     );
@@ -177,7 +177,7 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
     };
     assert_eq!(
         ca_refused(root(), vec![forged.clone()]),
-        CaProblem::IssuerSignature {
+        EkRootProblem::IssuerSignature {
             issuer: "CN=Test TPM Root".to_owned()
         }
     );
@@ -199,7 +199,7 @@ fn a_ca_certificate_is_as_large_as_the_limit_says() {
     assert!(EkRoots::new(vec![largest], vec![]).is_ok());
     for more in [1, 1000] {
         let larger = with(CERTIFICATE_LIMIT_BYTES - around + more);
-        assert!(matches!(ca_refused(larger, vec![]), CaProblem::Malformed(_)));
+        assert!(matches!(ca_refused(larger, vec![]), EkRootProblem::Malformed(_)));
     }
 }
 

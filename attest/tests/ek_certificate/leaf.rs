@@ -168,7 +168,7 @@ fn attack_06_weak_signatures() {
     let intermediate = relabelled(&certificates[0], &ecdsa_with_sha256, 0x01);
     assert_eq!(
         ca_refused(root(), vec![intermediate.into()]),
-        CaProblem::SignatureAlgorithm("1.2.840.10045.4.3.1".to_owned())
+        EkRootProblem::SignatureAlgorithm("1.2.840.10045.4.3.1".to_owned())
     );
 
     let rsa_with_sha256 = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b];

@@ -97,7 +97,7 @@ fn names_that_differ_in_more_do_not_chain() {
     for refused in both_ways(&(certificates.clone(), leaf)) {
         assert!(matches!(refused, Err(EkCertificateError::UnknownIssuer { .. })), "{refused:?}");
     }
-    assert!(matches!(ca_refused(root(), certificates), CaProblem::IssuerMissing { .. }));
+    assert!(matches!(ca_refused(root(), certificates), EkRootProblem::IssuerMissing { .. }));
 }
 
 /// The signature is over the bytes that the CA has signed, however its name is spelled elsewhere.
@@ -120,7 +120,7 @@ fn a_respelled_subject_is_not_what_was_signed() {
         assert_eq!(sent, Err(EkCertificateError::Signature));
         // Beside the one that was signed it takes nothing away, and adds nothing.
         assert!(ek_certificate::verify(&leaf, &[&certificates[0], &altered], &roots(), NOW).is_ok());
-        assert!(matches!(ca_refused(root(), vec![altered]), CaProblem::IssuerSignature { .. }));
+        assert!(matches!(ca_refused(root(), vec![altered]), EkRootProblem::IssuerSignature { .. }));
     }
 }
 
@@ -197,7 +197,7 @@ fn name_constraints_hold_below_respelled_names() {
     params.name_constraints = constrained(GeneralSubtree::DirectoryName(named("Somebody else"))).name_constraints;
     let root: CertificateDer<'static> = params.self_signed(&*CA_KEY).unwrap().into();
     let below = ca(&ca_params("Below"), &key);
-    assert!(matches!(ca_refused(root, below), CaProblem::NameConstraints { .. }));
+    assert!(matches!(ca_refused(root, below), EkRootProblem::NameConstraints { .. }));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn ecdsa_with_null_parameters_is_taken_and_with_two_kinds_of_parameters_refused(
             EkCertificateError::Malformed { .. } | EkCertificateError::Path(_)
         ));
         let ca = with_parameters(&certificates[0], inside, outside, &CA_KEY);
-        assert!(matches!(ca_refused(root(), vec![ca]), CaProblem::Malformed(_)));
+        assert!(matches!(ca_refused(root(), vec![ca]), EkRootProblem::Malformed(_)));
     }
     // Parameters that are not NULL.
     for parameters in [b"\x30\x00".as_slice(), b"\x05\x00\x05\x00", b"\x04\x00"] {
@@ -239,7 +239,7 @@ fn ecdsa_with_null_parameters_is_taken_and_with_two_kinds_of_parameters_refused(
     let sequence = with_parameters(&certificates[0], b"\x30\x00", b"\x30\x00", &CA_KEY);
     assert_eq!(
         ca_refused(root(), vec![sequence]),
-        CaProblem::SignatureParameters("1.2.840.10045.4.3.2".to_owned())
+        EkRootProblem::SignatureParameters("1.2.840.10045.4.3.2".to_owned())
     );
     // NULL makes no signature of what is none.
     let mut forged = with_parameters(&ek_with(|_| {}), NULL, NULL, &CA_KEY).to_vec();
@@ -257,7 +257,7 @@ fn a_root_that_is_not_self_issued_is_taken_when_it_is_given_as_a_root() {
     assert_eq!(verified.root_subject(), "CN=Intermediate 0");
     // As an intermediate it is not: its issuer is not there.
     let (roots, refused) = EkRoots::load(vec![], certificates);
-    assert!(roots.is_empty() && matches!(refused[0].problem, CaProblem::IssuerMissing { .. }));
+    assert!(roots.is_empty() && matches!(refused[0].problem, EkRootProblem::IssuerMissing { .. }));
     let error = ek_certificate::verify(&leaf, &[], &roots, NOW).unwrap_err();
     assert!(matches!(error, EkCertificateError::NoRoots { .. }));
 }
@@ -271,10 +271,10 @@ fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
         }
     });
     let (_, refused) = EkRoots::load(vec![root()], certificates.clone());
-    let own = CaProblem::ExtendedKeyUsage { required: "2.23.133.8.1" };
+    let own = EkRootProblem::ExtendedKeyUsage { required: "2.23.133.8.1" };
     assert_eq!((refused.len(), &refused[0].problem), (3, &own));
     for (below, issuer) in [(1, "CN=Intermediate 0"), (2, "CN=Intermediate 1")] {
-        let because = CaProblem::IssuerUnusable {
+        let because = EkRootProblem::IssuerUnusable {
             issuer: issuer.to_owned(),
             unusable: Box::new(refused[0].clone()),
         };
@@ -282,11 +282,11 @@ fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
     }
     // The top of what is there has no issuer, and the others have it.
     let (_, refused) = EkRoots::load(vec![], certificates[1..].to_vec());
-    let missing = CaProblem::IssuerMissing {
+    let missing = EkRootProblem::IssuerMissing {
         issuer: "CN=Intermediate 0".to_owned(),
     };
     assert_eq!(refused[0].problem, missing);
-    assert!(matches!(&refused[1].problem, CaProblem::IssuerUnusable { unusable, .. } if unusable.problem == missing));
+    assert!(matches!(&refused[1].problem, EkRootProblem::IssuerUnusable { unusable, .. } if unusable.problem == missing));
     // Two that have issued each other.
     let (first, second) = (p256(), p256());
     let each = |name: &str, key: &KeyPair, issuer: &str, issuer_key: &KeyPair| -> CertificateDer<'static> {

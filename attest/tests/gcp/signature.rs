@@ -138,7 +138,7 @@ fn attack_16_keys_are_googles_only() {
 
     // The key that is named, not any that fits.
     let two = keys(&[GOOGLE.jwk("one"), ACCOUNT.jwk("two")]).unwrap();
-    let verify = |signer: &Signer, kid: &str| {
+    let verify = |signer: &JwtSigner, kid: &str| {
         let token = signer.sign_with(&header(json!(kid)), &claims());
         gcp::verify(token.as_bytes(), &two, &[audience()], at(NOW)).map(|identity| identity.key_id.clone())
     };
@@ -238,7 +238,7 @@ fn attack_19_a_jwk_set_is_bounded_and_has_no_weak_key() {
     for text in ["", "{}", "[]", "{\"keys\":{}}", "{\"keys\":[1]}", "<html>", "{\"keys\":[]} x"] {
         assert!(GoogleKeys::from_jwks(text.as_bytes()).is_err(), "{text}");
     }
-    let larger = Signer::new(KeySize::Rsa4096);
+    let larger = JwtSigner::new(KeySize::Rsa4096);
     let token = larger.sign(&claims());
     assert!(gcp::verify(token.as_bytes(), &keys_of(&larger), &[audience()], at(NOW)).is_ok());
 }

@@ -11,11 +11,11 @@ use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use aws_lc_rs::rsa::KeySize;
 pub use cloud_fixtures::der::{der, flag as der_flag, number as der_number, text as der_text};
-use cloud_fixtures::google::Instance;
-pub use cloud_fixtures::google::identity_token::{KID, Signer, compact};
+use cloud_fixtures::google::GoogleInstance;
+pub use cloud_fixtures::google::identity_token::{JwtSigner, KID, compact};
 pub use cloud_fixtures::google::instance::{INSTANCE_ID, INSTANCE_NAME, PROJECT_ID, PROJECT_NUMBER, ZONE};
 use cloud_fixtures::google::vtpm;
-pub use cloud_fixtures::google::vtpm::{Ca, ca_params, extension, instance_extension};
+pub use cloud_fixtures::google::vtpm::{VtpmCa, ca_params, extension, instance_extension};
 use rcgen::CertificateParams;
 use serde_json::{Value, json};
 
@@ -25,9 +25,9 @@ pub const SERVER_KEY: SpkiSha256 = SpkiSha256([0x5a; 32]);
 pub const NONCE: [u8; 32] = [0x11; 32];
 pub const GATEWAY: &str = "gateway.example.com";
 
-pub static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+pub static GOOGLE: LazyLock<JwtSigner> = LazyLock::new(|| JwtSigner::new(KeySize::Rsa2048));
 /// A service account whose key its owner holds.
-pub static ACCOUNT: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+pub static ACCOUNT: LazyLock<JwtSigner> = LazyLock::new(|| JwtSigner::new(KeySize::Rsa2048));
 
 pub fn at(seconds: u64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(seconds))
@@ -42,12 +42,12 @@ pub fn keys(jwks: &[Value]) -> Result<GoogleKeys, attest::gcp::KeysError> {
 }
 
 /// A set with this key as Google's.
-pub fn keys_of(signer: &Signer) -> GoogleKeys {
+pub fn keys_of(signer: &JwtSigner) -> GoogleKeys {
     GoogleKeys::from_jwks(signer.jwks().to_string().as_bytes()).unwrap()
 }
 
-fn instance() -> Instance {
-    Instance::example(NOW - 600)
+fn instance() -> GoogleInstance {
+    GoogleInstance::example(NOW - 600)
 }
 
 /// Returns the metadata server's answer for `format=full&licenses=TRUE`.

@@ -5,18 +5,18 @@ use super::{boot, inserted, place, without};
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
-use attest::tpm::measured_boot::{BootDifference, MeasuredBoot, Row};
+use attest::tpm::measured_boot::{BootDifference, DifferenceRow, MeasuredBoot};
 
 /// Rows of one PCR by their marks: `=`, `≠`, `<` or `>`, with the numbers of the events.
 fn rows(first: &LogBuilder, second: &LogBuilder, pcr: u8) -> String {
     let (first, second) = (boot(first), boot(second));
     let difference = BootDifference::between(&first, &second);
     let of_pcr = difference.pcrs.iter().find(|found| found.pcr == pcr).unwrap();
-    let row = |row: &Row<'_>| match row {
-        Row::Same(one, other) => format!("{}={}", one.number, other.number),
-        Row::Changed(one, other) => format!("{}≠{}", one.number, other.number),
-        Row::First(one) => format!("{}<", one.number),
-        Row::Second(other) => format!(">{}", other.number),
+    let row = |row: &DifferenceRow<'_>| match row {
+        DifferenceRow::Same(one, other) => format!("{}={}", one.number, other.number),
+        DifferenceRow::Changed(one, other) => format!("{}≠{}", one.number, other.number),
+        DifferenceRow::First(one) => format!("{}<", one.number),
+        DifferenceRow::Second(other) => format!(">{}", other.number),
     };
     of_pcr.rows.iter().map(row).collect::<Vec<_>>().join(" ")
 }
@@ -53,9 +53,9 @@ fn every_event_stands_there_once() {
         let (mut left, mut right) = (Vec::new(), Vec::new());
         for row in difference.pcrs.iter().flat_map(|pcr| &pcr.rows) {
             match row {
-                Row::Same(one, other) | Row::Changed(one, other) => (left.push(one.number), right.push(other.number)).0,
-                Row::First(one) => left.push(one.number),
-                Row::Second(other) => right.push(other.number),
+                DifferenceRow::Same(one, other) | DifferenceRow::Changed(one, other) => (left.push(one.number), right.push(other.number)).0,
+                DifferenceRow::First(one) => left.push(one.number),
+                DifferenceRow::Second(other) => right.push(other.number),
             }
         }
         left.sort_unstable();
@@ -77,7 +77,7 @@ fn more_than_is_aligned_is_told_by_place() {
     let difference = BootDifference::between(&first, &second);
     let of_pcr = difference.pcrs.iter().find(|found| found.pcr == 9).unwrap();
     assert_eq!(of_pcr.rows.len(), 1100);
-    assert!(of_pcr.rows.iter().all(|row| matches!(row, Row::Changed(..))));
+    assert!(of_pcr.rows.iter().all(|row| matches!(row, DifferenceRow::Changed(..))));
 }
 
 #[test]

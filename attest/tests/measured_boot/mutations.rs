@@ -7,7 +7,7 @@ use super::machine::{
 use crate::log_builder::{LogBuilder, SHA256};
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
-use attest::tpm::measured_boot::{EVENTS_LIMIT, MeasuredBoot, Part, Proof};
+use attest::tpm::measured_boot::{BootPart, EVENTS_LIMIT, MeasuredBoot, Proof};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -37,7 +37,7 @@ fn read(bytes: &[u8]) -> Option<MeasuredBoot> {
         boot.uki_sections(),
         boot.grub_texts(),
     );
-    for part in Part::ALL {
+    for part in BootPart::ALL {
         // What says that it is not there is all that there is otherwise.
         match boot.part(part, PART_LIMIT) {
             Ok(serde_json::Value::Array(all)) => assert!(all.len() <= PART_LIMIT, "{part:?}"),

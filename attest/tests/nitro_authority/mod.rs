@@ -11,8 +11,8 @@ use attest::aws::nitro_tpm::{self, AuthenticDocument, Expected, NitroRoots, Nitr
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{SpkiSha256, UnixTime};
 use ciborium::Value;
+use cloud_fixtures::aws::nitro_tpm::{ChainLevel, NitroAuthority, NitroDocument};
 pub use cloud_fixtures::aws::nitro_tpm::{ES384, cbor, p256, p384, sign};
-use cloud_fixtures::aws::nitro_tpm::{Level, NitroAuthority, NitroDocument};
 pub use cloud_fixtures::named;
 use rustls_pki_types::CertificateDer;
 
@@ -31,7 +31,7 @@ pub fn at(seconds: u64) -> UnixTime {
 }
 
 /// The signer's certificate, of this name.
-pub fn leaf(common_name: &str) -> Level {
+pub fn leaf(common_name: &str) -> ChainLevel {
     AUTHORITY.leaf(common_name, NOW)
 }
 

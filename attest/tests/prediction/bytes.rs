@@ -4,9 +4,9 @@ use std::cell::Cell;
 
 use attest::HashAlg;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
-use attest::tpm::prediction::bytes::{Bytes, ReadError, Source};
+use attest::tpm::prediction::bytes::{ByteReadError, Bytes, RandomAccess};
 use attest::tpm::prediction::uki::Uki;
-use attest::tpm::prediction::{Digests, Prediction};
+use attest::tpm::prediction::{BankDigests, Prediction};
 
 use super::image::{kernel, uki};
 
@@ -35,12 +35,12 @@ impl Stored {
     }
 }
 
-impl Source for Stored {
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
+impl RandomAccess for Stored {
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ByteReadError> {
         self.largest_read.set(self.largest_read.get().max(into.len()));
         let end = start + into.len();
         if end > self.damaged_from {
-            return Err(ReadError::Failed("damaged".to_owned()));
+            return Err(ByteReadError::Failed("damaged".to_owned()));
         }
         into.copy_from_slice(&self.bytes[start..end]);
         Ok(())
@@ -62,7 +62,7 @@ fn image() -> Vec<u8> {
     .build()
 }
 
-fn predict(uki: &Uki<'_>) -> Result<Prediction, ReadError> {
+fn predict(uki: &Uki<'_>) -> Result<Prediction, ByteReadError> {
     let mut prediction = Prediction::new(&BANKS);
     let boot = UkiBoot {
         loaders: &[],
@@ -104,9 +104,12 @@ fn a_part_is_within_its_file() {
     for bytes in [stored.bytes(), Bytes::from(&stored.bytes)] {
         let part = bytes.part(10, 20).unwrap().part(5, 10).unwrap();
         assert_eq!(part.read(10).unwrap(), (15..25).collect::<Vec<u8>>());
-        assert_eq!(part.sha256().unwrap(), Digests::of(&[HashAlg::Sha256], &[&stored.bytes[15..25]]));
+        assert_eq!(
+            part.sha256().unwrap(),
+            BankDigests::of(&[HashAlg::Sha256], &[&stored.bytes[15..25]])
+        );
         assert!(part.part(5, 6).is_none() && part.part(usize::MAX, 1).is_none() && part.part(10, 0).is_some());
         assert_eq!((part.first(3).len(), part.first(11).len(), part.is_empty()), (3, 10, false));
-        assert_eq!(part.read(9), Err(ReadError::TooLarge { bytes: 10, limit: 9 }));
+        assert_eq!(part.read(9), Err(ByteReadError::TooLarge { bytes: 10, limit: 9 }));
     }
 }

@@ -4,7 +4,7 @@ use attest::HashAlg;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
 use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::uki::Uki;
-use attest::tpm::prediction::{Prediction, What};
+use attest::tpm::prediction::{DigestSubject, Prediction};
 
 use super::image::{Image, kernel, uki};
 
@@ -189,7 +189,11 @@ fn until_254_systemd_boot_gives_the_image_its_own_command_line() {
 fn the_kernel_measures_its_command_line_and_the_initrd_that_it_gets() {
     let digest = |image: &Image| {
         let prediction = predict(image, SecureBoot::On);
-        let initrd = prediction.events().iter().find(|event| event.what == What::Initrd).unwrap();
+        let initrd = prediction
+            .events()
+            .iter()
+            .find(|event| event.what == DigestSubject::Initrd)
+            .unwrap();
         initrd.digests.get(HashAlg::Sha256).unwrap().as_bytes().to_vec()
     };
     let hash = |bytes: &[u8]| HashAlg::Sha256.digest(&[bytes]).as_ref().to_vec();

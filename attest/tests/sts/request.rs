@@ -109,7 +109,7 @@ fn attack_15_other_headers() {
         "x\r\ny",
     ] {
         let added = with(|request| {
-            request.headers.push(Header {
+            request.headers.push(SignedHeader {
                 name: name.to_owned(),
                 value: String::new().into(),
             });

@@ -2,7 +2,7 @@
 
 use attest::HashAlg;
 use attest::protocol::TpmTask;
-use attest::tpm::ak::Name;
+use attest::tpm::ak::TpmName;
 use attest::tpm::wire::{Curve, EncryptedSecret, IdObject, KeyParameters, Public, SymmetricCipher};
 use aws_lc_rs::agreement::{self, ECDH_P256, PrivateKey, UnparsedPublicKey};
 use aws_lc_rs::cipher::{AES_128, AES_256, DecryptingKey, DecryptionContext, UnboundCipherKey};
@@ -116,7 +116,7 @@ impl SoftTpm {
     }
 
     /// Performs `TPM2_ActivateCredential` for the object with this Name; `None` if a TPM would answer `TPM_RC_INTEGRITY`.
-    pub fn activate(&self, task: &TpmTask, object: &Name) -> Option<Vec<u8>> {
+    pub fn activate(&self, task: &TpmTask, object: &TpmName) -> Option<Vec<u8>> {
         let hash = self.ek.name_alg;
         let seed = self.seed(task.encrypted_secret.as_ref());
         let blob = IdObject::parse(task.credential_blob.as_ref()).unwrap();

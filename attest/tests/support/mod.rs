@@ -21,8 +21,10 @@ use attest::challenge::Drawn;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
 use attest::protocol::{Attester, Blob, Evidence, HexDigest, TpmAttester, TpmEvidence};
 use attest::tpm::ak::{AkPublic, Hierarchy};
-use attest::tpm::reference_values::Accepted;
-use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
+use attest::tpm::reference_values::AcceptedValues;
+use attest::tpm::wire::{
+    Attributes, ClockInfo, Curve, KeyParameters, Public, QuoteAttest, SelectedBank, SymmetricCipher, TpmScheme, TpmSignature,
+};
 use attest::{
     AppraisalPolicy, Challenge, Claims, EkDigest, EkRoots, Endorsements, HashAlg, PcrSelection, ReferenceValues, Reject, SpkiSha256,
     Subject, Submission, UnixTime,
@@ -43,7 +45,7 @@ pub const AK_ATTRIBUTES: u32 = 0x0005_0072;
 pub enum SoftKey {
     P256(EcdsaKeyPair),
     P384(EcdsaKeyPair),
-    Rsa(RsaKeyPair, Scheme),
+    Rsa(RsaKeyPair, TpmScheme),
 }
 
 impl SoftKey {
@@ -55,14 +57,14 @@ impl SoftKey {
         Self::P384(EcdsaKeyPair::generate(&signature::ECDSA_P384_SHA384_FIXED_SIGNING).unwrap())
     }
 
-    pub fn rsa(scheme: Scheme) -> Self {
+    pub fn rsa(scheme: TpmScheme) -> Self {
         Self::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap(), scheme)
     }
 
-    pub fn scheme(&self) -> Scheme {
+    pub fn scheme(&self) -> TpmScheme {
         match self {
-            Self::P256(_) => Scheme::Ecdsa(HashAlg::Sha256),
-            Self::P384(_) => Scheme::Ecdsa(HashAlg::Sha384),
+            Self::P256(_) => TpmScheme::Ecdsa(HashAlg::Sha256),
+            Self::P384(_) => TpmScheme::Ecdsa(HashAlg::Sha384),
             Self::Rsa(_, scheme) => *scheme,
         }
     }
@@ -101,7 +103,7 @@ impl SoftKey {
             Self::P256(pair) | Self::P384(pair) => {
                 let signature = pair.sign(&rng, message).unwrap();
                 let (r, s) = signature.as_ref().split_at(signature.as_ref().len() / 2);
-                Signature::Ecdsa {
+                TpmSignature::Ecdsa {
                     scheme: self.scheme(),
                     r,
                     s,
@@ -110,17 +112,17 @@ impl SoftKey {
             }
             Self::Rsa(pair, scheme) => {
                 let padding: &dyn signature::RsaEncoding = match scheme {
-                    Scheme::RsaSsa(HashAlg::Sha256) => &signature::RSA_PKCS1_SHA256,
-                    Scheme::RsaSsa(HashAlg::Sha384) => &signature::RSA_PKCS1_SHA384,
-                    Scheme::RsaSsa(HashAlg::Sha512) => &signature::RSA_PKCS1_SHA512,
-                    Scheme::RsaPss(HashAlg::Sha256) => &signature::RSA_PSS_SHA256,
-                    Scheme::RsaPss(HashAlg::Sha384) => &signature::RSA_PSS_SHA384,
-                    Scheme::RsaPss(HashAlg::Sha512) => &signature::RSA_PSS_SHA512,
+                    TpmScheme::RsaSsa(HashAlg::Sha256) => &signature::RSA_PKCS1_SHA256,
+                    TpmScheme::RsaSsa(HashAlg::Sha384) => &signature::RSA_PKCS1_SHA384,
+                    TpmScheme::RsaSsa(HashAlg::Sha512) => &signature::RSA_PKCS1_SHA512,
+                    TpmScheme::RsaPss(HashAlg::Sha256) => &signature::RSA_PSS_SHA256,
+                    TpmScheme::RsaPss(HashAlg::Sha384) => &signature::RSA_PSS_SHA384,
+                    TpmScheme::RsaPss(HashAlg::Sha512) => &signature::RSA_PSS_SHA512,
                     other => panic!("{other:?} is no RSA scheme"),
                 };
                 let mut signature = vec![0; pair.public_modulus_len()];
                 pair.sign(padding, &rng, message, &mut signature).unwrap();
-                Signature::Rsa {
+                TpmSignature::Rsa {
                     scheme: *scheme,
                     signature: &signature,
                 }
@@ -149,7 +151,7 @@ pub fn ek_area(key: &SoftKey) -> Public {
             .decode(b"837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa")
             .unwrap(),
         symmetric: SymmetricCipher::Aes128Cfb,
-        scheme: Scheme::Null,
+        scheme: TpmScheme::Null,
         key: key.parameters(),
     }
 }
@@ -161,7 +163,7 @@ pub struct Case {
     pub ek_area: Public,
     pub ek_certificate: Option<Vec<u8>>,
     pub ek_certificate_unread: bool,
-    pub quoted: Quoted,
+    pub quoted: QuoteAttest,
     pub signature: Option<Vec<u8>>,
     pub raw_quoted: Option<Vec<u8>>,
     pub secret_sha256: [u8; 32],
@@ -187,7 +189,7 @@ impl Case {
     pub fn with_pcrs(ak: SoftKey, bank: HashAlg, values: BTreeMap<u8, Vec<u8>>) -> Self {
         let selection = PcrSelection::new(bank, values.keys().copied()).unwrap();
         let pcrs: BTreeMap<u8, HexDigest> = values.iter().map(|(pcr, value)| (*pcr, HexDigest::new(value).unwrap())).collect();
-        let quoted = Quoted {
+        let quoted = QuoteAttest {
             // Put in when it is signed: what a TPM says of a primary object of the endorsement hierarchy.
             qualified_signer: Vec::new(),
             extra_data: qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY).to_vec(),
@@ -266,7 +268,7 @@ impl Case {
     }
 
     /// Returns the structure that the TPM signs.
-    pub fn quoted(&self) -> Quoted {
+    pub fn quoted(&self) -> QuoteAttest {
         let mut quoted = self.quoted.clone();
         if let (true, Ok(ak)) = (quoted.qualified_signer.is_empty(), AkPublic::parse(&self.ak_area.to_bytes())) {
             quoted.qualified_signer = ak.qualified_name(Hierarchy::Endorsement).as_bytes().to_vec();
@@ -301,7 +303,7 @@ impl Case {
         }
     }
 
-    pub fn issue(&self) -> Result<attest::Issued, Reject> {
+    pub fn issue(&self) -> Result<attest::NewChallenge, Reject> {
         let request = attest::protocol::ChallengeRequest {
             kubelet_key_sha256: self.kubelet_key.clone(),
             pool: self.pool.clone(),
@@ -322,7 +324,7 @@ impl Case {
 
 /// A policy that has these PCRs quoted, and accepts whatever they hold.
 pub fn accepting(selection: &PcrSelection) -> AppraisalPolicy {
-    let pcrs = selection.pcrs().iter().map(|index| (*index, Accepted::NotChecked)).collect();
+    let pcrs = selection.pcrs().iter().map(|index| (*index, AcceptedValues::NotChecked)).collect();
     AppraisalPolicy::of_tpm(ReferenceValues::new(selection.bank(), pcrs).unwrap())
 }
 
@@ -336,8 +338,8 @@ pub fn no_roots() -> EkRoots {
 
 pub fn pcr_digest(ak: &SoftKey, values: &BTreeMap<u8, Vec<u8>>) -> Vec<u8> {
     let hash = match ak.scheme() {
-        Scheme::RsaSsa(hash) | Scheme::RsaPss(hash) | Scheme::Ecdsa(hash) => hash,
-        Scheme::Null => panic!("an AK has a scheme"),
+        TpmScheme::RsaSsa(hash) | TpmScheme::RsaPss(hash) | TpmScheme::Ecdsa(hash) => hash,
+        TpmScheme::Null => panic!("an AK has a scheme"),
     };
     let parts: Vec<&[u8]> = values.values().map(Vec::as_slice).collect();
     hash.digest(&parts).as_ref().to_vec()

@@ -49,7 +49,7 @@ fn refuses_a_signature_that_is_not_the_aks() {
         .but(|case| case.signature = Some(SoftKey::p256().sign(&case.quoted().to_bytes())))
         .refused("quote-signature");
     good()
-        .but(|case| case.signature = Some(SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)).sign(&case.quoted().to_bytes())))
+        .but(|case| case.signature = Some(SoftKey::rsa(TpmScheme::RsaSsa(HashAlg::Sha256)).sign(&case.quoted().to_bytes())))
         .refused("quote-signature");
     good().but(|case| case.signature = Some(Vec::new())).refused("tpm-malformed");
     for offset in [4 + 2, 4 + 2 + 31, 4 + 2 + 32 + 2] {
@@ -61,7 +61,7 @@ fn refuses_a_signature_that_is_not_the_aks() {
         flipped.refused("quote-signature");
     }
     // PSS presented as PKCS#1, of the same key.
-    let pss = Case::new(SoftKey::rsa(Scheme::RsaPss(HashAlg::Sha256))).but(|case| {
+    let pss = Case::new(SoftKey::rsa(TpmScheme::RsaPss(HashAlg::Sha256))).but(|case| {
         let mut signature = case.ak.sign(&case.quoted().to_bytes());
         signature[1] = 0x14;
         case.signature = Some(signature);
@@ -74,12 +74,12 @@ fn refuses_a_signature_that_is_not_the_aks() {
 fn refuses_an_rsa_signature_that_is_not_the_aks() {
     use HashAlg::{Sha256, Sha384, Sha512};
     for scheme in [
-        Scheme::RsaSsa(Sha256),
-        Scheme::RsaSsa(Sha384),
-        Scheme::RsaSsa(Sha512),
-        Scheme::RsaPss(Sha256),
-        Scheme::RsaPss(Sha384),
-        Scheme::RsaPss(Sha512),
+        TpmScheme::RsaSsa(Sha256),
+        TpmScheme::RsaSsa(Sha384),
+        TpmScheme::RsaSsa(Sha512),
+        TpmScheme::RsaPss(Sha256),
+        TpmScheme::RsaPss(Sha384),
+        TpmScheme::RsaPss(Sha512),
     ] {
         let mut case = Case::new(SoftKey::rsa(scheme));
         let quoted = case.quoted().to_bytes();
@@ -98,7 +98,7 @@ fn refuses_an_rsa_signature_that_is_not_the_aks() {
 #[test]
 fn refuses_a_true_signature_of_another_scheme_by_the_same_key() {
     use HashAlg::{Sha256, Sha384};
-    use Scheme::{RsaPss, RsaSsa};
+    use TpmScheme::{RsaPss, RsaSsa};
     for (signed, said) in [
         (RsaPss(Sha256), RsaSsa(Sha256)),
         (RsaSsa(Sha256), RsaPss(Sha256)),
@@ -126,12 +126,12 @@ fn refuses_scalars_longer_than_the_curves() {
         let with = |lengthen: fn(&mut Vec<u8>, &mut Vec<u8>)| {
             Case::new(ak()).but(|case| {
                 let signature = case.ak.sign(&case.quoted().to_bytes());
-                let Ok(Signature::Ecdsa { scheme, r, s }) = Signature::parse(&signature) else {
+                let Ok(TpmSignature::Ecdsa { scheme, r, s }) = TpmSignature::parse(&signature) else {
                     panic!("an ECDSA signature")
                 };
                 let (mut r, mut s) = (r.to_vec(), s.to_vec());
                 lengthen(&mut r, &mut s);
-                case.signature = Some(Signature::Ecdsa { scheme, r: &r, s: &s }.to_bytes());
+                case.signature = Some(TpmSignature::Ecdsa { scheme, r: &r, s: &s }.to_bytes());
             })
         };
         with(|_, _| ()).verify().unwrap();
@@ -158,13 +158,13 @@ fn takes_scalars_without_their_leading_zeros() {
         // Each begins with a zero once in 256 signatures.
         while !(short_r && short_s) {
             let signature = case.ak.sign(&quoted);
-            let Ok(Signature::Ecdsa { scheme, r, s }) = Signature::parse(&signature) else {
+            let Ok(TpmSignature::Ecdsa { scheme, r, s }) = TpmSignature::parse(&signature) else {
                 panic!("an ECDSA signature")
             };
             let (r_begins, s_begins) = (r[0] == 0, s[0] == 0);
             if r_begins || s_begins {
                 let (r, s) = (&r[usize::from(r_begins)..], &s[usize::from(s_begins)..]);
-                case.signature = Some(Signature::Ecdsa { scheme, r, s }.to_bytes());
+                case.signature = Some(TpmSignature::Ecdsa { scheme, r, s }.to_bytes());
                 case.verify().unwrap();
             }
             short_r |= r_begins;
@@ -213,11 +213,11 @@ fn attack_31_an_ak_of_another_hierarchy() {
 #[test]
 fn refuses_aks_of_other_algorithms() {
     let with = |change: fn(&mut Case)| good().but(change).refused("ak-algorithm");
-    with(|case| case.ak_area.scheme = Scheme::Null);
-    with(|case| case.ak_area.scheme = Scheme::Ecdsa(HashAlg::Sha384));
-    with(|case| case.ak_area.scheme = Scheme::RsaSsa(HashAlg::Sha256));
+    with(|case| case.ak_area.scheme = TpmScheme::Null);
+    with(|case| case.ak_area.scheme = TpmScheme::Ecdsa(HashAlg::Sha384));
+    with(|case| case.ak_area.scheme = TpmScheme::RsaSsa(HashAlg::Sha256));
     let rsa = |change: fn(&mut u16, &mut u32, &mut Vec<u8>)| {
-        Case::new(SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)))
+        Case::new(SoftKey::rsa(TpmScheme::RsaSsa(HashAlg::Sha256)))
             .but(|case| {
                 let KeyParameters::Rsa {
                     key_bits,
@@ -253,11 +253,11 @@ fn refuses_eks_of_no_template() {
     with(|case| case.ek_area.attributes.0 |= Attributes::SIGN);
     with(|case| case.ek_area.attributes.0 |= 1 << 2);
     with(|case| case.ek_area.symmetric = SymmetricCipher::Null);
-    with(|case| case.ek_area.scheme = Scheme::Ecdsa(HashAlg::Sha256));
+    with(|case| case.ek_area.scheme = TpmScheme::Ecdsa(HashAlg::Sha256));
     let rsa = |change: fn(&mut u16, &mut u32, &mut Vec<u8>)| {
         good()
             .but(|case| {
-                case.ek_area = ek_area(&SoftKey::rsa(Scheme::RsaSsa(HashAlg::Sha256)));
+                case.ek_area = ek_area(&SoftKey::rsa(TpmScheme::RsaSsa(HashAlg::Sha256)));
                 let KeyParameters::Rsa {
                     key_bits,
                     exponent,

@@ -168,9 +168,9 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
         let accepted = |pcr: &u8| {
             let digest = HexDigest::new(&vec![*pcr; bank.digest_bytes()]).unwrap();
             let accepted = if checked == Some(*pcr) {
-                Accepted::AnyOf(vec![digest])
+                AcceptedValues::AnyOf(vec![digest])
             } else {
-                Accepted::NotChecked
+                AcceptedValues::NotChecked
             };
             (*pcr, accepted)
         };
@@ -200,7 +200,7 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
 fn a_pcr_of_another_value_than_the_pool_accepts_is_refused() {
     let digest = |byte: u8| HexDigest::from([byte; 32]);
     let appraise = |accepted: &dyn Fn(u8) -> Vec<HexDigest>| {
-        let pcrs = (0..8).map(|pcr| (pcr, Accepted::AnyOf(accepted(pcr)))).collect();
+        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::AnyOf(accepted(pcr)))).collect();
         let policy = AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap());
         attest::appraise(good().verify().unwrap(), &policy, support::at(NOW)).map(drop)
     };

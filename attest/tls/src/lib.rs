@@ -1,7 +1,7 @@
-//! TLS to pinned servers: by CAs that the configuration names, and by further rules ([`Beside`]).
+//! TLS to pinned servers: by CAs that the configuration names, and by further rules ([`ServerKnowledge`]).
 //!
 //! A node's pointer names the CAs of its gateway; a pool's `[upstream]` names the CA of a server, and its keys. webpki verifies both, by
-//! these CAs only. An implementation of [`Beside`] can refuse more certificates, trust a certificate itself, and is notified of each
+//! these CAs only. An implementation of [`ServerKnowledge`] can refuse more certificates, trust a certificate itself, and is notified of each
 //! refusal.
 
 #![deny(unreachable_pub)]
@@ -16,9 +16,9 @@ use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, Error, Root
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 /// Rules for a server in addition to its CAs.
-pub trait Beside: fmt::Debug + Send + Sync + 'static {
+pub trait ServerKnowledge: fmt::Debug + Send + Sync + 'static {
     /// Verifies a certificate that is trusted itself, without a CA; returns `None` for each other.
-    fn trusted(&self, _: &Shown<'_>) -> Option<Result<(), Error>> {
+    fn trusted(&self, _: &ServerChain<'_>) -> Option<Result<(), Error>> {
         None
     }
 
@@ -30,13 +30,13 @@ pub trait Beside: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Receives a certificate that was refused, by the CAs, by [`Beside::accept`] or by [`Beside::trusted`].
-    fn refused(&self, _: &Shown<'_>, _: &Error) {}
+    /// Receives a certificate that was refused, by the CAs, by [`ServerKnowledge::accept`] or by [`ServerKnowledge::trusted`].
+    fn refused(&self, _: &ServerChain<'_>, _: &Error) {}
 }
 
 /// Certificates that a server has presented.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct ServerChain<'a> {
     pub certificate: &'a CertificateDer<'a>,
     /// Other certificates that the server sent.
     pub intermediates: &'a [CertificateDer<'a>],
@@ -47,7 +47,7 @@ pub struct Shown<'a> {
     pub now: UnixTime,
 }
 
-impl Shown<'_> {
+impl ServerChain<'_> {
     /// Verifies the certificate by these CAs.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ pub fn authorities(roots: RootCertStore) -> Result<Arc<WebPkiServerVerifier>, Ve
 /// The provider has none of the protocol versions, which does not happen.
 pub fn client_config(
     authorities: Arc<WebPkiServerVerifier>,
-    beside: impl Beside,
+    beside: impl ServerKnowledge,
     identity: Option<Arc<dyn ResolvesClientCert>>,
 ) -> Result<ClientConfig, Error> {
     let builder = ClientConfig::builder_with_provider(provider())
@@ -102,7 +102,7 @@ pub fn client_config(
     Ok(config)
 }
 
-impl<B: Beside> ServerCertVerifier for Pinned<B> {
+impl<B: ServerKnowledge> ServerCertVerifier for Pinned<B> {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -111,7 +111,7 @@ impl<B: Beside> ServerCertVerifier for Pinned<B> {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let shown = Shown {
+        let shown = ServerChain {
             certificate,
             intermediates,
             name,

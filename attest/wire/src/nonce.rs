@@ -69,7 +69,7 @@ impl TryFrom<HexDigest> for SpkiSha256 {
 
 /// Values to which evidence has to be bound.
 #[derive(Debug, Clone, Copy)]
-pub struct Binding<'a> {
+pub struct EvidenceBinding<'a> {
     /// Nonce of the challenge.
     pub nonce: &'a [u8],
     /// Purpose of the evidence.

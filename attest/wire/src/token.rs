@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing, SecretText};
 
 /// Evidence that consists of a provisioning token.
@@ -21,7 +21,7 @@ impl Messages for Token {
     type Task = Nothing;
     type Evidence = TokenEvidence;
 
-    const CLOUD: Option<Cloud> = None;
+    const CLOUD: Option<MachineCloud> = None;
     const SIGNS_PURPOSE: bool = false;
 
     fn shown_parts(_: &TokenEvidence) -> Parts<'_> {

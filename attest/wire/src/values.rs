@@ -53,9 +53,9 @@ impl<'de> Deserialize<'de> for Blob {
 /// Sensitive text, such as an identity token. `Debug` shows the length only.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Text(pub String);
+pub struct BearerText(pub String);
 
-impl fmt::Debug for Text {
+impl fmt::Debug for BearerText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Text({} bytes)", self.0.len())
     }

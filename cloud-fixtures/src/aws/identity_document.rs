@@ -5,17 +5,17 @@ use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 
 use crate::pem;
-use crate::pkcs7::{Key, Message, ca_params, in_lines};
+use crate::pkcs7::{Pkcs7Key, TestMessage, ca_params, in_lines};
 
 /// Returns a certificate like those of AWS's regions: self-signed, a CA by its extensions.
 #[must_use]
-pub fn region_certificate(key: &Key, serial: u64) -> CertificateDer<'static> {
+pub fn region_certificate(key: &Pkcs7Key, serial: u64) -> CertificateDer<'static> {
     ca_params("Amazon Web Services LLC", serial).self_signed(&key.pair).unwrap().into()
 }
 
 /// A region's key for the `rsa2048` form of identity documents, and its certificate of 2024 to 2040.
 pub struct RegionAuthority {
-    key: Key,
+    key: Pkcs7Key,
     certificate: CertificateDer<'static>,
 }
 
@@ -23,7 +23,7 @@ impl RegionAuthority {
     /// Generates its key. Regions differ by their certificates' serial numbers.
     #[must_use]
     pub fn new(serial: u64) -> Self {
-        let key = Key::new(RsaKeySize::_2048);
+        let key = Pkcs7Key::new(RsaKeySize::_2048);
         let certificate = region_certificate(&key, serial);
         Self { key, certificate }
     }
@@ -40,7 +40,7 @@ impl RegionAuthority {
     }
 
     #[must_use]
-    pub const fn key(&self) -> &Key {
+    pub const fn key(&self) -> &Pkcs7Key {
         &self.key
     }
 
@@ -65,7 +65,7 @@ impl RegionAuthority {
 
     /// Returns the message before it is signed; everything in it can be changed.
     #[must_use]
-    pub fn message(&self, content: &[u8]) -> Message {
-        Message::aws(content, &self.certificate)
+    pub fn message(&self, content: &[u8]) -> TestMessage {
+        TestMessage::aws(content, &self.certificate)
     }
 }

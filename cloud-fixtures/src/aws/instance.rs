@@ -6,7 +6,7 @@ use crate::clock::rfc3339;
 
 /// The facts that AWS states about an instance.
 #[derive(Debug, Clone)]
-pub struct Instance {
+pub struct AwsInstance {
     /// Account id, with twelve digits.
     pub account: String,
     /// Region, such as `eu-central-1`.
@@ -27,7 +27,7 @@ pub struct Instance {
     pub role: String,
 }
 
-impl Instance {
+impl AwsInstance {
     /// Returns an example, started at this time (seconds since 1970).
     #[must_use]
     pub fn example(pending_time: u64) -> Self {

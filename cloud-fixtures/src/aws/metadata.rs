@@ -8,58 +8,58 @@ use std::sync::{Arc, Mutex};
 use data_encoding::BASE64;
 
 use super::weak::WeakAuthority;
-use super::{Instance, RegionAuthority, Session};
-use crate::clock::Clock;
-use crate::server::{Answer, Request, Server, loopback};
+use super::{AwsInstance, RegionAuthority, RoleSession};
+use crate::clock::StandInClock;
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
 /// Allowed lifetimes of an IMDSv2 token, in seconds.
 const TTL_SECONDS: std::ops::RangeInclusive<u64> = 1..=21600;
 
-struct State {
-    instance: Mutex<Instance>,
+struct AwsMetadataState {
+    instance: Mutex<AwsInstance>,
     user_data: Mutex<Option<Vec<u8>>>,
     authority: Arc<RegionAuthority>,
     weak: Mutex<Option<WeakAuthority>>,
-    session: Mutex<Option<Session>>,
+    session: Mutex<Option<RoleSession>>,
     /// Tokens, each with its expiry in seconds since 1970.
     tokens: Mutex<BTreeMap<String, u64>>,
-    clock: Clock,
+    clock: StandInClock,
 }
 
 /// A metadata service for one instance, by IMDSv2.
-pub struct MetadataServer {
-    server: Server,
-    state: Arc<State>,
+pub struct AwsMetadataServer {
+    server: TestServer,
+    state: Arc<AwsMetadataState>,
 }
 
-impl Deref for MetadataServer {
-    type Target = Server;
+impl Deref for AwsMetadataServer {
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
 
-impl MetadataServer {
+impl AwsMetadataServer {
     /// Starts a server on a port of its own. Without a session the instance has no profile.
     #[must_use]
-    pub fn start(instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
+    pub fn start(instance: AwsInstance, authority: Arc<RegionAuthority>, session: Option<RoleSession>) -> Self {
         Self::start_at(loopback(), instance, authority, session)
     }
 
     /// Starts a server at an address.
     #[must_use]
-    pub fn start_at(address: SocketAddr, instance: Instance, authority: Arc<RegionAuthority>, session: Option<Session>) -> Self {
-        let state = Arc::new(State {
+    pub fn start_at(address: SocketAddr, instance: AwsInstance, authority: Arc<RegionAuthority>, session: Option<RoleSession>) -> Self {
+        let state = Arc::new(AwsMetadataState {
             instance: Mutex::new(instance),
             user_data: Mutex::default(),
             authority,
             weak: Mutex::default(),
             session: Mutex::new(session),
             tokens: Mutex::default(),
-            clock: Clock::system(),
+            clock: StandInClock::system(),
         });
-        let server = Server::start(address, None, {
+        let server = TestServer::start(address, None, {
             let state = state.clone();
             move |request| state.answer(request)
         });
@@ -72,28 +72,28 @@ impl MetadataServer {
     }
 
     /// Changes the facts about the instance.
-    pub fn change_instance(&self, change: impl FnOnce(&mut Instance)) {
+    pub fn change_instance(&self, change: impl FnOnce(&mut AwsInstance)) {
         change(&mut self.state.instance.lock().unwrap());
     }
 
     /// Sets or removes the instance's profile.
-    pub fn set_session(&self, session: Option<Session>) {
+    pub fn set_session(&self, session: Option<RoleSession>) {
         *self.state.session.lock().unwrap() = session;
     }
 
     /// Returns the clock by which its tokens expire.
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &StandInClock {
         &self.state.clock
     }
 }
 
-impl State {
-    fn answer(&self, request: &Request) -> Answer {
+impl AwsMetadataState {
+    fn answer(&self, request: &HttpRequest) -> ServerAnswer {
         self.unmarked(request).with("server", "EC2ws")
     }
 
-    fn unmarked(&self, request: &Request) -> Answer {
+    fn unmarked(&self, request: &HttpRequest) -> ServerAnswer {
         match (request.method.as_str(), request.path()) {
             ("PUT", "/latest/api/token") => self.token(request),
             ("GET", path) => {
@@ -112,7 +112,7 @@ impl State {
         }
     }
 
-    fn token(&self, request: &Request) -> Answer {
+    fn token(&self, request: &HttpRequest) -> ServerAnswer {
         if request.header("x-forwarded-for").is_some() {
             return refused(403, "Forbidden");
         }
@@ -125,13 +125,13 @@ impl State {
         text(token).with("x-aws-ec2-metadata-token-ttl-seconds", &ttl.to_string())
     }
 
-    fn metadata(&self, path: &str) -> Answer {
+    fn metadata(&self, path: &str) -> ServerAnswer {
         let instance = self.instance.lock().unwrap().clone();
         let session = self.session.lock().unwrap().clone();
         let document = RegionAuthority::text(&instance.identity_document());
         match (path, session) {
             ("user-data", _) => match &*self.user_data.lock().unwrap() {
-                Some(data) => Answer::new(200, "application/octet-stream", data.clone()),
+                Some(data) => ServerAnswer::new(200, "application/octet-stream", data.clone()),
                 None => refused(404, "Not Found"),
             },
             ("dynamic/instance-identity/document", _) => text(document),
@@ -162,11 +162,11 @@ fn is_version(version: &str) -> bool {
     version == "latest" || version == "1.0" || version.len() == 10 && version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
 }
 
-fn text(text: impl Into<String>) -> Answer {
-    Answer::new(200, "text/plain", text.into())
+fn text(text: impl Into<String>) -> ServerAnswer {
+    ServerAnswer::new(200, "text/plain", text.into())
 }
 
-fn refused(status: u16, what: &str) -> Answer {
+fn refused(status: u16, what: &str) -> ServerAnswer {
     let body = format!("<?xml version=\"1.0\" encoding=\"iso-8859-1\"?>\n<html><body><h1>{status} - {what}</h1></body></html>\n");
-    Answer::new(status, "text/html", body)
+    ServerAnswer::new(status, "text/html", body)
 }

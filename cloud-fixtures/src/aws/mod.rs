@@ -10,9 +10,9 @@ pub mod sts;
 mod weak;
 
 pub use identity_document::{RegionAuthority, region_certificate};
-pub use instance::Instance;
-pub use metadata::MetadataServer;
+pub use instance::AwsInstance;
+pub use metadata::AwsMetadataServer;
 pub use nitro_tpm::{NitroAuthority, NitroDocument};
-pub use session::Session;
-pub use sts::Sts;
+pub use session::RoleSession;
+pub use sts::StsServer;
 pub use weak::WeakAuthority;

@@ -30,13 +30,13 @@ pub fn p256() -> KeyPair {
 
 /// A certificate to be issued, and the key that it is about.
 #[derive(Clone)]
-pub struct Level {
+pub struct ChainLevel {
     /// Everything but the key.
     pub params: CertificateParams,
     pub key: Arc<KeyPair>,
 }
 
-impl Level {
+impl ChainLevel {
     fn root(key: &Arc<KeyPair>) -> Self {
         let mut root = Self::ca("aws.nitro-enclaves", None, key, 64 * HOUR_SECONDS);
         root.params.not_before = date_time_ymd(2019, 10, 28);
@@ -73,7 +73,7 @@ impl NitroAuthority {
     #[must_use]
     pub fn new() -> Self {
         let keys: [Arc<KeyPair>; 5] = std::array::from_fn(|_| Arc::new(p384()));
-        let root = Level::root(&keys[0]);
+        let root = ChainLevel::root(&keys[0]);
         Self {
             root: root.params.self_signed(&*root.key).unwrap().into(),
             keys,
@@ -94,14 +94,14 @@ impl NitroAuthority {
 
     /// Returns a signer's certificate like AWS's: three hours, no `subjectAltName`, no extended key usage. `now` is in seconds since 1970.
     #[must_use]
-    pub fn leaf(&self, common_name: &str, now: u64) -> Level {
+    pub fn leaf(&self, common_name: &str, now: u64) -> ChainLevel {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(common_name);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::ContentCommitment];
         params.not_before = date(now - HOUR_SECONDS);
         params.not_after = date(now + 2 * HOUR_SECONDS);
-        Level {
+        ChainLevel {
             params,
             key: self.keys[4].clone(),
         }
@@ -116,10 +116,10 @@ impl NitroAuthority {
         let domain = format!("{region}.aws.nitro-enclaves");
         NitroDocument {
             levels: vec![
-                Level::root(&self.keys[0]),
-                Level::ca(&format!("0123.{domain}"), Some(2), &self.keys[1], now),
-                Level::ca(&format!("4567.zonal.{domain}"), Some(1), &self.keys[2], now),
-                Level::ca(&format!("{instance}.{domain}"), Some(0), &self.keys[3], now),
+                ChainLevel::root(&self.keys[0]),
+                ChainLevel::ca(&format!("0123.{domain}"), Some(2), &self.keys[1], now),
+                ChainLevel::ca(&format!("4567.zonal.{domain}"), Some(1), &self.keys[2], now),
+                ChainLevel::ca(&format!("{instance}.{domain}"), Some(0), &self.keys[3], now),
                 self.leaf(&format!("{module}.{region}.aws"), now),
             ],
             certificate: None,
@@ -150,7 +150,7 @@ impl NitroAuthority {
 /// A document to be signed. Everything in it can be changed before that.
 pub struct NitroDocument {
     /// Certificates from the root to the leaf. Each is issued by the one before, the root by itself.
-    pub levels: Vec<Level>,
+    pub levels: Vec<ChainLevel>,
     /// Value of the field `certificate`, if it is not the last level.
     pub certificate: Option<Vec<u8>>,
     /// Value of the field `cabundle`, if it is not the other levels.

@@ -3,8 +3,8 @@
 use data_encoding::{BASE32_NOPAD, BASE64};
 use serde_json::{Value, json};
 
-use super::Instance;
-use super::sigv4::{ALGORITHM, Signed};
+use super::AwsInstance;
+use super::sigv4::{ALGORITHM, SigV4Request};
 use crate::clock::{compact, rfc3339};
 
 /// Lifetime of credentials: about that of EC2's.
@@ -15,7 +15,7 @@ pub const BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 
 /// A role's session with its credentials.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct RoleSession {
     /// Access key id, beginning with `ASIA`.
     pub access_key_id: String,
     pub secret_access_key: String,
@@ -32,17 +32,17 @@ pub struct Session {
     pub user_id: String,
 }
 
-impl Session {
+impl RoleSession {
     /// Creates the session of an instance's profile, named after the instance.
     #[must_use]
-    pub fn of(instance: &Instance, now: u64) -> Self {
+    pub fn of(instance: &AwsInstance, now: u64) -> Self {
         Self::named(instance, &instance.instance_id, now)
     }
 
     /// Creates a session of the instance's role with another name, like a client that may assume the role.
     #[must_use]
-    pub fn named(instance: &Instance, name: &str, now: u64) -> Self {
-        let Instance { account, role, region, .. } = instance;
+    pub fn named(instance: &AwsInstance, name: &str, now: u64) -> Self {
+        let AwsInstance { account, role, region, .. } = instance;
         let partition = match region.split('-').next() {
             Some("cn") => "aws-cn",
             _ if region.starts_with("us-gov-") => "aws-us-gov",
@@ -99,7 +99,7 @@ impl Session {
     /// Returns the header `authorization` of a POST of [`BODY`] with these headers, which are all signed.
     #[must_use]
     pub fn authorization(&self, headers: &[(String, String)], region: &str, date: &str) -> String {
-        let signed = Signed {
+        let signed = SigV4Request {
             method: "POST",
             headers,
             body: BODY.as_bytes(),

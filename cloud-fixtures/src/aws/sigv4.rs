@@ -8,7 +8,7 @@ pub const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// The signed parts of a request with the path `/` and no query.
 #[derive(Debug, Clone, Copy)]
-pub struct Signed<'a> {
+pub struct SigV4Request<'a> {
     /// HTTP method, such as `POST`.
     pub method: &'a str,
     /// Names in lower case, in alphabetical order.
@@ -22,7 +22,7 @@ pub struct Signed<'a> {
     pub service: &'a str,
 }
 
-impl Signed<'_> {
+impl SigV4Request<'_> {
     /// Returns the scope of the derived key: day, region, service.
     #[must_use]
     pub fn scope(&self) -> String {

@@ -6,57 +6,57 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::session::{BODY, Session, sts_host};
-use super::sigv4::{ALGORITHM, Signed};
-use crate::clock::{Clock, compact};
-use crate::server::{Answer, Request, Server, loopback};
-use crate::tls::Authority;
+use super::session::{BODY, RoleSession, sts_host};
+use super::sigv4::{ALGORITHM, SigV4Request};
+use crate::clock::{StandInClock, compact};
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
+use crate::tls::TestCa;
 
 /// Maximum difference of the time of signing from AWS's.
 pub const SKEW_SECONDS: u64 = 15 * 60;
 
-struct State {
+struct StsState {
     region: String,
-    sessions: Mutex<Vec<Session>>,
+    sessions: Mutex<Vec<RoleSession>>,
     change: Mutex<Option<Box<Change>>>,
-    clock: Clock,
+    clock: StandInClock,
 }
 
 type Change = dyn Fn(&mut Value) + Send;
 
 /// A region's STS over TLS, with a CA of its own.
-pub struct Sts {
-    server: Server,
-    state: Arc<State>,
+pub struct StsServer {
+    server: TestServer,
+    state: Arc<StsState>,
     ca_pem: String,
 }
 
-impl Deref for Sts {
-    type Target = Server;
+impl Deref for StsServer {
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
 
-impl Sts {
+impl StsServer {
     /// Starts a server on a port of its own. It knows the credentials of these sessions.
     #[must_use]
-    pub fn start(region: &str, sessions: Vec<Session>) -> Self {
+    pub fn start(region: &str, sessions: Vec<RoleSession>) -> Self {
         Self::start_at(loopback(), region, sessions)
     }
 
     /// Starts a server at an address.
     #[must_use]
-    pub fn start_at(address: SocketAddr, region: &str, sessions: Vec<Session>) -> Self {
-        let ca = Authority::new("Stand-in CA");
-        let state = Arc::new(State {
+    pub fn start_at(address: SocketAddr, region: &str, sessions: Vec<RoleSession>) -> Self {
+        let ca = TestCa::new("Stand-in CA");
+        let state = Arc::new(StsState {
             region: region.to_owned(),
             sessions: Mutex::new(sessions),
             change: Mutex::default(),
-            clock: Clock::system(),
+            clock: StandInClock::system(),
         });
-        let server = Server::start(address, Some(ca.server(&[&sts_host(region)])), {
+        let server = TestServer::start(address, Some(ca.server(&[&sts_host(region)])), {
             let state = state.clone();
             move |request| state.answer(request)
         });
@@ -74,7 +74,7 @@ impl Sts {
     }
 
     /// Adds a session whose credentials it knows.
-    pub fn add(&self, session: Session) {
+    pub fn add(&self, session: RoleSession) {
         self.state.sessions.lock().unwrap().push(session);
     }
 
@@ -84,7 +84,7 @@ impl Sts {
     }
 
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &StandInClock {
         &self.state.clock
     }
 }
@@ -92,8 +92,8 @@ impl Sts {
 /// Status, code and message of an error.
 type Refusal = (u16, &'static str, String);
 
-impl State {
-    fn answer(&self, request: &Request) -> Answer {
+impl StsState {
+    fn answer(&self, request: &HttpRequest) -> ServerAnswer {
         let json = request.header("accept") == Some("application/json");
         let id = "01234567-89ab-cdef-0123-456789abcdef";
         let (status, body) = match self.caller(request) {
@@ -128,10 +128,10 @@ impl State {
             }
         };
         let content_type = if json { "application/json" } else { "text/xml" };
-        Answer::new(status, content_type, body).with("x-amzn-requestid", id)
+        ServerAnswer::new(status, content_type, body).with("x-amzn-requestid", id)
     }
 
-    fn caller(&self, request: &Request) -> Result<Value, Refusal> {
+    fn caller(&self, request: &HttpRequest) -> Result<Value, Refusal> {
         let refused = |code, message: &str| Err((403, code, message.to_owned()));
         if request.host() != sts_host(&self.region) {
             return Err((404, "NotFound", format!("{} is not here", request.host())));
@@ -154,7 +154,7 @@ impl State {
         let date = request.header("x-amz-date").ok_or_else(incomplete)?;
 
         let sessions = self.sessions.lock().unwrap();
-        let known = |session: &&Session| session.access_key_id == authorization.access_key_id;
+        let known = |session: &&RoleSession| session.access_key_id == authorization.access_key_id;
         let session = sessions.iter().find(known);
         let Some(session) = session.filter(|session| request.header("x-amz-security-token") == Some(&session.token)) else {
             return refused("InvalidClientTokenId", "The security token included in the request is invalid");
@@ -176,7 +176,7 @@ impl State {
         if let Some((name, _)) = request.headers.iter().find(|(name, _)| must_be_signed(name) && !signed(name)) {
             return Err((403, "SignatureDoesNotMatch", format!("'{name}' must be a signed header")));
         }
-        let signed = Signed {
+        let signed = SigV4Request {
             method: &request.method,
             headers: &headers,
             body: &request.body,

@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tempfile::TempDir;
 
-use crate::pkcs7::{Message, in_lines};
+use crate::pkcs7::{TestMessage, in_lines};
 
 const SUBJECT: &str = "/O=Test/CN=Amazon Web Services LLC";
 
@@ -73,7 +73,7 @@ impl WeakAuthority {
     /// Returns a message in the form of `rsa2048`, but signed with RSA-1024.
     #[must_use]
     pub fn message(&self, content: &[u8]) -> String {
-        let message = Message::aws(content, &self.certificate);
+        let message = TestMessage::aws(content, &self.certificate);
         let signed = message.sign_with(&self.raw(&message.to_be_signed()));
         String::from_utf8(in_lines(&signed)).unwrap()
     }

@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex};
 use rustls_pki_types::CertificateDer;
 
 use super::attested_document::ISSUER_URL;
-use crate::server::{Answer, Request, Server, loopback};
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
 /// A server for one certificate at [`ISSUER_URL`].
 pub struct Aia {
-    server: Server,
+    server: TestServer,
     certificate: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Deref for Aia {
-    type Target = Server;
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
@@ -34,7 +34,7 @@ impl Aia {
     #[must_use]
     pub fn start_at(address: SocketAddr, certificate: &CertificateDer<'_>) -> Self {
         let certificate = Arc::new(Mutex::new(certificate.to_vec()));
-        let server = Server::start(address, None, {
+        let server = TestServer::start(address, None, {
             let certificate = certificate.clone();
             move |request| answer(request, &certificate.lock().unwrap())
         });
@@ -47,10 +47,10 @@ impl Aia {
     }
 }
 
-fn answer(request: &Request, certificate: &[u8]) -> Answer {
+fn answer(request: &HttpRequest, certificate: &[u8]) -> ServerAnswer {
     if request.method == "GET" && format!("http://{}{}", request.host(), request.target) == ISSUER_URL {
-        Answer::new(200, "application/pkix-cert", certificate)
+        ServerAnswer::new(200, "application/pkix-cert", certificate)
     } else {
-        Answer::new(404, "text/html", "Not Found")
+        ServerAnswer::new(404, "text/html", "Not Found")
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::clock::{american, with_hyphen};
 use crate::der::{OID, SEQUENCE, der};
 use crate::pem;
-use crate::pkcs7::{Key, Message, ca_params, issued, params};
+use crate::pkcs7::{Pkcs7Key, TestMessage, ca_params, issued, params};
 
 /// URL of the issuer's certificate, as the signer's certificate names it: a host and folder where Microsoft publishes certificates.
 pub const ISSUER_URL: &str = "http://www.microsoft.com/pkiops/certs/Test%20TLS%20Intermediate.crt";
@@ -39,7 +39,7 @@ pub fn access(urls: &[&str]) -> CustomExtension {
 
 /// A virtual machine, as Azure knows it.
 #[derive(Debug, Clone)]
-pub struct Machine {
+pub struct AzureMachine {
     /// UUID of the subscription.
     pub subscription_id: String,
     /// UUID of the machine.
@@ -53,7 +53,7 @@ pub struct Machine {
     pub sku: String,
 }
 
-impl Default for Machine {
+impl Default for AzureMachine {
     fn default() -> Self {
         Self {
             subscription_id: "8a205152-b25a-417f-a676-80465535a6c9".to_owned(),
@@ -66,7 +66,7 @@ impl Default for Machine {
     }
 }
 
-impl Machine {
+impl AzureMachine {
     /// Returns the document for a nonce, made at this time (seconds since 1970). Without a nonce Azure uses the time of expiry.
     #[must_use]
     pub fn document(&self, nonce: Option<&str>, created: u64) -> Value {
@@ -84,15 +84,15 @@ impl Machine {
 }
 
 /// The metadata service of one location: a root, an intermediate, and a signer whose certificate names the location.
-pub struct Authority {
+pub struct AzureAuthority {
     root: CertificateDer<'static>,
     intermediate: CertificateDer<'static>,
     leaf: CertificateDer<'static>,
-    intermediate_key: Key,
-    signer: Key,
+    intermediate_key: Pkcs7Key,
+    signer: Pkcs7Key,
 }
 
-impl Authority {
+impl AzureAuthority {
     /// Generates keys and certificates. The signer's names are `<location>.metadata.azure.com` and `metadata.azure.com`; its issuer's
     /// certificate is at [`ISSUER_URL`].
     #[must_use]
@@ -103,7 +103,7 @@ impl Authority {
     /// Generates them with other names and other URLs of the issuer.
     #[must_use]
     pub fn with(names: &[&str], issuer_urls: &[&str]) -> Self {
-        let [root_key, intermediate_key, signer] = std::array::from_fn(|_| Key::new(RsaKeySize::_2048));
+        let [root_key, intermediate_key, signer] = std::array::from_fn(|_| Pkcs7Key::new(RsaKeySize::_2048));
         let (root, intermediate) = (ca_params("Test Root", 1), ca_params(INTERMEDIATE_NAME, 2));
         let mut leaf = metadata_params(names);
         leaf.custom_extensions = vec![access(issuer_urls)];
@@ -145,7 +145,7 @@ impl Authority {
     }
 
     #[must_use]
-    pub const fn signer(&self) -> &Key {
+    pub const fn signer(&self) -> &Pkcs7Key {
         &self.signer
     }
 
@@ -169,8 +169,8 @@ impl Authority {
 
     /// Returns the message before it is signed; everything in it can be changed.
     #[must_use]
-    pub fn message(&self, content: &[u8]) -> Message {
-        Message::azure(content, &self.leaf)
+    pub fn message(&self, content: &[u8]) -> TestMessage {
+        TestMessage::azure(content, &self.leaf)
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
-use super::{Authority, Machine};
-use crate::clock::Clock;
-use crate::server::{Answer, Request, Server, loopback};
+use super::{AzureAuthority, AzureMachine};
+use crate::clock::StandInClock;
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
 /// Supported versions of the API, the newest first.
 const VERSIONS: [&str; 7] = [
@@ -27,47 +27,47 @@ const VERSIONS: [&str; 7] = [
 /// (spiffe/spire, `pkg/server/plugin/nodeattestor/azureimds/imds.go`).
 const NONCE_LIMIT_CHARACTERS: usize = 32;
 
-struct State {
-    machine: Mutex<Machine>,
+struct AzureMetadataState {
+    machine: Mutex<AzureMachine>,
     user_data: Mutex<Option<Vec<u8>>>,
-    authority: Mutex<Arc<Authority>>,
+    authority: Mutex<Arc<AzureAuthority>>,
     /// The document that is returned repeatedly, with any nonce; set by the first request.
     repeated: Mutex<Option<Option<Value>>>,
-    clock: Clock,
+    clock: StandInClock,
 }
 
 /// A metadata service for one machine, by IMDS's protocol.
-pub struct MetadataServer {
-    server: Server,
-    state: Arc<State>,
+pub struct AzureMetadataServer {
+    server: TestServer,
+    state: Arc<AzureMetadataState>,
 }
 
-impl Deref for MetadataServer {
-    type Target = Server;
+impl Deref for AzureMetadataServer {
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
 
-impl MetadataServer {
+impl AzureMetadataServer {
     /// Starts a server on a port of its own.
     #[must_use]
-    pub fn start(machine: Machine, authority: Arc<Authority>) -> Self {
+    pub fn start(machine: AzureMachine, authority: Arc<AzureAuthority>) -> Self {
         Self::start_at(loopback(), machine, authority)
     }
 
     /// Starts a server at an address.
     #[must_use]
-    pub fn start_at(address: SocketAddr, machine: Machine, authority: Arc<Authority>) -> Self {
-        let state = Arc::new(State {
+    pub fn start_at(address: SocketAddr, machine: AzureMachine, authority: Arc<AzureAuthority>) -> Self {
+        let state = Arc::new(AzureMetadataState {
             machine: Mutex::new(machine),
             user_data: Mutex::default(),
             authority: Mutex::new(authority),
             repeated: Mutex::default(),
-            clock: Clock::system(),
+            clock: StandInClock::system(),
         });
-        let server = Server::start(address, None, {
+        let server = TestServer::start(address, None, {
             let state = state.clone();
             move |request| state.answer(request)
         });
@@ -80,12 +80,12 @@ impl MetadataServer {
     }
 
     /// Changes the facts about the machine.
-    pub fn change_machine(&self, change: impl FnOnce(&mut Machine)) {
+    pub fn change_machine(&self, change: impl FnOnce(&mut AzureMachine)) {
         change(&mut self.state.machine.lock().unwrap());
     }
 
     /// Replaces the authority that signs.
-    pub fn set_authority(&self, authority: Arc<Authority>) {
+    pub fn set_authority(&self, authority: Arc<AzureAuthority>) {
         *self.state.authority.lock().unwrap() = authority;
     }
 
@@ -96,17 +96,17 @@ impl MetadataServer {
 
     /// Returns the clock that dates its documents.
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &StandInClock {
         &self.state.clock
     }
 }
 
-impl State {
-    fn answer(&self, request: &Request) -> Answer {
+impl AzureMetadataState {
+    fn answer(&self, request: &HttpRequest) -> ServerAnswer {
         self.unmarked(request).with("server", "IMDS/150.870.65.1854")
     }
 
-    fn unmarked(&self, request: &Request) -> Answer {
+    fn unmarked(&self, request: &HttpRequest) -> ServerAnswer {
         let Some(path) = request.path().strip_prefix("/metadata/") else {
             return refused(404, json!({"error": "Not found"}));
         };
@@ -162,7 +162,7 @@ impl State {
         })
     }
 
-    fn attested(&self, request: &Request) -> Answer {
+    fn attested(&self, request: &HttpRequest) -> ServerAnswer {
         let nonce = request.parameter("nonce");
         if let Some(nonce) = &nonce
             && !((1..=NONCE_LIMIT_CHARACTERS).contains(&nonce.len()) && nonce.bytes().all(|byte| byte.is_ascii_alphanumeric()))
@@ -183,19 +183,19 @@ impl State {
 }
 
 /// Returns a part of the instance: objects as JSON, single values as text, if the format is text.
-fn instance_part(instance: &Value, path: &str, format: Option<&str>) -> Answer {
+fn instance_part(instance: &Value, path: &str, format: Option<&str>) -> ServerAnswer {
     match (instance.pointer(&format!("/{path}")), format) {
         (None, _) => refused(404, json!({"error": "Not found"})),
-        (Some(Value::String(value)), Some("text")) => Answer::new(200, "text/plain; charset=utf-8", value.as_str()),
+        (Some(Value::String(value)), Some("text")) => ServerAnswer::new(200, "text/plain; charset=utf-8", value.as_str()),
         (Some(part @ (Value::Object(_) | Value::Array(_))), None | Some("json")) => json_answer(part),
         _ => refused(400, json!({"error": "Bad request. The format is not supported for this"})),
     }
 }
 
-fn json_answer(value: &Value) -> Answer {
-    Answer::new(200, "application/json; charset=utf-8", value.to_string())
+fn json_answer(value: &Value) -> ServerAnswer {
+    ServerAnswer::new(200, "application/json; charset=utf-8", value.to_string())
 }
 
-fn refused(status: u16, error: Value) -> Answer {
-    Answer::new(status, "application/json; charset=utf-8", error.to_string())
+fn refused(status: u16, error: Value) -> ServerAnswer {
+    ServerAnswer::new(status, "application/json; charset=utf-8", error.to_string())
 }

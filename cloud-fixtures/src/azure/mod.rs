@@ -6,5 +6,5 @@ mod metadata;
 pub mod vtpm;
 
 pub use aia::Aia;
-pub use attested_document::{Authority, Machine, metadata_params};
-pub use metadata::MetadataServer;
+pub use attested_document::{AzureAuthority, AzureMachine, metadata_params};
+pub use metadata::AzureMetadataServer;

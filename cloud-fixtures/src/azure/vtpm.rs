@@ -15,7 +15,7 @@ use rcgen::{
 use rustls_pki_types::CertificateDer;
 
 use crate::der::{OID, SEQUENCE, der};
-use crate::pkcs7::{self, Key};
+use crate::pkcs7::{self, Pkcs7Key};
 
 /// Handle of the AK, a persistent object.
 pub const AK_HANDLE: u32 = 0x8100_0003;
@@ -205,7 +205,7 @@ fn sha256(parts: &[&[u8]]) -> Vec<u8> {
 
 /// A vTPM in software, with the `sha256` bank; everything in it can be changed.
 pub struct Vtpm {
-    pub ak: Key,
+    pub ak: Pkcs7Key,
     /// Object attributes of the AK.
     pub attributes: u32,
     /// The hierarchy of which the AK is a primary object.
@@ -223,7 +223,7 @@ impl Vtpm {
         let mut pcrs: BTreeMap<u8, Vec<u8>> = (0..16).map(|pcr| (pcr, vec![pcr; 32])).collect();
         pcrs.insert(6, extended(&measured(vm_id)));
         Self {
-            ak: Key::new(RsaKeySize::_2048),
+            ak: Pkcs7Key::new(RsaKeySize::_2048),
             attributes: AK_ATTRIBUTES,
             hierarchy: 0x4000_000b,
             pcrs,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use cloud_fixtures::server::{Request, Server};
+use cloud_fixtures::server::{HttpRequest, TestServer};
 use cloud_fixtures::{aws, azure, clock, google};
 
 /// Simulates a cloud's metadata service, until it is killed.
@@ -18,11 +18,11 @@ use cloud_fixtures::{aws, azure, clock, google};
 #[command(after_help = "Example:\n  cloud-stand-in google --listen 127.0.0.1:8080 --user-data pointer.ign --state /tmp/google")]
 struct Arguments {
     #[command(subcommand)]
-    cloud: Cloud,
+    cloud: StandInCloud,
 }
 
 #[derive(Subcommand)]
-enum Cloud {
+enum StandInCloud {
     /// Google Compute Engine; writes jwks.json, instance.json
     Google {
         #[command(flatten)]
@@ -78,8 +78,8 @@ fn main() -> std::io::Result<()> {
     let now = clock::now();
     // Servers stop when they are dropped.
     match Arguments::parse().cloud {
-        Cloud::Google { common, issuer_listen } => {
-            let (keys, instance) = (google::Keys::new(), google::Instance::example(now));
+        StandInCloud::Google { common, issuer_listen } => {
+            let (keys, instance) = (google::StandInKeys::new(), google::GoogleInstance::example(now));
             common.write("jwks.json", &keys.jwks().to_string())?;
             common.write("instance.json", &format!("{:#}\n", instance.claims("example", now)))?;
             let issuer = issuer_listen.map(|address| google::IdentityProvider::start_at(address, keys.clone()));
@@ -87,30 +87,30 @@ fn main() -> std::io::Result<()> {
                 common.write("outgoing-ca.pem", issuer.ca_pem())?;
                 print("issuer", issuer);
             }
-            let metadata = google::MetadataServer::start_at(common.listen, instance, keys);
+            let metadata = google::GoogleMetadataServer::start_at(common.listen, instance, keys);
             metadata.set_user_data(common.user_data()?.as_deref());
             print("metadata", &metadata);
             wait()
         }
-        Cloud::Aws { common, sts_listen } => {
-            let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::Instance::example(now));
+        StandInCloud::Aws { common, sts_listen } => {
+            let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::AwsInstance::example(now));
             let file = format!("aws-region-certificates/{}.pem", instance.region);
             common.write(&file, &authority.certificate_pem())?;
             common.write("instance.json", &format!("{:#}\n", instance.identity_document()))?;
-            let session = aws::Session::of(&instance, now);
-            let sts = sts_listen.map(|address| aws::Sts::start_at(address, &instance.region, vec![session.clone()]));
+            let session = aws::RoleSession::of(&instance, now);
+            let sts = sts_listen.map(|address| aws::StsServer::start_at(address, &instance.region, vec![session.clone()]));
             if let Some(sts) = &sts {
                 common.write("outgoing-ca.pem", sts.ca_pem())?;
                 print("sts", sts);
             }
-            let metadata = aws::MetadataServer::start_at(common.listen, instance, authority, Some(session));
+            let metadata = aws::AwsMetadataServer::start_at(common.listen, instance, authority, Some(session));
             metadata.set_user_data(common.user_data()?.as_deref());
             print("metadata", &metadata);
             wait()
         }
-        Cloud::Azure { common, issuers_listen } => {
-            let machine = azure::Machine::default();
-            let authority = Arc::new(azure::Authority::new(&machine.location));
+        StandInCloud::Azure { common, issuers_listen } => {
+            let machine = azure::AzureMachine::default();
+            let authority = Arc::new(azure::AzureAuthority::new(&machine.location));
             common.write("azure-roots/root.pem", &authority.root_pem())?;
             common.write("instance.json", &format!("{:#}\n", machine.document(None, now)))?;
             let issuers = issuers_listen.map(|address| azure::Aia::start_at(address, authority.intermediate()));
@@ -118,7 +118,7 @@ fn main() -> std::io::Result<()> {
                 Some(issuers) => print("issuers", issuers),
                 None => common.write("azure-intermediates/intermediate.pem", &authority.intermediate_pem())?,
             }
-            let metadata = azure::MetadataServer::start_at(common.listen, machine, authority);
+            let metadata = azure::AzureMetadataServer::start_at(common.listen, machine, authority);
             metadata.set_user_data(common.user_data()?.as_deref());
             print("metadata", &metadata);
             wait()
@@ -127,9 +127,9 @@ fn main() -> std::io::Result<()> {
 }
 
 /// Says where a server is, and from then on what it is asked. Only the path: queries and headers hold secrets.
-fn print(name: &'static str, server: &Server) {
+fn print(name: &'static str, server: &TestServer) {
     println!("{name}: {}", server.url());
-    server.observe(move |request: &Request, status| println!("{name}: {} {} {status}", request.method, request.path()));
+    server.observe(move |request: &HttpRequest, status| println!("{name}: {} {} {status}", request.method, request.path()));
 }
 
 fn wait() -> ! {

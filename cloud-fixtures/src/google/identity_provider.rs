@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use super::Keys;
-use crate::server::{Answer, Request, Server, loopback};
-use crate::tls::Authority;
+use super::StandInKeys;
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
+use crate::tls::TestCa;
 
 /// The host of the discovery document.
 pub const ISSUER_HOST: &str = "accounts.google.com";
@@ -18,23 +18,23 @@ pub const KEYS_HOST: &str = "www.googleapis.com";
 pub const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 pub const KEYS_PATH: &str = "/oauth2/v3/certs";
 
-struct State {
-    keys: Arc<Keys>,
+struct IdentityProviderState {
+    keys: Arc<StandInKeys>,
     discovery: Mutex<Value>,
     max_age_seconds: Mutex<u64>,
 }
 
 /// Both of Google's hosts at one address, over TLS by a CA of its own.
 pub struct IdentityProvider {
-    server: Server,
-    state: Arc<State>,
+    server: TestServer,
+    state: Arc<IdentityProviderState>,
     ca_pem: String,
 }
 
 impl Deref for IdentityProvider {
-    type Target = Server;
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
@@ -42,20 +42,20 @@ impl Deref for IdentityProvider {
 impl IdentityProvider {
     /// Starts one on a port of its own.
     #[must_use]
-    pub fn start(keys: Arc<Keys>) -> Self {
+    pub fn start(keys: Arc<StandInKeys>) -> Self {
         Self::start_at(loopback(), keys)
     }
 
     /// Starts one at an address.
     #[must_use]
-    pub fn start_at(address: SocketAddr, keys: Arc<Keys>) -> Self {
-        let ca = Authority::new("Stand-in CA");
-        let state = Arc::new(State {
+    pub fn start_at(address: SocketAddr, keys: Arc<StandInKeys>) -> Self {
+        let ca = TestCa::new("Stand-in CA");
+        let state = Arc::new(IdentityProviderState {
             keys,
             discovery: Mutex::new(discovery()),
             max_age_seconds: Mutex::new(3600),
         });
-        let server = Server::start(address, Some(ca.server(&[ISSUER_HOST, KEYS_HOST])), {
+        let server = TestServer::start(address, Some(ca.server(&[ISSUER_HOST, KEYS_HOST])), {
             let state = state.clone();
             move |request| state.answer(request)
         });
@@ -83,18 +83,18 @@ impl IdentityProvider {
     }
 }
 
-impl State {
-    fn answer(&self, request: &Request) -> Answer {
+impl IdentityProviderState {
+    fn answer(&self, request: &HttpRequest) -> ServerAnswer {
         let body = match (request.method.as_str(), request.host(), request.path()) {
             ("GET", ISSUER_HOST, DISCOVERY_PATH) => self.discovery.lock().unwrap().clone(),
             ("GET", KEYS_HOST, KEYS_PATH) => self.keys.jwks(),
-            _ => return Answer::new(404, "text/html; charset=UTF-8", "Not Found"),
+            _ => return ServerAnswer::new(404, "text/html; charset=UTF-8", "Not Found"),
         };
         let kept = format!(
             "public, max-age={}, must-revalidate, no-transform",
             self.max_age_seconds.lock().unwrap()
         );
-        Answer::new(200, "application/json; charset=UTF-8", serde_json::to_string_pretty(&body).unwrap()).with("cache-control", &kept)
+        ServerAnswer::new(200, "application/json; charset=UTF-8", serde_json::to_string_pretty(&body).unwrap()).with("cache-control", &kept)
     }
 }
 

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 pub const KID: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// A key that signs JWTs.
-pub struct Signer {
+pub struct JwtSigner {
     pair: RsaKeyPair,
     kid: String,
 }
 
-impl Signer {
+impl JwtSigner {
     /// Generates one with the id [`KID`].
     #[must_use]
     pub fn new(size: KeySize) -> Self {

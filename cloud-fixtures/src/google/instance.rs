@@ -15,7 +15,7 @@ const LIFETIME_SECONDS: u64 = 3600;
 
 /// The facts that Google states about an instance.
 #[derive(Debug, Clone)]
-pub struct Instance {
+pub struct GoogleInstance {
     /// Project id, such as `example-project`.
     pub project_id: String,
     pub project_number: u64,
@@ -35,7 +35,7 @@ pub struct Instance {
     pub licenses: Vec<String>,
 }
 
-impl Instance {
+impl GoogleInstance {
     /// Returns an example, made at this time (seconds since 1970).
     #[must_use]
     pub fn example(created: u64) -> Self {

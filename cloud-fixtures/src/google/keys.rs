@@ -7,28 +7,28 @@ use aws_lc_rs::rsa::KeySize;
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
-use super::Signer;
+use super::JwtSigner;
 
 /// Shared by a metadata server, which signs, and an identity provider, which publishes.
-pub struct Keys(Mutex<State>);
+pub struct StandInKeys(Mutex<GoogleKeysState>);
 
-struct State {
+struct GoogleKeysState {
     /// The last one signs.
-    signers: Vec<Arc<Signer>>,
+    signers: Vec<Arc<JwtSigner>>,
     hidden: BTreeSet<String>,
 }
 
-fn generate() -> Arc<Signer> {
+fn generate() -> Arc<JwtSigner> {
     let id: [u8; 20] = crate::random();
-    Arc::new(Signer::with_id(KeySize::Rsa2048, &HEXLOWER.encode(&id)))
+    Arc::new(JwtSigner::with_id(KeySize::Rsa2048, &HEXLOWER.encode(&id)))
 }
 
-impl Keys {
+impl StandInKeys {
     /// Creates a set with one new key.
     #[must_use]
     pub fn new() -> Arc<Self> {
         let signers = vec![generate()];
-        Arc::new(Self(Mutex::new(State {
+        Arc::new(Self(Mutex::new(GoogleKeysState {
             signers,
             hidden: BTreeSet::new(),
         })))
@@ -36,12 +36,12 @@ impl Keys {
 
     /// Returns the key that signs.
     #[must_use]
-    pub fn current(&self) -> Arc<Signer> {
+    pub fn current(&self) -> Arc<JwtSigner> {
         self.0.lock().unwrap().signers.last().unwrap().clone()
     }
 
     /// Makes another key sign. It is published together with the older ones.
-    pub fn rotate(&self) -> Arc<Signer> {
+    pub fn rotate(&self) -> Arc<JwtSigner> {
         let signer = generate();
         self.0.lock().unwrap().signers.push(signer.clone());
         signer

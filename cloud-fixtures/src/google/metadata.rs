@@ -4,48 +4,48 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-use super::{Instance, Keys};
-use crate::clock::Clock;
-use crate::server::{Answer, Request, Server, loopback};
+use super::{GoogleInstance, StandInKeys};
+use crate::clock::StandInClock;
+use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
-struct State {
-    instance: Mutex<Instance>,
+struct GoogleMetadataState {
+    instance: Mutex<GoogleInstance>,
     user_data: Mutex<Option<Vec<u8>>>,
-    keys: Arc<Keys>,
-    clock: Clock,
+    keys: Arc<StandInKeys>,
+    clock: StandInClock,
 }
 
 /// Speaks the protocol of Google's metadata server to one instance.
-pub struct MetadataServer {
-    server: Server,
-    state: Arc<State>,
+pub struct GoogleMetadataServer {
+    server: TestServer,
+    state: Arc<GoogleMetadataState>,
 }
 
-impl Deref for MetadataServer {
-    type Target = Server;
+impl Deref for GoogleMetadataServer {
+    type Target = TestServer;
 
-    fn deref(&self) -> &Server {
+    fn deref(&self) -> &TestServer {
         &self.server
     }
 }
 
-impl MetadataServer {
+impl GoogleMetadataServer {
     /// Starts one on a port of its own.
     #[must_use]
-    pub fn start(instance: Instance, keys: Arc<Keys>) -> Self {
+    pub fn start(instance: GoogleInstance, keys: Arc<StandInKeys>) -> Self {
         Self::start_at(loopback(), instance, keys)
     }
 
     /// Starts one at an address.
     #[must_use]
-    pub fn start_at(address: SocketAddr, instance: Instance, keys: Arc<Keys>) -> Self {
-        let state = Arc::new(State {
+    pub fn start_at(address: SocketAddr, instance: GoogleInstance, keys: Arc<StandInKeys>) -> Self {
+        let state = Arc::new(GoogleMetadataState {
             instance: Mutex::new(instance),
             user_data: Mutex::default(),
             keys,
-            clock: Clock::system(),
+            clock: StandInClock::system(),
         });
-        let server = Server::start(address, None, {
+        let server = TestServer::start(address, None, {
             let state = state.clone();
             move |request| state.answer(request)
         });
@@ -58,25 +58,25 @@ impl MetadataServer {
     }
 
     /// Makes it another instance.
-    pub fn change_instance(&self, change: impl FnOnce(&mut Instance)) {
+    pub fn change_instance(&self, change: impl FnOnce(&mut GoogleInstance)) {
         change(&mut self.state.instance.lock().unwrap());
     }
 
     /// Returns the clock that dates its identity tokens.
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub fn clock(&self) -> &StandInClock {
         &self.state.clock
     }
 }
 
-impl State {
-    fn answer(&self, request: &Request) -> Answer {
+impl GoogleMetadataState {
+    fn answer(&self, request: &HttpRequest) -> ServerAnswer {
         let answer = self.unmarked(request);
         // How programs tell that it is Google's.
         answer.with("metadata-flavor", "Google").with("server", "Metadata Server for VM")
     }
 
-    fn unmarked(&self, request: &Request) -> Answer {
+    fn unmarked(&self, request: &HttpRequest) -> ServerAnswer {
         if request.header("x-forwarded-for").is_some() {
             return refused(403, "Requests that were forwarded are not answered.");
         }
@@ -97,7 +97,7 @@ impl State {
         match path {
             "" => text("instance/\noslogin/\nproject/\n"),
             "instance/attributes/user-data" => match &*self.user_data.lock().unwrap() {
-                Some(data) => Answer::new(200, "application/text", data.clone()),
+                Some(data) => ServerAnswer::new(200, "application/text", data.clone()),
                 None => not_found(),
             },
             "instance/id" => text(instance.instance_id.to_string()),
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    fn identity(&self, request: &Request, instance: &Instance) -> Answer {
+    fn identity(&self, request: &HttpRequest, instance: &GoogleInstance) -> ServerAnswer {
         let Some(audience) = request.parameter("audience").filter(|audience| !audience.is_empty()) else {
             return refused(400, "non-empty audience parameter required");
         };
@@ -135,18 +135,18 @@ impl State {
             }
             Some(_) => return refused(400, "format must be one of standard, full"),
         };
-        Answer::new(200, "text/html", self.keys.current().sign(&claims))
+        ServerAnswer::new(200, "text/html", self.keys.current().sign(&claims))
     }
 }
 
-fn text(text: impl Into<String>) -> Answer {
-    Answer::new(200, "application/text", text.into())
+fn text(text: impl Into<String>) -> ServerAnswer {
+    ServerAnswer::new(200, "application/text", text.into())
 }
 
-fn refused(status: u16, why: &str) -> Answer {
-    Answer::new(status, "text/html; charset=UTF-8", format!("<!DOCTYPE html><p>{why}</p>\n"))
+fn refused(status: u16, why: &str) -> ServerAnswer {
+    ServerAnswer::new(status, "text/html; charset=UTF-8", format!("<!DOCTYPE html><p>{why}</p>\n"))
 }
 
-fn not_found() -> Answer {
+fn not_found() -> ServerAnswer {
     refused(404, "The requested URL was not found on this server.")
 }

@@ -8,7 +8,7 @@ mod metadata;
 pub mod vtpm;
 
 pub use identity_provider::IdentityProvider;
-pub use identity_token::Signer;
-pub use instance::Instance;
-pub use keys::Keys;
-pub use metadata::MetadataServer;
+pub use identity_token::JwtSigner;
+pub use instance::GoogleInstance;
+pub use keys::StandInKeys;
+pub use metadata::GoogleMetadataServer;

@@ -5,12 +5,12 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateDer;
 
-use super::Instance;
+use super::GoogleInstance;
 use crate::der::{der, flag, number, text};
 
 /// Returns the encoded fields of Google's extension.
 #[must_use]
-pub fn extension_fields(instance: &Instance) -> Vec<Vec<u8>> {
+pub fn extension_fields(instance: &GoogleInstance) -> Vec<Vec<u8>> {
     let production = der(0x30, &[&der(0xa0, &[&number(0)]), &der(0xa1, &[&flag(true)])]);
     vec![
         text(&instance.zone),
@@ -49,7 +49,7 @@ pub fn ca_params(common_name: &str) -> CertificateParams {
 
 /// Returns parameters of an EK's certificate with an EC key, like those of Google's newer CA: no extended key usage.
 #[must_use]
-pub fn ek_params(instance: &Instance) -> CertificateParams {
+pub fn ek_params(instance: &GoogleInstance) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, instance.instance_id.to_string());
@@ -61,9 +61,9 @@ pub fn ek_params(instance: &Instance) -> CertificateParams {
 }
 
 /// A CA and its name.
-pub struct Ca(pub KeyPair, pub CertificateParams);
+pub struct VtpmCa(pub KeyPair, pub CertificateParams);
 
-impl Ca {
+impl VtpmCa {
     /// Creates the CA `CN=Test EK/AK CA Root` with this key.
     #[must_use]
     pub fn new(key: KeyPair) -> Self {

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::kinds::Kind;
-use super::objects::Objects;
-use super::status::Status;
+use super::kinds::ResourceKind;
+use super::objects::ObjectStore;
+use super::status::ApiStatus;
 
 /// Keywords of a schema that this server supports.
 pub(super) const WORDS: [&str; 15] = [
@@ -36,21 +36,21 @@ pub(super) const WORDS: [&str; 15] = [
 ];
 
 /// Returns the version of its definition; `None` if the kind's definition does not exist.
-pub(super) fn version(objects: &Objects, kind: Kind) -> Option<Value> {
-    let definition = objects.get(Kind::by_plural("customresourcedefinitions"), "", &kind.qualified())?;
+pub(super) fn version(objects: &ObjectStore, kind: ResourceKind) -> Option<Value> {
+    let definition = objects.get(ResourceKind::by_plural("customresourcedefinitions"), "", &kind.qualified())?;
     let versions = definition["spec"]["versions"].as_array()?;
     let served = |version: &&Value| version["name"] == kind.version && version["served"] == true;
     versions.iter().find(served).cloned()
 }
 
 /// Returns the short names of the kind.
-pub(super) fn short_names(objects: &Objects, kind: Kind) -> Value {
-    let definition = objects.get(Kind::by_plural("customresourcedefinitions"), "", &kind.qualified());
+pub(super) fn short_names(objects: &ObjectStore, kind: ResourceKind) -> Value {
+    let definition = objects.get(ResourceKind::by_plural("customresourcedefinitions"), "", &kind.qualified());
     definition.map_or(Value::Null, |definition| definition["spec"]["names"]["shortNames"].clone())
 }
 
 /// Returns whether this kind exists.
-pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
+pub(super) fn is_there(objects: &ObjectStore, kind: ResourceKind) -> bool {
     !objects.lacks(kind) && (!kind.is_custom() || version(objects, kind).is_some())
 }
 
@@ -58,11 +58,11 @@ pub(super) fn is_there(objects: &Objects, kind: Kind) -> bool {
 const REQUEST_LIMIT_BYTES: usize = 1_572_864;
 
 /// Drops fields that the schema does not name, and refuses an object that is invalid or too large.
-pub(super) fn fit(objects: &Objects, kind: Kind, object: &mut Value) -> Result<(), Status> {
-    let version = version(objects, kind).ok_or_else(Status::no_such_path)?;
+pub(super) fn fit(objects: &ObjectStore, kind: ResourceKind, object: &mut Value) -> Result<(), ApiStatus> {
+    let version = version(objects, kind).ok_or_else(ApiStatus::no_such_path)?;
     let schema = &version["schema"]["openAPIV3Schema"];
     let mut found = Vec::new();
-    let fields = object.as_object_mut().ok_or_else(|| Status::bad_request("no object"))?;
+    let fields = object.as_object_mut().ok_or_else(|| ApiStatus::bad_request("no object"))?;
     fields.retain(|name, _| ["apiVersion", "kind", "metadata"].contains(&&**name) || !schema["properties"][name].is_null());
     for (name, value) in fields
         .iter_mut()
@@ -73,13 +73,13 @@ pub(super) fn fit(objects: &Objects, kind: Kind, object: &mut Value) -> Result<(
         judge(schema, value, name, &mut found);
     }
     if object.to_string().len() > REQUEST_LIMIT_BYTES {
-        return Err(Status::too_large());
+        return Err(ApiStatus::too_large());
     }
     match found.is_empty() {
         true => Ok(()),
         false => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            Err(Status::invalid(kind, name, &found.join(", ")))
+            Err(ApiStatus::invalid(kind, name, &found.join(", ")))
         }
     }
 }
@@ -174,7 +174,7 @@ fn judge(schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
 }
 
 /// Returns a table, as `kubectl get` requests it.
-pub(super) fn table(objects: &Objects, kind: Kind, metadata: &Value, items: &[Value]) -> Value {
+pub(super) fn table(objects: &ObjectStore, kind: ResourceKind, metadata: &Value, items: &[Value]) -> Value {
     let version = version(objects, kind).unwrap_or_default();
     let columns = version["additionalPrinterColumns"].as_array().cloned().unwrap_or_default();
     let named = json!({"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0});

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::custom;
-use super::objects::Objects;
+use super::objects::ObjectStore;
 
 /// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct ResourceKind {
     pub group: &'static str,
     pub version: &'static str,
     pub kind: &'static str,
@@ -33,8 +33,8 @@ const fn kind(
     plural: &'static str,
     namespaced: bool,
     subresources: &'static [&'static str],
-) -> Kind {
-    Kind {
+) -> ResourceKind {
+    ResourceKind {
         group,
         version,
         kind,
@@ -45,7 +45,7 @@ const fn kind(
 }
 
 /// All kinds that this server supports.
-pub(super) const KINDS: [Kind; 32] = [
+pub(super) const KINDS: [ResourceKind; 32] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -117,9 +117,9 @@ pub(super) const KINDS: [Kind; 32] = [
 ];
 
 /// Kind for the permission to approve, by the signer's name; it has no objects (`plugin/pkg/admission/certificates/approval/admission.go`).
-pub(super) const SIGNERS: Kind = kind("certificates.k8s.io", "v1", "Signer", "signers", false, &[]);
+pub(super) const SIGNERS: ResourceKind = kind("certificates.k8s.io", "v1", "Signer", "signers", false, &[]);
 
-impl Kind {
+impl ResourceKind {
     /// Returns all supported kinds.
     #[must_use]
     pub const fn all() -> &'static [Self] {
@@ -172,7 +172,7 @@ impl Kind {
 }
 
 /// Returns the discovery document at a path, if it is one.
-pub(super) fn discovery(path: &str, objects: &Objects) -> Option<Value> {
+pub(super) fn discovery(path: &str, objects: &ObjectStore) -> Option<Value> {
     match path {
         "/version" => Some(json!({"major": "1", "minor": "33", "gitVersion": "v1.33.0", "platform": "linux/amd64"})),
         "/api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
@@ -200,12 +200,12 @@ pub(super) fn discovery(path: &str, objects: &Objects) -> Option<Value> {
     }
 }
 
-fn resources(path: &str, objects: &Objects) -> Option<Value> {
+fn resources(path: &str, objects: &ObjectStore) -> Option<Value> {
     let group_version = path
         .strip_prefix("/apis/")
         .or_else(|| path.strip_prefix("/api/").filter(|rest| *rest == "v1"))?;
-    let is_it = |kind: &&Kind| kind.api_version() == group_version && custom::is_there(objects, **kind);
-    let kinds: Vec<&Kind> = KINDS.iter().filter(is_it).collect();
+    let is_it = |kind: &&ResourceKind| kind.api_version() == group_version && custom::is_there(objects, **kind);
+    let kinds: Vec<&ResourceKind> = KINDS.iter().filter(is_it).collect();
     if kinds.is_empty() {
         return None;
     }

@@ -24,13 +24,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use self::kinds::Kind;
-use self::objects::Objects;
-use self::rights::{Rights, User, Wanted, authorize};
-pub use self::service::Asked;
+pub use self::kinds::ResourceKind;
+use self::objects::ObjectStore;
+use self::rights::{AccessRequest, ApiUser, Rights, authorize};
+pub use self::service::ResourceRequest;
 use crate::listener::Listener;
 use crate::server::loopback;
-use crate::tls::Authority;
+use crate::tls::TestCa;
 
 /// Token of the test administrator, which permits everything.
 const ADMIN: &str = "test-admin";
@@ -55,23 +55,23 @@ pub enum Mishap {
     Done,
     /// It is not, and never will be.
     NotDone,
-    /// The write is done after [`Kubernetes::let_through`].
+    /// The write is done after [`KubernetesApi::let_through`].
     Late,
 }
 
 /// The history of changes after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum History {
+pub enum RestartHistory {
     Kept,
     /// A client that continues from an older state must list again.
     Lost,
 }
 
 /// State shared by all connections.
-struct Shared {
-    objects: Mutex<Objects>,
+struct ApiState {
+    objects: Mutex<ObjectStore>,
     rights: Mutex<Rights>,
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<ResourceRequest>>,
     wrong: Mutex<Option<Disturbance>>,
     /// Outcomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
@@ -79,7 +79,7 @@ struct Shared {
     takes: Mutex<Duration>,
     /// Number of recoveries from a disturbance.
     recovered: tokio::sync::watch::Sender<u64>,
-    /// Number of calls of [`Kubernetes::let_through`].
+    /// Number of calls of [`KubernetesApi::let_through`].
     let_through: tokio::sync::watch::Sender<u64>,
     /// Changes with each change of an object, and when watches are broken.
     changed: tokio::sync::watch::Sender<Changed>,
@@ -98,23 +98,23 @@ struct Changed {
 }
 
 /// An API that serves until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
-pub struct Kubernetes {
-    authority: Authority,
-    shared: Arc<Shared>,
+pub struct KubernetesApi {
+    authority: TestCa,
+    shared: Arc<ApiState>,
     listener: Listener,
 }
 
-impl Kubernetes {
+impl KubernetesApi {
     /// Starts an API on any port of the loopback interface.
     #[must_use]
     pub fn start() -> Self {
-        let authority = Authority::new("kube-apiserver");
+        let authority = TestCa::new("kube-apiserver");
         // And as QEMU's VMs see this machine.
         let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 2)].map(Into::into);
         let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &addresses);
         let mut rights = Rights::default();
-        rights.admit(ADMIN, User::of("system:admin", &["system:masters"]));
-        let shared = Arc::new(Shared {
+        rights.admit(ADMIN, ApiUser::of("system:admin", &["system:masters"]));
+        let shared = Arc::new(ApiState {
             objects: Mutex::default(),
             rights: Mutex::new(rights),
             asked: Mutex::default(),
@@ -191,15 +191,15 @@ impl Kubernetes {
 
     /// Writes an object without any check, also one that no API would accept. Roles and their bindings take effect at once.
     pub fn put(&self, object: Value) {
-        let (kind, namespace, name) = Kind::of(&object);
+        let (kind, namespace, name) = ResourceKind::of(&object);
         locked(&self.shared.objects).put(kind, &namespace, &name, object);
         self.changed();
     }
 
-    /// Writes an object like [`Kubernetes::put`], but keeps its resource version. This gives the state after etcd was restored from a
+    /// Writes an object like [`KubernetesApi::put`], but keeps its resource version. This gives the state after etcd was restored from a
     /// snapshot and has issued its revisions again (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
     pub fn put_as_it_is(&self, object: Value) {
-        let (kind, namespace, name) = Kind::of(&object);
+        let (kind, namespace, name) = ResourceKind::of(&object);
         locked(&self.shared.objects).put_as_it_is(kind, &namespace, &name, object);
         self.changed();
     }
@@ -208,25 +208,25 @@ impl Kubernetes {
     /// (<https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>: since 1.30; `installAPIResources` in
     /// `pkg/controlplane/instance.go` of `kubernetes/kubernetes`).
     pub fn lack(&self, plural: &str) {
-        locked(&self.shared.objects).lack(Kind::by_plural(plural));
+        locked(&self.shared.objects).lack(ResourceKind::by_plural(plural));
     }
 
     /// Returns an object, if it exists.
     #[must_use]
     pub fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
-        let kind = Kind::by_plural(plural);
+        let kind = ResourceKind::by_plural(plural);
         locked(&self.shared.objects).get(kind, namespace, name).cloned()
     }
 
     /// Returns all objects of a kind.
     #[must_use]
     pub fn all(&self, plural: &str) -> Vec<Value> {
-        locked(&self.shared.objects).all(Kind::by_plural(plural))
+        locked(&self.shared.objects).all(ResourceKind::by_plural(plural))
     }
 
     /// Removes an object, past every check.
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
-        locked(&self.shared.objects).remove(Kind::by_plural(plural), namespace, name);
+        locked(&self.shared.objects).remove(ResourceKind::by_plural(plural), namespace, name);
         self.changed();
     }
 
@@ -245,8 +245,8 @@ impl Kubernetes {
     /// Returns whether this token permits the request, by the existing roles. An empty namespace stands for all of them, an empty name for
     /// several objects.
     #[must_use]
-    pub fn may(&self, token: &str, verb: &str, kind: Kind, subresource: Option<&str>, namespace: &str, name: &str) -> bool {
-        let wanted = Wanted {
+    pub fn may(&self, token: &str, verb: &str, kind: ResourceKind, subresource: Option<&str>, namespace: &str, name: &str) -> bool {
+        let wanted = AccessRequest {
             verb,
             kind,
             subresource,
@@ -259,7 +259,7 @@ impl Kubernetes {
 
     /// Returns every request so far, including refused ones.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ResourceRequest> {
         locked(&self.shared.asked).clone()
     }
 
@@ -308,9 +308,9 @@ impl Kubernetes {
     }
 
     /// Ends, and begins at the same port.
-    pub fn restart(&self, history: History) {
+    pub fn restart(&self, history: RestartHistory) {
         self.listener.down();
-        if history == History::Lost {
+        if history == RestartHistory::Lost {
             self.compact();
         }
         self.listener.up();
@@ -345,7 +345,7 @@ impl Kubernetes {
         tokio::time::timeout(limit, waited).await.is_ok()
     }
 
-    /// Waits like [`Kubernetes::comes_to`], in a test without a runtime; returns the value that was found.
+    /// Waits like [`KubernetesApi::comes_to`], in a test without a runtime; returns the value that was found.
     pub fn wait_for<T>(&self, limit: Duration, mut find: impl FnMut() -> Option<T>) -> Option<T> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let mut found = None;
@@ -361,7 +361,7 @@ impl Kubernetes {
     }
 }
 
-impl Shared {
+impl ApiState {
     /// Wakes the waiting watches.
     fn changed(&self) {
         let revision = locked(&self.objects).revision();

@@ -8,18 +8,18 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::custom;
-use super::kinds::Kind;
+use super::kinds::ResourceKind;
 use super::patch;
-use super::rights::User;
-use super::selectors::Selector;
-use super::status::Status;
+use super::rights::ApiUser;
+use super::selectors::ObjectSelector;
+use super::status::ApiStatus;
 
 /// Kind, namespace (empty for cluster-wide objects), name.
-pub(super) type Key = (Kind, String, String);
+pub(super) type Key = (ResourceKind, String, String);
 
 /// A change of an object.
 #[derive(Debug, Clone)]
-pub(super) struct Change {
+pub(super) struct ObjectChange {
     pub(super) revision: u64,
     pub(super) key: Key,
     pub(super) before: Option<Arc<Value>>,
@@ -37,56 +37,56 @@ pub(super) struct Page {
 }
 
 #[derive(Default)]
-pub(super) struct Objects {
+pub(super) struct ObjectStore {
     revision: u64,
     /// Revision up to which the history is lost.
     oldest: u64,
     live: BTreeMap<Key, Arc<Value>>,
-    history: Vec<Change>,
+    history: Vec<ObjectChange>,
     made: u64,
     /// Manager of the next write, as `metadata.managedFields` names it.
     manager: String,
     /// Kinds of newer releases.
-    lacking: Vec<Kind>,
+    lacking: Vec<ResourceKind>,
 }
 
 /// Maximum size of a Secret's data.
 const SECRET_LIMIT_BYTES: usize = 1024 * 1024;
 
-fn key(kind: Kind, namespace: &str, name: &str) -> Key {
+fn key(kind: ResourceKind, namespace: &str, name: &str) -> Key {
     (kind, namespace.to_owned(), name.to_owned())
 }
 
-impl Objects {
+impl ObjectStore {
     pub(super) const fn revision(&self) -> u64 {
         self.revision
     }
 
     /// Removes a kind from the API.
-    pub(super) fn lack(&mut self, kind: Kind) {
+    pub(super) fn lack(&mut self, kind: ResourceKind) {
         self.lacking.push(kind);
     }
 
-    pub(super) fn lacks(&self, kind: Kind) -> bool {
+    pub(super) fn lacks(&self, kind: ResourceKind) -> bool {
         self.lacking.contains(&kind)
     }
 
-    pub(super) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Value> {
+    pub(super) fn get(&self, kind: ResourceKind, namespace: &str, name: &str) -> Option<&Value> {
         self.live.get(&key(kind, namespace, name)).map(|object| &**object)
     }
 
-    pub(super) fn all(&self, kind: Kind) -> Vec<Value> {
+    pub(super) fn all(&self, kind: ResourceKind) -> Vec<Value> {
         self.of(kind, None).map(|(_, object)| (**object).clone()).collect()
     }
 
-    fn of<'a>(&'a self, kind: Kind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+    fn of<'a>(&'a self, kind: ResourceKind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
         let all = self.live.range(key(kind, "", "")..);
         all.take_while(move |((of, ..), _)| *of == kind)
             .filter(move |((_, of, _), _)| namespace.is_none_or(|namespace| of == namespace))
     }
 
     /// Writes an object without any check.
-    pub(super) fn put(&mut self, kind: Kind, namespace: &str, name: &str, mut object: Value) {
+    pub(super) fn put(&mut self, kind: ResourceKind, namespace: &str, name: &str, mut object: Value) {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             let old = self.live.get(&key(kind, namespace, name));
             let uid = old.map_or_else(|| json!(uid(self.made + 1)), |old| old["metadata"]["uid"].clone());
@@ -98,12 +98,12 @@ impl Objects {
     }
 
     /// Writes an object without any check, with its own resource version.
-    pub(super) fn put_as_it_is(&mut self, kind: Kind, namespace: &str, name: &str, object: Value) {
+    pub(super) fn put_as_it_is(&mut self, kind: ResourceKind, namespace: &str, name: &str, object: Value) {
         self.live.insert(key(kind, namespace, name), Arc::new(object));
     }
 
     /// Removes an object without any check.
-    pub(super) fn remove(&mut self, kind: Kind, namespace: &str, name: &str) {
+    pub(super) fn remove(&mut self, kind: ResourceKind, namespace: &str, name: &str) {
         self.end(&key(kind, namespace, name));
     }
 
@@ -122,7 +122,7 @@ impl Objects {
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = Arc::new(object);
         let before = self.live.insert(key.clone(), Arc::clone(&object));
-        self.history.push(Change {
+        self.history.push(ObjectChange {
             revision: self.revision,
             key,
             before,
@@ -138,7 +138,7 @@ impl Objects {
         let mut last = (*before).clone();
         last["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = Arc::new(last);
-        self.history.push(Change {
+        self.history.push(ObjectChange {
             revision: self.revision,
             key: key.clone(),
             before: Some(before),
@@ -149,16 +149,22 @@ impl Objects {
     }
 
     /// Creates an object; sets the user in a certificate signing request.
-    pub(super) fn create(&mut self, kind: Kind, namespace: &str, mut object: Value, user: &User) -> Result<Arc<Value>, Status> {
+    pub(super) fn create(
+        &mut self,
+        kind: ResourceKind,
+        namespace: &str,
+        mut object: Value,
+        user: &ApiUser,
+    ) -> Result<Arc<Value>, ApiStatus> {
         let metadata = &object["metadata"];
         if !metadata["resourceVersion"].is_null() && metadata["resourceVersion"] != "" {
-            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(ApiStatus::bad_request("resourceVersion should not be set on objects to be created"));
         }
         let name = match (metadata["name"].as_str(), metadata["generateName"].as_str()) {
             (Some(name), _) => name.to_owned(),
             (None, Some(prefix)) => format!("{prefix}{:05}", self.made + 1),
             (None, None) => {
-                return Err(Status::invalid(
+                return Err(ApiStatus::invalid(
                     kind,
                     "",
                     "metadata.name: Required value: name or generateName is required",
@@ -167,7 +173,7 @@ impl Objects {
         };
         let key = self.placed(kind, namespace, &name, &mut object)?;
         if self.live.contains_key(&key) {
-            return Err(Status::exists(kind, &name));
+            return Err(ApiStatus::exists(kind, &name));
         }
         self.made += 1;
         let metadata = &mut object["metadata"];
@@ -190,19 +196,19 @@ impl Objects {
     }
 
     /// Returns the key of an object, which must match its path.
-    fn placed(&self, kind: Kind, namespace: &str, name: &str, object: &mut Value) -> Result<Key, Status> {
+    fn placed(&self, kind: ResourceKind, namespace: &str, name: &str, object: &mut Value) -> Result<Key, ApiStatus> {
         if !object["metadata"].is_object() {
-            return Err(Status::bad_request("the object has no metadata"));
+            return Err(ApiStatus::bad_request("the object has no metadata"));
         }
         if object["apiVersion"] != kind.api_version().as_str() || object["kind"] != kind.kind {
-            return Err(Status::bad_request(
+            return Err(ApiStatus::bad_request(
                 "the object provided is unrecognized (must be of the type that the path names)",
             ));
         }
         let said = object["metadata"]["namespace"].as_str().unwrap_or_default();
         if !said.is_empty() && said != namespace {
             let why = "the namespace of the provided object does not match the namespace sent on the request";
-            return Err(Status::bad_request(why));
+            return Err(ApiStatus::bad_request(why));
         }
         if kind.namespaced {
             object["metadata"]["namespace"] = json!(namespace);
@@ -217,26 +223,26 @@ impl Objects {
             // Four characters are three bytes.
             let bytes: usize = values.map(|(_, value)| value.as_str().unwrap_or_default().len() / 4 * 3).sum();
             if bytes > SECRET_LIMIT_BYTES {
-                return Err(Status::too_long(kind, name));
+                return Err(ApiStatus::too_long(kind, name));
             }
         }
         Ok(key(kind, namespace, name))
     }
 
     /// Writes an object, or a part of it, over the one that is there.
-    pub(super) fn replace(&mut self, key: &Key, part: Option<&str>, mut object: Value) -> Result<Arc<Value>, Status> {
+    pub(super) fn replace(&mut self, key: &Key, part: Option<&str>, mut object: Value) -> Result<Arc<Value>, ApiStatus> {
         let (kind, namespace, name) = key;
-        let old = self.live.get(key).cloned().ok_or_else(|| Status::not_found(*kind, name))?;
+        let old = self.live.get(key).cloned().ok_or_else(|| ApiStatus::not_found(*kind, name))?;
         self.placed(*kind, namespace, name, &mut object)?;
         if object["metadata"]["name"] != name.as_str() {
-            return Err(Status::bad_request("the name of the object does not match the name on the URL"));
+            return Err(ApiStatus::bad_request("the name of the object does not match the name on the URL"));
         }
         let said = |field: &str| object["metadata"][field].as_str().filter(|said| !said.is_empty());
         if said("uid").is_some_and(|uid| old["metadata"]["uid"] != uid) {
-            return Err(Status::conflict(*kind, name, "Precondition failed: UID in precondition differs"));
+            return Err(ApiStatus::conflict(*kind, name, "Precondition failed: UID in precondition differs"));
         }
         if said("resourceVersion").is_some_and(|revision| old["metadata"]["resourceVersion"] != revision) {
-            return Err(Status::modified(*kind, name));
+            return Err(ApiStatus::modified(*kind, name));
         }
         let mut new = match part {
             None => object.clone(),
@@ -252,7 +258,7 @@ impl Objects {
             put(&mut new["metadata"], field, old["metadata"][field].clone());
         }
         if kind.kind == "Secret" && old["immutable"] == true && (new["data"] != old["data"] || new["immutable"] != true) {
-            return Err(Status::immutable(*kind, name));
+            return Err(ApiStatus::immutable(*kind, name));
         }
         if kind.is_custom() {
             custom::fit(self, *kind, &mut new)?;
@@ -289,14 +295,14 @@ impl Objects {
         part: Option<&str>,
         media_type: &str,
         change: &Value,
-        user: &User,
-    ) -> Result<Arc<Value>, Status> {
+        user: &ApiUser,
+    ) -> Result<Arc<Value>, ApiStatus> {
         let (kind, namespace, name) = key;
         let Some(old) = self.live.get(key) else {
             if media_type == "application/apply-patch+yaml" && part.is_none() {
                 return self.create(*kind, namespace, change.clone(), user);
             }
-            return Err(Status::not_found(*kind, name));
+            return Err(ApiStatus::not_found(*kind, name));
         };
         let mut object = (**old).clone();
         match media_type {
@@ -304,19 +310,19 @@ impl Objects {
                 patch::merge(&mut object, change);
             }
             "application/json-patch+json" => patch::steps(&mut object, change)?,
-            _ => return Err(Status::media_type()),
+            _ => return Err(ApiStatus::media_type()),
         }
         self.replace(key, part, object)
     }
 
     /// Removes an object, or marks it for deletion while it has finalizers.
-    pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Arc<Value>, Status> {
+    pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Arc<Value>, ApiStatus> {
         let (kind, _, name) = key;
-        let old = self.live.get(key).cloned().ok_or_else(|| Status::not_found(*kind, name))?;
+        let old = self.live.get(key).cloned().ok_or_else(|| ApiStatus::not_found(*kind, name))?;
         for field in ["uid", "resourceVersion"] {
             let wanted = &options["preconditions"][field];
             if !wanted.is_null() && *wanted != old["metadata"][field] {
-                return Err(Status::conflict(
+                return Err(ApiStatus::conflict(
                     *kind,
                     name,
                     &format!("Precondition failed: {field} in precondition differs"),
@@ -324,7 +330,7 @@ impl Objects {
             }
         }
         if finalizers(&old) == 0 {
-            return self.end(key).ok_or_else(|| Status::not_found(*kind, name));
+            return self.end(key).ok_or_else(|| ApiStatus::not_found(*kind, name));
         }
         let mut going = (*old).clone();
         if going["metadata"]["deletionTimestamp"].is_null() {
@@ -337,15 +343,15 @@ impl Objects {
     /// Returns a list, or the next page of one, from the state of its first page.
     pub(super) fn list(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
-        selector: &Selector,
+        selector: &ObjectSelector,
         limit: usize,
         from: Option<(u64, Key)>,
-    ) -> Result<Page, Status> {
+    ) -> Result<Page, ApiStatus> {
         let (revision, after) = from.map_or((self.revision, None), |(revision, key)| (revision, Some(key)));
         if revision < self.oldest {
-            return Err(Status::page_expired());
+            return Err(ApiStatus::page_expired());
         }
         let mut state: BTreeMap<&Key, &Arc<Value>> = self.of(kind, namespace).collect();
         let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
@@ -370,12 +376,12 @@ impl Objects {
     }
 
     /// Returns the changes of objects of a kind after this revision.
-    pub(super) fn since(&self, revision: u64, kind: Kind, namespace: Option<&str>) -> Result<Vec<Change>, Status> {
+    pub(super) fn since(&self, revision: u64, kind: ResourceKind, namespace: Option<&str>) -> Result<Vec<ObjectChange>, ApiStatus> {
         if revision < self.oldest {
-            return Err(Status::expired(revision, self.oldest));
+            return Err(ApiStatus::expired(revision, self.oldest));
         }
         let first = self.history.partition_point(|change| change.revision <= revision);
-        let of = |change: &&Change| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace);
+        let of = |change: &&ObjectChange| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace);
         Ok(self.history[first..].iter().filter(of).cloned().collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::status::Status;
+use super::status::ApiStatus;
 
 /// Applies a merge patch (RFC 7386).
 pub(super) fn merge(target: &mut Value, patch: &Value) {
@@ -24,8 +24,8 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
 }
 
 /// Applies a JSON patch by RFC 6902, without `move` and `copy`.
-pub(super) fn steps(target: &mut Value, patch: &Value) -> Result<(), Status> {
-    let wrong = || Status::bad_request("the JSON patch cannot be applied");
+pub(super) fn steps(target: &mut Value, patch: &Value) -> Result<(), ApiStatus> {
+    let wrong = || ApiStatus::bad_request("the JSON patch cannot be applied");
     for step in patch.as_array().ok_or_else(wrong)? {
         let path = step["path"].as_str().ok_or_else(wrong)?;
         let (parent, last) = path.rsplit_once('/').ok_or_else(wrong)?;
@@ -33,7 +33,7 @@ pub(super) fn steps(target: &mut Value, patch: &Value) -> Result<(), Status> {
         let value = step["value"].clone();
         if step["op"] == "test" {
             if target.pointer(path) != Some(&value) {
-                return Err(Status::test_failed(path));
+                return Err(ApiStatus::test_failed(path));
             }
             continue;
         }

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::kinds::Kind;
-use super::objects::Objects;
-use super::status::Status;
+use super::kinds::ResourceKind;
+use super::objects::ObjectStore;
+use super::status::ApiStatus;
 
 /// The owner of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct User {
+pub(super) struct ApiUser {
     pub(super) name: String,
     pub(super) groups: Vec<String>,
 }
 
-impl User {
+impl ApiUser {
     pub(super) fn of(name: &str, groups: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
@@ -26,9 +26,9 @@ impl User {
 
 /// A request to authorize.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct AccessRequest<'a> {
     pub(super) verb: &'a str,
-    pub(super) kind: Kind,
+    pub(super) kind: ResourceKind,
     pub(super) subresource: Option<&'a str>,
     /// Empty for all namespaces, and for cluster-wide objects.
     pub(super) namespace: &'a str,
@@ -39,12 +39,12 @@ pub(super) struct Wanted<'a> {
 /// The valid tokens, with their users.
 #[derive(Default)]
 pub(super) struct Rights {
-    users: HashMap<String, User>,
+    users: HashMap<String, ApiUser>,
     made: u32,
 }
 
 impl Rights {
-    pub(super) fn admit(&mut self, token: &str, user: User) {
+    pub(super) fn admit(&mut self, token: &str, user: ApiUser) {
         self.users.insert(token.to_owned(), user);
     }
 
@@ -58,7 +58,7 @@ impl Rights {
     pub(super) fn admit_account(&mut self, token: &str, namespace: &str, name: &str) {
         let of_namespace = format!("system:serviceaccounts:{namespace}");
         let groups = ["system:serviceaccounts", &of_namespace, "system:authenticated"];
-        self.admit(token, User::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
+        self.admit(token, ApiUser::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
     }
 
     pub(super) fn expire(&mut self, token: &str) {
@@ -66,22 +66,22 @@ impl Rights {
     }
 
     /// Returns the user of this `Authorization` header; anonymous without one.
-    pub(super) fn user(&self, authorization: Option<&str>) -> Result<User, Status> {
+    pub(super) fn user(&self, authorization: Option<&str>) -> Result<ApiUser, ApiStatus> {
         let Some(authorization) = authorization else {
-            return Ok(User::of("system:anonymous", &["system:unauthenticated"]));
+            return Ok(ApiUser::of("system:anonymous", &["system:unauthenticated"]));
         };
         let user = authorization.strip_prefix("Bearer ").and_then(|token| self.users.get(token));
-        user.cloned().ok_or_else(Status::unauthorized)
+        user.cloned().ok_or_else(ApiStatus::unauthorized)
     }
 }
 
 /// Checks whether the existing roles permit the request.
-pub(super) fn authorize(objects: &Objects, user: &User, wanted: Wanted<'_>) -> Result<(), Status> {
+pub(super) fn authorize(objects: &ObjectStore, user: &ApiUser, wanted: AccessRequest<'_>) -> Result<(), ApiStatus> {
     if user.groups.iter().any(|group| group == "system:masters") {
         return Ok(());
     }
-    let everywhere = objects.all(Kind::by_plural("clusterrolebindings"));
-    let here = objects.all(Kind::by_plural("rolebindings"));
+    let everywhere = objects.all(ResourceKind::by_plural("clusterrolebindings"));
+    let here = objects.all(ResourceKind::by_plural("rolebindings"));
     let here = here
         .into_iter()
         .filter(|binding| binding["metadata"]["namespace"] == wanted.namespace && !wanted.namespace.is_empty());
@@ -90,7 +90,11 @@ pub(super) fn authorize(objects: &Objects, user: &User, wanted: Wanted<'_>) -> R
         let role = &binding["roleRef"];
         let namespace = if role["kind"] == "Role" { wanted.namespace } else { "" };
         let plural = if role["kind"] == "Role" { "roles" } else { "clusterroles" };
-        let role = objects.get(Kind::by_plural(plural), namespace, role["name"].as_str().unwrap_or_default());
+        let role = objects.get(
+            ResourceKind::by_plural(plural),
+            namespace,
+            role["name"].as_str().unwrap_or_default(),
+        );
         let rules = role
             .and_then(|role| role["rules"].as_array())
             .map(Vec::as_slice)
@@ -109,17 +113,17 @@ pub(super) fn authorize(objects: &Objects, user: &User, wanted: Wanted<'_>) -> R
         "User {:?} cannot {} resource {resource:?} in API group {:?} {place}",
         user.name, wanted.verb, wanted.kind.group
     );
-    Err(Status::forbidden(wanted.kind, wanted.name, &why))
+    Err(ApiStatus::forbidden(wanted.kind, wanted.name, &why))
 }
 
-fn resource(wanted: Wanted<'_>) -> String {
+fn resource(wanted: AccessRequest<'_>) -> String {
     match wanted.subresource {
         Some(sub) => format!("{}/{sub}", wanted.kind.plural),
         None => wanted.kind.plural.to_owned(),
     }
 }
 
-fn is_subject(subject: &Value, user: &User) -> bool {
+fn is_subject(subject: &Value, user: &ApiUser) -> bool {
     let name = subject["name"].as_str().unwrap_or_default();
     match subject["kind"].as_str() {
         Some("User") => user.name == name,
@@ -132,7 +136,7 @@ fn is_subject(subject: &Value, user: &User) -> bool {
     }
 }
 
-fn covers(rule: &Value, wanted: Wanted<'_>) -> bool {
+fn covers(rule: &Value, wanted: AccessRequest<'_>) -> bool {
     let has = |list: &str, value: &str| {
         let values = rule[list].as_array().map(Vec::as_slice).unwrap_or_default();
         values.iter().any(|one| one == value || one == "*")

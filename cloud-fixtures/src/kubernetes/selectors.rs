@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::kinds::Kind;
-use super::status::Status;
+use super::kinds::ResourceKind;
+use super::status::ApiStatus;
 
 /// Returns whether objects of a kind can be selected by a field. Some fields exist only for certificate signing requests
 /// (`pkg/apis/certificates/v1/conversion.go`, kubernetes/kubernetes at 736e3b6), and for events and Secrets
 /// (`pkg/apis/core/v1/conversion.go`).
-fn is_selectable(kind: Kind, field: &str) -> bool {
+fn is_selectable(kind: ResourceKind, field: &str) -> bool {
     match (kind.kind, field) {
         (_, "metadata.name") => true,
         (_, "metadata.namespace") => kind.namespaced,
@@ -20,22 +20,22 @@ fn is_selectable(kind: Kind, field: &str) -> bool {
 
 /// Conditions on labels and fields.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Selector {
-    labels: Vec<Requirement>,
+pub(super) struct ObjectSelector {
+    labels: Vec<LabelRequirement>,
     fields: Vec<(String, bool, String)>,
 }
 
 #[derive(Debug, Clone)]
-enum Requirement {
+enum LabelRequirement {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
     Exists(String),
     Missing(String),
 }
 
-impl Selector {
+impl ObjectSelector {
     /// Parses `labelSelector` and `fieldSelector`.
-    pub(super) fn parse(kind: Kind, labels: &str, fields: &str) -> Result<Self, Status> {
+    pub(super) fn parse(kind: ResourceKind, labels: &str, fields: &str) -> Result<Self, ApiStatus> {
         let parts = |text: &str| -> Vec<String> { split(text).into_iter().filter(|part| !part.is_empty()).collect() };
         let labels = parts(labels).iter().map(|part| requirement(part)).collect::<Option<_>>();
         let field = |part: &String| {
@@ -48,7 +48,7 @@ impl Selector {
         let fields = parts(fields).iter().map(field).collect::<Option<_>>();
         match (labels, fields) {
             (Some(labels), Some(fields)) => Ok(Self { labels, fields }),
-            _ => Err(Status::bad_request(
+            _ => Err(ApiStatus::bad_request(
                 "unable to parse the selector, or a field of it is not supported",
             )),
         }
@@ -61,11 +61,11 @@ impl Selector {
 
     pub(super) fn matches(&self, object: &Value) -> bool {
         let label = |name: &str| object["metadata"]["labels"][name].as_str();
-        let holds = |requirement: &Requirement| match requirement {
-            Requirement::In(name, values) => label(name).is_some_and(|label| values.iter().any(|value| value == label)),
-            Requirement::NotIn(name, values) => label(name).is_none_or(|label| values.iter().all(|value| value != label)),
-            Requirement::Exists(name) => label(name).is_some(),
-            Requirement::Missing(name) => label(name).is_none(),
+        let holds = |requirement: &LabelRequirement| match requirement {
+            LabelRequirement::In(name, values) => label(name).is_some_and(|label| values.iter().any(|value| value == label)),
+            LabelRequirement::NotIn(name, values) => label(name).is_none_or(|label| values.iter().all(|value| value != label)),
+            LabelRequirement::Exists(name) => label(name).is_some(),
+            LabelRequirement::Missing(name) => label(name).is_none(),
         };
         let field = |(name, equal, value): &(String, bool, String)| {
             let pointer = format!("/{}", name.replace('.', "/"));
@@ -92,27 +92,27 @@ fn split(text: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).collect()
 }
 
-fn requirement(part: &str) -> Option<Requirement> {
+fn requirement(part: &str) -> Option<LabelRequirement> {
     let set = |values: &str| -> Option<Vec<String>> {
         let values = values.trim().strip_prefix('(')?.strip_suffix(')')?;
         Some(values.split(',').map(|value| value.trim().to_owned()).collect())
     };
     let one = |value: &str| vec![value.trim().trim_start_matches('=').to_owned()];
     if let Some((name, values)) = part.split_once(" notin ") {
-        return Some(Requirement::NotIn(name.trim().to_owned(), set(values)?));
+        return Some(LabelRequirement::NotIn(name.trim().to_owned(), set(values)?));
     }
     if let Some((name, values)) = part.split_once(" in ") {
-        return Some(Requirement::In(name.trim().to_owned(), set(values)?));
+        return Some(LabelRequirement::In(name.trim().to_owned(), set(values)?));
     }
     if let Some((name, value)) = part.split_once("!=") {
-        return Some(Requirement::NotIn(name.trim().to_owned(), one(value)));
+        return Some(LabelRequirement::NotIn(name.trim().to_owned(), one(value)));
     }
     if let Some((name, value)) = part.split_once('=') {
-        return Some(Requirement::In(name.trim().to_owned(), one(value)));
+        return Some(LabelRequirement::In(name.trim().to_owned(), one(value)));
     }
     match part.strip_prefix('!') {
-        Some(name) => Some(Requirement::Missing(name.trim().to_owned())),
+        Some(name) => Some(LabelRequirement::Missing(name.trim().to_owned())),
         None if part.contains(char::is_whitespace) => None,
-        None => Some(Requirement::Exists(part.to_owned())),
+        None => Some(LabelRequirement::Exists(part.to_owned())),
     }
 }

@@ -17,13 +17,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::custom;
-use super::kinds::{Kind, SIGNERS, discovery};
-use super::objects::{Key, Objects, Page};
-use super::rights::{User, Wanted, authorize};
-use super::selectors::Selector;
-use super::status::Status;
+use super::kinds::{ResourceKind, SIGNERS, discovery};
+use super::objects::{Key, ObjectStore, Page};
+use super::rights::{AccessRequest, ApiUser, authorize};
+use super::selectors::ObjectSelector;
+use super::status::ApiStatus;
 use super::watch::{self, Watch};
-use super::{Disturbance, Mishap, Shared, locked};
+use super::{ApiState, Disturbance, Mishap, locked};
 use crate::listener::Listener;
 
 /// Largest body: twice what an API server takes.
@@ -31,7 +31,7 @@ const BODY_LIMIT_BYTES: usize = 6 * 1024 * 1024;
 
 /// A request to the API, with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ResourceRequest {
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
@@ -50,20 +50,20 @@ pub struct Asked {
 }
 
 /// The parts of a path.
-struct Place {
-    kind: Kind,
+struct ResourcePath {
+    kind: ResourceKind,
     namespace: String,
     name: String,
     part: Option<String>,
 }
 
-pub(super) fn start(address: SocketAddr, tls: Arc<ServerConfig>, shared: Arc<Shared>) -> Listener {
+pub(super) fn start(address: SocketAddr, tls: Arc<ServerConfig>, shared: Arc<ApiState>) -> Listener {
     let acceptor = TlsAcceptor::from(tls);
     Listener::start(address, move |stream| connection(acceptor.clone(), stream, Arc::clone(&shared)))
 }
 
 /// Serves a connection. Errors of the client end the connection, and nothing else.
-async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared>) {
+async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<ApiState>) {
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
@@ -73,7 +73,7 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<Shared
 }
 
 /// Returns the response; `None` if the connection is to be cut.
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Response<Body>> {
+async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let mut recovered = shared.recovered.subscribe();
     let wrong = *locked(&shared.wrong);
     match wrong {
@@ -81,7 +81,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
             drop(recovered.changed().await);
             return None;
         }
-        Some(Disturbance::Status(code)) => return Some(refused(&Status::of_code(code))),
+        Some(Disturbance::Status(code)) => return Some(refused(&ApiStatus::of_code(code))),
         None => {}
     }
     let (head, body) = request.into_parts();
@@ -99,11 +99,11 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         return Some(said(200, &found));
     }
     let Some(place) = place(head.uri.path()) else {
-        return Some(refused(&Status::no_such_path()));
+        return Some(refused(&ApiStatus::no_such_path()));
     };
     let query = head.uri.query().unwrap_or_default().to_owned();
     let Some(verb) = verb(&head.method, &place, &parameter(&query, "watch")) else {
-        return Some(refused(&Status::method_not_allowed()));
+        return Some(refused(&ApiStatus::method_not_allowed()));
     };
     let media_type = header(CONTENT_TYPE)
         .unwrap_or_default()
@@ -113,10 +113,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         .to_owned();
     let bytes = body.as_ref().map_or(0, |body| body.len());
     let result = match body {
-        Err(_) => Err(Status::bad_request("the request's body is too large")),
+        Err(_) => Err(ApiStatus::bad_request("the request's body is too large")),
         Ok(body) if body.is_empty() => Ok(Value::Null),
-        Ok(_) if media_type.contains("protobuf") => Err(Status::media_type()),
-        Ok(body) => serde_json::from_slice(&body).map_err(|error| Status::bad_request(format!("the body is no JSON: {error}"))),
+        Ok(_) if media_type.contains("protobuf") => Err(ApiStatus::media_type()),
+        Ok(body) => serde_json::from_slice(&body).map_err(|error| ApiStatus::bad_request(format!("the body is no JSON: {error}"))),
     };
     let agent = header(USER_AGENT).unwrap_or_default().to_owned();
     let request = Wants {
@@ -125,7 +125,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         place: &place,
         query: &query,
         media_type: &media_type,
-        form: Form::of(header(ACCEPT).unwrap_or_default()),
+        form: ObjectDetail::of(header(ACCEPT).unwrap_or_default()),
         agent: &agent,
     };
     let is_write = !matches!(verb, "get" | "list" | "watch");
@@ -136,7 +136,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
         through.borrow_and_update();
         let form = request.form;
         if let Ok(body) = result {
-            let held = Late {
+            let held = HeldRequest {
                 user,
                 verb,
                 place,
@@ -167,8 +167,8 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
     };
     let status = response.status().as_u16();
     let answered_bytes = usize::try_from(response.body().size_hint().exact().unwrap_or_default()).unwrap();
-    let Place { namespace, name, .. } = place;
-    locked(&shared.asked).push(Asked {
+    let ResourcePath { namespace, name, .. } = place;
+    locked(&shared.asked).push(ResourceRequest {
         user: user.name,
         verb,
         resource,
@@ -188,9 +188,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Option<Respo
 }
 
 /// Executes a late write once it is let through.
-async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64>, wants: Late) {
+async fn late(shared: Arc<ApiState>, mut through: tokio::sync::watch::Receiver<u64>, wants: HeldRequest) {
     if through.changed().await.is_ok() {
-        let Late {
+        let HeldRequest {
             user,
             verb,
             place,
@@ -215,38 +215,38 @@ async fn late(shared: Arc<Shared>, mut through: tokio::sync::watch::Receiver<u64
 }
 
 /// A write that is done later.
-struct Late {
-    user: User,
+struct HeldRequest {
+    user: ApiUser,
     verb: &'static str,
-    place: Place,
+    place: ResourcePath,
     query: String,
     media_type: String,
-    form: Form,
+    form: ObjectDetail,
     agent: String,
     body: Value,
 }
 
 struct Wants<'a> {
-    user: &'a User,
+    user: &'a ApiUser,
     verb: &'static str,
-    place: &'a Place,
+    place: &'a ResourcePath,
     query: &'a str,
     media_type: &'a str,
-    form: Form,
+    form: ObjectDetail,
     /// User agent of the client.
     agent: &'a str,
 }
 
 /// Form in which an object is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ObjectDetail {
     Whole,
     Metadata,
     /// For kinds of a CustomResourceDefinition. Others are returned whole, and also the events of watches.
     Table,
 }
 
-impl Form {
+impl ObjectDetail {
     /// Parses the `Accept` header: the first media type counts. Of the parameters, only `as=PartialObjectMetadata`, `as=Table` and their
     /// lists are supported.
     fn of(accept: &str) -> Self {
@@ -280,8 +280,8 @@ fn chosen(wants: &Wants<'_>) -> Option<String> {
     ["list", "watch"].contains(&wants.verb).then(|| name.to_owned())
 }
 
-fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Response<Body>, Status> {
-    let Place {
+fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Response<Body>, ApiStatus> {
+    let ResourcePath {
         kind,
         namespace,
         name,
@@ -289,7 +289,7 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     } = wants.place;
     let part = part.as_deref();
     let chosen = chosen(wants);
-    let wanted = Wanted {
+    let wanted = AccessRequest {
         verb: wants.verb,
         kind: *kind,
         subresource: part,
@@ -299,12 +299,12 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;
     if !custom::is_there(&objects, *kind) {
-        return Err(Status::no_such_path());
+        return Err(ApiStatus::no_such_path());
     }
     objects.written_by(manager(wants));
-    let is_table = wants.form == Form::Table && kind.is_custom();
+    let is_table = wants.form == ObjectDetail::Table && kind.is_custom();
     if part.is_some_and(|part| !kind.subresources.contains(&part)) {
-        return Err(Status::no_such_path());
+        return Err(ApiStatus::no_such_path());
     }
     if part == Some("approval") && ["update", "patch"].contains(&wants.verb) {
         admit_approval(&objects, wants.user, *kind, name)?;
@@ -312,7 +312,7 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
     let key: Key = (*kind, namespace.clone(), name.clone());
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let selector = || {
-        Selector::parse(
+        ObjectSelector::parse(
             *kind,
             &parameter(wants.query, "labelSelector"),
             &parameter(wants.query, "fieldSelector"),
@@ -341,7 +341,9 @@ fn done(shared: &Arc<Shared>, wants: &Wants<'_>, body: &Value) -> Result<Respons
             return Ok(watch::stream(watch, Arc::clone(shared)));
         }
         "get" => {
-            let found = objects.get(*kind, namespace, name).ok_or_else(|| Status::not_found(*kind, name))?;
+            let found = objects
+                .get(*kind, namespace, name)
+                .ok_or_else(|| ApiStatus::not_found(*kind, name))?;
             if is_table {
                 let metadata = json!({"resourceVersion": found["metadata"]["resourceVersion"]});
                 return Ok(said(200, &custom::table(&objects, *kind, &metadata, std::slice::from_ref(found))));
@@ -375,10 +377,10 @@ fn manager(wants: &Wants<'_>) -> String {
 }
 
 /// Checks that a user who approves or denies a request has the permission to do so for its signer.
-fn admit_approval(objects: &Objects, user: &User, kind: Kind, name: &str) -> Result<(), Status> {
-    let request = objects.get(kind, "", name).ok_or_else(|| Status::not_found(kind, name))?;
+fn admit_approval(objects: &ObjectStore, user: &ApiUser, kind: ResourceKind, name: &str) -> Result<(), ApiStatus> {
+    let request = objects.get(kind, "", name).ok_or_else(|| ApiStatus::not_found(kind, name))?;
     let signer = request["spec"]["signerName"].as_str().unwrap_or_default();
-    let wanted = Wanted {
+    let wanted = AccessRequest {
         verb: "approve",
         kind: SIGNERS,
         subresource: None,
@@ -386,11 +388,11 @@ fn admit_approval(objects: &Objects, user: &User, kind: Kind, name: &str) -> Res
         name: signer,
     };
     let why = format!("user not permitted to approve requests with signerName {signer:?}");
-    authorize(objects, user, wanted).map_err(|_| Status::forbidden(kind, name, &why))
+    authorize(objects, user, wanted).map_err(|_| ApiStatus::forbidden(kind, name, &why))
 }
 
 /// Parses a path: `/api/v1/…` or `/apis/GROUP/VERSION/…`, and then `[namespaces/NAMESPACE/]PLURAL[/NAME[/PART]]`.
-fn place(path: &str) -> Option<Place> {
+fn place(path: &str) -> Option<ResourcePath> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match &*parts {
         ["api", version, rest @ ..] => ("", *version, rest),
@@ -398,11 +400,11 @@ fn place(path: &str) -> Option<Place> {
         _ => return None,
     };
     let (namespace, plural, rest) = match rest {
-        ["namespaces", namespace, plural, rest @ ..] if Kind::find(group, version, plural).is_some() => (*namespace, *plural, rest),
+        ["namespaces", namespace, plural, rest @ ..] if ResourceKind::find(group, version, plural).is_some() => (*namespace, *plural, rest),
         [plural, rest @ ..] => ("", *plural, rest),
         [] => return None,
     };
-    let kind = Kind::find(group, version, plural)?;
+    let kind = ResourceKind::find(group, version, plural)?;
     let (name, part) = match rest {
         [] => ("", None),
         [name] => (*name, None),
@@ -413,7 +415,7 @@ fn place(path: &str) -> Option<Place> {
     if (kind.namespaced && namespace.is_empty() && !name.is_empty()) || (!kind.namespaced && !namespace.is_empty()) {
         return None;
     }
-    Some(Place {
+    Some(ResourcePath {
         kind,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -421,7 +423,7 @@ fn place(path: &str) -> Option<Place> {
     })
 }
 
-fn verb(method: &Method, place: &Place, watch: &str) -> Option<&'static str> {
+fn verb(method: &Method, place: &ResourcePath, watch: &str) -> Option<&'static str> {
     match (method, place.name.is_empty()) {
         (&Method::GET, true) if matches!(watch, "true" | "1") => Some("watch"),
         (&Method::GET, true) => Some("list"),
@@ -443,7 +445,7 @@ pub(super) fn parameter(query: &str, name: &str) -> String {
         .unwrap_or_default()
 }
 
-fn list(kind: Kind, page: &Page, selector: &Selector, form: Form) -> Value {
+fn list(kind: ResourceKind, page: &Page, selector: &ObjectSelector, form: ObjectDetail) -> Value {
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(((_, namespace, name), left)) = &page.next {
         let next = json!([page.revision, kind.plural, namespace, name]).to_string();
@@ -455,14 +457,14 @@ fn list(kind: Kind, page: &Page, selector: &Selector, form: Form) -> Value {
     }
     let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
     let (of, api_version) = match form {
-        Form::Whole | Form::Table => (format!("{}List", kind.kind), kind.api_version()),
-        Form::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),
+        ObjectDetail::Whole | ObjectDetail::Table => (format!("{}List", kind.kind), kind.api_version()),
+        ObjectDetail::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),
     };
     json!({"kind": of, "apiVersion": api_version, "metadata": metadata, "items": items})
 }
 
 /// Parses the position at which a list continues.
-fn from(token: &str) -> Result<Option<(u64, Key)>, Status> {
+fn from(token: &str) -> Result<Option<(u64, Key)>, ApiStatus> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -472,7 +474,7 @@ fn from(token: &str) -> Result<Option<(u64, Key)>, Status> {
         let kind = super::kinds::KINDS.into_iter().find(|kind| kind.plural == plural)?;
         Some((revision, (kind, namespace, name)))
     };
-    read().map(Some).ok_or_else(|| Status::bad_request("continue key is not valid"))
+    read().map(Some).ok_or_else(|| ApiStatus::bad_request("continue key is not valid"))
 }
 
 fn said(status: u16, value: &Value) -> Response<Body> {
@@ -480,7 +482,7 @@ fn said(status: u16, value: &Value) -> Response<Body> {
     builder.body(Body::from(value.to_string())).unwrap()
 }
 
-fn refused(status: &Status) -> Response<Body> {
+fn refused(status: &ApiStatus) -> Response<Body> {
     let mut response = said(status.code, &status.json());
     if status.code == 429 {
         response.headers_mut().insert(RETRY_AFTER, 1.into());

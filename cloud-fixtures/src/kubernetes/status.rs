@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
+use super::kinds::ResourceKind;
 
 /// An error response, as a `Status` object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Status {
+pub(super) struct ApiStatus {
     pub(super) code: u16,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-impl Status {
+impl ApiStatus {
     const fn new(code: u16, reason: &'static str, message: String) -> Self {
         Self { code, reason, message }
     }
@@ -25,25 +25,25 @@ impl Status {
         Self::new(404, "NotFound", "the server could not find the requested resource".to_owned())
     }
 
-    pub(super) fn not_found(kind: Kind, name: &str) -> Self {
+    pub(super) fn not_found(kind: ResourceKind, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{} {name:?} not found", kind.qualified()))
     }
 
-    pub(super) fn exists(kind: Kind, name: &str) -> Self {
+    pub(super) fn exists(kind: ResourceKind, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} {name:?} already exists", kind.qualified()))
     }
 
-    pub(super) fn conflict(kind: Kind, name: &str, why: &str) -> Self {
+    pub(super) fn conflict(kind: ResourceKind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", kind.qualified());
         Self::new(409, "Conflict", message)
     }
 
-    pub(super) fn modified(kind: Kind, name: &str) -> Self {
+    pub(super) fn modified(kind: ResourceKind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
-    pub(super) fn invalid(kind: Kind, name: &str, why: &str) -> Self {
+    pub(super) fn invalid(kind: ResourceKind, name: &str, why: &str) -> Self {
         Self::new(422, "Invalid", format!("{}.{} {name:?} is invalid: {why}", kind.kind, kind.group))
     }
 
@@ -56,12 +56,12 @@ impl Status {
 
     /// Error of a change of an immutable Secret: `ValidateSecretUpdate` in `pkg/apis/core/validation/validation.go` of
     /// `kubernetes/kubernetes`.
-    pub(super) fn immutable(kind: Kind, name: &str) -> Self {
+    pub(super) fn immutable(kind: ResourceKind, name: &str) -> Self {
         Self::invalid(kind, name, "data: Forbidden: field is immutable when `immutable` is set")
     }
 
     /// Error of a Secret of more than 1 MiB: `MaxSecretSize` and `ValidateSecret` in the same file.
-    pub(super) fn too_long(kind: Kind, name: &str) -> Self {
+    pub(super) fn too_long(kind: ResourceKind, name: &str) -> Self {
         Self::invalid(kind, name, "data: Too long: may not be more than 1048576 bytes")
     }
 
@@ -94,7 +94,7 @@ impl Status {
         Self::new(410, "Expired", message.to_owned())
     }
 
-    pub(super) fn forbidden(kind: Kind, name: &str, why: &str) -> Self {
+    pub(super) fn forbidden(kind: ResourceKind, name: &str, why: &str) -> Self {
         let of = if name.is_empty() { String::new() } else { format!(" {name:?}") };
         Self::new(403, "Forbidden", format!("{}{of} is forbidden: {why}", kind.qualified()))
     }

@@ -10,22 +10,22 @@ use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::kinds::Kind;
-use super::objects::{Change, Objects};
-use super::selectors::Selector;
-use super::service::{Form, parameter};
-use super::status::Status;
-use super::{Changed, Shared, locked};
+use super::kinds::ResourceKind;
+use super::objects::{ObjectChange, ObjectStore};
+use super::selectors::ObjectSelector;
+use super::service::{ObjectDetail, parameter};
+use super::status::ApiStatus;
+use super::{ApiState, Changed, locked};
 
 /// Duration of a watch that does not specify it.
 const TIMEOUT_SECONDS: u64 = 1800;
 
 /// A watch, and its position.
 pub(super) struct Watch {
-    kind: Kind,
+    kind: ResourceKind,
     namespace: Option<String>,
-    selector: Selector,
-    form: Form,
+    selector: ObjectSelector,
+    form: ObjectDetail,
     bookmarks: bool,
     lasts: Duration,
     /// Revision up to which events were sent.
@@ -37,22 +37,22 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(
-        kind: Kind,
+        kind: ResourceKind,
         namespace: Option<&str>,
-        selector: Selector,
-        (query, form): (&str, Form),
-        objects: &Objects,
-    ) -> Result<Self, Status> {
+        selector: ObjectSelector,
+        (query, form): (&str, ObjectDetail),
+        objects: &ObjectStore,
+    ) -> Result<Self, ApiStatus> {
         if parameter(query, "sendInitialEvents") == "true" {
             let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-            return Err(Status::invalid(kind, "", why));
+            return Err(ApiStatus::invalid(kind, "", why));
         }
         let asked = parameter(query, "resourceVersion");
         let after: u64 = match &*asked {
             "" => 0,
             asked => asked
                 .parse()
-                .map_err(|_| Status::bad_request(format!("invalid resource version {asked:?}")))?,
+                .map_err(|_| ApiStatus::bad_request(format!("invalid resource version {asked:?}")))?,
         };
         let mut watch = Self {
             kind,
@@ -73,7 +73,7 @@ impl Watch {
     }
 
     /// Returns the events for the changes since the watch's position.
-    fn news(&mut self, objects: &Objects) -> Vec<Value> {
+    fn news(&mut self, objects: &ObjectStore) -> Vec<Value> {
         let changes = match objects.since(self.revision, self.kind, self.namespace.as_deref()) {
             Ok(changes) => changes,
             Err(status) => {
@@ -86,7 +86,7 @@ impl Watch {
     }
 
     /// Returns the event for a change. An object that leaves the selection is deleted for the watch.
-    fn told(&self, change: &Change) -> Option<Value> {
+    fn told(&self, change: &ObjectChange) -> Option<Value> {
         let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is = !change.gone && self.selector.matches(&change.object);
         let of = match (was, is) {
@@ -110,11 +110,11 @@ fn event(of: &str, object: &Value) -> Value {
 }
 
 /// Returns the response, which streams events.
-pub(super) fn stream(watch: Watch, shared: Arc<Shared>) -> Response<Body> {
+pub(super) fn stream(watch: Watch, shared: Arc<ApiState>) -> Response<Body> {
     let changed = shared.changed.subscribe();
     let broken = changed.borrow().broken;
     let ends = Instant::now() + watch.lasts;
-    let state = State {
+    let state = WatchState {
         watch,
         shared,
         changed,
@@ -130,16 +130,16 @@ pub(super) fn stream(watch: Watch, shared: Arc<Shared>) -> Response<Body> {
     builder.body(Body::from_stream(lines)).unwrap()
 }
 
-struct State {
+struct WatchState {
     watch: Watch,
-    shared: Arc<Shared>,
+    shared: Arc<ApiState>,
     changed: tokio::sync::watch::Receiver<Changed>,
     /// Number of times that all watches had been broken when it began.
     broken: u64,
     ends: Instant,
 }
 
-impl State {
+impl WatchState {
     /// Returns the next events; `None` after the end.
     async fn next(&mut self) -> Option<Vec<Value>> {
         let pause = *locked(&self.shared.bookmarks);

@@ -6,7 +6,7 @@
 use std::sync::Once;
 use std::time::Duration;
 
-use cloud_fixtures::server::Server;
+use cloud_fixtures::server::TestServer;
 
 /// Far longer than an answer takes, and short enough for a server that never answers.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ impl Answered {
 }
 
 /// Creates a client that trusts this CA, if given, and resolves these hosts to the server.
-pub fn client(server: &Server, ca_pem: Option<&str>, hosts: &[&str]) -> reqwest::Client {
+pub fn client(server: &TestServer, ca_pem: Option<&str>, hosts: &[&str]) -> reqwest::Client {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| rustls::crypto::aws_lc_rs::default_provider().install_default().unwrap());
     let mut builder = reqwest::Client::builder()
@@ -43,7 +43,7 @@ pub fn client(server: &Server, ca_pem: Option<&str>, hosts: &[&str]) -> reqwest:
 }
 
 /// Sends a request with these headers to a server without TLS.
-pub async fn ask(server: &Server, method: &str, target: &str, headers: &[(&str, &str)]) -> Answered {
+pub async fn ask(server: &TestServer, method: &str, target: &str, headers: &[(&str, &str)]) -> Answered {
     let client = client(server, None, &[]);
     let mut request = client.request(method.parse().unwrap(), format!("{}{target}", server.url()));
     for (name, value) in headers {

@@ -1,6 +1,6 @@
 //! Kinds that a CustomResourceDefinition makes.
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub fn definition() -> Value {
 
 #[tokio::test]
 async fn a_kind_is_there_while_its_definition_is_and_its_objects_fit_the_schema() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let node = |name: &str, spec: Value| {
         let metadata = json!({"name": name});

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use serde_json::json;
 
 use super::custom::definition;
@@ -10,7 +10,7 @@ use super::pool;
 
 #[test]
 fn kubectl_shows_the_columns_of_a_definition() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     api.put(definition());
     let metadata = json!({"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"});
     let node = json!({"apiVersion": "attest-gateway.internal/v1alpha1", "kind": "AttestedNode", "metadata": metadata, "spec": {"name": "abc"}, "status": {"at": "2020-01-01T00:00:00Z", "count": 7}});
@@ -42,7 +42,7 @@ fn kubectl(folder: &std::path::Path, arguments: &[&str]) -> Output {
 
 #[test]
 fn kubectl_is_content_with_it() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| {
         let file = folder.path().join(name);

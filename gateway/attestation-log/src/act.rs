@@ -35,7 +35,7 @@ pub struct Act {
     pub refused: Option<String>,
     /// Things that were changed by the act.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub things: Vec<Thing>,
+    pub things: Vec<ValueChange>,
     /// Number of further things that are not named.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
@@ -44,7 +44,7 @@ pub struct Act {
 /// A thing before and after an act.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Thing {
+pub struct ValueChange {
     pub kind: String,
     /// Identifier, without secrets or anything that one could be guessed by.
     pub id: String,
@@ -56,7 +56,7 @@ pub struct Thing {
     pub after: Option<Value>,
 }
 
-impl Thing {
+impl ValueChange {
     /// Returns a file that holds secrets: its contents are not described.
     #[must_use]
     pub fn file(path: &Path) -> Self {
@@ -77,7 +77,7 @@ const fn is_zero(number: &u64) -> bool {
 impl Act {
     /// Returns the act of changing these things.
     #[must_use]
-    pub fn done(verb: Verb, at: u64, by: By, mut things: Vec<Thing>) -> Self {
+    pub fn done(verb: Verb, at: u64, by: By, mut things: Vec<ValueChange>) -> Self {
         let more = things.len().saturating_sub(THINGS_LIMIT);
         things.truncate(THINGS_LIMIT);
         Self {
@@ -94,7 +94,7 @@ impl Act {
 
     /// Returns the change of these things as so many acts that each thing is named.
     #[must_use]
-    pub fn all_done(verb: Verb, at: u64, by: &By, things: &[Thing]) -> Vec<Self> {
+    pub fn all_done(verb: Verb, at: u64, by: &By, things: &[ValueChange]) -> Vec<Self> {
         let parts = things.chunks(THINGS_LIMIT);
         parts.map(|part| Self::done(verb, at, by.clone(), part.to_vec())).collect()
     }
@@ -134,7 +134,7 @@ impl std::fmt::Display for Act {
             return write!(f, ", refused: {why}");
         }
         let mut separator = ": ";
-        for Thing { kind, id, before, after } in things {
+        for ValueChange { kind, id, before, after } in things {
             let became = match (before, after) {
                 (None, None) => "written",
                 (None, _) => "new",
@@ -158,17 +158,17 @@ mod tests {
 
     #[test]
     fn each_of_many_things_is_named_by_one_act() {
-        let thing = |number: usize| Thing {
+        let thing = |number: usize| ValueChange {
             kind: "pool".to_owned(),
             id: number.to_string(),
             before: None,
             after: Some(Value::from(1)),
         };
         for count in [0, 1, THINGS_LIMIT, THINGS_LIMIT + 1, 3 * THINGS_LIMIT] {
-            let things: Vec<Thing> = (0..count).map(thing).collect();
+            let things: Vec<ValueChange> = (0..count).map(thing).collect();
             let acts = Act::all_done(Verb::GatewayReload, 1, &By::gateway(None), &things);
             assert!(acts.iter().all(|act| act.more == 0 && act.verb == Verb::GatewayReload));
-            let named: Vec<Thing> = acts.into_iter().flat_map(|act| act.things).collect();
+            let named: Vec<ValueChange> = acts.into_iter().flat_map(|act| act.things).collect();
             assert_eq!(named, things);
             let act = Act::done(Verb::GatewayReload, 1, By::gateway(None), things);
             assert_eq!(act.more, u64::try_from(count.saturating_sub(THINGS_LIMIT)).unwrap());

@@ -7,15 +7,15 @@ use attest::protocol::{Evidence, HexDigest};
 use attest::{AppraisalPolicy, Challenge, NamedMachine, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
-use super::digests::Digests;
-use super::likeness::Difference;
+use super::digests::RequestDigests;
+use super::likeness::LogDifference;
 
 /// All inputs of a decision about one node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Basis {
     /// Digests of the request, if it was refused before anything was proven: then all else is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digests: Option<Digests>,
+    pub digests: Option<RequestDigests>,
     /// Challenge that was answered, and that cannot be answered again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge: Option<Challenge>,
@@ -27,13 +27,13 @@ pub struct Basis {
     pub event_log_sha256: Option<String>,
     /// Difference of the event log from that of another boot, if only that is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub event_log_difference: Option<Difference>,
+    pub event_log_difference: Option<LogDifference>,
     /// SHA-256 of a second event log, that of Azure's vTPM, if a TPM's quote with event log was shown as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub azure_vtpm_event_log_sha256: Option<String>,
     /// Difference of that log from that of another boot, if only that is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub azure_vtpm_event_log_difference: Option<Difference>,
+    pub azure_vtpm_event_log_difference: Option<LogDifference>,
     /// Keys of the gateway at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_keys: Vec<SpkiSha256>,

@@ -35,7 +35,7 @@ const WHOLE_LIMIT: usize = 65_536;
 #[derive(Debug, Clone)]
 pub struct Blobs {
     folder: PathBuf,
-    named: Arc<Mutex<Named>>,
+    named: Arc<Mutex<ReferencedBlobs>>,
     read: Option<Arc<Mutex<ReadOnce>>>,
 }
 
@@ -48,7 +48,7 @@ struct ReadOnce {
 
 /// Blobs that are not removed, whatever the log says.
 #[derive(Debug, Default)]
-struct Named {
+struct ReferencedBlobs {
     /// Written with [`Blobs::put`]: they stay for as long as the process lives, for records that name them without bringing them.
     lasting: BTreeSet<String>,
     /// Written since the current sweep began; `None` without a sweep.
@@ -61,7 +61,7 @@ struct Named {
 #[derive(Debug)]
 pub(super) struct Writing<'b> {
     blobs: &'b Blobs,
-    named: MutexGuard<'b, Named>,
+    named: MutexGuard<'b, ReferencedBlobs>,
 }
 
 /// A search for the blobs that are named. Blobs that are written meanwhile count as named.
@@ -125,7 +125,7 @@ impl Blobs {
         self.folder.join(format!("{name}.gz"))
     }
 
-    fn named(&self) -> MutexGuard<'_, Named> {
+    fn named(&self) -> MutexGuard<'_, ReferencedBlobs> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

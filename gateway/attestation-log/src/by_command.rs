@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::act::{Act, By, Thing, Verb};
-use super::chain::Chain;
-use super::entry::{Event, What};
+use super::act::{Act, By, ValueChange, Verb};
+use super::chain::ChainProgress;
+use super::entry::{EventKind, LogEvent};
 use super::journal_error::JournalError;
-use super::log_file::LogFile;
-use super::record::{Line, decision_id};
-use super::signer::Signer;
+use super::log_file::LockedLog;
+use super::record::{ChainedLine, decision_id};
+use super::signer::CheckpointSigner;
 use super::store_position::{StorePosition, StoreReplacement};
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
@@ -17,8 +17,8 @@ use super::writer_lock::WriterLock;
 #[derive(Debug)]
 pub struct CommandLog {
     path: PathBuf,
-    file: LogFile,
-    chain: Chain,
+    file: LockedLog,
+    chain: ChainProgress,
     _lock: WriterLock,
 }
 
@@ -29,7 +29,7 @@ impl CommandLog {
     /// [`JournalError::InUse`] while a gateway serves, and [`JournalError::Io`].
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let lock = WriterLock::take(path)?;
-        let (mut file, _) = LogFile::open(path)?;
+        let (mut file, _) = LockedLog::open(path)?;
         let chain = file.chain()?;
         Ok(Self {
             path: path.to_owned(),
@@ -48,9 +48,9 @@ impl CommandLog {
         &mut self,
         replacement: &StoreReplacement,
         (verb, by): (Verb, By),
-        store: Thing,
+        store: ValueChange,
         at: u64,
-        signer: &Signer,
+        signer: &CheckpointSigner,
     ) -> Result<String, JournalError> {
         let io = |source| JournalError::Io {
             path: self.path.clone(),
@@ -58,20 +58,20 @@ impl CommandLog {
         };
         let mut chain = with_unsigned(&self.path, signer.key(), self.chain.clone()).map_err(io)?;
         let id = decision_id().ok_or(JournalError::Failed)?;
-        let what = What::StoreAccepted {
+        let what = EventKind::StoreAccepted {
             accepted_store: replacement.clone(),
             admin: Act::done(verb, at, by, vec![store]),
         };
-        let event = Event::new(id, at, what, reason(replacement));
+        let event = LogEvent::new(id, at, what, reason(replacement));
         // Which store it is from now on is not known before it is one: the next line says it.
-        let line = serde_json::to_vec(&Line {
+        let line = serde_json::to_vec(&ChainedLine {
             record: &event,
             store: None,
         })?;
         let mut lines = chain.link(&line)?;
         let (id, count, head) = chain.head();
         let record = signer.sign(id, count, head, at, chain.found())?;
-        let checkpoint = serde_json::to_vec(&Line {
+        let checkpoint = serde_json::to_vec(&ChainedLine {
             record: &record,
             store: None,
         })?;

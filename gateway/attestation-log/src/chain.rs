@@ -69,17 +69,17 @@ pub struct Link {
     pub previous: LineHash,
     /// In the first line: the circumstances of the chain's beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub begins: Option<Begins>,
+    pub begins: Option<ChainBeginning>,
 }
 
 /// Beginning of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Begins {
+pub struct ChainBeginning {
     pub why: Why,
     /// Contents of its file before the chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Before>,
+    pub before: Option<LinesBefore>,
     /// Lines that the gateway had signed, and that are missing from its log.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Point>,
@@ -111,7 +111,7 @@ pub struct Point {
 /// Beginning of a file that must stay as it was when a chain began after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Before {
+pub struct LinesBefore {
     pub bytes: u64,
     /// SHA-256 of these bytes.
     pub sha256: LineHash,
@@ -120,7 +120,7 @@ pub struct Before {
 /// Lines of a chain that no checkpoint covered when their gateway started, by their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Found {
+pub struct UncoveredLines {
     pub first: u64,
     pub last: u64,
 }
@@ -141,23 +141,23 @@ pub fn link_of(line: &[u8]) -> Result<Option<Link>, serde_json::Error> {
 
 /// State of a chain at its last line.
 #[derive(Debug, Clone)]
-pub struct Chain {
+pub struct ChainProgress {
     id: String,
     number: u64,
     head: LineHash,
     /// Set if its last line is a checkpoint.
     signed: bool,
     /// Unsigned lines that were at its end when it was opened, until they are signed.
-    found: Option<Found>,
-    begins: Option<Begins>,
+    found: Option<UncoveredLines>,
+    begins: Option<ChainBeginning>,
 }
 
-impl Chain {
+impl ChainProgress {
     /// Begins a chain whose first line comes next.
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.
-    pub fn begin(begins: Begins) -> Result<Self, JournalError> {
+    pub fn begin(begins: ChainBeginning) -> Result<Self, JournalError> {
         Ok(Self {
             id: decision_id().ok_or(JournalError::Failed)?,
             number: 0,
@@ -183,13 +183,13 @@ impl Chain {
     }
 
     /// Sets the unsigned lines at its end; `None` if its last line is a checkpoint.
-    pub(super) fn with_found(self, found: Option<Found>) -> Self {
+    pub(super) fn with_found(self, found: Option<UncoveredLines>) -> Self {
         let signed = found.is_none();
         Self { signed, found, ..self }
     }
 
     /// Returns the unsigned lines that were at its end when it was opened, if no checkpoint was made since.
-    pub(super) const fn found(&self) -> Option<Found> {
+    pub(super) const fn found(&self) -> Option<UncoveredLines> {
         self.found
     }
 
@@ -229,7 +229,7 @@ impl Chain {
         Ok(line)
     }
 
-    /// Like [`Chain::link`], but for a checkpoint.
+    /// Like [`ChainProgress::link`], but for a checkpoint.
     pub(super) fn link_checkpoint(&mut self, record: &[u8]) -> Result<Vec<u8>, JournalError> {
         let line = self.link(record)?;
         self.signed = true;
@@ -246,13 +246,13 @@ const LINK_BYTES: usize = 256;
 mod tests {
     use super::*;
 
-    fn new() -> Chain {
-        let begins = Begins {
+    fn new() -> ChainProgress {
+        let begins = ChainBeginning {
             why: Why::New,
             before: None,
             after: Vec::new(),
         };
-        Chain::begin(begins).unwrap()
+        ChainProgress::begin(begins).unwrap()
     }
 
     fn whole(line: &[u8]) -> &[u8] {
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!((link.number, link.previous), (2, LineHash::of(whole(&first))));
         assert_eq!((link.id.as_str(), link.begins), (id.as_str(), None));
         // Whoever finds that line at the log's end goes on as this one does.
-        let mut found = Chain::after(whole(&second)).unwrap();
+        let mut found = ChainProgress::after(whole(&second)).unwrap();
         assert_eq!(found.link(b"{\"id\":\"c\"}").unwrap(), chain.link(b"{\"id\":\"c\"}").unwrap());
     }
 
@@ -287,7 +287,7 @@ mod tests {
             r#"{"chain":{}}"#,
             r#"{"chain":{"id":"a","number":-1,"previous":"00"}}"#,
         ] {
-            assert!(Chain::after(line.as_bytes()).is_none(), "{line}");
+            assert!(ChainProgress::after(line.as_bytes()).is_none(), "{line}");
         }
         let place = |previous: &str| format!(r#"{{"chain":{{"id":"a","number":1,"previous":"{previous}"}}}}"#);
         for (previous, good) in [("0a".repeat(32), true), ("0A".repeat(32), false), ("0a".repeat(48), false)] {

@@ -3,7 +3,7 @@
 use data_encoding::BASE64;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::chain::{Found, LineHash, Link};
+use super::chain::{LineHash, Link, UncoveredLines};
 use super::log_key::LogPublicKey;
 
 /// First line of the signed text: no signature over anything else is valid for a checkpoint.
@@ -22,23 +22,23 @@ pub struct Checkpoint {
     /// Lines before it that its gateway found unsigned when it started. The gateway was killed after it had written them, or another
     /// program wrote them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<Found>,
+    pub found: Option<UncoveredLines>,
     /// The key that has signed it.
     pub key: LogPublicKey,
-    pub signature: Signature,
+    pub signature: CheckpointSignature,
 }
 
 /// A signature's bytes, in Base64 where they are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature(pub(super) Vec<u8>);
+pub struct CheckpointSignature(pub(super) Vec<u8>);
 
-impl Serialize for Signature {
+impl Serialize for CheckpointSignature {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&BASE64.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Signature {
+impl<'de> Deserialize<'de> for CheckpointSignature {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         BASE64
@@ -65,8 +65,10 @@ impl Checkpoint {
 }
 
 /// Returns the text that is signed: six lines, and a seventh if unsigned lines were found.
-pub(super) fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> String {
-    let found = found.map(|Found { first, last }| format!("{first} {last}\n")).unwrap_or_default();
+pub(super) fn text(replica: &str, chain: &str, count: u64, head: LineHash, at: u64, found: Option<UncoveredLines>) -> String {
+    let found = found
+        .map(|UncoveredLines { first, last }| format!("{first} {last}\n"))
+        .unwrap_or_default();
     format!("{DOMAIN}\n{replica}\n{chain}\n{count}\n{head}\n{at}\n{found}")
 }
 

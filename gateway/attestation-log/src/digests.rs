@@ -12,7 +12,7 @@ use super::blobs::Blobs;
 /// Digest and length of a part of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub struct RequestPart {
     /// SHA-256 in lower-case hexadecimal digits.
     pub sha256: String,
     pub bytes: usize,
@@ -21,9 +21,9 @@ pub struct Part {
 /// Parts of a request, by their place in it: `tpm.ek_certificate`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Digests(BTreeMap<String, Part>);
+pub struct RequestDigests(BTreeMap<String, RequestPart>);
 
-impl Digests {
+impl RequestDigests {
     /// Returns the digests of a request for a challenge: keys and certificates.
     #[must_use]
     pub fn of_request(request: &ChallengeRequest) -> Self {
@@ -37,7 +37,7 @@ impl Digests {
     }
 
     fn of(parts: Vec<(String, Cow<'_, [u8]>)>) -> Self {
-        let digest = |content: &[u8]| Part {
+        let digest = |content: &[u8]| RequestPart {
             sha256: Blobs::name(content),
             bytes: content.len(),
         };

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::act::Act;
 use super::basis::Basis;
-use super::chain::Found;
+use super::chain::UncoveredLines;
 use super::checkpoint::Checkpoint;
 use super::journal_error::JournalError;
 use super::record::{Record, VERSION, decision_id};
@@ -19,12 +19,12 @@ use super::store_position::StoreReplacement;
 #[derive(Debug)]
 pub enum Entry<C = Claims, B = Basis> {
     Decision(Box<Record<C, B>>),
-    Event(Box<Event>),
+    Event(Box<LogEvent>),
 }
 
 /// An event that is not about a node. It has no verdict, because no node is trusted, served or refused by it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct LogEvent {
     /// The schema's version: 1.
     pub v: u32,
     /// The time of the event, RFC 3339.
@@ -33,7 +33,7 @@ pub struct Event {
     pub at: u64,
     pub id: String,
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
     /// The event in words, for a person.
     pub reason: String,
 }
@@ -41,7 +41,7 @@ pub struct Event {
 /// The kinds of events, each with its own members.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decision", rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// Decisions about nodes of this network are counted and not recorded one by one; 0 at the start of the count.
     Counted { peer: String, counted: u64 },
     /// An administrator has accepted a store that is not the known one.
@@ -99,10 +99,10 @@ where
     }
 }
 
-impl Event {
+impl LogEvent {
     /// Returns an event of this time, seconds since 1970.
     #[must_use]
-    pub fn new(id: String, at: u64, what: What, reason: String) -> Self {
+    pub fn new(id: String, at: u64, what: EventKind, reason: String) -> Self {
         Self {
             v: VERSION,
             time: rfc3339(at),
@@ -143,22 +143,22 @@ impl Act {
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.
-    pub fn event(self, at: u64) -> Result<Event, JournalError> {
+    pub fn event(self, at: u64) -> Result<LogEvent, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let reason = self.to_string();
-        Ok(Event::new(id, at, What::Admin { admin: self }, reason))
+        Ok(LogEvent::new(id, at, EventKind::Admin { admin: self }, reason))
     }
 }
 
 impl Checkpoint {
     /// Returns the event with this checkpoint. It has no other contents, so that a signed line states nothing that was not signed.
     #[must_use]
-    pub fn event(self, id: String, at: u64) -> Event {
+    pub fn event(self, id: String, at: u64) -> LogEvent {
         let mut reason = format!("the log's chain had {} lines before this one", self.count);
-        if let Some(Found { first, last }) = self.found {
+        if let Some(UncoveredLines { first, last }) = self.found {
             reason += &format!("; {first} to {last} stood there at a start, unsigned");
         }
-        Event::new(id, at, What::Checkpoint { checkpoint: self }, reason)
+        LogEvent::new(id, at, EventKind::Checkpoint { checkpoint: self }, reason)
     }
 }
 
@@ -167,10 +167,10 @@ impl Removal {
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.
-    pub fn event(self, at: u64) -> Result<Event, JournalError> {
+    pub fn event(self, at: u64) -> Result<LogEvent, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let reason = self.to_string();
-        Ok(Event::new(id, at, What::Removed { removed: self }, reason))
+        Ok(LogEvent::new(id, at, EventKind::Removed { removed: self }, reason))
     }
 }
 
@@ -181,37 +181,37 @@ mod tests {
     use serde_json::json;
 
     use super::super::act::{By, Verb};
-    use super::super::record::{Decision, Line};
+    use super::super::record::{ChainedLine, Decision};
     use super::*;
 
     type Read = Entry<IgnoredAny, IgnoredAny>;
 
-    fn events() -> Vec<(LineKind, Event)> {
+    fn events() -> Vec<(LineKind, LogEvent)> {
         let act = || Act::done(Verb::EkAdd, 7, By::gateway(None), Vec::new());
         let replacement = StoreReplacement { known: None, found: None };
         let what = [
             (
                 LineKind::Counted,
-                What::Counted {
+                EventKind::Counted {
                     peer: "192.0.2.0/24".to_owned(),
                     counted: 3,
                 },
             ),
             (
                 LineKind::StoreAccepted,
-                What::StoreAccepted {
+                EventKind::StoreAccepted {
                     accepted_store: replacement,
                     admin: act(),
                 },
             ),
-            (LineKind::Admin, What::Admin { admin: act() }),
+            (LineKind::Admin, EventKind::Admin { admin: act() }),
         ];
-        let event = |(kind, what)| (kind, Event::new("ab".repeat(16), 7, what, "why".to_owned()));
+        let event = |(kind, what)| (kind, LogEvent::new("ab".repeat(16), 7, what, "why".to_owned()));
         what.into_iter().map(event).collect()
     }
 
-    fn line(event: &Event) -> String {
-        serde_json::to_string(&Line {
+    fn line(event: &LogEvent) -> String {
+        serde_json::to_string(&ChainedLine {
             record: event,
             store: None,
         })
@@ -268,7 +268,7 @@ mod tests {
         record.use_number = Some(2);
         record.again = true;
         record.alerts.push("alert".to_owned());
-        let line = serde_json::to_vec(&Line {
+        let line = serde_json::to_vec(&ChainedLine {
             record: &record,
             store: None,
         })

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::chain::Link;
 use super::reach::Reach;
-use super::reading::{Found, Lines, LogFile, rotated};
+use super::reading::{FileLines, LineContent, LogFile, rotated};
 
 /// A decision that is not known to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct PendingDecision {
 
 /// Members of a line with the identifier and the time of a decision.
 #[derive(Deserialize)]
-struct Head {
+struct DecisionHead {
     at: u64,
     id: String,
     /// Any value: a line whose place cannot be read still counts.
@@ -44,7 +44,7 @@ impl FoundDecisions {
     /// # Errors
     /// The log cannot be read.
     pub fn of(log: &Path, wanted: &[PendingDecision]) -> io::Result<Self> {
-        let mut read = Read {
+        let mut read = DecisionSearch {
             wanted: wanted.iter().map(|wanted| wanted.id.as_str()).collect(),
             reach: Reach::default(),
             recorded: BTreeSet::new(),
@@ -56,7 +56,7 @@ impl FoundDecisions {
                 file.warn(&error);
             }
         }
-        read.all_of(Lines::new(File::open(log)?, 0))?;
+        read.all_of(FileLines::new(File::open(log)?, 0))?;
         Ok(Self {
             began: read.reach.began(),
             recorded: read.recorded,
@@ -82,19 +82,19 @@ fn since(files: &[LogFile], at: u64) -> &[LogFile] {
     files.get(before.unwrap_or(0).saturating_sub(1)..).unwrap_or_default()
 }
 
-struct Read<'p> {
+struct DecisionSearch<'p> {
     wanted: BTreeSet<&'p str>,
     reach: Reach,
     recorded: BTreeSet<String>,
 }
 
-impl Read<'_> {
+impl DecisionSearch<'_> {
     /// Reads all lines. A line that cannot be read is not this gateway's.
-    fn all_of(&mut self, mut lines: Lines<impl io::Read>) -> io::Result<()> {
+    fn all_of(&mut self, mut lines: FileLines<impl io::Read>) -> io::Result<()> {
         self.reach.another_file();
         while let Some(read) = lines.read()? {
-            let Found::Line(line) = read else { continue };
-            let Ok(Head { at, id, chain }) = serde_json::from_slice(line) else {
+            let LineContent::Line(line) = read else { continue };
+            let Ok(DecisionHead { at, id, chain }) = serde_json::from_slice(line) else {
                 continue;
             };
             self.reach.line(at, Link::deserialize(&chain).ok().as_ref());

@@ -16,18 +16,18 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
-use writer::{Append, Moment, Unsigned, Work, Writer};
+use writer::{Append, JournalWork, JournalWriter, UncheckedLines, WriteTime};
 
 use super::blobs::Blobs;
 use super::chain::Point;
-use super::entry::Event;
+use super::entry::LogEvent;
 use super::journal_error::JournalError;
-use super::log_file::LogFile;
+use super::log_file::LockedLog;
 use super::log_key::LogPublicKey;
-use super::record::{Decision, Line, Record};
+use super::record::{ChainedLine, Decision, Record};
 use super::removal::Removal;
 use super::segments::{Aside, Compression, SegmentLimits};
-use super::signer::Signer;
+use super::signer::CheckpointSigner;
 use super::store_link::StoreLink;
 use super::store_position::StorePosition;
 use super::unfinished::remove_unfinished;
@@ -62,12 +62,12 @@ pub struct LogState {
 
 /// A record as a line, not written yet.
 #[derive(Debug)]
-pub struct Prepared<'r> {
+pub struct PreparedLine<'r> {
     record: &'r Record,
     line: Vec<u8>,
 }
 
-impl Prepared<'_> {
+impl PreparedLine<'_> {
     /// Returns the bytes that the line takes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -98,14 +98,14 @@ impl<T> Recorded<T> {
 /// The attestation log, open for appending.
 #[derive(Debug)]
 pub struct Journal {
-    work: mpsc::SyncSender<Work>,
+    work: mpsc::SyncSender<JournalWork>,
     observer: Arc<dyn Observer>,
     /// Set while the last write, or check, has failed.
     broken: AtomicBool,
     store: Option<StoreLink>,
     /// Set if the file that is written did not have the log's name at the last check.
     moved: Arc<AtomicBool>,
-    unsigned: Arc<Unsigned>,
+    unsigned: Arc<UncheckedLines>,
     signed: watch::Receiver<Option<Arc<str>>>,
     durable: watch::Receiver<Durable>,
     /// The last checkpoint that was passed on; held while another is.
@@ -125,14 +125,14 @@ impl Journal {
     /// [`JournalError::Io`].
     pub fn open(
         path: &Path,
-        signer: Signer,
+        signer: CheckpointSigner,
         limits: SegmentLimits,
         evidence: Blobs,
         observer: Arc<dyn Observer>,
     ) -> Result<(Self, u64), JournalError> {
         let lock = Arc::new(WriterLock::take(path)?);
         remove_unfinished(path, &evidence);
-        let (mut log, cut) = LogFile::open(path)?;
+        let (mut log, cut) = LockedLog::open(path)?;
         let chain = with_unsigned(path, signer.key(), log.chain()?).map_err(|source| JournalError::Io {
             path: path.to_owned(),
             source,
@@ -140,7 +140,7 @@ impl Journal {
         let last = log.last_checkpoint(signer.key())?;
         let (replica, key) = (signer.replica().to_owned(), signer.key());
         let (work, receiver) = mpsc::sync_channel(QUEUE_LIMIT);
-        let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<Unsigned>::default());
+        let (moved, unsigned) = (Arc::<AtomicBool>::default(), Arc::<UncheckedLines>::default());
         let (sender, signed) = watch::channel(last);
         let (id, number, _) = chain.head();
         let (durable_sender, durable) = watch::channel(Durable {
@@ -154,7 +154,7 @@ impl Journal {
             _lock: Arc::clone(&lock),
         }
         .begin()?;
-        let writer = Writer {
+        let writer = JournalWriter {
             log,
             chain,
             evidence,
@@ -225,7 +225,7 @@ impl Journal {
     #[must_use]
     pub fn with_store(self, store: StoreLink) -> Self {
         // Before anything is written: whoever writes it ends after this.
-        let _ = self.work.try_send(Work::Stand(Arc::clone(&store.sync)));
+        let _ = self.work.try_send(JournalWork::Stand(Arc::clone(&store.sync)));
         Self {
             store: Some(store),
             ..self
@@ -236,7 +236,7 @@ impl Journal {
     #[must_use]
     pub fn with_company(self, coming: impl Fn() -> usize + Send + 'static) -> Self {
         // Whoever writes ends after this.
-        let _ = self.work.try_send(Work::Wait(Company::new(coming)));
+        let _ = self.work.try_send(JournalWork::Wait(Company::new(coming)));
         self
     }
 
@@ -246,7 +246,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: it continues in the file that was moved, and has to be called again.
     pub async fn reopen(&self, at: u64) -> Result<bool, JournalError> {
-        let reopened = self.ask(|done| Work::Reopen(self.moment(at), done)).await;
+        let reopened = self.ask(|done| JournalWork::Reopen(self.moment(at), done)).await;
         self.observe();
         reopened
     }
@@ -256,7 +256,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: the old chain continues.
     pub async fn begin_anew(&self, after: Vec<Point>) -> Result<(), JournalError> {
-        self.ask(|done| Work::BeginAnew(after, done)).await
+        self.ask(|done| JournalWork::BeginAnew(after, done)).await
     }
 
     /// Signs a checkpoint, if the log has lines that no checkpoint covers, or begins.
@@ -264,7 +264,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: the checkpoint is still due.
     pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
-        self.ask(|done| Work::Checkpoint(self.moment(at), done)).await
+        self.ask(|done| JournalWork::Checkpoint(self.moment(at), done)).await
     }
 
     /// Records durably, with a checkpoint, that a segment is removed; only then may it be removed.
@@ -312,7 +312,7 @@ impl Journal {
         self.durable.clone()
     }
 
-    async fn ask<T>(&self, work: impl FnOnce(oneshot::Sender<Result<T, JournalError>>) -> Work) -> Result<T, JournalError> {
+    async fn ask<T>(&self, work: impl FnOnce(oneshot::Sender<Result<T, JournalError>>) -> JournalWork) -> Result<T, JournalError> {
         let (done, answer) = oneshot::channel();
         self.work.try_send(work(done)).map_err(|_| JournalError::Failed)?;
         answer.await.map_err(|_| JournalError::Failed)?
@@ -322,9 +322,9 @@ impl Journal {
         (self.store.as_ref()?.position)()
     }
 
-    fn moment(&self, at: u64) -> Moment {
+    fn moment(&self, at: u64) -> WriteTime {
         let store = self.position();
-        Moment { at, store }
+        WriteTime { at, store }
     }
 
     /// Returns whether the file that is written did not have the log's name at the last check: there is one at each write and each
@@ -337,7 +337,7 @@ impl Journal {
     /// Checks whether a record could be written now.
     pub async fn is_writable(&self) -> bool {
         let (done, found) = oneshot::channel();
-        let asked = self.work.try_send(Work::Probe(done)).is_ok();
+        let asked = self.work.try_send(JournalWork::Probe(done)).is_ok();
         let writable = asked && found.await.unwrap_or(false);
         self.broken.store(!writable, Ordering::Relaxed);
         self.observe();
@@ -364,7 +364,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn tell(&self, event: &Event) -> Result<(), JournalError> {
+    pub async fn tell(&self, event: &LogEvent) -> Result<(), JournalError> {
         self.append(self.line(event)?, Vec::new()).await?;
         show_event(event);
         Ok(())
@@ -374,9 +374,9 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Record`].
-    pub fn prepare<'r>(&self, record: &'r Record) -> Result<Prepared<'r>, JournalError> {
+    pub fn prepare<'r>(&self, record: &'r Record) -> Result<PreparedLine<'r>, JournalError> {
         let line = self.line(record)?;
-        Ok(Prepared { record, line })
+        Ok(PreparedLine { record, line })
     }
 
     /// Writes a prepared line as [`Journal::record`] does.
@@ -385,7 +385,7 @@ impl Journal {
     /// [`JournalError`].
     pub async fn write<T>(
         &self,
-        Prepared { record, line }: Prepared<'_>,
+        PreparedLine { record, line }: PreparedLine<'_>,
         blobs: LargeParts,
         outcome: T,
     ) -> Result<Recorded<T>, JournalError> {
@@ -435,13 +435,13 @@ impl Journal {
 
     fn line(&self, record: &impl Serialize) -> Result<Vec<u8>, JournalError> {
         let store = self.position();
-        Ok(serde_json::to_vec(&Line { record, store })?)
+        Ok(serde_json::to_vec(&ChainedLine { record, store })?)
     }
 
     async fn append(&self, record: Vec<u8>, blobs: LargeParts) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
         let append = Append { record, blobs, done };
-        self.work.try_send(Work::Append(append)).map_err(|_| JournalError::Failed)?;
+        self.work.try_send(JournalWork::Append(append)).map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.broken.store(!written, Ordering::Relaxed);
         self.observe();

@@ -9,7 +9,7 @@ use super::chain::{LineHash, Point, link_of};
 use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
-use super::reading::{Found, LogFile, rotated};
+use super::reading::{LineContent, LogFile, rotated};
 
 /// The version of what is kept.
 const VERSION: u32 = 1;
@@ -17,7 +17,7 @@ const VERSION: u32 = 1;
 /// A kept checkpoint as JSON: the last one of a chain by one key.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Value {
+struct CheckpointFile {
     v: u32,
     /// Identifier under which its gateway serves, if several share the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct GivenUp {
 
 /// The last checkpoint of a chain by one key.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct LastCheckpoint {
     /// Line of the log, unchanged.
     pub text: String,
     pub line: CheckpointLine,
@@ -54,7 +54,7 @@ pub struct Kept {
     pub after: BTreeSet<String>,
 }
 
-impl Kept {
+impl LastCheckpoint {
     /// Returns a checkpoint that is to be kept: a line of the log.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Kept {
     /// # Errors
     /// JSON of another form, or of a newer release.
     pub fn read(value: &str) -> Result<Self, serde_json::Error> {
-        let Value {
+        let CheckpointFile {
             v,
             serves_as,
             after,
@@ -98,12 +98,12 @@ impl Kept {
         })
     }
 
-    /// Returns the text that [`Kept::read`] reads: one line of JSON.
+    /// Returns the text that [`LastCheckpoint::read`] reads: one line of JSON.
     ///
     /// # Errors
     /// Those of serde.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(&Value {
+        serde_json::to_string(&CheckpointFile {
             v: VERSION,
             serves_as: self.serves_as.clone(),
             after: self.after.clone(),
@@ -164,7 +164,7 @@ impl Kept {
 
 /// Returns the checkpoints that a log has to hold: those that were not given up, of chains that no other chain has replaced. A chain that
 /// replaces another names the lines that are missing of it.
-pub fn standing(all: &[Kept]) -> impl Iterator<Item = &Kept> {
+pub fn standing(all: &[LastCheckpoint]) -> impl Iterator<Item = &LastCheckpoint> {
     all.iter().filter(|kept| kept.given_up.is_none() && !kept.is_superseded(all))
 }
 
@@ -177,7 +177,7 @@ pub fn last_chain(log: &Path) -> std::io::Result<Option<String>> {
     Ok(last.and_then(|line| link_of(&line).ok().flatten()).map(|link| link.id))
 }
 
-fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
+fn holds(log: &Path, kept: &LastCheckpoint) -> std::io::Result<bool> {
     let wanted = &kept.line.chain;
     let mut later = false;
     for line in lines_from_end(log)? {
@@ -213,11 +213,11 @@ fn holds(log: &Path, kept: &Kept) -> std::io::Result<bool> {
 }
 
 /// Returns whether a file's line of this number is the kept one; `None` if it has no such line.
-fn held_by(file: &LogFile, kept: &Kept) -> std::io::Result<Option<bool>> {
+fn held_by(file: &LogFile, kept: &LastCheckpoint) -> std::io::Result<Option<bool>> {
     let wanted = &kept.line.chain;
     let mut lines = file.lines(0)?;
     while let Some(read) = lines.read()? {
-        let Found::Line(line) = read else { continue };
+        let LineContent::Line(line) = read else { continue };
         let link = link_of(line).ok().flatten().filter(|link| link.id == wanted.id);
         if link.is_some_and(|link| link.number == wanted.number) {
             return Ok(Some(line == kept.text.as_bytes()));

@@ -35,7 +35,7 @@ const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 /// Difference of a log from its base.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Difference {
+pub struct LogDifference {
     /// Base: the name of its file among the blobs.
     pub from: String,
     /// A frame of zstd, with the base as its dictionary.
@@ -67,13 +67,13 @@ struct Compressors(Mutex<Vec<CCtx<'static>>>);
 #[derive(Debug, Default)]
 struct Bases {
     /// Bases by use, the most recently used one first.
-    by_use: Vec<Arc<Base>>,
+    by_use: Vec<Arc<ComparedLog>>,
     /// Number of bases that were ever added.
     count: u64,
 }
 
 /// A base: a log that others are compared with.
-struct Base {
+struct ComparedLog {
     /// Number among all bases that were ever added, from 1.
     number: u64,
     sha256: String,
@@ -87,7 +87,7 @@ pub struct Likened {
     /// SHA-256 of the whole log.
     pub sha256: String,
     /// Difference from its base; `None` if it is kept whole.
-    pub difference: Option<Difference>,
+    pub difference: Option<LogDifference>,
     /// Blob that the record brings: the log, or its base.
     pub blob: (String, Arc<[u8]>),
 }
@@ -122,7 +122,7 @@ impl Likenesses {
                     self.lock().used(&base.sha256);
                     return Likened {
                         sha256,
-                        difference: Some(Difference {
+                        difference: Some(LogDifference {
                             from: base.sha256.clone(),
                             zstd: Blob(zstd),
                         }),
@@ -173,7 +173,7 @@ impl Likened {
 
 impl Bases {
     /// Returns the base with this name, and marks it as used.
-    fn used(&mut self, sha256: &str) -> Option<&Arc<Base>> {
+    fn used(&mut self, sha256: &str) -> Option<&Arc<ComparedLog>> {
         let place = self.by_use.iter().position(|base| base.sha256 == sha256)?;
         self.by_use.get_mut(..=place)?.rotate_right(1);
         self.by_use.first()
@@ -181,12 +181,12 @@ impl Bases {
 
     /// Returns bases of about this length that were added after the first `seen`; among equally long ones the most recently used comes
     /// first.
-    fn closest(&self, length: usize, seen: u64) -> Vec<Arc<Base>> {
+    fn closest(&self, length: usize, seen: u64) -> Vec<Arc<ComparedLog>> {
         // A longer one takes longer than it is worth.
         if length > *BASE_BYTES.end() {
             return Vec::new();
         }
-        let mut found: Vec<&Arc<Base>> = self.by_use.iter().filter(|base| base.number > seen).collect();
+        let mut found: Vec<&Arc<ComparedLog>> = self.by_use.iter().filter(|base| base.number > seen).collect();
         found.sort_by_key(|base| base.content.len().abs_diff(length));
         found.into_iter().take(TRIES_LIMIT).cloned().collect()
     }
@@ -194,7 +194,7 @@ impl Bases {
     fn add(&mut self, sha256: &str, content: &Arc<[u8]>) {
         self.count += 1;
         self.by_use.truncate(BASES_LIMIT - 1);
-        let base = Base {
+        let base = ComparedLog {
             number: self.count,
             sha256: sha256.to_owned(),
             content: Arc::clone(content),
@@ -204,7 +204,7 @@ impl Bases {
     }
 }
 
-impl Base {
+impl ComparedLog {
     /// Returns the difference of this log from the base, if it is small enough.
     fn difference_to(&self, content: &[u8], compressor: &mut CCtx<'_>) -> Option<Vec<u8>> {
         let prepared = self.prepared.get_or_init(|| EncoderDictionary::copy(&self.content, LEVEL));
@@ -215,7 +215,7 @@ impl Base {
     }
 }
 
-impl fmt::Debug for Base {
+impl fmt::Debug for ComparedLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Base({}, {} bytes)", self.sha256, self.content.len())
     }
@@ -225,8 +225,8 @@ impl fmt::Debug for Base {
 ///
 /// # Errors
 /// [`LikenessError`]: the log is returned exactly as it was, or not at all.
-pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&Difference>) -> Result<Vec<u8>, LikenessError> {
-    let Some(Difference { from, zstd }) = difference else {
+pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&LogDifference>) -> Result<Vec<u8>, LikenessError> {
+    let Some(LogDifference { from, zstd }) = difference else {
         return Ok(blobs.get(sha256)?);
     };
     let wrong = |problem: String| LikenessError::Difference {

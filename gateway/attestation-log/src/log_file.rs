@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest;
 
-use super::chain::{Before, Begins, Chain, LineHash, Why};
+use super::chain::{ChainBeginning, ChainProgress, LineHash, LinesBefore, Why};
 use super::checkpoint::CheckpointLine;
 use super::journal_error::JournalError;
 use super::log_end::{end_of_last_line, last_line};
@@ -28,7 +28,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// The file, locked: two writers would cut off each other's lines. The lock is released with the file, however the process ends.
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(super) struct LockedLog {
     path: PathBuf,
     file: File,
     /// Offset of a failed write that could not be undone: it is cut off before anything else is written.
@@ -40,7 +40,7 @@ pub(super) struct LogFile {
     probed: Option<(Instant, bool)>,
 }
 
-impl LogFile {
+impl LockedLog {
     /// Opens the file, and makes it if it does not exist. A last line without its end was never acknowledged: it is cut off, and the number
     /// of bytes cut is returned.
     pub(super) fn open(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
@@ -85,7 +85,7 @@ impl LogFile {
     }
 
     /// Returns the chain that the next line belongs to, according to the file's end.
-    pub(super) fn chain(&mut self) -> std::result::Result<Chain, JournalError> {
+    pub(super) fn chain(&mut self) -> std::result::Result<ChainProgress, JournalError> {
         let io = |source| JournalError::Io {
             path: self.path.clone(),
             source,
@@ -96,13 +96,13 @@ impl LogFile {
             None => reading::rotated(&self.path).map(|files| reading::last_line(&files)),
             last => Ok(last),
         };
-        if let Some(chain) = last.map_err(io)?.as_deref().and_then(Chain::after) {
+        if let Some(chain) = last.map_err(io)?.as_deref().and_then(ChainProgress::after) {
             return Ok(chain);
         }
         let before = self.before().map_err(io)?;
         let why = if before.is_some() { Why::Unchained } else { Why::New };
         let after = Vec::new();
-        Chain::begin(Begins { why, before, after })
+        ChainProgress::begin(ChainBeginning { why, before, after })
     }
 
     /// Returns the last line, if it is a checkpoint by this key.
@@ -116,7 +116,7 @@ impl LogFile {
     }
 
     /// Returns length and digest of the file's contents; `None` if it is empty.
-    pub(super) fn before(&self) -> Result<Option<Before>> {
+    pub(super) fn before(&self) -> Result<Option<LinesBefore>> {
         let mut reader = &self.file;
         reader.seek(SeekFrom::Start(0))?;
         let (mut hash, mut bytes) = (digest::Context::new(&digest::SHA256), 0);
@@ -132,7 +132,7 @@ impl LogFile {
             reader.consume(length);
         }
         let sha256 = LineHash::from_digest(hash.finish());
-        Ok((bytes > 0).then_some(Before { bytes, sha256 }))
+        Ok((bytes > 0).then_some(LinesBefore { bytes, sha256 }))
     }
 
     /// Continues in the file that has the log's name now: another one, if this was moved. Returns whether it was.
@@ -164,7 +164,7 @@ impl LogFile {
         Ok((!is_one && limits.are_reached(length, began, now)).then_some(first))
     }
 
-    /// Closes the file, and continues in another one, which has these lines already. `first` is the result of [`LogFile::to_be_closed`].
+    /// Closes the file, and continues in another one, which has these lines already. `first` is the result of [`LockedLog::to_be_closed`].
     /// Returns whether this is durable; until it is, nothing else is written.
     pub(super) fn close(&mut self, first: &[u8], lines: &[u8]) -> std::result::Result<bool, JournalError> {
         let path = self.path.clone();
@@ -323,13 +323,13 @@ mod tests {
 
     struct Site {
         folder: tempfile::TempDir,
-        log: LogFile,
+        log: LockedLog,
     }
 
     impl Site {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
-            let (log, _) = LogFile::open(&folder.path().join("attestation.jsonl")).unwrap();
+            let (log, _) = LockedLog::open(&folder.path().join("attestation.jsonl")).unwrap();
             Self { folder, log }
         }
 

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use attest_system::files::{self, FileError, SMALL_FILE_LIMIT_BYTES};
+use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES, WriteError};
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use data_encoding::{BASE64, HEXLOWER};
@@ -25,7 +25,7 @@ pub enum LogKeyError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] WriteError),
     /// The file holds something else.
     #[error(
         "{0} holds no Ed25519 key, PEM (PKCS #8); if it is lost, remove the file to have a new one made, and give auditors its public half"

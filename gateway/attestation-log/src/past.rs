@@ -8,7 +8,7 @@ use std::thread;
 
 use serde::de::IgnoredAny;
 
-use super::reading::{LogFile, ReadError};
+use super::reading::{LogFile, LogReadError};
 use super::record::{Decision, Record, Verdict};
 
 /// Most lines that wait for a processor: each has some 10 KB.
@@ -33,7 +33,7 @@ pub struct Sought<'a> {
 
 /// Evidence that was found.
 #[derive(Debug)]
-pub struct Past {
+pub struct PastEvidence {
     /// Number of the machine, in the order in which machines first appear.
     pub machine: u32,
     /// Its name, or its identity.
@@ -68,13 +68,13 @@ fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
 /// and of those handed out.
 ///
 /// # Errors
-/// [`ReadError`], if a file cannot be read, or files name too many machines.
+/// [`LogReadError`], if a file cannot be read, or files name too many machines.
 pub fn each<T: Default + Send>(
     files: &[LogFile],
     sought: &Sought<'_>,
-    work: impl Fn(&mut T, &Past) + Sync,
+    work: impl Fn(&mut T, &PastEvidence) + Sync,
     mut progress: impl FnMut(usize, usize),
-) -> Result<(Vec<T>, usize), ReadError> {
+) -> Result<(Vec<T>, usize), LogReadError> {
     // Lines are some 10 KB each, and may be many: which are the last is found out first.
     let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
     let mut too_many = false;
@@ -97,13 +97,13 @@ pub fn each<T: Default + Send>(
     })?;
     if let Some(file) = files.first().filter(|_| too_many) {
         let why = format!("this log has evidence of more than {MACHINES_LIMIT} machines: ask for less time");
-        return Err(ReadError {
+        return Err(LogReadError {
             path: file.path().to_owned(),
             source: io::Error::new(ErrorKind::InvalidData, why),
         });
     }
     let wanted: HashSet<u64> = last.into_values().flatten().collect();
-    let (pieces, waiting) = mpsc::sync_channel::<Past>(WAITING_LIMIT);
+    let (pieces, waiting) = mpsc::sync_channel::<PastEvidence>(WAITING_LIMIT);
     let waiting = Mutex::new(waiting);
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     let work = || {
@@ -121,7 +121,7 @@ pub fn each<T: Default + Send>(
             let Some((fields, machine)) = wanted.contains(&number).then(|| of_evidence(line, sought)).flatten() else {
                 return;
             };
-            let past = Past {
+            let past = PastEvidence {
                 machine: machines.get(&machine).copied().unwrap_or(u32::MAX),
                 trusted: fields.verdict == Verdict::Trusted,
                 at: fields.at,
@@ -141,7 +141,7 @@ pub fn each<T: Default + Send>(
 }
 
 /// Calls `each` with each line and its number, counted over all files.
-fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
+fn each_line(files: &[LogFile], mut each: impl FnMut(u64, &[u8])) -> Result<(), LogReadError> {
     let mut number = 0;
     for file in files {
         file.each_line(|line| {

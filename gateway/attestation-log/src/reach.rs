@@ -6,14 +6,14 @@ use super::chain::{Link, Why};
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     began: Option<u64>,
-    run: Option<Run>,
+    run: Option<ReadRange>,
     /// Set if a line of the current file was read.
     in_file: bool,
 }
 
 /// Lines of a chain that were read, all of them from one number to another.
 #[derive(Debug)]
-struct Run {
+struct ReadRange {
     chain: String,
     first: u64,
     last: u64,
@@ -33,7 +33,7 @@ impl Reach {
         self.in_file = true;
         match (link, &mut self.run) {
             (Some(link), Some(run)) if run.is_followed_by(link) => run.last = run.last.max(link.number),
-            (link, run) => *run = link.map(Run::of),
+            (link, run) => *run = link.map(ReadRange::of),
         }
     }
 
@@ -55,7 +55,7 @@ impl Reach {
     }
 }
 
-impl Run {
+impl ReadRange {
     fn of(link: &Link) -> Self {
         Self {
             chain: link.id.clone(),

@@ -2,15 +2,15 @@
 
 use attest::{AttestationResult, Reject, TpmEvidenceError};
 
-use super::record::Shown;
-use super::ticket_use::Use;
+use super::record::ShownEvidence;
+use super::ticket_use::TicketUse;
 
 /// Returns the reason for which a config was served without a client certificate. `audit` compares it.
 #[must_use]
-pub fn served_for(shown: Shown, used: Option<Use>) -> String {
+pub fn served_for(shown: ShownEvidence, used: Option<TicketUse>) -> String {
     match (shown, used) {
-        (Shown::Ticket, Some(made)) => format!("a ticket was shown, use {}{}", made.number, late(made)),
-        (Shown::Token, Some(Use { number, again, .. })) => {
+        (ShownEvidence::Ticket, Some(made)) => format!("a ticket was shown, use {}{}", made.number, late(made)),
+        (ShownEvidence::Token, Some(TicketUse { number, again, .. })) => {
             let again = if again { ", again" } else { "" };
             format!("a provisioning token was shown, use {number}{again}")
         }
@@ -19,7 +19,7 @@ pub fn served_for(shown: Shown, used: Option<Use>) -> String {
 }
 
 /// Describes the use of a ticket that had expired.
-pub(super) fn late(Use { number, late_seconds, .. }: Use) -> String {
+pub(super) fn late(TicketUse { number, late_seconds, .. }: TicketUse) -> String {
     match (late_seconds, number) {
         (None, _) => String::new(),
         (Some(seconds), 1) => format!(", {seconds} s after it expired; it was not used before"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::basis::Basis;
 use super::grants::{ConfigSet, Grants};
 use super::store_position::StorePosition;
-use super::ticket_use::Use;
+use super::ticket_use::TicketUse;
 use super::would_refuse::WouldRefuse;
 
 /// Version of the schema of a line.
@@ -61,7 +61,7 @@ pub enum DecidedBy {
 /// Kind of proof that the node showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shown {
+pub enum ShownEvidence {
     /// Evidence with that of a TPM.
     Tpm,
     /// Evidence of a cloud, without that of a TPM.
@@ -96,7 +96,7 @@ pub struct Record<C = Claims, B = Basis> {
     /// The pool asked for.
     pub pool: String,
     /// What the node showed.
-    pub shown: Shown,
+    pub shown: ShownEvidence,
     /// The kinds of evidence that were shown, or asked for.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub kinds: BTreeSet<Kind>,
@@ -205,8 +205,8 @@ impl<C, B> Record<C, B> {
 
     /// Returns the use of a ticket or token, if it is one.
     #[must_use]
-    pub fn used(&self) -> Option<Use> {
-        self.use_number.map(|number| Use {
+    pub fn used(&self) -> Option<TicketUse> {
+        self.use_number.map(|number| TicketUse {
             number,
             again: self.again,
             late_seconds: self.late_seconds,
@@ -225,7 +225,7 @@ impl<C, B> Record<C, B> {
             verdict: Verdict::Refused,
             peer,
             pool,
-            shown: Shown::Nothing,
+            shown: ShownEvidence::Nothing,
             kinds: BTreeSet::new(),
             identity: None,
             instance: None,
@@ -258,7 +258,7 @@ impl<C, B> Record<C, B> {
 
 /// A decision or an event as its line has it.
 #[derive(Debug, Serialize)]
-pub(super) struct Line<'r, T> {
+pub(super) struct ChainedLine<'r, T> {
     #[serde(flatten)]
     pub(super) record: &'r T,
     /// Position of the store, so that an older store in its place is noticed.

@@ -14,7 +14,7 @@ pub struct Removal {
     /// Part of its name after that of the log.
     pub segment: String,
     /// Rule that it exceeds.
-    pub rule: Past,
+    pub rule: RetentionCause,
     /// Number of its lines, including lines without a chain.
     pub lines: u64,
     /// Length in bytes, uncompressed.
@@ -30,7 +30,7 @@ pub struct Removal {
 /// Rule of retention that a segment exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Past {
+pub enum RetentionCause {
     /// It is older than it has to be kept.
     Age,
     /// There is more of the log than has to be kept.
@@ -71,7 +71,7 @@ impl KeptLines {
     }
 }
 
-impl fmt::Display for Past {
+impl fmt::Display for RetentionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Age => "attestation_log.keep_seconds",

@@ -27,13 +27,13 @@ pub struct SegmentName {
 }
 
 #[derive(Deserialize)]
-struct When {
+struct SegmentTime {
     at: u64,
 }
 
 /// Returns the time at which a line was written, in seconds since 1970.
 pub(super) fn written_at(line: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<When>(line).ok().map(|when| when.at)
+    serde_json::from_slice::<SegmentTime>(line).ok().map(|when| when.at)
 }
 
 impl SegmentName {

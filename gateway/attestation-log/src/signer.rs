@@ -1,8 +1,8 @@
 //! The signer of a gateway's checkpoints.
 
-use super::chain::{Found, LineHash};
-use super::checkpoint::{Checkpoint, Signature, text};
-use super::entry::Event;
+use super::chain::{LineHash, UncoveredLines};
+use super::checkpoint::{Checkpoint, CheckpointSignature, text};
+use super::entry::LogEvent;
 use super::journal_error::JournalError;
 use super::log_key::{LogKey, LogPublicKey};
 use super::record::decision_id;
@@ -10,14 +10,14 @@ use super::replica_name::replica_name;
 
 /// A gateway as the signer of its log's checkpoints.
 #[derive(Debug)]
-pub struct Signer {
+pub struct CheckpointSigner {
     key: LogKey,
     replica: String,
     /// The number of lines after a checkpoint at which another is due.
     every: u64,
 }
 
-impl Signer {
+impl CheckpointSigner {
     /// Creates the signer of a gateway of this name, or of the host's.
     #[must_use]
     pub fn new(key: LogKey, replica: Option<&str>, every: u64) -> Self {
@@ -43,7 +43,7 @@ impl Signer {
     ///
     /// # Errors
     /// [`JournalError::Failed`] without random bytes.
-    pub fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<Found>) -> Result<Event, JournalError> {
+    pub fn sign(&self, chain: &str, count: u64, head: LineHash, at: u64, found: Option<UncoveredLines>) -> Result<LogEvent, JournalError> {
         let id = decision_id().ok_or(JournalError::Failed)?;
         let checkpoint = Checkpoint {
             replica: self.replica.clone(),
@@ -51,7 +51,7 @@ impl Signer {
             head,
             found,
             key: self.key.public(),
-            signature: Signature(self.key.sign(text(&self.replica, chain, count, head, at, found).as_bytes())),
+            signature: CheckpointSignature(self.key.sign(text(&self.replica, chain, count, head, at, found).as_bytes())),
         };
         Ok(checkpoint.event(id, at))
     }
@@ -60,17 +60,19 @@ impl Signer {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use super::super::entry::What;
+    use super::super::entry::EventKind;
     use super::*;
 
     #[test]
     fn each_field_is_signed() {
         let folder = tempfile::tempdir().unwrap();
         let key = |name: &str| LogKey::open(&folder.path().join(name)).unwrap();
-        let signer = Signer::new(key("a"), Some("gw-1"), 1);
+        let signer = CheckpointSigner::new(key("a"), Some("gw-1"), 1);
         let (chain, head) = ("0".repeat(32), LineHash::of(b"line"));
-        let signed = signer.sign(&chain, 7, head, 1000, Some(Found { first: 3, last: 7 })).unwrap();
-        let What::Checkpoint { checkpoint: good } = signed.what else {
+        let signed = signer
+            .sign(&chain, 7, head, 1000, Some(UncoveredLines { first: 3, last: 7 }))
+            .unwrap();
+        let EventKind::Checkpoint { checkpoint: good } = signed.what else {
             unreachable!("{signed:?}")
         };
         assert!(good.is_signed(&chain, 1000));
@@ -83,7 +85,7 @@ mod tests {
         assert!(!altered(|it| it.count = 8));
         assert!(!altered(|it| it.head = LineHash::NONE));
         assert!(!altered(|it| it.found = None));
-        assert!(!altered(|it| it.found = Some(Found { first: 4, last: 7 })));
+        assert!(!altered(|it| it.found = Some(UncoveredLines { first: 4, last: 7 })));
         assert!(!altered(|it| it.signature.0[0] ^= 1));
         assert!(!good.is_signed(&"1".repeat(32), 1000));
         assert!(!good.is_signed(&chain, 1001));

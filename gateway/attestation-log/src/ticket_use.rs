@@ -2,7 +2,7 @@
 
 /// The use of a ticket or token that a config was served for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Use {
+pub struct TicketUse {
     pub number: u32,
     /// Set if its node had made it before.
     pub again: bool,

@@ -4,21 +4,21 @@
 use std::io;
 use std::path::Path;
 
-use super::chain::{Chain, Found, LineHash, Link, link_of};
+use super::chain::{ChainProgress, LineHash, Link, UncoveredLines, link_of};
 use super::checkpoint::CheckpointLine;
 use super::log_end::lines_from_end;
 use super::log_key::LogPublicKey;
-use super::reading::{Found as Read, LogFile, rotated};
+use super::reading::{LineContent as Read, LogFile, rotated};
 
 /// Returns the chain that the next line belongs to, with the lines after its last checkpoint by this key. A chain that begins has no such
 /// lines; a warning is logged about a chain that ends there.
-pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: Chain) -> io::Result<Chain> {
+pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: ChainProgress) -> io::Result<ChainProgress> {
     let (id, last, head) = chain.head();
     if last == 0 {
         warn_of_chain_before(log, key)?;
         return Ok(chain);
     }
-    let found = Unsigned::of(key, id, last, head).look(lines_from_end(log)?, log)?;
+    let found = UnsignedSearch::of(key, id, last, head).look(lines_from_end(log)?, log)?;
     Ok(chain.with_found(found))
 }
 
@@ -37,8 +37,8 @@ fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     };
     let head = LineHash::of(&last);
     let lines = std::iter::once(Ok(last)).chain(lines);
-    let unsigned = match Unsigned::of(key, &link.id, link.number, head).look(lines, log)? {
-        Some(Found { first, last }) => format!("; lines {first} to {last} of it no checkpoint holds"),
+    let unsigned = match UnsignedSearch::of(key, &link.id, link.number, head).look(lines, log)? {
+        Some(UncoveredLines { first, last }) => format!("; lines {first} to {last} of it no checkpoint holds"),
         None => String::new(),
     };
     tracing::warn!(
@@ -81,7 +81,7 @@ const PASSES_LIMIT: usize = 16;
 
 /// Search for the lines of a chain that no checkpoint covers, from its end on. The line before a line is the one with the hash that it
 /// names, and no other: a checkpoint elsewhere, however genuine, does not cover it.
-struct Unsigned<'c> {
+struct UnsignedSearch<'c> {
     key: LogPublicKey,
     chain: &'c str,
     /// Number of the first line that is known.
@@ -95,7 +95,7 @@ struct Unsigned<'c> {
 
 /// Lines of one file, each of which names the one before it, since the last checkpoint among them.
 #[derive(Clone, Copy)]
-struct Run {
+struct UnsignedRange {
     first: u64,
     before: LineHash,
     is_signed: bool,
@@ -103,7 +103,7 @@ struct Run {
     last: (u64, LineHash),
 }
 
-impl<'c> Unsigned<'c> {
+impl<'c> UnsignedSearch<'c> {
     const fn of(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
         let end = last.saturating_add(1);
         Self {
@@ -116,7 +116,7 @@ impl<'c> Unsigned<'c> {
         }
     }
 
-    fn look(mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>, log: &Path) -> io::Result<Option<Found>> {
+    fn look(mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>, log: &Path) -> io::Result<Option<UncoveredLines>> {
         for line in from_end {
             self.look_at(&line?);
             if self.is_over() {
@@ -136,7 +136,7 @@ impl<'c> Unsigned<'c> {
             self.first = 1;
         }
         let (first, last) = (self.first, self.end.saturating_sub(1));
-        Ok((first <= last).then_some(Found { first, last }))
+        Ok((first <= last).then_some(UncoveredLines { first, last }))
     }
 
     /// Returns whether the search is over: the line before is signed, or does not exist.
@@ -197,7 +197,7 @@ impl<'c> Unsigned<'c> {
             }
             run = Some(next);
         })?;
-        if let Some(Run {
+        if let Some(UnsignedRange {
             first, before, is_signed, ..
         }) = found
         {
@@ -207,20 +207,20 @@ impl<'c> Unsigned<'c> {
     }
 
     /// Returns the run that ends with a line.
-    fn next(&self, run: Option<Run>, line: &[u8], link: &Link) -> Run {
+    fn next(&self, run: Option<UnsignedRange>, line: &[u8], link: &Link) -> UnsignedRange {
         let last = (link.number, LineHash::of(line));
         if CheckpointLine::signed_by(self.key, line).is_some() {
-            return Run {
+            return UnsignedRange {
                 first: link.number.saturating_add(1),
                 before: last.1,
                 is_signed: true,
                 last,
             };
         }
-        let goes_on = |run: &Run| run.last.0.checked_add(1) == Some(link.number) && run.last.1 == link.previous;
+        let goes_on = |run: &UnsignedRange| run.last.0.checked_add(1) == Some(link.number) && run.last.1 == link.previous;
         match run.filter(goes_on) {
-            Some(run) => Run { last, ..run },
-            None => Run {
+            Some(run) => UnsignedRange { last, ..run },
+            None => UnsignedRange {
                 first: link.number,
                 before: link.previous,
                 is_signed: false,

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_store::kubernetes::{Kubernetes as Objects, Limits};
+use attest_store::kubernetes::{Kubernetes as Objects, KubernetesLimits};
 use attest_store::settings::{ClusterAccess, ClusterApi, KubernetesSettings};
 use attest_store::{EntryKind, Spendable, Store};
 use aws_lc_rs::digest::{SHA256, digest};
-use cloud_fixtures::kubernetes::{Asked, Kubernetes};
+use cloud_fixtures::kubernetes::{KubernetesApi, ResourceRequest};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -70,7 +70,11 @@ fn challenges(boots: usize, found: &mut Found) {
         timeout: Duration::from_secs(60),
     };
     let store = Objects::open(&settings, &folder.path().join("gateway.db")).unwrap();
-    let most = if boots == BOOTS { Limits::default().challenges } else { 100 };
+    let most = if boots == BOOTS {
+        KubernetesLimits::default().challenges
+    } else {
+        100
+    };
     let mut there = 0;
     for (part, measured) in [(most / 10, most / 20), (most, most / 20)] {
         there = spend(&cluster, &store, there..part).1;
@@ -125,7 +129,7 @@ fn spend(cluster: &Cluster, store: &Objects, numbers: Range<u64>) -> (Counted, u
 
 /// Gateways with one store, and the API.
 struct Cluster {
-    api: Kubernetes,
+    api: KubernetesApi,
     gateways: Vec<Gateway>,
     sites: Vec<Arc<Site>>,
     nodes: tokio::runtime::Runtime,
@@ -134,11 +138,11 @@ struct Cluster {
 /// Requests to the API during a measurement.
 struct Counted {
     took: Duration,
-    asked: Vec<Asked>,
+    asked: Vec<ResourceRequest>,
 }
 
 impl Counted {
-    fn of(&self, which: impl Fn(&&Asked) -> bool) -> f64 {
+    fn of(&self, which: impl Fn(&&ResourceRequest) -> bool) -> f64 {
         count(self.asked.iter().filter(which).count())
     }
 
@@ -147,21 +151,21 @@ impl Counted {
     }
 }
 
-fn is_write(asked: &&Asked) -> bool {
+fn is_write(asked: &&ResourceRequest) -> bool {
     !matches!(asked.verb, "get" | "list" | "watch")
 }
 
-fn is_commit(asked: &&Asked) -> bool {
+fn is_commit(asked: &&ResourceRequest) -> bool {
     asked.verb == "patch" && asked.name == HEAD && asked.status == 200
 }
 
-fn is_refused(asked: &&Asked) -> bool {
+fn is_refused(asked: &&ResourceRequest) -> bool {
     asked.verb == "patch" && asked.name == HEAD && asked.status == 422
 }
 
 impl Cluster {
     fn start(gateways: usize) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "create", "patch", "delete"]}]);
         api.grant(NAMESPACE, "gateway", &rules);
         let mut cluster = Self {

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use attest::tpm::ek_certificate::CaProblem;
+use attest::tpm::ek_certificate::EkRootProblem;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
-use super::folder::{self, CertificateFolderError, Folder, FolderCertificate};
+use super::folder::{self, CertificateFolder, CertificateFolderError, FolderCertificate};
 
 /// Contents of the folder.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub struct EkRootsFolderError(#[from] CertificateFolderError);
 /// # Errors
 /// [`EkRootsFolderError`].
 pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
-    let Folder { found, mut refused } = folder::read(folder)?;
+    let CertificateFolder { found, mut refused } = folder::read(folder)?;
     let named = found.iter().filter(|found| folder::is_named_root(&found.path));
     let named = named.map(|found| found.certificate.clone());
     let named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
@@ -62,9 +62,9 @@ pub fn sorted(
 }
 
 /// Returns the advice for the administrator about a CA that is not usable.
-const fn advice(problem: &CaProblem) -> &'static str {
+const fn advice(problem: &EkRootProblem) -> &'static str {
     match problem {
-        CaProblem::IssuerMissing { .. } => {
+        EkRootProblem::IssuerMissing { .. } => {
             "; put that issuer's certificate into the folder, or, to trust this one as a root, put it into a file called *.root.pem"
         }
         _ => "",

@@ -25,7 +25,7 @@ pub struct FolderCertificate {
 
 /// Contents of a folder.
 #[derive(Debug, Default)]
-pub struct Folder {
+pub struct CertificateFolder {
     /// Contents of all files with a name for certificates.
     pub found: Vec<FolderCertificate>,
     /// Files and certificates that were left out, with reasons. One bad file must not stop a gateway.
@@ -51,8 +51,8 @@ pub struct CertificateFolderError {
 ///
 /// # Errors
 /// [`CertificateFolderError`].
-pub fn read(folder: &Path) -> Result<Folder, CertificateFolderError> {
-    let mut read = Folder::default();
+pub fn read(folder: &Path) -> Result<CertificateFolder, CertificateFolderError> {
+    let mut read = CertificateFolder::default();
     for path in entries(folder)?.into_iter().filter(|path| is_certificate_file(path)) {
         read.add(path)?;
     }
@@ -93,7 +93,7 @@ pub fn is_named_root(path: &Path) -> bool {
     path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".root"))
 }
 
-impl Folder {
+impl CertificateFolder {
     /// Adds the certificates of a file: one in DER, or any number in PEM.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
 
 /// Reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum SourceError {
+pub enum CertificateFileError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     /// It is larger than anything of its kind.
@@ -49,22 +49,22 @@ const PRIVATE_KEY_KEYS: [&str; 1] = ["tls.key"];
 /// Reads a serving certificate with its chain: all certificates of a file, in its order; at least one.
 ///
 /// # Errors
-/// [`SourceError`].
-pub fn certificates(path: &Path) -> Result<Vec<Certificate>, SourceError> {
+/// [`CertificateFileError`].
+pub fn certificates(path: &Path) -> Result<Vec<Certificate>, CertificateFileError> {
     parse(path, &CERTIFICATE_KEYS)
 }
 
 /// Reads CAs: all certificates of a file, in its order; at least one.
 ///
 /// # Errors
-/// [`SourceError`].
-pub fn authorities(path: &Path) -> Result<Vec<Certificate>, SourceError> {
+/// [`CertificateFileError`].
+pub fn authorities(path: &Path) -> Result<Vec<Certificate>, CertificateFileError> {
     parse(path, &AUTHORITY_KEYS)
 }
 
-fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, SourceError> {
+fn parse(path: &Path, keys: &[&str]) -> Result<Vec<Certificate>, CertificateFileError> {
     let text = pem(path, keys)?;
-    certificates_in(&text).map_err(|problem| SourceError::Content {
+    certificates_in(&text).map_err(|problem| CertificateFileError::Content {
         path: path.to_owned(),
         problem,
     })
@@ -90,10 +90,10 @@ pub fn certificates_in(pem: &str) -> Result<Vec<Certificate>, String> {
 /// the new certificate, and the old one goes after it, so that a crash leaves a matching pair.
 ///
 /// # Errors
-/// [`SourceError`].
-pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, SourceError> {
+/// [`CertificateFileError`].
+pub fn keys(path: &Path) -> Result<Vec<PrivateKeyDer<'static>>, CertificateFileError> {
     let text = pem(path, &PRIVATE_KEY_KEYS)?;
-    keys_in(&text).map_err(|problem| SourceError::Content {
+    keys_in(&text).map_err(|problem| CertificateFileError::Content {
         path: path.to_owned(),
         problem,
     })
@@ -119,8 +119,8 @@ pub fn keys_in(pem: &str) -> Result<Vec<PrivateKeyDer<'static>>, String> {
 /// Returns whether a file is a manifest. Then the process that wrote it must replace its contents.
 ///
 /// # Errors
-/// [`SourceError`], if it cannot be read.
-pub fn is_manifest(path: &Path) -> Result<bool, SourceError> {
+/// [`CertificateFileError`], if it cannot be read.
+pub fn is_manifest(path: &Path) -> Result<bool, CertificateFileError> {
     Ok(reading::is_manifest(&read(path)?))
 }
 
@@ -171,26 +171,26 @@ pub fn exposed(path: &Path) -> Option<Exposed> {
 }
 
 /// Reads a file's PEM, also from a manifest.
-fn pem(path: &Path, keys: &[&str]) -> Result<Zeroizing<String>, SourceError> {
+fn pem(path: &Path, keys: &[&str]) -> Result<Zeroizing<String>, CertificateFileError> {
     let text = read(path)?;
     if reading::is_pem(&text) {
         return Ok(text);
     }
-    reading::value(&text, keys).map_err(|problem| SourceError::Content {
+    reading::value(&text, keys).map_err(|problem| CertificateFileError::Content {
         path: path.to_owned(),
         problem,
     })
 }
 
-fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
-    let io = |source| SourceError::Io {
+fn read(path: &Path) -> Result<Zeroizing<String>, CertificateFileError> {
+    let io = |source| CertificateFileError::Io {
         path: path.to_owned(),
         source,
     };
     let file = files::open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     if found > FILE_LIMIT_BYTES {
-        return Err(SourceError::TooLarge {
+        return Err(CertificateFileError::TooLarge {
             path: path.to_owned(),
             found,
         });
@@ -199,7 +199,7 @@ fn read(path: &Path) -> Result<Zeroizing<String>, SourceError> {
     file.take(FILE_LIMIT_BYTES)
         .read_to_string(&mut text)
         .map_err(|error| match error.kind() {
-            ErrorKind::InvalidData => SourceError::Content {
+            ErrorKind::InvalidData => CertificateFileError::Content {
                 path: path.to_owned(),
                 problem: "is no text, and PEM is wanted (of DER: openssl x509, or openssl pkey, with -inform der)".to_owned(),
             },
@@ -282,7 +282,7 @@ mod tests {
             assert!(error.starts_with(&path.display().to_string()), "{error}");
         }
         let large = file(&"x".repeat(2 << 20));
-        assert!(matches!(certificates(large.path()), Err(SourceError::TooLarge { .. })));
+        assert!(matches!(certificates(large.path()), Err(CertificateFileError::TooLarge { .. })));
         let broken = file("-----BEGIN CERTIFICATE-----\nc2VjcmV0\n-----END CERTIFICATE-----\n");
         assert!(
             certificates(broken.path())

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use super::answer_limit::answered;
-use super::{ClusterError, Health};
+use super::{ClusterError, WatchHealth};
 
 /// Objects of one page of a list. An object has 1.5 MB at most (etcd's limit of a request), and a page is in memory as text until it is read.
 pub(super) const PAGE_OBJECTS: u32 = 10;
@@ -54,7 +54,7 @@ pub struct ApiWatch<K, S> {
     /// Removes the parts of an object that are not used.
     trim: fn(&mut K),
     sink: S,
-    health: Arc<Health>,
+    health: Arc<WatchHealth>,
 }
 
 impl<K, S> ApiWatch<K, S>
@@ -64,7 +64,7 @@ where
 {
     /// Creates a watch of the objects that match a label selector and a field selector. `what` names them in messages, and labels the
     /// metric.
-    pub fn new(what: &'static str, api: Api<K>, selectors: (Option<String>, Option<String>), sink: S, health: &Arc<Health>) -> Self {
+    pub fn new(what: &'static str, api: Api<K>, selectors: (Option<String>, Option<String>), sink: S, health: &Arc<WatchHealth>) -> Self {
         let (labels, fields) = selectors;
         health.begin(what);
         Self {

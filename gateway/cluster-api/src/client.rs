@@ -10,20 +10,20 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::answer_limit::answered;
-use super::{ClusterError, Health, WatchObserver, api_watch};
+use super::{ClusterError, WatchHealth, WatchObserver, api_watch};
 
 /// Maximum number of objects in a list: more nodes than a cluster can have.
 const LIST_LIMIT_OBJECTS: usize = 50_000;
 
 /// The cluster's API, with this gateway's credentials.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ClusterClient {
     client: Client,
     namespace: String,
-    health: Arc<Health>,
+    health: Arc<WatchHealth>,
 }
 
-impl Cluster {
+impl ClusterClient {
     /// Reads the address and credentials of the API, without a request. Service account tokens, and the CA next to a token, are read again
     /// when they change.
     ///
@@ -38,7 +38,7 @@ impl Cluster {
         Ok(Self {
             client,
             namespace,
-            health: Arc::new(Health::new(clock, observer)),
+            health: Arc::new(WatchHealth::new(clock, observer)),
         })
     }
 
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     #[must_use]
-    pub const fn health(&self) -> &Arc<Health> {
+    pub const fn health(&self) -> &Arc<WatchHealth> {
         &self.health
     }
 
@@ -111,7 +111,7 @@ impl Cluster {
 }
 
 /// Shows nothing of the client, because it holds a token.
-impl std::fmt::Debug for Cluster {
+impl std::fmt::Debug for ClusterClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cluster")
             .field("namespace", &self.namespace)

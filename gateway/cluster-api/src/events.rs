@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 
-use super::{Cluster, ClusterError};
+use super::{ClusterClient, ClusterError};
 
 /// Namespace for events of objects that are in no namespace (`legacyValidateEvent` in `pkg/apis/core/validation/events.go`, and client-go's
 /// recorder).
@@ -33,7 +33,7 @@ pub struct About<'a> {
 
 /// Reason and severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
+pub struct EventText {
     /// The reason, as one word.
     pub reason: &'static str,
     /// Set if an administrator should look into it.
@@ -72,7 +72,14 @@ impl Events {
 
     /// Writes an event about an object, at this time, in seconds since 1970. Returns whether it is written; `false` if the rate limit is
     /// reached. A repeated event is not written again, by any gateway, because its name is derived from its content.
-    pub async fn say(&mut self, cluster: &Cluster, about: About<'_>, said: Said, text: &str, now: u64) -> Result<bool, ClusterError> {
+    pub async fn say(
+        &mut self,
+        cluster: &ClusterClient,
+        about: About<'_>,
+        said: EventText,
+        text: &str,
+        now: u64,
+    ) -> Result<bool, ClusterError> {
         self.say_again(cluster, about, said, text, (now, 0)).await
     }
 
@@ -80,9 +87,9 @@ impl Events {
     /// events after an hour or three.
     pub async fn say_again(
         &mut self,
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         about: About<'_>,
-        said: Said,
+        said: EventText,
         text: &str,
         (now, repetition): (u64, u64),
     ) -> Result<bool, ClusterError> {
@@ -99,7 +106,7 @@ impl Events {
     }
 }
 
-fn event(component: &str, about: About<'_>, said: Said, text: &str, (now, repetition): (u64, u64)) -> Event {
+fn event(component: &str, about: About<'_>, said: EventText, text: &str, (now, repetition): (u64, u64)) -> Event {
     let at = i64::try_from(now).ok().and_then(|now| Timestamp::from_second(now).ok()).map(Time);
     let message: String = text.chars().take(MESSAGE_LIMIT_CHARACTERS).collect();
     Event {
@@ -132,7 +139,7 @@ fn event(component: &str, about: About<'_>, said: Said, text: &str, (now, repeti
 }
 
 /// Returns a name that is unique to this event of this object.
-fn name(about: About<'_>, said: Said, message: &str, repetition: u64) -> String {
+fn name(about: About<'_>, said: EventText, message: &str, repetition: u64) -> String {
     let mut context = Context::new(&SHA256);
     for part in [about.uid, said.reason, message, &repetition.to_string()] {
         context.update(part.as_bytes());

@@ -1,16 +1,16 @@
 //! Failures of a task that is tried again and again: which of them are logged.
 
-use super::Cause;
+use super::RequestCause;
 
 /// The failure that was logged last, while it lasts.
 #[derive(Debug, Default)]
 pub struct FailureLog {
-    logged: Option<Cause>,
+    logged: Option<RequestCause>,
 }
 
 impl FailureLog {
     /// Notes a failure, and returns whether it is to be logged: the first, and each with another cause.
-    pub fn is_new(&mut self, cause: Cause) -> bool {
+    pub fn is_new(&mut self, cause: RequestCause) -> bool {
         self.logged.replace(cause.clone()) != Some(cause)
     }
 
@@ -28,10 +28,10 @@ mod tests {
     fn a_failure_is_logged_once_for_each_cause() {
         let mut log = FailureLog::default();
         assert!(!log.is_over());
-        assert!(log.is_new(Cause::Unavailable));
-        assert!(!log.is_new(Cause::Unavailable));
-        assert!(log.is_new(Cause::Refused(403)));
+        assert!(log.is_new(RequestCause::Unavailable));
+        assert!(!log.is_new(RequestCause::Unavailable));
+        assert!(log.is_new(RequestCause::Refused(403)));
         assert!(log.is_over() && !log.is_over());
-        assert!(log.is_new(Cause::Refused(403)));
+        assert!(log.is_new(RequestCause::Refused(403)));
     }
 }

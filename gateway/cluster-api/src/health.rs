@@ -39,7 +39,7 @@ impl WatchObserver for () {
 
 /// State of all watches.
 #[derive(Debug)]
-pub struct Health {
+pub struct WatchHealth {
     clock: Clock,
     observer: Arc<dyn WatchObserver>,
     watches: watch::Sender<BTreeMap<&'static str, Heard>>,
@@ -62,12 +62,12 @@ struct Log {
 
 /// A line to log.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum HealthMessage {
     Lost { watch: &'static str },
     Restored { watches: String, seconds: u64 },
 }
 
-impl Line {
+impl HealthMessage {
     fn write(&self, state: &str, reason: &str) {
         match self {
             Self::Lost { watch } => tracing::warn!("cluster: watch of {watch} {state}: {reason}"),
@@ -77,12 +77,12 @@ impl Line {
 }
 
 impl Log {
-    fn lost(&mut self, watch: &'static str, concerns_all: bool, now: u64) -> Vec<Line> {
+    fn lost(&mut self, watch: &'static str, concerns_all: bool, now: u64) -> Vec<HealthMessage> {
         let mut lines = Vec::new();
         if !concerns_all {
             // The API answers again, if this was the last one that it did not answer.
             if self.alone.insert(watch) {
-                lines.push(Line::Lost { watch });
+                lines.push(HealthMessage::Lost { watch });
             }
             if self.outage.remove(&watch) {
                 lines.extend(self.over(now));
@@ -94,17 +94,17 @@ impl Log {
             self.restored.remove(&watch);
             if now.saturating_sub(self.logged) > ALIKE_SECONDS {
                 self.logged = now;
-                lines.push(Line::Lost { watch });
+                lines.push(HealthMessage::Lost { watch });
             }
         }
         lines
     }
 
-    fn restored(&mut self, watch: &'static str, since: u64, now: u64) -> Option<Line> {
+    fn restored(&mut self, watch: &'static str, since: u64, now: u64) -> Option<HealthMessage> {
         if self.alone.remove(watch) {
             let seconds = now.saturating_sub(since);
             let watches = watch.to_owned();
-            return Some(Line::Restored { watches, seconds });
+            return Some(HealthMessage::Restored { watches, seconds });
         }
         if !self.outage.remove(watch) {
             return None;
@@ -114,18 +114,18 @@ impl Log {
     }
 
     /// Ends the outage with the last watch.
-    fn over(&mut self, now: u64) -> Option<Line> {
+    fn over(&mut self, now: u64) -> Option<HealthMessage> {
         if !self.outage.is_empty() {
             return None;
         }
         let restored = std::mem::take(&mut self.restored);
         let watches = restored.into_iter().collect::<Vec<_>>().join(", ");
         let seconds = now.saturating_sub(self.since);
-        (!watches.is_empty()).then_some(Line::Restored { watches, seconds })
+        (!watches.is_empty()).then_some(HealthMessage::Restored { watches, seconds })
     }
 }
 
-impl Health {
+impl WatchHealth {
     #[must_use]
     pub fn new(clock: Clock, observer: Arc<dyn WatchObserver>) -> Self {
         Self {
@@ -207,13 +207,13 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
-    fn lost(watch: &'static str) -> Vec<Line> {
-        vec![Line::Lost { watch }]
+    fn lost(watch: &'static str) -> Vec<HealthMessage> {
+        vec![HealthMessage::Lost { watch }]
     }
 
-    fn restored(watches: &str, seconds: u64) -> Option<Line> {
+    fn restored(watches: &str, seconds: u64) -> Option<HealthMessage> {
         let watches = watches.to_owned();
-        Some(Line::Restored { watches, seconds })
+        Some(HealthMessage::Restored { watches, seconds })
     }
 
     #[test]

@@ -14,12 +14,12 @@ use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use super::Health;
+use super::WatchHealth;
 use super::api_watch::{ApiWatch, Sink};
 
 /// Watch cache of all objects of one kind; the reading side.
 #[derive(Clone)]
-pub struct Kept<K>
+pub struct WatchCache<K>
 where
     K: Resource + Clone + 'static,
     K::DynamicType: Hash + Eq,
@@ -32,7 +32,7 @@ where
 /// The watch that keeps a cache current.
 pub type Keeping<K> = ApiWatch<K, StoreSink<K>>;
 
-/// The writing side of a [`Kept`].
+/// The writing side of a [`WatchCache`].
 pub struct StoreSink<K>
 where
     K: Resource + Clone + 'static,
@@ -44,7 +44,13 @@ where
 
 /// Creates a cache of the objects of one kind, and the watch that keeps it current while it runs. `what` names them in messages, and labels
 /// the metric. For large objects, use an API of [`kube::api::PartialObjectMeta`], if their metadata suffices.
-pub fn keep<K>(api: &Api<K>, of: K::DynamicType, which: &Selector, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
+pub fn keep<K>(
+    api: &Api<K>,
+    of: K::DynamicType,
+    which: &Selector,
+    what: &'static str,
+    health: &Arc<WatchHealth>,
+) -> (WatchCache<K>, Keeping<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
@@ -53,7 +59,13 @@ where
 }
 
 /// Creates a cache like [`keep`], of the objects that match a field selector of the API.
-pub fn keep_by_fields<K>(api: &Api<K>, of: K::DynamicType, fields: &str, what: &'static str, health: &Arc<Health>) -> (Kept<K>, Keeping<K>)
+pub fn keep_by_fields<K>(
+    api: &Api<K>,
+    of: K::DynamicType,
+    fields: &str,
+    what: &'static str,
+    health: &Arc<WatchHealth>,
+) -> (WatchCache<K>, Keeping<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
@@ -66,15 +78,15 @@ fn keep_by<K>(
     of: K::DynamicType,
     (labels, fields): (&Selector, Option<&str>),
     what: &'static str,
-    health: &Arc<Health>,
-) -> (Kept<K>, Keeping<K>)
+    health: &Arc<WatchHealth>,
+) -> (WatchCache<K>, Keeping<K>)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Hash + Eq + Clone + Send + Sync,
 {
     let writer = Writer::new(of);
     let (revision, receiver) = watch::channel(0);
-    let kept = Kept {
+    let kept = WatchCache {
         store: writer.as_reader(),
         revision: receiver,
     };
@@ -83,7 +95,7 @@ where
     (kept, keeping)
 }
 
-impl<K> Kept<K>
+impl<K> WatchCache<K>
 where
     K: Resource + Clone + 'static,
     K::DynamicType: Hash + Eq + Clone,

@@ -1,6 +1,6 @@
-//! The client of the cluster's API: watches with caches of what they report ([`Kept`]), the health of watches, and events.
+//! The client of the cluster's API: watches with caches of what they report ([`WatchCache`]), the health of watches, and events.
 //!
-//! An API that is away takes nothing from a cache. [`Health`] says in the log since when a watch is lost, and tells a [`WatchObserver`].
+//! An API that is away takes nothing from a cache. [`WatchHealth`] says in the log since when a watch is lost, and tells a [`WatchObserver`].
 
 #![deny(unreachable_pub)]
 
@@ -15,7 +15,7 @@ pub mod named;
 pub mod resources;
 
 pub use api_watch::{ApiWatch, Sink};
-pub use attest_store::cluster_api::{Cause, ClusterError};
-pub use client::Cluster;
-pub use health::{Health, Heard, WatchObserver};
-pub use kept::{Keeping, Kept, keep, keep_by_fields};
+pub use attest_store::cluster_api::{ClusterError, RequestCause};
+pub use client::ClusterClient;
+pub use health::{Heard, WatchHealth, WatchObserver};
+pub use kept::{Keeping, WatchCache, keep, keep_by_fields};

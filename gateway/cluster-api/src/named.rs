@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Cluster, ClusterError, Keeping, Kept, keep_by_fields};
+use super::{ClusterClient, ClusterError, Keeping, WatchCache, keep_by_fields};
 
 /// Largest value that is read, in bytes; an object has 1 MiB at most, and a bundle of CAs some kilobytes.
 const VALUE_LIMIT_BYTES: usize = 256 * 1024;
@@ -20,7 +20,7 @@ const VALUE_LIMIT_BYTES: usize = 256 * 1024;
 const OWN_ANNOTATIONS: &str = "attest-gateway.internal/";
 
 /// The part of an object that is kept. That of a Secret must not show values in its `Debug`.
-pub trait Content: Clone + Send + Sync + 'static {
+pub trait CachedContent: Clone + Send + Sync + 'static {
     const KIND: &'static str;
     const PLURAL: &'static str;
 
@@ -30,13 +30,13 @@ pub trait Content: Clone + Send + Sync + 'static {
 
 /// An object, reduced to the parts that are used.
 #[derive(Clone, Deserialize)]
-#[serde(from = "Value", bound(deserialize = "C: Content"))]
-pub struct Object<C> {
+#[serde(from = "Value", bound(deserialize = "C: CachedContent"))]
+pub struct CachedObject<C> {
     pub metadata: ObjectMeta,
     pub content: C,
 }
 
-impl<C: Content> From<Value> for Object<C> {
+impl<C: CachedContent> From<Value> for CachedObject<C> {
     fn from(mut object: Value) -> Self {
         let metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
         let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap_or_default();
@@ -58,13 +58,13 @@ impl<C: Content> From<Value> for Object<C> {
     }
 }
 
-impl<C: Content> fmt::Debug for Object<C> {
+impl<C: CachedContent> fmt::Debug for CachedObject<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(C::KIND).field("name", &self.metadata.name).finish_non_exhaustive()
     }
 }
 
-impl<C: Content> k8s_openapi::Resource for Object<C> {
+impl<C: CachedContent> k8s_openapi::Resource for CachedObject<C> {
     type Scope = NamespaceResourceScope;
 
     const API_VERSION: &'static str = "v1";
@@ -74,7 +74,7 @@ impl<C: Content> k8s_openapi::Resource for Object<C> {
     const VERSION: &'static str = "v1";
 }
 
-impl<C: Content> k8s_openapi::Metadata for Object<C> {
+impl<C: CachedContent> k8s_openapi::Metadata for CachedObject<C> {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {
@@ -88,21 +88,21 @@ impl<C: Content> k8s_openapi::Metadata for Object<C> {
 
 /// Name and namespace of the object.
 #[derive(Debug, Clone, Copy)]
-pub struct Named {
+pub struct ObjectName {
     /// Name of the watch in messages.
     pub what: &'static str,
     pub namespace: &'static str,
     pub name: &'static str,
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-impl Named {
-    fn api<C: Content>(self, cluster: &Cluster) -> Api<Object<C>> {
+impl ObjectName {
+    fn api<C: CachedContent>(self, cluster: &ClusterClient) -> Api<CachedObject<C>> {
         Api::namespaced(cluster.client(), self.namespace)
     }
 
@@ -112,7 +112,7 @@ impl Named {
     }
 
     /// Checks that the object can be read.
-    pub async fn look<C: Content>(self, cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+    pub async fn look<C: CachedContent>(self, cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
@@ -122,28 +122,28 @@ impl Named {
     ///
     /// # Errors
     /// [`ClusterError`].
-    pub async fn ask<C: Content + fmt::Debug>(self, cluster: &Cluster) -> Result<Option<C>, ClusterError> {
+    pub async fn ask<C: CachedContent + fmt::Debug>(self, cluster: &ClusterClient) -> Result<Option<C>, ClusterError> {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         let list = cluster.ask(self.what, api.list(&one)).await?;
-        let is_it = |object: &Object<C>| object.metadata.name.as_deref() == Some(self.name);
+        let is_it = |object: &CachedObject<C>| object.metadata.name.as_deref() == Some(self.name);
         Ok(list.items.into_iter().find(is_it).map(|object| object.content))
     }
 
     /// Creates a cache of the object, and the watch that keeps it current while it runs.
-    pub fn keep<C: Content>(self, cluster: &Cluster) -> (One<C>, Keeping<Object<C>>) {
+    pub fn keep<C: CachedContent>(self, cluster: &ClusterClient) -> (One<C>, Keeping<CachedObject<C>>) {
         let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
         (One { kept, name: self.name }, keeping)
     }
 }
 
 /// Watch cache of that object.
-pub struct One<C: Content> {
-    kept: Kept<Object<C>>,
+pub struct One<C: CachedContent> {
+    kept: WatchCache<CachedObject<C>>,
     name: &'static str,
 }
 
-impl<C: Content> One<C> {
+impl<C: CachedContent> One<C> {
     /// Returns its last known state; `None` until it is known, and `Some(None)` if the object does not exist.
     pub fn now(&self) -> Option<Option<C>> {
         let all = self.kept.all()?;
@@ -161,7 +161,7 @@ impl<C: Content> One<C> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle(pub Option<String>);
 
-impl Content for Bundle {
+impl CachedContent for Bundle {
     const KIND: &'static str = "ConfigMap";
     const PLURAL: &'static str = "configmaps";
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[track_caller]
     fn check(object: Value, expect: Option<&str>) {
-        let object: Object<Bundle> = serde_json::from_value(object).unwrap();
+        let object: CachedObject<Bundle> = serde_json::from_value(object).unwrap();
         assert_eq!(object.content.0.as_deref(), expect);
     }
 
@@ -233,7 +233,7 @@ mod tests {
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "u"}],
             "annotations": {"attest-gateway.internal/pools": "worker", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
         });
-        let object: Object<Bundle> = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        let object: CachedObject<Bundle> = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
         let kept =
             json!({"name": "n", "namespace": "m", "resourceVersion": "7", "annotations": {"attest-gateway.internal/pools": "worker"}});
         assert_eq!(serde_json::to_value(object.metadata).unwrap(), kept);
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn of_an_object_its_name_is_shown_and_nothing_else() {
         let object = json!({"metadata": {"name": "n", "annotations": {"a": "hunter2"}}, "data": {"ca.crt": "hunter2"}});
-        let object: Object<Bundle> = serde_json::from_value(object).unwrap();
+        let object: CachedObject<Bundle> = serde_json::from_value(object).unwrap();
         assert_eq!(format!("{object:?}"), "ConfigMap { name: Some(\"n\"), .. }");
     }
 }

@@ -23,7 +23,7 @@ const STDOUT: &str = "standard output";
 
 /// State of the reading end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
+pub enum ReaderState {
     There,
     /// The reader has closed the pipe, like `| head`.
     Gone,
@@ -75,11 +75,11 @@ pub fn done(text: impl Display) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If it cannot be written.
-pub fn write(bytes: &[u8]) -> anyhow::Result<Reader> {
+pub fn write(bytes: &[u8]) -> anyhow::Result<ReaderState> {
     let (mut output, _) = stdout()?;
     match output.put(bytes)? {
-        Reader::There => output.flush(),
-        Reader::Gone => Ok(Reader::Gone),
+        ReaderState::There => output.flush(),
+        ReaderState::Gone => Ok(ReaderState::Gone),
     }
 }
 
@@ -106,20 +106,20 @@ impl<W: Write> Output<W> {
     }
 
     /// Appends text, which must end with a line break.
-    pub fn put(&mut self, text: &[u8]) -> anyhow::Result<Reader> {
+    pub fn put(&mut self, text: &[u8]) -> anyhow::Result<ReaderState> {
         self.held.extend_from_slice(text);
         if self.held.len() < BUFFER_BYTES {
-            return Ok(Reader::There);
+            return Ok(ReaderState::There);
         }
         self.flush()
     }
 
     /// Writes the buffered lines.
-    pub fn flush(&mut self) -> anyhow::Result<Reader> {
+    pub fn flush(&mut self) -> anyhow::Result<ReaderState> {
         let held = std::mem::take(&mut self.held);
         match self.to.write_all(&held).and_then(|()| self.to.flush()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
-            written => written.map(|()| Reader::There).with_context(|| self.name.clone()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ReaderState::Gone),
+            written => written.map(|()| ReaderState::There).with_context(|| self.name.clone()),
         }
     }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::bail;
 use attest::tpm::measured_boot::MeasuredBoot;
-use attest::tpm::requirements::Quoted;
+use attest::tpm::requirements::QuotedPcrs;
 use attest::{Claims, Kind};
-use attest_log::reading::{Found, Listed, LogFile, files_beside};
+use attest_log::reading::{LineContent, LogFile, LogFiles, files_beside};
 use attest_log::{Decision, Record, Verdict};
 use serde::de::IgnoredAny;
 
@@ -64,7 +64,7 @@ pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
 
 /// Returns the files of the gateway's log, the oldest first; fails if one cannot be read.
 pub fn files(log: &Path) -> anyhow::Result<Vec<LogFile>> {
-    let Listed { files, unreadable } = files_beside(log)?;
+    let LogFiles { files, unreadable } = files_beside(log)?;
     match unreadable.into_iter().next() {
         Some(error) => Err(error.into()),
         None => Ok(files),
@@ -87,7 +87,7 @@ fn each(log: &Path, mut go_on: impl FnMut(Outline, &[u8]) -> bool) -> anyhow::Re
     for file in files(log)? {
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
-            let Found::Line(line) = read else { continue };
+            let LineContent::Line(line) = read else { continue };
             let Ok(fields) = serde_json::from_slice::<Outline>(line) else {
                 continue;
             };
@@ -104,7 +104,7 @@ pub struct Booted<'c> {
     /// Kind of the evidence with the quote.
     pub kind: Kind,
     pub boot: &'c MeasuredBoot,
-    pub quoted: Quoted<'c>,
+    pub quoted: QuotedPcrs<'c>,
 }
 
 /// Returns the boot and its quote: by evidence of this kind, or by the one quote that proves a boot. Fails if several quotes prove

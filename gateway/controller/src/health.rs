@@ -10,18 +10,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::metrics::{CONTENT_TYPE, Metrics};
+use crate::metrics::{CONTENT_TYPE, ControllerMetrics};
 
 /// Data from which the endpoints answer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Health {
-    pub metrics: Arc<Metrics>,
+pub(crate) struct ControllerHealth {
+    pub metrics: Arc<ControllerMetrics>,
     /// Set if the store is open, so that this controller can lead.
     pub ready: Arc<AtomicBool>,
 }
 
 /// Answers for as long as it is polled.
-pub(crate) async fn serve(listener: TcpListener, health: Health) {
+pub(crate) async fn serve(listener: TcpListener, health: ControllerHealth) {
     let router = Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready))
@@ -32,14 +32,14 @@ pub(crate) async fn serve(listener: TcpListener, health: Health) {
     }
 }
 
-async fn ready(State(health): State<Health>) -> Response {
+async fn ready(State(health): State<ControllerHealth>) -> Response {
     match health.ready.load(Ordering::Relaxed) {
         true => "ok".into_response(),
         false => (StatusCode::SERVICE_UNAVAILABLE, "the store is not open").into_response(),
     }
 }
 
-async fn metrics(State(health): State<Health>) -> Response {
+async fn metrics(State(health): State<ControllerHealth>) -> Response {
     match health.metrics.text() {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use attest_alloc::ZeroOnFree;
-use attest_controller::check::{Finding, check};
+use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
-use attest_controller::settings::{LogFormat, Settings};
+use attest_controller::settings::{ControllerLogFormat, ControllerSettings};
 use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
 use clap::{Parser, Subcommand};
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Path) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(config)?;
+    let settings = ControllerSettings::load(config)?;
     // prctl(2) has no reason to fail.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     // The API's client logs answers that it cannot read whole, with secrets.
@@ -74,8 +74,8 @@ fn serve(config: &Path) -> anyhow::Result<ExitCode> {
         .with_writer(io::stderr)
         .log_internal_errors(false);
     match settings.log_format {
-        LogFormat::Text => log.with_target(false).with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
-        LogFormat::Json => log.json().init(),
+        ControllerLogFormat::Text => log.with_target(false).with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        ControllerLogFormat::Json => log.json().init(),
     }
     runtime()?.block_on(async {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -92,23 +92,23 @@ fn serve(config: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn print_check(config: &Path) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(config)?;
+    let settings = ControllerSettings::load(config)?;
     let findings = runtime()?.block_on(check(&settings, Clock::System));
     let mut output = io::stdout().lock();
     for finding in &findings {
         let (word, text) = match finding {
-            Finding::Good(text) => ("ok      ", text),
-            Finding::Degraded(text) => ("DEGRADED", text),
-            Finding::Error(text) => ("ERROR   ", text),
+            CheckResult::Good(text) => ("ok      ", text),
+            CheckResult::Degraded(text) => ("DEGRADED", text),
+            CheckResult::Error(text) => ("ERROR   ", text),
         };
         writeln!(output, "{word} {text}").context("standard output")?;
     }
-    let fails = findings.iter().any(|finding| matches!(finding, Finding::Error(_)));
+    let fails = findings.iter().any(|finding| matches!(finding, CheckResult::Error(_)));
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn print_pointers(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
-    let settings = Settings::load(config)?;
+    let settings = ControllerSettings::load(config)?;
     let report = runtime()?.block_on(report(&settings, Clock::System))?;
     let mut output = io::stdout().lock();
     match json {

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// The content type of [`Metrics::text`].
+/// The content type of [`ControllerMetrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A watch of the cluster's API.
@@ -20,14 +20,14 @@ struct WatchLabels {
 
 /// All metrics of the program.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct ControllerMetrics {
     registry: Registry,
     leader: Gauge,
     second_stage_missing: Gauge,
     watch_broken: Family<WatchLabels, Gauge>,
 }
 
-impl Default for Metrics {
+impl Default for ControllerMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("attest_controller");
         let (leader, second_stage_missing, watch_broken) = (Gauge::default(), Gauge::default(), Family::default());
@@ -51,7 +51,7 @@ impl Default for Metrics {
     }
 }
 
-impl Metrics {
+impl ControllerMetrics {
     /// Sets whether this controller is the leader.
     pub(crate) fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
@@ -73,7 +73,7 @@ impl Metrics {
     }
 }
 
-impl WatchObserver for Metrics {
+impl WatchObserver for ControllerMetrics {
     fn watch_broken(&self, what: &'static str, broken: bool) {
         self.watch_broken.get_or_create(&WatchLabels { what }).set(i64::from(broken));
     }

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use attest_log::Earns;
-use attest_pool::folder::Reader;
-use attest_pool::{Folders, PoolError, folders};
+use attest_pool::folder::FileReader;
+use attest_pool::{PoolError, PoolFolders, folders};
 
 use crate::approval::PoolRules;
 
@@ -29,13 +29,13 @@ pub struct PoolFiles {
 /// # Errors
 /// [`PoolError`].
 pub fn read(folder: &Path) -> Result<PoolFiles, PoolError> {
-    let Folders { pools, .. } = folders(folder)?;
+    let PoolFolders { pools, .. } = folders(folder)?;
     let PoolFiles {
         mut rules,
         mut second_stage,
     } = PoolFiles::default();
     for (name, folder) in pools {
-        let file = Reader::default().settings(&folder)?;
+        let file = FileReader::default().settings(&folder)?;
         if file.grants.nothing != Earns::Refuse {
             rules.gives_credential.get_or_insert_with(|| name.clone());
         }

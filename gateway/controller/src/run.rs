@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_log::admin::By;
 use attest_pool::PoolError;
 use attest_store::settings::{EngineSettings, StoreSettings};
@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::approval::{Approver, PoolRules};
-use crate::health::{self, Health};
-use crate::lease::{Candidate, Timing};
-use crate::metrics::Metrics;
+use crate::health::{self, ControllerHealth};
+use crate::lease::{LeaseCandidate, Timing};
+use crate::metrics::ControllerMetrics;
 use crate::pointers;
 use crate::pools::Pools;
-use crate::second_stage::{self, Source};
-use crate::settings::{Keys, Settings};
+use crate::second_stage::{self, GatewayEndpoints};
+use crate::settings::{ApprovedKeys, ControllerSettings};
 
 /// The message about settings that enable nothing.
 pub(crate) const NOTHING_ENABLED: &str =
@@ -56,9 +56,12 @@ pub enum RunError {
 ///
 /// # Errors
 /// [`RunError::Pools`], [`RunError::AnyKey`].
-pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
+pub(crate) fn pools(settings: &ControllerSettings) -> Result<Pools, RunError> {
     let pools = Pools::open(&settings.pools)?;
-    let approves_any = settings.approval.as_ref().is_some_and(|approval| approval.keys == Keys::Any);
+    let approves_any = settings
+        .approval
+        .as_ref()
+        .is_some_and(|approval| approval.keys == ApprovedKeys::Any);
     match pools.files().rules.gives_credential.filter(|_| approves_any) {
         Some(pool) => Err(RunError::AnyKey(pool)),
         None => Ok(pools),
@@ -66,7 +69,7 @@ pub(crate) fn pools(settings: &Settings) -> Result<Pools, RunError> {
 }
 
 /// Returns a message for each setting that names an unknown pool.
-pub(crate) fn unknown_pools(settings: &Settings, rules: &PoolRules) -> Vec<String> {
+pub(crate) fn unknown_pools(settings: &ControllerSettings, rules: &PoolRules) -> Vec<String> {
     let approval = settings.approval.iter();
     let named = approval
         .flat_map(|approval| &approval.pools)
@@ -80,14 +83,14 @@ pub(crate) fn unknown_pools(settings: &Settings, rules: &PoolRules) -> Vec<Strin
 ///
 /// # Errors
 /// [`RunError`].
-pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()>) -> Result<(), RunError> {
+pub async fn run(settings: ControllerSettings, clock: Clock, stop: impl Future<Output = ()>) -> Result<(), RunError> {
     let pools = Arc::new(pools(&settings)?);
     for unknown in unknown_pools(&settings, &pools.files().rules) {
         tracing::warn!("{unknown}");
     }
-    let health = Health::default();
-    let observer = Arc::<Metrics>::clone(&health.metrics);
-    let cluster = Arc::new(Cluster::open(&settings.access, clock, observer).await?);
+    let health = ControllerHealth::default();
+    let observer = Arc::<ControllerMetrics>::clone(&health.metrics);
+    let cluster = Arc::new(ClusterClient::open(&settings.access, clock, observer).await?);
     let listen = |source| RunError::Listen {
         address: settings.listen,
         source,
@@ -115,7 +118,7 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
         by: by.clone(),
         pools: Arc::new(move || rules.files().rules),
     });
-    let pointers = settings.pointers.enabled.then(|| pointers::Keeper {
+    let pointers = settings.pointers.enabled.then(|| pointers::PointerTask {
         cluster: Arc::clone(&cluster),
         namespace: settings.machine_namespace.clone(),
         files: settings.pointers.clone(),
@@ -124,9 +127,9 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
         clock,
         by,
     });
-    let second_stage = settings.second_stage.clone().map(|of_gateway| second_stage::Keeper {
+    let second_stage = settings.second_stage.clone().map(|of_gateway| second_stage::SecondStageTask {
         cluster: Arc::clone(&cluster),
-        source: Source::new(of_gateway, settings.pointers.authorities.clone()),
+        source: GatewayEndpoints::new(of_gateway, settings.pointers.authorities.clone()),
         pools: Arc::new(move || pools.files().second_stage),
         clock,
         metrics: Arc::clone(&health.metrics),
@@ -164,13 +167,18 @@ pub async fn run(settings: Settings, clock: Clock, stop: impl Future<Output = ()
         }
         return Ok(());
     }
-    let candidate = Candidate::new((cluster, clock), &settings.lease, &host, Timing::default()).map_err(|_| RunError::Random)?;
+    let candidate = LeaseCandidate::new((cluster, clock), &settings.lease, &host, Timing::default()).map_err(|_| RunError::Random)?;
     lead(candidate, &health.metrics, act, stop).await;
     Ok(())
 }
 
 /// Acts whenever this controller holds the lease, until `stop` completes.
-async fn lead(mut candidate: Candidate, metrics: &Metrics, act: impl AsyncFn(), mut stop: std::pin::Pin<&mut impl Future<Output = ()>>) {
+async fn lead(
+    mut candidate: LeaseCandidate,
+    metrics: &ControllerMetrics,
+    act: impl AsyncFn(),
+    mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+) {
     loop {
         tokio::select! {
             () = candidate.acquire() => {}

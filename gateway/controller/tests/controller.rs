@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use attest_controller::settings::Settings;
-use cloud_fixtures::port::Port;
+use attest_controller::settings::ControllerSettings;
+use cloud_fixtures::port::ReservedPort;
 
 /// Everything here takes milliseconds; a loaded machine may need seconds.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const POOL: &str = "[grants]\nnothing = \"refuse\"\n";
 /// A controller's folder, and the program while it runs.
 pub(super) struct Controller {
     folder: tempfile::TempDir,
-    port: Port,
+    port: ReservedPort,
     process: Option<(Child, Arc<Lines>)>,
 }
 
@@ -36,7 +36,7 @@ impl Controller {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         let controller = Self {
             folder: tempfile::tempdir().unwrap(),
-            port: Port::reserve(),
+            port: ReservedPort::reserve(),
             process: None,
         };
         for pool in ["worker", "infra"] {
@@ -63,7 +63,7 @@ impl Controller {
     pub(super) fn settings(&self, text: &str) {
         let text = format!("listen = \"{}\"\n[cluster]\napi = \"kubeconfig\"\n{text}", self.port.address());
         fs::write(self.path("controller.toml"), &text).unwrap();
-        drop(Settings::load(&self.path("controller.toml")));
+        drop(ControllerSettings::load(&self.path("controller.toml")));
     }
 
     fn command(&self) -> Command {

@@ -3,9 +3,9 @@
 use std::fs;
 
 use attest_certificates::Certificate;
-use attest_pointers::Pointer;
+use attest_pointers::PointerOptions;
 use attest_store::{Embedded, Store};
-use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ impl Authority {
 
 struct Cluster {
     controller: Controller,
-    api: Kubernetes,
+    api: KubernetesApi,
     store: Embedded,
     old: Authority,
     new: Authority,
@@ -66,7 +66,7 @@ impl Cluster {
     /// Starts a cluster with one machine set of pool worker, with the pointer that the gateway writes, and exactly the necessary rights.
     /// The rotation is settled.
     fn new() -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         let rules = json!([
             {"apiGroups": ["machine.openshift.io"], "resources": ["machinesets", "controlplanemachinesets"], "verbs": ["list"]},
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"], "resourceNames": ["worker-user-data", "worker-user-data-managed", "other", "compressed"]},
@@ -103,7 +103,7 @@ impl Cluster {
     /// The pointer that the gateway writes for these CAs.
     fn written(&self, authorities: &[&Authority]) -> Vec<u8> {
         let authorities: Vec<Certificate> = authorities.iter().map(|authority| authority.certificate.clone()).collect();
-        let pointer = Pointer {
+        let pointer = PointerOptions {
             base: &format!("https://{HOST}:22623").parse().unwrap(),
             pool: "worker",
             authorities: &authorities,

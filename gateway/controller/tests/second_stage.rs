@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use attest_cluster_api::Cluster;
-use attest_controller::second_stage::{Done, SecondStage, Source};
+use attest_cluster_api::ClusterClient;
+use attest_controller::second_stage::{GatewayEndpoints, SecondStageObjects, SecondStagePass};
 use attest_controller::settings::SecondStageSettings;
 use attest_ignition::machine_config::appended::CONTENT;
-use attest_ignition::machine_config::second_stage::{LABELS, Object, SPEC_DIGEST};
+use attest_ignition::machine_config::second_stage::{LABELS, SPEC_DIGEST, SecondStageObject};
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::{Clock, rfc3339};
-use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi};
 use cloud_fixtures::machine_config_server::MachineConfigServer;
-use cloud_fixtures::server::Server;
+use cloud_fixtures::server::TestServer;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
@@ -27,8 +27,8 @@ const SERVED_AT: &str = "attest-gateway.internal/served-at";
 
 /// The API, and its client with a kubeconfig.
 struct Asked {
-    api: Kubernetes,
-    cluster: Cluster,
+    api: KubernetesApi,
+    cluster: ClusterClient,
     token: String,
     _folder: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ struct Asked {
 impl Asked {
     /// Starts an API, and a service account that may do this everywhere.
     async fn with(rules: &Value) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         api.grant(NAMESPACE, ACCOUNT, rules);
         let token = api.token(NAMESPACE, ACCOUNT);
         let folder = tempfile::tempdir().unwrap();
@@ -46,7 +46,7 @@ impl Asked {
             api: ClusterApi::Kubeconfig(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),
         };
-        let cluster = Cluster::open(&access, Clock::System, Arc::new(())).await.unwrap();
+        let cluster = ClusterClient::open(&access, Clock::System, Arc::new(())).await.unwrap();
         Self {
             api,
             cluster,
@@ -65,8 +65,8 @@ fn rules() -> Value {
     ])
 }
 
-fn of(asked: &Asked) -> SecondStage {
-    SecondStage::new(Arc::new(asked.cluster.clone()), Clock::System)
+fn of(asked: &Asked) -> SecondStageObjects {
+    SecondStageObjects::new(Arc::new(asked.cluster.clone()), Clock::System)
 }
 
 fn machine_config(name: &str, file: &str, labelled: bool) -> Value {
@@ -85,10 +85,10 @@ fn named(hash: &str) -> String {
 }
 
 /// Returns the object for the config of a pool.
-fn object(hash: &str) -> Object {
+fn object(hash: &str) -> SecondStageObject {
     let name = named(hash);
     let content = machine_config(&name, &format!("/etc/{hash}"), false).to_string();
-    Object::of(content.as_bytes(), "worker").unwrap()
+    SecondStageObject::of(content.as_bytes(), "worker").unwrap()
 }
 
 fn days_ago(days: u64) -> String {
@@ -97,18 +97,18 @@ fn days_ago(days: u64) -> String {
 }
 
 /// Puts an object that was served last this number of days ago.
-fn served(api: &Kubernetes, hash: &str, days: u64) {
+fn served(api: &KubernetesApi, hash: &str, days: u64) {
     let mut object = object(hash).value;
     object["metadata"]["annotations"][SERVED_AT] = days_ago(days).into();
     api.put(object);
 }
 
-fn node(api: &Kubernetes, name: &str, annotation: &str, value: &str) {
+fn node(api: &KubernetesApi, name: &str, annotation: &str, value: &str) {
     let annotations = json!({format!("machineconfiguration.openshift.io/{annotation}"): value});
     api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": annotations}}));
 }
 
-fn get(api: &Kubernetes, hash: &str) -> Option<Value> {
+fn get(api: &KubernetesApi, hash: &str) -> Option<Value> {
     api.get(KIND, "", &named(hash))
 }
 
@@ -137,14 +137,14 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
     );
     // Nothing is fetched or written as long as nobody changes it.
     asked.api.forget_asked();
-    assert_eq!(second_stage.look_after(&wanted).await.unwrap(), Done::default());
+    assert_eq!(second_stage.look_after(&wanted).await.unwrap(), SecondStagePass::default());
     let heard: Vec<_> = asked.api.asked().into_iter().map(|asked| (asked.verb, asked.resource)).collect();
     assert_eq!(
         heard,
         [("list", KIND), ("get", "machineconfigpools")].map(|(verb, of)| (verb, of.to_owned()))
     );
     // Another controller, or this one after a restart, finds it as it is.
-    assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), Done::default());
+    assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), SecondStagePass::default());
     assert_eq!(get(&asked.api, "1").unwrap(), made);
 }
 
@@ -177,7 +177,7 @@ async fn what_others_change_or_remove_is_put_back() {
         let now = get(&asked.api, "1").unwrap();
         assert_eq!(now["spec"], wanted[0].value["spec"]);
         assert_eq!(now["metadata"].get("ownerReferences"), None);
-        assert_eq!(second_stage.look_after(&wanted).await.unwrap(), Done::default());
+        assert_eq!(second_stage.look_after(&wanted).await.unwrap(), SecondStagePass::default());
     }
     asked.api.remove(KIND, "", &named("1"));
     assert_eq!(names(&second_stage.look_after(&wanted).await.unwrap().made), [named("1")]);
@@ -238,7 +238,7 @@ async fn what_no_controller_has_made_is_not_touched() {
     let others = machine_config(&named("2"), "/etc/2", false);
     asked.api.put(others.clone());
     let before = get(&asked.api, "2");
-    assert_eq!(second_stage.look_after(&[object("2")]).await.unwrap(), Done::default());
+    assert_eq!(second_stage.look_after(&[object("2")]).await.unwrap(), SecondStagePass::default());
     assert_eq!(get(&asked.api, "2"), before);
     let mut other = others;
     other["spec"]["fips"] = json!(true);
@@ -264,7 +264,7 @@ async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
     // A gateway that was taken over serves its own config under the name that another one's nodes have.
     let mut content = wanted[0].value.clone();
     content["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
-    let other = Object::of(content.to_string().as_bytes(), "worker").unwrap();
+    let other = SecondStageObject::of(content.to_string().as_bytes(), "worker").unwrap();
     for wanted in [vec![other.clone()], vec![other.clone(), wanted[0].clone(), object("2")]] {
         for second_stage in [&mut second_stage, &mut of(&asked)] {
             let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
@@ -294,7 +294,7 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
     assert_eq!(made, 2);
     // Another pool's are none of its share, and what is there is looked after.
     let content = machine_config(&named("b1").replace("worker", "infra"), "/etc/1", false).to_string();
-    let of_infra = Object::of(content.as_bytes(), "infra").unwrap();
+    let of_infra = SecondStageObject::of(content.as_bytes(), "infra").unwrap();
     let done = second_stage.look_after(&[object("0"), of_infra.clone()]).await.unwrap();
     assert_eq!(
         (names(&done.made), names(&done.written)),
@@ -305,18 +305,18 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_that_overlap_come_to_one_state() {
     let asked = Asked::with(&rules()).await;
-    let mut leaders: Vec<SecondStage> = (0..4).map(|_| of(&asked)).collect();
+    let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| of(&asked)).collect();
     for round in 0..5 {
         let wanted = [object(&round.to_string())];
         served(&asked.api, "over", 31);
         let all = leaders.iter_mut().map(|leader| leader.look_after(&wanted));
-        let done: Vec<Done> = futures_util::future::try_join_all(all).await.unwrap();
+        let done: Vec<SecondStagePass> = futures_util::future::try_join_all(all).await.unwrap();
         let made: usize = done.iter().map(|done| done.made.len()).sum();
         let removed: usize = done.iter().map(|done| done.removed.len()).sum();
         assert_eq!((made, removed), (1, 1), "{done:?}");
         // Who was late is told to look again, and finds it well.
         for leader in &mut leaders {
-            assert_eq!(leader.look_after(&wanted).await.unwrap(), Done::default());
+            assert_eq!(leader.look_after(&wanted).await.unwrap(), SecondStagePass::default());
         }
         let mut changed = get(&asked.api, &round.to_string()).unwrap();
         changed["spec"]["fips"] = json!(true);
@@ -389,7 +389,7 @@ fn certificates(folder: &Path) {
 
 /// A gateway that gives pool worker's pre-approved config to unauthenticated clients.
 struct Gateway {
-    server: Server,
+    server: TestServer,
     content: Arc<Mutex<Value>>,
 }
 
@@ -428,7 +428,7 @@ async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
     certificates(folder.path());
     let wanted = object("1");
     let gateway = Gateway::start(folder.path(), wanted.value.clone());
-    let source = Source::new(gateway.settings(), folder.path().join("mcs-ca.crt"));
+    let source = GatewayEndpoints::new(gateway.settings(), folder.path().join("mcs-ca.crt"));
     assert_eq!(source.objects("worker", "worker").await.unwrap(), vec![wanted.clone()]);
     assert_eq!(source.objects("worker", "own").await.unwrap()[0].pool, "own");
     let refused = async |pool: &str| source.objects(pool, pool).await.unwrap_err().to_string();
@@ -454,11 +454,11 @@ async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
         url: "https://other.example.com".parse().unwrap(),
         ..gateway.settings()
     };
-    let elsewhere = Source::new(elsewhere, folder.path().join("mcs-ca.crt"));
+    let elsewhere = GatewayEndpoints::new(elsewhere, folder.path().join("mcs-ca.crt"));
     assert!(elsewhere.objects("worker", "worker").await.is_err());
     let other = tempfile::tempdir().unwrap();
     certificates(other.path());
-    let untrusted = Source::new(gateway.settings(), other.path().join("mcs-ca.crt"));
+    let untrusted = GatewayEndpoints::new(gateway.settings(), other.path().join("mcs-ca.crt"));
     assert!(untrusted.objects("worker", "worker").await.is_err());
     assert!(source.objects("worker", "worker").await.is_ok());
 }
@@ -469,7 +469,7 @@ async fn each_gateway_is_asked_and_one_that_is_away_is_in_no_others_way() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let [one, same, other, away] = ["1", "1", "2", "3"].map(|hash| Gateway::start(folder.path(), object(hash).value));
-    let source = Source::new(one.settings(), folder.path().join("mcs-ca.crt"));
+    let source = GatewayEndpoints::new(one.settings(), folder.path().join("mcs-ca.crt"));
     let at = [&one, &same, &away, &other].map(|gateway| Some(gateway.server.address()));
     drop(away);
     let found = source.objects_at(&at, "worker", "worker").await.unwrap();
@@ -479,7 +479,7 @@ async fn each_gateway_is_asked_and_one_that_is_away_is_in_no_others_way() {
 }
 
 /// A controller whose pool worker has a second stage.
-fn controller(api: &Kubernetes, gateway: impl FnOnce(&Path) -> Gateway) -> (Controller, Gateway) {
+fn controller(api: &KubernetesApi, gateway: impl FnOnce(&Path) -> Gateway) -> (Controller, Gateway) {
     let controller = Controller::new(&api.kubeconfig(&api.token(NAMESPACE, ACCOUNT)), "");
     certificates(&controller.path(""));
     let gateway = gateway(&controller.path(""));
@@ -496,7 +496,7 @@ fn controller(api: &Kubernetes, gateway: impl FnOnce(&Path) -> Gateway) -> (Cont
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     api.grant(NAMESPACE, ACCOUNT, &json!([]));
     let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("1").value));
     controller.run();
@@ -541,7 +541,7 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_away_or_not_the_gateway_makes_and_removes_nothing() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     api.grant(NAMESPACE, ACCOUNT, &rules());
     served(&api, "1", 31);
     let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("2").value));

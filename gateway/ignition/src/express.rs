@@ -75,14 +75,16 @@ pub struct InVersion<'c> {
 }
 
 /// The `ignition` section of such a config, with the version replaced.
-struct Ignition<'c>(&'c Map<String, Value>, SpecVersion);
+struct IgnitionMembers<'c>(&'c Map<String, Value>, SpecVersion);
 
 impl Serialize for InVersion<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.config.len()))?;
         for (section, value) in self.config.as_ref() {
             match value {
-                Value::Object(ignition) if section == "ignition" => map.serialize_entry(section, &Ignition(ignition, self.version))?,
+                Value::Object(ignition) if section == "ignition" => {
+                    map.serialize_entry(section, &IgnitionMembers(ignition, self.version))?
+                }
                 _ => map.serialize_entry(section, value)?,
             }
         }
@@ -90,7 +92,7 @@ impl Serialize for InVersion<'_> {
     }
 }
 
-impl Serialize for Ignition<'_> {
+impl Serialize for IgnitionMembers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (field, value) in self.0 {

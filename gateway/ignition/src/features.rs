@@ -18,7 +18,7 @@ pub struct Inexpressible {
 
 /// The judgement of a value for a version that lacks its feature.
 #[derive(Clone, Copy)]
-enum Verdict {
+enum FeatureVerdict {
     /// The older version knows this value too.
     Known,
     /// The value means the same as its absence.
@@ -32,7 +32,7 @@ struct Feature {
     since: SpecVersion,
     /// Path of the field; `*` is each entry of a list.
     place: &'static str,
-    judge: fn(&Value) -> Verdict,
+    judge: fn(&Value) -> FeatureVerdict,
     /// The feature's name in an [`Inexpressible`].
     what: &'static str,
 }
@@ -127,7 +127,7 @@ fn newer_than(version: SpecVersion) -> impl Iterator<Item = (&'static Feature, V
 }
 
 impl Feature {
-    const fn new(since: SpecVersion, place: &'static str, judge: fn(&Value) -> Verdict, what: &'static str) -> Self {
+    const fn new(since: SpecVersion, place: &'static str, judge: fn(&Value) -> FeatureVerdict, what: &'static str) -> Self {
         Self { since, place, judge, what }
     }
 
@@ -139,9 +139,9 @@ impl Feature {
             return self.look_into(value, rest).map_err(|place| format!("{field}.{place}"));
         }
         match (self.judge)(value) {
-            Verdict::Known => Ok(false),
-            Verdict::Nothing => Ok(true),
-            Verdict::Unsaid => Err((*field).to_owned()),
+            FeatureVerdict::Known => Ok(false),
+            FeatureVerdict::Nothing => Ok(true),
+            FeatureVerdict::Unsaid => Err((*field).to_owned()),
         }
     }
 
@@ -164,7 +164,7 @@ impl Feature {
         match (steps, value) {
             (["*", rest @ ..], Value::Array(entries)) => entries.iter_mut().for_each(|entry| self.take_out(entry, rest)),
             ([last], Value::Object(fields)) => {
-                fields.retain(|field, value| field != last || !matches!((self.judge)(value), Verdict::Nothing));
+                fields.retain(|field, value| field != last || !matches!((self.judge)(value), FeatureVerdict::Nothing));
             }
             ([field, rest @ ..], Value::Object(fields)) => {
                 if let Some(value) = fields.get_mut(*field) {
@@ -176,61 +176,61 @@ impl Feature {
     }
 }
 
-const fn nothing_unless(said: bool) -> Verdict {
-    if said { Verdict::Unsaid } else { Verdict::Nothing }
+const fn nothing_unless(said: bool) -> FeatureVerdict {
+    if said { FeatureVerdict::Unsaid } else { FeatureVerdict::Nothing }
 }
 
-const fn known_unless(new: bool) -> Verdict {
-    if new { Verdict::Unsaid } else { Verdict::Known }
+const fn known_unless(new: bool) -> FeatureVerdict {
+    if new { FeatureVerdict::Unsaid } else { FeatureVerdict::Known }
 }
 
-const fn always(_: &Value) -> Verdict {
-    Verdict::Unsaid
+const fn always(_: &Value) -> FeatureVerdict {
+    FeatureVerdict::Unsaid
 }
 
-fn text(value: &Value) -> Verdict {
+fn text(value: &Value) -> FeatureVerdict {
     nothing_unless(value.as_str() != Some(""))
 }
 
-fn if_true(value: &Value) -> Verdict {
+fn if_true(value: &Value) -> FeatureVerdict {
     nothing_unless(value.as_bool() != Some(false))
 }
 
-fn if_false(value: &Value) -> Verdict {
+fn if_false(value: &Value) -> FeatureVerdict {
     nothing_unless(value.as_bool() != Some(true))
 }
 
-fn enabled(value: &Value) -> Verdict {
-    value.get("enabled").map_or(Verdict::Nothing, if_true)
+fn enabled(value: &Value) -> FeatureVerdict {
+    value.get("enabled").map_or(FeatureVerdict::Nothing, if_true)
 }
 
-fn special_bits(value: &Value) -> Verdict {
+fn special_bits(value: &Value) -> FeatureVerdict {
     known_unless(value.as_i64().is_none_or(|mode| mode & !0o777 != 0))
 }
 
-fn any_pin(value: &Value) -> Verdict {
+fn any_pin(value: &Value) -> FeatureVerdict {
     known_unless(!matches!(value.as_str(), Some("" | "tpm2" | "tang" | "sss")))
 }
 
 /// Judges a custom pin: in spec 3.2 one that is there must be complete.
-fn without_pin(value: &Value) -> Verdict {
+fn without_pin(value: &Value) -> FeatureVerdict {
     let pinned = value.get("pin").and_then(Value::as_str).is_some_and(|pin| !pin.is_empty());
-    if pinned { Verdict::Known } else { Verdict::Nothing }
+    if pinned { FeatureVerdict::Known } else { FeatureVerdict::Nothing }
 }
 
-fn none(value: &Value) -> Verdict {
+fn none(value: &Value) -> FeatureVerdict {
     known_unless(value.as_str() == Some("none"))
 }
 
-fn arn(value: &Value) -> Verdict {
+fn arn(value: &Value) -> FeatureVerdict {
     known_unless(has_scheme(value, "arn"))
 }
 
-fn google(value: &Value) -> Verdict {
+fn google(value: &Value) -> FeatureVerdict {
     known_unless(has_scheme(value, "gs"))
 }
 
-fn sha256(value: &Value) -> Verdict {
+fn sha256(value: &Value) -> FeatureVerdict {
     known_unless(value.as_str().is_none_or(|hash| !hash.starts_with("sha512-")))
 }
 

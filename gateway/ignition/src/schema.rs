@@ -10,12 +10,12 @@ pub(super) enum ListRule {
     /// The entries of one after those of the other.
     Append,
     /// Entries with the same key are one. Lists of a family know each other's keys: a path is a file, a directory or a link.
-    ByKey(Key, Family),
+    ByKey(ListKey, Family),
 }
 
 /// Key that identifies the entries of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum ListKey {
     /// A field of the entry.
     Field(&'static str),
     /// The partition's number, or else its label.
@@ -36,7 +36,7 @@ pub(super) enum Family {
 /// Returns the rule for the list `field`; `texts` is `true` if its entries are texts.
 pub(super) fn list_rule(field: &str, texts: bool) -> ListRule {
     use Family::{Alone, KernelArgument, Node};
-    use Key::{Field, Itself, Partition};
+    use ListKey::{Field, Itself, Partition};
     match field {
         "append" | "options" | "mountOptions" => ListRule::Append,
         "files" | "directories" | "links" => ListRule::ByKey(Field("path"), Node),
@@ -51,7 +51,7 @@ pub(super) fn list_rule(field: &str, texts: bool) -> ListRule {
     }
 }
 
-impl Key {
+impl ListKey {
     /// Returns the entry's key. Entries without one share the empty key, like in Ignition.
     pub(super) fn of(self, entry: &Value) -> Cow<'_, str> {
         match self {

@@ -23,7 +23,7 @@ const FORGOTTEN_AT_ONCE: usize = 50;
 /// An attestation that has earned a ticket, until an approval spends it or it is too old for one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attested {
+pub struct AttestedMachine {
     /// Time of the attestation, in seconds since 1970.
     pub at: u64,
     pub pool: String,
@@ -43,7 +43,7 @@ pub struct Attested {
     pub decision: String,
 }
 
-impl Attested {
+impl AttestedMachine {
     /// Builds the entry for evidence that has earned something in this pool.
     #[must_use]
     pub fn of(claims: &Claims, pool: &str, name: Option<&str>, at: u64, decision: &str) -> Self {
@@ -109,7 +109,7 @@ impl Provider {
 ///
 /// # Errors
 /// [`StoreError`].
-pub fn note(transaction: &mut EntryTransaction<'_>, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
+pub fn note(transaction: &mut EntryTransaction<'_>, identity: &NodeIdentity, attested: &AttestedMachine) -> Result<(), StoreError> {
     let kind = EntryKind::Attested;
     transaction.put(kind, write(kind, identity.as_str(), attested)?)
 }
@@ -118,7 +118,7 @@ pub fn note(transaction: &mut EntryTransaction<'_>, identity: &NodeIdentity, att
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn list(store: &dyn Store) -> Result<Vec<(String, Attested)>, StoreError> {
+pub async fn list(store: &dyn Store) -> Result<Vec<(String, AttestedMachine)>, StoreError> {
     let entries = store.list(EntryKind::Attested).await?.into_iter();
     entries
         .map(|entry| Ok((entry.id.clone(), read(EntryKind::Attested, &entry)?)))
@@ -139,7 +139,7 @@ pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError>
             for (identity, attested) in &some {
                 // It may have attested meanwhile.
                 if let Some(found) = transaction.get(EntryKind::Attested, identity)?
-                    && read::<Attested>(EntryKind::Attested, &found)? == *attested
+                    && read::<AttestedMachine>(EntryKind::Attested, &found)? == *attested
                 {
                     transaction.remove(EntryKind::Attested, identity)?;
                 }
@@ -153,7 +153,7 @@ pub async fn forget_before(store: &dyn Store, at: u64) -> Result<(), StoreError>
 
 /// State of a name in the store, for or against its approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct ApprovalHold {
     /// Identity that the name belongs to, by enrolment.
     pub owner: Option<String>,
     /// Another name that the machine has been given.
@@ -181,11 +181,15 @@ fn is_given(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) 
 ///
 /// # Errors
 /// [`StoreError`].
-pub fn held(transaction: &mut EntryTransaction<'_>, name: &str, machine: Option<(&str, &Attested)>) -> Result<Held, StoreError> {
-    let mut held = Held {
+pub fn held(
+    transaction: &mut EntryTransaction<'_>,
+    name: &str,
+    machine: Option<(&str, &AttestedMachine)>,
+) -> Result<ApprovalHold, StoreError> {
+    let mut held = ApprovalHold {
         owner: transaction.get(EntryKind::Name, name)?.map(|entry| entry.value),
         approval: approval(transaction, name)?,
-        ..Held::default()
+        ..ApprovalHold::default()
     };
     let (identity, instance) = match machine {
         Some((identity, attested)) => (Some(identity.to_owned()), attested.instance.clone()),
@@ -220,13 +224,13 @@ pub fn approve(
     transaction: &mut EntryTransaction<'_>,
     name: &str,
     approval: &Approval,
-    machine: (&str, &Attested),
-    judged: &Held,
+    machine: (&str, &AttestedMachine),
+    judged: &ApprovalHold,
 ) -> Result<bool, StoreError> {
     let (identity, attested) = machine;
     let found = transaction.get(EntryKind::Attested, identity)?;
     let stands = match &found {
-        Some(entry) => read::<Attested>(EntryKind::Attested, entry)? == *attested,
+        Some(entry) => read::<AttestedMachine>(EntryKind::Attested, entry)? == *attested,
         None => false,
     };
     // Until the log has the attestation, nothing is approved for it.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
 use attest_pool::by_its_own_tpm;
-use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, list_ek};
 use super::revocations::{self, Revocation, read, unreadable};
@@ -17,7 +17,7 @@ const BY_OBJECT: &str = "attestednode ";
 
 /// Result of an edit of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
+pub enum EditResult {
     /// The edit changed these identities or names.
     Changed(BTreeSet<String>),
     /// The store was already in the requested state.
@@ -44,7 +44,7 @@ pub fn is_by(revocation: &Revocation, object: &str) -> bool {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn ban(store: &dyn Store, identity: &str, object: &str, why: Option<&str>, at: u64) -> Result<Done, StoreError> {
+pub async fn ban(store: &dyn Store, identity: &str, object: &str, why: Option<&str>, at: u64) -> Result<EditResult, StoreError> {
     let mut revoked = BTreeSet::new();
     loop {
         // Also what it was bound to since.
@@ -54,9 +54,9 @@ pub async fn ban(store: &dyn Store, identity: &str, object: &str, why: Option<&s
         let now = ban_all(store, &all, object, why, at).await?;
         if now.is_empty() {
             return Ok(if revoked.is_empty() {
-                Done::Already
+                EditResult::Already
             } else {
-                Done::Changed(revoked)
+                EditResult::Changed(revoked)
             });
         }
         revoked.extend(now);
@@ -96,7 +96,7 @@ async fn ban_all(
                 };
                 let value = serde_json::to_string(&revocation).map_err(|source| unreadable(who, source))?;
                 let id = who.clone();
-                transaction.put(EntryKind::Revoked, Entry { id, value })?;
+                transaction.put(EntryKind::Revoked, StoreEntry { id, value })?;
             }
             Ok(free)
         })
@@ -107,16 +107,16 @@ async fn ban_all(
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Done, StoreError> {
+pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<EditResult, StoreError> {
     let (identity, object) = (identity.to_owned(), object.to_owned());
     store
         .transact(move |transaction| {
             let Some(entry) = transaction.get(EntryKind::Revoked, &identity)? else {
-                return Ok(Done::Already);
+                return Ok(EditResult::Already);
             };
             let revocation = read(&entry)?;
             if !is_by(&revocation, &object) {
-                return Ok(Done::ByCommand);
+                return Ok(EditResult::ByCommand);
             }
             let mut lifted = BTreeSet::from([identity.clone()]);
             for other in revocation.with {
@@ -129,7 +129,7 @@ pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Don
             for who in &lifted {
                 transaction.remove(EntryKind::Revoked, who)?;
             }
-            Ok(Done::Changed(lifted))
+            Ok(EditResult::Changed(lifted))
         })
         .await
 }
@@ -138,14 +138,14 @@ pub async fn lift(store: &dyn Store, identity: &str, object: &str) -> Result<Don
 ///
 /// # Errors
 /// [`EnrolmentError`].
-pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools: &[String], at: u64) -> Result<Done, EnrolmentError> {
+pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools: &[String], at: u64) -> Result<EditResult, EnrolmentError> {
     let (name, pools) = (name.map(str::to_owned), pools.to_vec());
     store
         .transact(move |transaction| {
             let identity = NodeIdentity::of_tpm(ek);
             let listed = allowlisted(transaction, ek)?;
             if listed.as_ref().is_some_and(|record| record.removed.is_some()) {
-                return Ok(Done::ByCommand);
+                return Ok(EditResult::ByCommand);
             }
             let record = EkRecord {
                 name: name.clone().or_else(|| listed.as_ref().and_then(|record| record.name.clone())),
@@ -157,10 +157,10 @@ pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools:
                 enrol(transaction, name, &identity, false)?;
             }
             if listed.as_ref() == Some(&record) {
-                return Ok(Done::Already);
+                return Ok(EditResult::Already);
             }
             list_ek(transaction, ek, &record)?;
-            Ok(Done::Changed(BTreeSet::from([identity.to_string()])))
+            Ok(EditResult::Changed(BTreeSet::from([identity.to_string()])))
         })
         .await
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use attest::{EkDigest, NodeIdentity};
-use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError, Transact};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +80,7 @@ impl EnrolmentError {
     }
 }
 
-fn read<T: DeserializeOwned>(kind: EntryKind, entry: Entry) -> Result<T, StoreError> {
+fn read<T: DeserializeOwned>(kind: EntryKind, entry: StoreEntry) -> Result<T, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| StoreError::Entry {
         kind: kind.as_str(),
         id: entry.id,
@@ -88,9 +88,9 @@ fn read<T: DeserializeOwned>(kind: EntryKind, entry: Entry) -> Result<T, StoreEr
     })
 }
 
-fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<Entry, StoreError> {
+fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<StoreEntry, StoreError> {
     match serde_json::to_string(value) {
-        Ok(value) => Ok(Entry { id, value }),
+        Ok(value) => Ok(StoreEntry { id, value }),
         Err(source) => Err(StoreError::Entry {
             kind: kind.as_str(),
             id,
@@ -161,7 +161,7 @@ pub(super) fn enrol(
         // Most nodes have their names already.
         if transaction.get(kind, id)?.is_none_or(|entry| entry.value != value) {
             let (id, value) = (id.to_owned(), value.to_owned());
-            transaction.put(kind, Entry { id, value })?;
+            transaction.put(kind, StoreEntry { id, value })?;
         }
     }
     Ok(())

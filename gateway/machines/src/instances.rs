@@ -6,7 +6,7 @@
 
 use attest::{Claims, NodeIdentity};
 use attest_pool::by_its_own_tpm;
-use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ pub struct InstanceClaim<'a> {
 
 /// An instance that the claimant may have.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct TakenInstance {
     /// Its holder, and since when; as this decision wrote it or found it. `None` if it has no holder, or the claims are about no instance.
     pub record: Option<InstanceRecord>,
     /// Alert for the administrator about something that is not refused.
@@ -83,7 +83,7 @@ pub struct Taken {
 
 /// Claimant of an instance, by what identifies it again later.
 #[derive(Debug, PartialEq, Eq)]
-enum Holder {
+enum InstanceClaimant {
     Tpm(String),
     /// The instance's NitroTPM, which names the instance and no key.
     NitroTpm,
@@ -95,7 +95,7 @@ enum Holder {
     Anybody,
 }
 
-impl Holder {
+impl InstanceClaimant {
     const NITRO_TPM: &str = "nitro-tpm";
     const AZURE_VTPM: &str = "azure-vtpm";
     const CLAIMANT: &str = "claimant:";
@@ -132,12 +132,12 @@ impl InstanceClaim<'_> {
     ///
     /// # Errors
     /// [`InstanceError`].
-    pub fn make(self, transaction: &mut EntryTransaction<'_>) -> Result<Taken, InstanceError> {
+    pub fn make(self, transaction: &mut EntryTransaction<'_>) -> Result<TakenInstance, InstanceError> {
         let Some(instance) = self.claims.instance() else {
-            return Ok(Taken::default());
+            return Ok(TakenInstance::default());
         };
-        let holder = Holder::of(&self);
-        if let (Holder::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
+        let holder = InstanceClaimant::of(&self);
+        if let (InstanceClaimant::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
             self.keep_to_one(transaction, tpm, instance, &holder)?;
         }
         self.take(transaction, instance, &holder)
@@ -152,10 +152,10 @@ impl InstanceClaim<'_> {
         transaction: &mut EntryTransaction<'_>,
         tpm: &str,
         instance: &NodeIdentity,
-        holder: &Holder,
+        holder: &InstanceClaimant,
     ) -> Result<(), InstanceError> {
         let first = record(transaction, instance)?;
-        if first.is_some_and(|first| matches!(self.beside(&first, holder), Standing::Others)) {
+        if first.is_some_and(|first| matches!(self.beside(&first, holder), InstanceHolder::Others)) {
             return Ok(());
         }
         let Some(found) = transaction.get(EntryKind::Instance, tpm)? else {
@@ -168,10 +168,15 @@ impl InstanceClaim<'_> {
         Err(claimed(tpm, first, instance.to_string()))
     }
 
-    fn take(&self, transaction: &mut EntryTransaction<'_>, instance: &NodeIdentity, holder: &Holder) -> Result<Taken, InstanceError> {
+    fn take(
+        &self,
+        transaction: &mut EntryTransaction<'_>,
+        instance: &NodeIdentity,
+        holder: &InstanceClaimant,
+    ) -> Result<TakenInstance, InstanceError> {
         self.keep_from_others_than_its_own_tpm(transaction, instance, holder)?;
         let own = holder.text().map(|text| self.record(text));
-        let left = |record, alert| Ok(Taken { record, alert });
+        let left = |record, alert| Ok(TakenInstance { record, alert });
         let Some(first) = record(transaction, instance)? else {
             if let Some(own) = &own {
                 write(transaction, instance.as_str(), own)?;
@@ -179,30 +184,30 @@ impl InstanceClaim<'_> {
             return left(own, None);
         };
         match self.beside(&first, holder) {
-            Standing::Own | Standing::OfAnybody => left(Some(first), None),
-            Standing::Superseded => {
-                let own = self.record(holder.text().unwrap_or(Holder::NITRO_TPM));
+            InstanceHolder::Own | InstanceHolder::OfAnybody => left(Some(first), None),
+            InstanceHolder::Superseded => {
+                let own = self.record(holder.text().unwrap_or(InstanceClaimant::NITRO_TPM));
                 write(transaction, instance.as_str(), &own)?;
                 left(Some(own), Some(superseded(instance, &first)))
             }
-            Standing::Others => Err(claimed(instance.as_str(), first, holder.named())),
+            InstanceHolder::Others => Err(claimed(instance.as_str(), first, holder.named())),
         }
     }
 
     /// Compares the instance's holder with the present claimant.
-    fn beside(&self, first: &InstanceRecord, holder: &Holder) -> Standing {
-        let claimed_by_secret = first.holder.starts_with(Holder::CLAIMANT);
+    fn beside(&self, first: &InstanceRecord, holder: &InstanceClaimant) -> InstanceHolder {
+        let claimed_by_secret = first.holder.starts_with(InstanceClaimant::CLAIMANT);
         // It belongs to its NitroTPM, which attests here too.
-        let to_its_nitro_tpm = first.holder == Holder::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
-        let to_its_vtpm = first.holder == Holder::AZURE_VTPM && self.claims.azure_vtpm().is_some();
+        let to_its_nitro_tpm = first.holder == InstanceClaimant::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
+        let to_its_vtpm = first.holder == InstanceClaimant::AZURE_VTPM && self.claims.azure_vtpm().is_some();
         if holder.text() == Some(&first.holder) || to_its_nitro_tpm || to_its_vtpm {
-            Standing::Own
-        } else if *holder == Holder::Anybody && claimed_by_secret {
-            Standing::OfAnybody
+            InstanceHolder::Own
+        } else if *holder == InstanceClaimant::Anybody && claimed_by_secret {
+            InstanceHolder::OfAnybody
         } else if claimed_by_secret && self.claims.is_of_the_instances_own_tpm() {
-            Standing::Superseded
+            InstanceHolder::Superseded
         } else {
-            Standing::Others
+            InstanceHolder::Others
         }
     }
 
@@ -212,7 +217,7 @@ impl InstanceClaim<'_> {
         &self,
         transaction: &mut EntryTransaction<'_>,
         instance: &NodeIdentity,
-        holder: &Holder,
+        holder: &InstanceClaimant,
     ) -> Result<(), InstanceError> {
         let shows_it = self.claims.aws_nitro_tpm().is_some() || self.claims.azure_vtpm().is_some();
         let Some(other) = by_its_own_tpm(instance.as_str()).filter(|_| !shows_it) else {
@@ -263,7 +268,7 @@ fn is_one_instance(one: &str, other: &str) -> bool {
 }
 
 /// Relation of an instance's holder to the present claimant.
-enum Standing {
+enum InstanceHolder {
     /// The claimant is the holder.
     Own,
     /// The holder is the owner of a secret, which does not bind this claim.
@@ -365,10 +370,10 @@ pub fn record(transaction: &mut EntryTransaction<'_>, instance: &NodeIdentity) -
 fn write(transaction: &mut EntryTransaction<'_>, instance: &str, record: &InstanceRecord) -> Result<(), StoreError> {
     let value = serde_json::to_string(record).map_err(|source| unreadable(instance, source))?;
     let id = instance.to_owned();
-    transaction.put(EntryKind::Instance, Entry { id, value })
+    transaction.put(EntryKind::Instance, StoreEntry { id, value })
 }
 
-fn read(entry: Entry) -> Result<InstanceRecord, StoreError> {
+fn read(entry: StoreEntry) -> Result<InstanceRecord, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }
 

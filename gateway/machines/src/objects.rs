@@ -20,12 +20,12 @@ const REFUSED_SECONDS: u64 = 3600;
 
 /// Snapshot of all objects.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct ObjectSnapshot {
     by_instance: HashMap<String, Vec<Arc<MachineObject>>>,
     by_uid: HashMap<String, Arc<MachineObject>>,
 }
 
-impl Told {
+impl ObjectSnapshot {
     /// Builds the snapshot from Machine objects and Nodes; each Node as its `providerID` and name.
     pub fn of(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
         let nodes: HashMap<String, String> = nodes
@@ -69,7 +69,7 @@ pub enum MachinesUnknown {
 /// A snapshot that is recent enough, with its age.
 #[derive(Debug, Clone)]
 pub struct KnownMachines {
-    told: Arc<Told>,
+    told: Arc<ObjectSnapshot>,
     age_seconds: u64,
 }
 
@@ -113,7 +113,7 @@ type Away = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 /// The snapshot of objects, and the machines that wait for one.
 #[derive(Default)]
 pub struct MachineObjects {
-    told: ArcSwapOption<Told>,
+    told: ArcSwapOption<ObjectSnapshot>,
     /// `None` if the gateway watches no cluster.
     away: Option<Away>,
     /// Machines that no object names, with the start of their wait, in seconds since 1970.
@@ -131,7 +131,7 @@ impl MachineObjects {
     }
 
     /// Replaces the snapshot by a newer one.
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: ObjectSnapshot) {
         self.told.store(Some(Arc::new(told)));
     }
 
@@ -217,9 +217,9 @@ mod tests {
         }
     }
 
-    fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> Told {
+    fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
         let nodes = nodes.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned()));
-        Told::of(objects.iter().cloned(), nodes)
+        ObjectSnapshot::of(objects.iter().cloned(), nodes)
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         let machines = MachineObjects::told_by_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
         let known = |now| machines.known(&rules(), now).map(|known| known.age_seconds);
         assert_eq!(known(10_000), Err(MachinesUnknown::NotYet));
-        machines.tell(Told::default());
+        machines.tell(ObjectSnapshot::default());
         assert_eq!(known(10_000), Ok(0));
         since.store(10_000, Ordering::Relaxed);
         assert_eq!((known(10_000), known(10_600)), (Ok(0), Ok(600)));

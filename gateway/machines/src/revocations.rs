@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::challenge::is_node_name;
 use attest::{EkDigest, NodeIdentity};
 use attest_pool::by_its_own_tpm;
-use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ pub async fn revoke(store: &dyn Store, all: &BTreeSet<String>, at: u64, reason: 
             with: all.iter().filter(|other| *other != who).cloned().collect(),
         };
         let value = serde_json::to_string(&revocation).map_err(|source| unreadable(who, source))?;
-        Ok::<_, StoreError>(Entry { id: who.clone(), value })
+        Ok::<_, StoreError>(StoreEntry { id: who.clone(), value })
     });
     // All or none.
     store
@@ -257,7 +257,7 @@ fn all_of(names: &[&str], identities: &[&str]) -> BTreeSet<String> {
     names.iter().chain(identities).map(|who| (*who).to_owned()).chain(own).collect()
 }
 
-fn revoked(entry: &Entry) -> Result<RevocationError, StoreError> {
+fn revoked(entry: &StoreEntry) -> Result<RevocationError, StoreError> {
     Ok(RevocationError::Revoked {
         who: entry.id.clone(),
         revocation: read(entry)?,
@@ -273,10 +273,10 @@ pub fn note_kubelet(transaction: &mut EntryTransaction<'_>, name: &str, at: u64)
         return Ok(());
     }
     let (id, value) = (name.to_owned(), at.to_string());
-    transaction.put(EntryKind::Kubelet, Entry { id, value })
+    transaction.put(EntryKind::Kubelet, StoreEntry { id, value })
 }
 
-pub(super) fn read(entry: &Entry) -> Result<Revocation, StoreError> {
+pub(super) fn read(entry: &StoreEntry) -> Result<Revocation, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }
 
@@ -330,7 +330,7 @@ mod tests {
         let tpm = NodeIdentity::of_tpm("ab".repeat(32).parse().unwrap());
         let value = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
         let id = instance.to_owned();
-        store.put(EntryKind::Instance, Entry { id, value }).await.unwrap();
+        store.put(EntryKind::Instance, StoreEntry { id, value }).await.unwrap();
         give_name(&store, "worker-7", &tpm).await.unwrap();
         let revoked = revoke_machine(&store, instance, found, 1, None).await.unwrap();
         assert!(
@@ -365,7 +365,7 @@ mod tests {
         let bound = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
         for instance in ["aws:1/i-1", "gcp:p/1"] {
             let value = bound.replace(if instance == "gcp:p/1" { tpm.as_str() } else { "none" }, "claimant:00");
-            let entry = Entry {
+            let entry = StoreEntry {
                 id: instance.to_owned(),
                 value,
             };
@@ -395,7 +395,7 @@ mod tests {
         for (id, holder) in [("aws-nitrotpm:i-7", "nitro-tpm"), (beside.as_str(), "aws-nitrotpm:i-7")] {
             let value = serde_json::json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
             let id = id.to_owned();
-            store.put(EntryKind::Instance, Entry { id, value }).await.unwrap();
+            store.put(EntryKind::Instance, StoreEntry { id, value }).await.unwrap();
         }
         for who in ["aws-nitrotpm:i-7", beside.as_str()] {
             let machine = machine(&store, who).await.unwrap();

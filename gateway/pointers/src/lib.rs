@@ -12,7 +12,7 @@ use attest_certificates::{Certificate, Fingerprint};
 use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
 pub use hint::{AUTHORITIES_LIMIT, PARAMETER, hint, said};
-pub use reading::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading, ReadingError};
+pub use reading::{ConfigSource, PointerCa, PointerCredential, PointerForm, READING_LIMIT_BYTES, ReadPointer, ReadingError};
 pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
 use url::Url;
@@ -24,7 +24,7 @@ const TOKEN_LIMIT_BYTES: usize = 4096;
 
 /// What a pointer says.
 #[derive(Clone, Copy)]
-pub struct Pointer<'a> {
+pub struct PointerOptions<'a> {
     /// URL by which nodes reach the gateway: `https://host:port`.
     pub base: &'a Url,
     /// The pool that they join.
@@ -37,7 +37,7 @@ pub struct Pointer<'a> {
 
 /// Reason why a pointer cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum PointerError {
+pub enum PointerBuildError {
     /// The URL is of no use to a node.
     #[error("{0}: nodes reach the gateway by https only, at a host's name or address")]
     Base(Url),
@@ -54,12 +54,12 @@ pub enum PointerError {
     Token,
 }
 
-impl Pointer<'_> {
+impl PointerOptions<'_> {
     /// The config in spec 3.1.0: the oldest that has `httpHeaders`, so that every Ignition of spec 3.1 and later reads it.
     ///
     /// # Errors
-    /// [`PointerError`].
-    pub fn render(&self) -> Result<Value, PointerError> {
+    /// [`PointerBuildError`].
+    pub fn render(&self) -> Result<Value, PointerBuildError> {
         self.render_as(SpecVersion::V3_1)
     }
 
@@ -67,13 +67,13 @@ impl Pointer<'_> {
     /// headers, so a token is in the URL there.
     ///
     /// # Errors
-    /// [`PointerError`].
-    pub fn render_as(&self, spec: SpecVersion) -> Result<Value, PointerError> {
+    /// [`PointerBuildError`].
+    pub fn render_as(&self, spec: SpecVersion) -> Result<Value, PointerBuildError> {
         if spec == SpecVersion::V3_0 {
-            return Err(PointerError::Spec(spec));
+            return Err(PointerBuildError::Spec(spec));
         }
         if self.token.is_some_and(|token| !is_readable(token)) {
-            return Err(PointerError::Token);
+            return Err(PointerBuildError::Token);
         }
         let mut source = self.source()?;
         let (list, mut entry) = if spec == SpecVersion::V2_2 {
@@ -99,13 +99,13 @@ impl Pointer<'_> {
     }
 
     /// Returns the pool's URL, with the hint about the CAs for the gateway. A Machine Config Server ignores it.
-    fn source(&self) -> Result<Url, PointerError> {
+    fn source(&self) -> Result<Url, PointerBuildError> {
         let base = self.base;
         let plain = base.username().is_empty() && base.password().is_none() && base.query().is_none() && base.fragment().is_none();
         if !plain || !matches!(base.path(), "" | "/") {
-            return Err(PointerError::BaseParts);
+            return Err(PointerBuildError::BaseParts);
         }
-        let refused = || PointerError::Base(base.clone());
+        let refused = || PointerBuildError::Base(base.clone());
         if base.scheme() != "https" || !base.has_host() || base.port() == Some(0) {
             return Err(refused());
         }
@@ -158,9 +158,9 @@ mod tests {
         SpecVersion::ALL.into_iter().filter(|spec| *spec != SpecVersion::V3_0)
     }
 
-    fn render(base: &str, authorities: &[Certificate], token: Option<&str>, spec: SpecVersion) -> Result<Value, PointerError> {
+    fn render(base: &str, authorities: &[Certificate], token: Option<&str>, spec: SpecVersion) -> Result<Value, PointerBuildError> {
         let base = Url::parse(base).unwrap();
-        Pointer {
+        PointerOptions {
             base: &base,
             pool: "worker",
             authorities,

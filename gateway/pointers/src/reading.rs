@@ -46,7 +46,7 @@ pub enum ReadingError {
 
 /// How the pointer came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Form {
+pub enum PointerForm {
     /// An Ignition config without a Secret.
     Config,
     /// A Kubernetes Secret with an Ignition config.
@@ -57,9 +57,9 @@ pub enum Form {
 }
 
 /// A pointer that was read. It may hold tokens, so it has no `Debug`.
-pub struct Reading {
+pub struct ReadPointer {
     /// Form in which the pointer came.
-    pub form: Form,
+    pub form: PointerForm,
     /// Spec version of the Ignition config.
     pub version: String,
     /// Reason why this gateway's Ignition parser refuses it, if it does.
@@ -67,7 +67,7 @@ pub struct Reading {
     /// URLs that the node fetches, in Ignition's order.
     pub sources: Vec<ConfigSource>,
     /// CAs that a node with this pointer trusts.
-    pub authorities: Vec<Authority>,
+    pub authorities: Vec<PointerCa>,
     /// Set if parts of the pointer were not looked at.
     pub cut: bool,
 }
@@ -81,11 +81,11 @@ pub struct ConfigSource {
     /// The pool, if the path is one that a gateway serves.
     pub pool: Option<String>,
     /// Credentials that the node shows there.
-    pub credentials: Vec<Credential>,
+    pub credentials: Vec<PointerCredential>,
 }
 
 /// Credential that a node with this pointer shows.
-pub enum Credential {
+pub enum PointerCredential {
     /// A provisioning token, as the pointer has it.
     Token(Zeroizing<String>),
     /// A ticket: nodes put them in for themselves, and they are good for minutes.
@@ -96,7 +96,7 @@ pub enum Credential {
 
 /// An entry of `certificateAuthorities`.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Authority {
+pub enum PointerCa {
     /// A CA that could be read.
     Certificate(Box<Certificate>),
     /// An entry that was not looked at, and why.
@@ -105,7 +105,7 @@ pub enum Authority {
     Broken(String),
 }
 
-impl Reading {
+impl ReadPointer {
     /// Reads a pointer: an Ignition config, or a Secret with one, JSON or YAML.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Reading {
         }
         let value = value(bytes)?;
         if value.get("ignition").is_some() {
-            return Self::config(&value, Form::Config, Config::parse(bytes).err());
+            return Self::config(&value, PointerForm::Config, Config::parse(bytes).err());
         }
         let word = |field: &str| shown(value.get(field).and_then(Value::as_str).unwrap_or_default());
         if (word("apiVersion").as_str(), word("kind").as_str()) != ("v1", "Secret") {
@@ -127,7 +127,7 @@ impl Reading {
             )));
         }
         let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        let form = Form::Secret { name: shown(name) };
+        let form = PointerForm::Secret { name: shown(name) };
         let user_data = user_data(&value)?;
         let within = |problem: String| ReadingError::UserData(problem);
         let config: Value =
@@ -138,7 +138,7 @@ impl Reading {
         Self::config(&config, form, Config::parse(&user_data).err())
     }
 
-    fn config(config: &Value, form: Form, refused: Option<NotAConfig>) -> Result<Self, ReadingError> {
+    fn config(config: &Value, form: PointerForm, refused: Option<NotAConfig>) -> Result<Self, ReadingError> {
         let version = config.pointer("/ignition/version").and_then(Value::as_str).unwrap_or_default();
         if !version.starts_with("2.") && !version.starts_with("3.") {
             return Err(ReadingError::Version(format!("{:?}", shown(version))));
@@ -158,8 +158,8 @@ impl Reading {
     /// The CAs that a node with this pointer trusts.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
         self.authorities.iter().filter_map(|authority| match authority {
-            Authority::Certificate(certificate) => Some(&**certificate),
-            Authority::NotLookedAt(_) | Authority::Broken(_) => None,
+            PointerCa::Certificate(certificate) => Some(&**certificate),
+            PointerCa::NotLookedAt(_) | PointerCa::Broken(_) => None,
         })
     }
 }
@@ -238,8 +238,8 @@ fn source(place: String, entry: &Value) -> ConfigSource {
         let text = |field| header.get(field).and_then(Value::as_str).unwrap_or_default();
         if text("name").eq_ignore_ascii_case("authorization") {
             credentials.push(match text("value").split_once(' ') {
-                Some((scheme, credential)) if scheme.eq_ignore_ascii_case("bearer") => Credential::of(credential),
-                _ => Credential::Unreadable("the Authorization header is not `Bearer` and a token"),
+                Some((scheme, credential)) if scheme.eq_ignore_ascii_case("bearer") => PointerCredential::of(credential),
+                _ => PointerCredential::Unreadable("the Authorization header is not `Bearer` and a token"),
             });
         }
     }
@@ -247,7 +247,7 @@ fn source(place: String, entry: &Value) -> ConfigSource {
     let query = url.as_ref().and_then(Url::query).unwrap_or_default().replace('+', "%2B");
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         if name == "token" {
-            credentials.push(Credential::of(&value));
+            credentials.push(PointerCredential::of(&value));
         }
     }
     ConfigSource {
@@ -258,7 +258,7 @@ fn source(place: String, entry: &Value) -> ConfigSource {
     }
 }
 
-impl Credential {
+impl PointerCredential {
     fn of(text: &str) -> Self {
         if !super::is_readable(text) {
             return Self::Unreadable("the token is empty, too long, or has other than printable ASCII characters");
@@ -271,7 +271,7 @@ impl Credential {
 }
 
 /// Shows its kind, and nothing of its value.
-impl fmt::Debug for Credential {
+impl fmt::Debug for PointerCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Token(_) => "Token",
@@ -282,7 +282,7 @@ impl fmt::Debug for Credential {
 }
 
 /// The CAs, and whether there are more.
-fn authorities(config: &Value) -> (Vec<Authority>, bool) {
+fn authorities(config: &Value) -> (Vec<PointerCa>, bool) {
     let list = config
         .pointer("/ignition/security/tls/certificateAuthorities")
         .and_then(Value::as_array);
@@ -297,38 +297,38 @@ fn authorities(config: &Value) -> (Vec<Authority>, bool) {
     (all, false)
 }
 
-fn authority(entry: &Value, all: &mut Vec<Authority>) {
+fn authority(entry: &Value, all: &mut Vec<PointerCa>) {
     let source = entry.get("source").and_then(Value::as_str).unwrap_or_default();
     if !source.starts_with("data:") {
         let scheme = shown(source.split_once(':').map_or("", |(scheme, _)| scheme));
         return all.push(match scheme.as_str() {
-            "" => Authority::Broken("it has no source".to_owned()),
-            scheme => Authority::NotLookedAt(format!(
+            "" => PointerCa::Broken("it has no source".to_owned()),
+            scheme => PointerCa::NotLookedAt(format!(
                 "it is fetched by {scheme} at boot, which is not tried here; attest-node does not trust it"
             )),
         });
     }
     let compression = entry.get("compression").and_then(Value::as_str).unwrap_or_default();
     if !compression.is_empty() {
-        return all.push(Authority::NotLookedAt(format!("it is compressed ({})", shown(compression))));
+        return all.push(PointerCa::NotLookedAt(format!("it is compressed ({})", shown(compression))));
     }
     let Some(content) = data_url::decode(source) else {
-        return all.push(Authority::Broken("its data URL is damaged".to_owned()));
+        return all.push(PointerCa::Broken("its data URL is damaged".to_owned()));
     };
     if let Some(hash) = entry.pointer("/verification/hash").and_then(Value::as_str)
         && !fits(hash, &content)
     {
-        return all.push(Authority::Broken("it does not have its verification.hash".to_owned()));
+        return all.push(PointerCa::Broken("it does not have its verification.hash".to_owned()));
     }
     let before = all.len();
     for der in CertificateDer::pem_slice_iter(&content).take(CERTIFICATES_LIMIT + 1) {
         all.push(match der.map_err(|_| "it is damaged PEM".to_owned()).and_then(Certificate::parse) {
-            Ok(certificate) => Authority::Certificate(Box::new(certificate)),
-            Err(problem) => Authority::Broken(shown(&problem)),
+            Ok(certificate) => PointerCa::Certificate(Box::new(certificate)),
+            Err(problem) => PointerCa::Broken(shown(&problem)),
         });
     }
     if all.len() == before {
-        all.push(Authority::Broken("it holds no PEM certificate".to_owned()));
+        all.push(PointerCa::Broken("it holds no PEM certificate".to_owned()));
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::{AUTHORITIES_LIMIT, Authority, NotAccepted, PARAMETER, Reading, ReadingError, accepts, distinct, trusted};
+use super::{AUTHORITIES_LIMIT, NotAccepted, PARAMETER, PointerCa, ReadPointer, ReadingError, accepts, distinct, trusted};
 
 /// Properties by which a pointer is this gateway's.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +66,7 @@ pub enum NotRenewed {
 /// # Errors
 /// [`NotRenewed`]: it is not this gateway's to change.
 pub fn renewed(user_data: &[u8], ours: Ours<'_>) -> Result<Renewal, NotRenewed> {
-    let reading = Reading::parse(user_data)?;
+    let reading = ReadPointer::parse(user_data)?;
     let [source] = reading.sources.as_slice() else {
         return Err(NotRenewed::Sources {
             found: reading.sources.len(),
@@ -107,13 +107,13 @@ pub fn renewed(user_data: &[u8], ours: Ours<'_>) -> Result<Renewal, NotRenewed> 
 }
 
 /// The CAs that it carries, each once.
-fn carried(reading: &Reading) -> Result<Vec<Fingerprint>, NotRenewed> {
+fn carried(reading: &ReadPointer) -> Result<Vec<Fingerprint>, NotRenewed> {
     let mut carried = Vec::new();
     for authority in &reading.authorities {
         match authority {
-            Authority::Certificate(certificate) if carried.contains(&certificate.fingerprint) => {}
-            Authority::Certificate(certificate) => carried.push(certificate.fingerprint),
-            Authority::NotLookedAt(why) | Authority::Broken(why) => return Err(NotRenewed::Broken(why.clone())),
+            PointerCa::Certificate(certificate) if carried.contains(&certificate.fingerprint) => {}
+            PointerCa::Certificate(certificate) => carried.push(certificate.fingerprint),
+            PointerCa::NotLookedAt(why) | PointerCa::Broken(why) => return Err(NotRenewed::Broken(why.clone())),
         }
     }
     match reading.cut {

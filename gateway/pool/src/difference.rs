@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attest_ignition::machine_config::Spec;
+use attest_ignition::machine_config::MachineConfigContent;
 use attest_ignition::{Config, data_url};
 use serde_json::{Map, Value};
 
 /// Kind of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum EntryDifference {
     /// Only the second config has it.
     Added,
     /// Both have it, differently.
@@ -19,12 +19,12 @@ pub enum Change {
 
 /// An entry that differs between two configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct ConfigDifference {
     /// Kind of the entry: `file`, `unit`, …
     pub kind: &'static str,
     /// Its path or name.
     pub name: String,
-    pub change: Change,
+    pub change: EntryDifference,
     /// Bytes of its contents, if it has any.
     pub bytes: usize,
 }
@@ -70,11 +70,11 @@ fn entries(config: &Config) -> Entries<'_> {
 
 /// Returns the differences between two configs, by kind and name.
 #[must_use]
-pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
+pub fn differences(first: &Config, second: &Config) -> Vec<ConfigDifference> {
     let (first, second) = (entries(first), entries(second));
     let mut differences = Vec::new();
     let mut add = |(kind, name): &(&'static str, &str), change, entry| {
-        differences.push(Difference {
+        differences.push(ConfigDifference {
             kind,
             name: (*name).to_owned(),
             change,
@@ -83,13 +83,13 @@ pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
     };
     for (name, entry) in &second {
         match first.get(name) {
-            None => add(name, Change::Added, entry),
-            Some(old) if old != entry => add(name, Change::Changed, entry),
+            None => add(name, EntryDifference::Added, entry),
+            Some(old) if old != entry => add(name, EntryDifference::Changed, entry),
             Some(_) => {}
         }
     }
     for (name, entry) in first.iter().filter(|(name, _)| !second.contains_key(*name)) {
-        add(name, Change::Missing, entry);
+        add(name, EntryDifference::Missing, entry);
     }
     differences.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
     differences
@@ -97,8 +97,8 @@ pub fn differences(first: &Config, second: &Config) -> Vec<Difference> {
 
 /// Returns the differences between two MachineConfigs, without their Ignition configs.
 #[must_use]
-pub(crate) fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
-    let said = |spec: &Spec| -> BTreeSet<(&'static str, String)> {
+pub(crate) fn spec_differences(first: &MachineConfigContent, second: &MachineConfigContent) -> Vec<ConfigDifference> {
+    let said = |spec: &MachineConfigContent| -> BTreeSet<(&'static str, String)> {
         let named = |kind, name: &str| Some((kind, name.to_owned())).filter(|_| !name.is_empty());
         let arguments = spec.kernel_arguments.iter().map(|name| ("kernel argument", name.clone()));
         let extensions = spec.extensions.iter().map(|name| ("extension", name.clone()));
@@ -112,20 +112,22 @@ pub(crate) fn spec_differences(first: &Spec, second: &Spec) -> Vec<Difference> {
     };
     let (first, second) = (said(first), said(second));
     let different = |change| {
-        move |(kind, name): &(&'static str, String)| Difference {
+        move |(kind, name): &(&'static str, String)| ConfigDifference {
             kind,
             name: name.clone(),
             change,
             bytes: 0,
         }
     };
-    let added = second.difference(&first).map(different(Change::Added));
-    added.chain(first.difference(&second).map(different(Change::Missing))).collect()
+    let added = second.difference(&first).map(different(EntryDifference::Added));
+    added
+        .chain(first.difference(&second).map(different(EntryDifference::Missing)))
+        .collect()
 }
 
 /// Returns an entry of the first config for which the second has nothing at that path. The first config is not a subset then.
 #[must_use]
-pub(crate) fn missing(first: &Config, second: &Config) -> Option<Difference> {
+pub(crate) fn missing(first: &Config, second: &Config) -> Option<ConfigDifference> {
     let nodes = ["file", "directory", "link"];
     let arguments = ["kernel argument", "kernel argument removed"];
     let there = entries(second);
@@ -137,10 +139,10 @@ pub(crate) fn missing(first: &Config, second: &Config) -> Option<Difference> {
         !there.contains_key(&(*kind, *name)) && !elsewhere
     };
     let ((kind, name), entry) = entries(first).into_iter().find(|(place, _)| gone(place))?;
-    Some(Difference {
+    Some(ConfigDifference {
         kind,
         name: name.to_owned(),
-        change: Change::Missing,
+        change: EntryDifference::Missing,
         bytes: contents_bytes(entry),
     })
 }
@@ -192,10 +194,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                expect("file", "/a", Change::Changed, 0),
-                expect("file", "/b", Change::Missing, 0),
-                expect("file", "/c", Change::Added, 3),
-                expect("ignition", "timeouts", Change::Added, 0),
+                expect("file", "/a", EntryDifference::Changed, 0),
+                expect("file", "/b", EntryDifference::Missing, 0),
+                expect("file", "/c", EntryDifference::Added, 3),
+                expect("ignition", "timeouts", EntryDifference::Added, 0),
             ]
         );
         assert_eq!(missing(&first, &second).unwrap().name, "/b");
@@ -204,19 +206,19 @@ mod tests {
 
     #[test]
     fn what_machine_configs_say_besides_is_named_too() {
-        let spec = |arguments: &[&str], fips| Spec {
+        let spec = |arguments: &[&str], fips| MachineConfigContent {
             kernel_arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             fips,
-            ..Spec::default()
+            ..MachineConfigContent::default()
         };
         let found = spec_differences(&spec(&["a", "b"], false), &spec(&["b", "c"], true));
         let found: Vec<_> = found.iter().map(|d| (d.kind, d.name.as_str(), d.change)).collect();
         assert_eq!(
             found,
             [
-                ("kernel argument", "c", Change::Added),
-                ("mode", "FIPS", Change::Added),
-                ("kernel argument", "a", Change::Missing),
+                ("kernel argument", "c", EntryDifference::Added),
+                ("mode", "FIPS", EntryDifference::Added),
+                ("kernel argument", "a", EntryDifference::Missing),
             ]
         );
     }

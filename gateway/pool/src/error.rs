@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use attest::inventory::InventoryError;
-use attest_ignition::lint::Finding;
+use attest_ignition::lint::SecretFinding;
 use attest_ignition::machine_config::manifest::ManifestError;
 use attest_ignition::machine_config::render::RenderError;
 use attest_ignition::machine_config::second_stage::SecondStageError;
@@ -104,7 +104,7 @@ pub enum PoolError {
         "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
         findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
     )]
-    Secrets { pool: String, findings: Vec<Finding> },
+    Secrets { pool: String, findings: Vec<SecretFinding> },
     /// A pre-approved config that machine-config-daemon cannot take over by.
     #[error("pool {pool}: second_stage.machine_config_daemon: {source}")]
     SecondStage { pool: String, source: SecondStageError },

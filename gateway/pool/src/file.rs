@@ -50,14 +50,14 @@ fn sections() -> Vec<&'static str> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct PoolTomlFile {
     #[serde(default)]
     observe: bool,
     grants: GrantsFile,
     #[serde(default)]
-    attestation: Attestation,
-    tpm: Option<Tpm>,
-    gcp: Option<gcp::Rules>,
+    attestation: AttestationSection,
+    tpm: Option<TpmSection>,
+    gcp: Option<gcp::GceRules>,
     aws_identity_document: Option<IdentityDocumentRules>,
     aws_nitro_tpm: Option<NitroTpmRules>,
     aws_sts: Option<StsRules>,
@@ -69,26 +69,26 @@ struct File {
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
     reference_values: Option<ReferenceValuesFile>,
-    new_values: Option<new_values::Section>,
+    new_values: Option<new_values::NewValuesSection>,
     #[serde(default)]
     source: SourceFile,
     #[serde(default)]
     pre_approved: PreApproved,
     #[serde(default)]
-    second_stage: SecondStage,
+    second_stage: SecondStagePoolSection,
     upstream: Option<UpstreamSettings>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Attestation {
+struct AttestationSection {
     accepts: Vec<Combination>,
     hold_seconds: u64,
     first_use: FirstUse,
     condition: Option<Condition>,
 }
 
-impl Default for Attestation {
+impl Default for AttestationSection {
     fn default() -> Self {
         Self {
             accepts: vec![Kind::Tpm.into()],
@@ -137,7 +137,7 @@ struct PreApproved {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct SecondStage {
+struct SecondStagePoolSection {
     machine_config_daemon: bool,
 }
 
@@ -209,7 +209,7 @@ impl Default for GrantsFile {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tpm {
+struct TpmSection {
     #[serde(default = "sha256")]
     bank: HashAlg,
     endorsement: Option<Endorsement>,
@@ -228,9 +228,9 @@ const fn sha256() -> HashAlg {
 
 /// Reads `pool.toml`; its paths are relative to `folder`.
 pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, PoolError> {
-    let file: File = toml::from_str(text).map_err(|source| PoolError::Toml {
+    let file: PoolTomlFile = toml::from_str(text).map_err(|source| PoolError::Toml {
         path: path.to_owned(),
-        hint: misplaced::hint::<File>(&source, &sections()),
+        hint: misplaced::hint::<PoolTomlFile>(&source, &sections()),
         source: Box::new(source),
     })?;
     let endorsement = file.tpm.as_ref().and_then(|tpm| tpm.endorsement);
@@ -253,7 +253,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         path: path.to_owned(),
         problem,
     };
-    let Attestation { accepts, hold_seconds, .. } = file.attestation;
+    let AttestationSection { accepts, hold_seconds, .. } = file.attestation;
     if hold_seconds > HOLD_LIMIT_SECONDS {
         return Err(wrong(format!("hold_seconds is {hold_seconds}; the most is {HOLD_LIMIT_SECONDS}")));
     }
@@ -316,7 +316,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     })
 }
 
-fn reference_values(tpm: Tpm) -> Result<ReferenceValues, PcrRulesError> {
+fn reference_values(tpm: TpmSection) -> Result<ReferenceValues, PcrRulesError> {
     let values = ReferenceValues::from_rules(tpm.bank, tpm.pcrs)?.with_event_log(tpm.event_log);
     Ok(values.only_while_booting(tpm.only_while_booting).with_boot(tpm.boot)?)
 }
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_key_under_the_wrong_heading_is_told_its_own() {
-        assert_eq!(misplaced::incomplete::<File>(&sections()), Vec::<String>::new());
+        assert_eq!(misplaced::incomplete::<PoolTomlFile>(&sections()), Vec::<String>::new());
         let error = |text: &str| {
             let (path, folder) = (Path::new("pool.toml"), Path::new("worker"));
             parse(text, path, folder).unwrap_err().to_string()

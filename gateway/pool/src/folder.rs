@@ -10,13 +10,13 @@ use attest::reference_sets::ReferenceSets;
 use attest::{AppraisalPolicy, UnixTime};
 use attest_ignition::Config;
 use attest_ignition::machine_config::Manifests;
-use attest_ignition::machine_config::appended::Kubeconfig;
+use attest_ignition::machine_config::appended::BootstrapKubeconfig;
 use attest_system::files;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
 use super::inventory::PoolInventory;
-use super::seen::{Seen, Stamp};
+use super::seen::{FileStamps, Stamp};
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
 pub const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
@@ -30,10 +30,10 @@ const SETS_LIMIT: usize = 16;
 const READ_ATTEMPTS: usize = 3;
 
 /// Contents of a pool's folder.
-pub struct Folder {
+pub struct PoolFolder {
     pub file: PoolFile,
     pub manifests: Manifests,
-    pub kubeconfig: Option<Kubeconfig>,
+    pub kubeconfig: Option<BootstrapKubeconfig>,
     pub inventory: Option<PoolInventory>,
     /// Configs from `pre-approved/*.ign`, by file name.
     pub pre_approved: Vec<Config>,
@@ -45,25 +45,25 @@ pub struct Folder {
 
 /// Reads files, and remembers their folders and state, to watch them for changes.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct FileReader {
     /// Folders of the files that were read, or that do not exist yet.
     pub watched: BTreeSet<PathBuf>,
     /// State of all files and folders that were read.
-    pub seen: Seen,
+    pub seen: FileStamps,
     bytes: u64,
 }
 
-impl Reader {
+impl FileReader {
     /// Creates a reader; `now` is the current time.
     pub fn at(now: UnixTime) -> Self {
         Self {
-            seen: Seen::from(now),
+            seen: FileStamps::from(now),
             ..Self::default()
         }
     }
 
     /// Reads a pool's folder.
-    pub fn pool(&mut self, folder: &Path) -> Result<Folder, PoolError> {
+    pub fn pool(&mut self, folder: &Path) -> Result<PoolFolder, PoolError> {
         let mut file = self.settings(folder)?;
         self.reference_sets(&mut file, Vec::new())?;
         if file.upstream.is_some() {
@@ -80,10 +80,10 @@ impl Reader {
         let kubeconfig = file
             .kubeconfig
             .as_deref()
-            .map(|path| self.bytes(path).map(Kubeconfig))
+            .map(|path| self.bytes(path).map(BootstrapKubeconfig))
             .transpose()?;
         let inventory = file.inventory.as_deref().map(|path| self.inventory(path)).transpose()?;
-        Ok(Folder {
+        Ok(PoolFolder {
             manifests,
             kubeconfig,
             inventory,

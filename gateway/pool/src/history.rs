@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct HistoryRules {
     /// Reaction to counters, or a safe clock, that ran backwards.
-    pub counters_back: Answer,
+    pub counters_back: HistoryPolicy,
     /// Reaction to firmware of the TPM that is older than before.
-    pub firmware_back: Answer,
+    pub firmware_back: HistoryPolicy,
     /// Reaction to an event log that differs for the same PCR values.
-    pub another_log: Answer,
+    pub another_log: HistoryPolicy,
 }
 
 /// Reaction to a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum HistoryPolicy {
     /// The machine is accepted, and the administrator is alerted. The next comparison is with its new state.
     #[default]
     Alert,
@@ -37,7 +37,7 @@ impl HistoryRules {
             (self.another_log, "the event log says of the same PCR values what it said before"),
         ];
         all.into_iter()
-            .filter(|(answer, _)| *answer == Answer::Refuse)
+            .filter(|(answer, _)| *answer == HistoryPolicy::Refuse)
             .map(|(_, words)| words)
     }
 }

@@ -33,19 +33,19 @@ use std::sync::Arc;
 
 use attest::AppraisalPolicy;
 use attest_certificates::kubelet::NamePatterns;
-use attest_ignition::machine_config::second_stage::{Object, SecondStageError};
+use attest_ignition::machine_config::second_stage::{SecondStageError, SecondStageObject};
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_log::{ConfigSet, Earns, Grants};
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
-pub use difference::{Change, Difference, differences};
+pub use difference::{ConfigDifference, EntryDifference, differences};
 pub use endorsement::Endorsement;
 pub use error::PoolError;
 pub use file::{MachineRules, PoolFile};
-pub use history::{Answer, HistoryRules};
+pub use history::{HistoryPolicy, HistoryRules};
 pub use instances::{by_its_own_tpm, is_by_its_own_tpm};
 pub use inventory::PoolInventory;
-pub use load::{Folders, folders, grants, policy, policy_of, reference_values, rules};
+pub use load::{PoolFolders, folders, grants, policy, policy_of, reference_values, rules};
 pub use new_values::NewValueRules;
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
@@ -78,7 +78,7 @@ pub struct Pool {
     name: String,
     pre_approved: Versions,
     full: Versions,
-    known: outline::Known,
+    known: outline::ConfigOutline,
     /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
     bootstrap_credential: bool,
     /// Set if machine-config-daemon takes over nodes with the pre-approved config.
@@ -143,19 +143,21 @@ impl Pool {
     ///
     /// # Errors
     /// [`SecondStageError`].
-    pub fn second_stage(&self) -> Result<Option<Object>, SecondStageError> {
+    pub fn second_stage(&self) -> Result<Option<SecondStageObject>, SecondStageError> {
         if !self.second_stage {
             return Ok(None);
         }
         let content = self.pre_approved.machine_config()?;
-        content.map(|content| Object::of(&content, &self.machine_config_pool)).transpose()
+        content
+            .map(|content| SecondStageObject::of(&content, &self.machine_config_pool))
+            .transpose()
     }
 
     /// Returns what a node gets only after approval, or gets differently then.
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub fn differences(&self) -> Result<Vec<Difference>, Inexpressible> {
+    pub fn differences(&self) -> Result<Vec<ConfigDifference>, Inexpressible> {
         let mut differences = difference::differences(&self.pre_approved.complete()?, &self.full.complete()?);
         if let (Some(pre_approved), Some(full)) = (self.pre_approved.spec(), self.full.spec()) {
             differences.extend(difference::spec_differences(pre_approved, full));

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest::AppraisalPolicy;
-use attest_ignition::lint::{self, Finding};
+use attest_ignition::lint::{self, SecretFinding};
 use attest_ignition::machine_config::appended::{Appended, CONTENT};
 use attest_ignition::machine_config::render::{self, Rendered, RenderedPool};
 use attest_ignition::machine_config::second_stage::{self, OBJECT_LIMIT_BYTES, SecondStageError};
 use attest_ignition::{Config, Invalid};
 use attest_log::{ConfigSet, Earns, Grants};
 
-use super::folder::{Folder, Reader};
+use super::folder::{FileReader, PoolFolder};
 use super::needed::NeededState;
 use super::outline::Outlines;
-use super::packed::{Packed, Packing, Places};
-use super::upstream::{Fetched, UpstreamSettings};
-use super::versions::{Kind, Versions};
+use super::packed::{Packed, PackedPositions, Packing};
+use super::upstream::{FetchedConfig, UpstreamSettings};
+use super::versions::{Conversion, Versions};
 use super::{NewValueRules, Pool, PoolError, PoolInventory, file};
 
 /// Contents of the folder of pools.
 #[derive(Debug)]
-pub struct Folders {
+pub struct PoolFolders {
     /// The pools' folders, by the pools' names; at least one.
     pub pools: BTreeMap<String, PathBuf>,
     /// Folders that are not pools, because their names cannot be a pool's.
@@ -34,7 +34,7 @@ pub struct Folders {
 ///
 /// # Errors
 /// [`PoolError`], if it finds no pool.
-pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
+pub fn folders(folder: &Path) -> Result<PoolFolders, PoolError> {
     let io = |source| PoolError::Io {
         path: folder.to_owned(),
         source,
@@ -55,7 +55,7 @@ pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
         }
     }
     if !folders.is_empty() {
-        return Ok(Folders { pools: folders, misnamed });
+        return Ok(PoolFolders { pools: folders, misnamed });
     }
     Err(misnamed.pop().unwrap_or_else(|| PoolError::None(folder.to_owned())))
 }
@@ -65,7 +65,7 @@ pub fn folders(folder: &Path) -> Result<Folders, PoolError> {
 /// # Errors
 /// [`PoolError`].
 pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
-    Reader::default().settings(folder).map(|file| file.grants)
+    FileReader::default().settings(folder).map(|file| file.grants)
 }
 
 /// Returns the folder of a pool's sets of reference values, and the rules for boots with values outside these sets, by its `pool.toml`
@@ -74,7 +74,7 @@ pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
 /// # Errors
 /// [`PoolError`].
 pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewValueRules>), PoolError> {
-    let file = Reader::default().settings(folder)?;
+    let file = FileReader::default().settings(folder)?;
     Ok((file.reference_values, file.new_values))
 }
 
@@ -83,7 +83,7 @@ pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewVal
 /// # Errors
 /// [`PoolError`].
 pub fn rules(folder: &Path) -> Result<AppraisalPolicy, PoolError> {
-    Reader::default().settings(folder).map(|file| file.policy)
+    FileReader::default().settings(folder).map(|file| file.policy)
 }
 
 /// Returns the policy that a pool would have with this file instead of its `pool.toml`, with its reference values and those of more files.
@@ -91,7 +91,7 @@ pub fn rules(folder: &Path) -> Result<AppraisalPolicy, PoolError> {
 /// # Errors
 /// [`PoolError`].
 pub fn policy(folder: &Path, file: &Path, more: &[PathBuf]) -> Result<AppraisalPolicy, PoolError> {
-    Reader::default().policy(folder, file, more)
+    FileReader::default().policy(folder, file, more)
 }
 
 /// Returns the policy that a pool would have if its file at `path` had this text, with its reference values and more of them.
@@ -99,7 +99,7 @@ pub fn policy(folder: &Path, file: &Path, more: &[PathBuf]) -> Result<AppraisalP
 /// # Errors
 /// [`PoolError`].
 pub fn policy_of(folder: &Path, path: &Path, text: &str, more: Vec<String>) -> Result<AppraisalPolicy, PoolError> {
-    Reader::default().policy_of(folder, path, text, more)
+    FileReader::default().policy_of(folder, path, text, more)
 }
 
 impl Pool {
@@ -107,8 +107,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`].
-    pub fn of_folder(name: &str, folder: Folder) -> Result<Self, PoolError> {
-        let Folder {
+    pub fn of_folder(name: &str, folder: PoolFolder) -> Result<Self, PoolError> {
+        let PoolFolder {
             file,
             manifests,
             kubeconfig,
@@ -167,10 +167,10 @@ impl Pool {
                     source,
                 })?;
             }
-            let kind = rendered.map_or(Kind::Plain, |mut machine_config| {
+            let kind = rendered.map_or(Conversion::Plain, |mut machine_config| {
                 // It would be there twice.
                 machine_config.spec.config = own.filter(|own| *own != config);
-                Kind::Operator(Box::new(Appended {
+                Conversion::Operator(Box::new(Appended {
                     machine_config,
                     controller: controller.clone(),
                     kubeconfig: kubeconfig.clone(),
@@ -193,9 +193,9 @@ impl Pool {
     /// [`PoolError`].
     pub fn of_upstream(
         name: &str,
-        folder: Folder,
+        folder: PoolFolder,
         settings: &UpstreamSettings,
-        fetched: &Fetched,
+        fetched: &FetchedConfig,
         needed: &NeededState,
     ) -> Result<Self, PoolError> {
         let include = |source| PoolError::Include {
@@ -226,9 +226,9 @@ impl Pool {
                 pool: name.to_owned(),
                 source,
             });
-            made.map(|(config, appended)| (config, Kind::Operator(Box::new(appended))))?
+            made.map(|(config, appended)| (config, Conversion::Operator(Box::new(appended))))?
         } else {
-            (pre_approved, Kind::Plain)
+            (pre_approved, Conversion::Plain)
         };
         let given = fetched
             .configs()
@@ -240,7 +240,7 @@ impl Pool {
             folder.file,
             folder.inventory,
             pre_approved,
-            (full.clone(), Kind::Given(given)),
+            (full.clone(), Conversion::Given(given)),
             folder.size,
         )
     }
@@ -250,12 +250,12 @@ impl Pool {
         name: &str,
         file: file::PoolFile,
         inventory: Option<PoolInventory>,
-        pre_approved: (Config, Kind),
-        full: (Config, Kind),
+        pre_approved: (Config, Conversion),
+        full: (Config, Conversion),
         size: usize,
     ) -> Result<Self, PoolError> {
         let mut packing = Packing::for_about(size);
-        let mut places = |set, (config, kind): &(Config, Kind)| {
+        let mut places = |set, (config, kind): &(Config, Conversion)| {
             let own = kind.own().map(|own| packing.add(own)).transpose();
             let both = packing.add(config).and_then(|config| Ok((config, own?)));
             both.map_err(|problem| unusable(name, set, &problem))
@@ -288,13 +288,13 @@ impl Pool {
         }
         // Where the gateway has added it itself, it is known what it repeats. Another server's says what is in the full config.
         let repeating = match kind {
-            Kind::Operator(_) => &[CONTENT][..],
-            Kind::Plain | Kind::Given(_) => &[],
+            Conversion::Operator(_) => &[CONTENT][..],
+            Conversion::Plain | Conversion::Given(_) => &[],
         };
         let found = lint::lint(&outlines.pre_approved, repeating);
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
         let bootstrap_credential = outlines.has_bootstrap_credential(&found);
-        let findings: Vec<Finding> = found
+        let findings: Vec<SecretFinding> = found
             .into_iter()
             .filter(|finding| !file.acknowledged.contains(&finding.to_string()))
             .collect();
@@ -306,7 +306,7 @@ impl Pool {
         }
         let known = outlines.known(kind.spec().filter(|_| file.takes_over()));
         let [digest, digest_of_full] = outlines.digests();
-        let versions = |(config, own): (Places, Option<Places>), kind: Kind, digest| {
+        let versions = |(config, own): (PackedPositions, Option<PackedPositions>), kind: Conversion, digest| {
             let packed = |places| Packed::new(Arc::clone(&texts), places);
             Versions::new(packed(config), kind.without_own(), own.map(packed), digest)
         };

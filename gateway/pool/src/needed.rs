@@ -14,7 +14,7 @@ use attest_ignition::machine_config::render::{RenderError, render_pool};
 use attest_ignition::machine_config::{GENERATED_ANNOTATION, Manifests, NEEDED_ANNOTATION, Selector};
 use serde_json::Value;
 
-use super::difference::{Change, differences};
+use super::difference::{EntryDifference, differences};
 
 /// The MachineConfigs needed before approval, as far as they are known.
 #[derive(Debug, Clone, Default)]
@@ -122,9 +122,9 @@ impl Needed {
         for difference in differences(&needed, full) {
             let (kind, name) = (difference.kind, difference.name);
             match difference.change {
-                Change::Added => {}
-                Change::Changed => return Err(NeededError::Changed { kind, name }),
-                Change::Missing => return Err(NeededError::Missing { kind, name }),
+                EntryDifference::Added => {}
+                EntryDifference::Changed => return Err(NeededError::Changed { kind, name }),
+                EntryDifference::Missing => return Err(NeededError::Missing { kind, name }),
             }
         }
         Ok(needed)

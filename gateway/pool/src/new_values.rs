@@ -34,13 +34,13 @@ const SECONDS_PER_HOUR: u64 = 3600;
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Section {
+pub(super) struct NewValuesSection {
     machines: usize,
     window_hours: u64,
     wait_minutes: u64,
 }
 
-impl Default for Section {
+impl Default for NewValuesSection {
     /// Two machines of a pool that show the same value probably had an update; one alone may be anything. A roll-out's first machines boot
     /// within a day. Half an hour is half of what nodes wait by default.
     fn default() -> Self {
@@ -52,7 +52,7 @@ impl Default for Section {
     }
 }
 
-impl Section {
+impl NewValuesSection {
     /// Checks the section against the rest of the file; refuses rules by which no machine could ever wait.
     pub(super) fn rules(self, policy: &AppraisalPolicy, attested: Earns, hold_seconds: u64) -> Result<NewValueRules, String> {
         let Self {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use attest_ignition::lint::{self, Finding};
-use attest_ignition::machine_config::{Spec, appended};
+use attest_ignition::lint::{self, SecretFinding};
+use attest_ignition::machine_config::{MachineConfigContent, appended};
 use attest_ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use serde_json::Value;
 
 use super::again;
-use super::difference::{self, Difference};
+use super::difference::{self, ConfigDifference};
 use super::missing_files::{MissingFile, missing_files};
-use super::taken_over::{self, Obstacle};
-use super::versions::Kind;
+use super::taken_over::{self, TakeoverObstacle};
+use super::versions::Conversion;
 
 /// Path of the list of files in a config.
 const FILES: [&str; 2] = ["storage", "files"];
@@ -30,13 +30,13 @@ pub(super) struct Outlines {
 
 /// Facts about both configs.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct ConfigOutline {
     /// Set if both are the same.
     pub same: bool,
     /// Reason why a node with the pre-approved one cannot apply the full one.
     pub obstacle: Option<String>,
     /// Reasons why machine-config-daemon cannot take over, if it should.
-    pub not_taken_over: Vec<Obstacle>,
+    pub not_taken_over: Vec<TakeoverObstacle>,
     /// Files that the pre-approved one refers to, and only the full one has.
     pub missing_files: Vec<MissingFile>,
     /// Set if the full one has kernel arguments.
@@ -47,14 +47,14 @@ pub(super) struct Known {
 
 impl Outlines {
     /// Builds the outlines; `sizes` are the approximate sizes of the configs, in bytes.
-    pub(crate) fn of(pre_approved: (Config, &Kind), full: (Config, &Kind), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
+    pub(crate) fn of(pre_approved: (Config, &Conversion), full: (Config, &Conversion), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
         let [size, size_of_full] = sizes;
         let left_out = [
             pre_approved.1.left_out(&pre_approved.0, size)?,
             full.1.left_out(&full.0, size_of_full)?,
         ];
         let same_kind = match (pre_approved.1, full.1) {
-            (Kind::Operator(pre_approved), Kind::Operator(full)) => pre_approved.machine_config == full.machine_config,
+            (Conversion::Operator(pre_approved), Conversion::Operator(full)) => pre_approved.machine_config == full.machine_config,
             _ => true,
         };
         Ok(Self {
@@ -79,18 +79,18 @@ impl Outlines {
     }
 
     /// Returns an entry of the pre-approved config that the full one does not have.
-    pub(crate) fn missing(&self) -> Option<Difference> {
+    pub(crate) fn missing(&self) -> Option<ConfigDifference> {
         difference::missing(&self.pre_approved, &self.full)
     }
 
     /// Returns whether the pre-approved config has a credential by which a kubelet requests its certificate. It may be a kubeconfig with a
     /// credential, OpenShift's file for it, or a token among the files of Kubernetes. `found` are the lint's findings in the config.
-    pub(crate) fn has_bootstrap_credential(&self, found: &BTreeSet<Finding>) -> bool {
+    pub(crate) fn has_bootstrap_credential(&self, found: &BTreeSet<SecretFinding>) -> bool {
         let files = self.pre_approved.list(FILES);
         let is_kubeconfig = |file: &Value| file.get("path").and_then(Value::as_str) == Some(appended::KUBECONFIG);
-        let is_credential = |finding: &Finding| match finding.kind {
-            lint::Kind::KubeconfigCredential => true,
-            lint::Kind::Token => finding.place.starts_with(OF_KUBERNETES),
+        let is_credential = |finding: &SecretFinding| match finding.kind {
+            lint::SecretKind::KubeconfigCredential => true,
+            lint::SecretKind::Token => finding.place.starts_with(OF_KUBERNETES),
             _ => false,
         };
         files.iter().any(is_kubeconfig) || found.iter().any(is_credential)
@@ -104,9 +104,9 @@ impl Outlines {
     }
 
     /// Computes the facts. `spec` is that of the pre-approved MachineConfig, if machine-config-daemon is to take over with it.
-    pub(crate) fn known(&self, spec: Option<&Spec>) -> Known {
+    pub(crate) fn known(&self, spec: Option<&MachineConfigContent>) -> ConfigOutline {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
-        Known {
+        ConfigOutline {
             same: self.same_kind && self.pre_approved == self.full,
             obstacle: again::obstacle(&self.pre_approved, &self.full),
             not_taken_over: spec.map_or_else(Vec::new, |spec| taken_over::obstacles(&self.pre_approved, spec, &self.full)),

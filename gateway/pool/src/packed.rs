@@ -13,20 +13,20 @@ pub(super) struct Packed {
     /// The texts of all configs that were packed together, in one allocation. Many small ones, between freed memory, would hold far more
     /// than their size.
     texts: Arc<[u8]>,
-    places: Places,
+    places: PackedPositions,
 }
 
 /// Positions of a config's texts among those of others that were packed with it.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(super) struct PackedPositions {
     /// The config with empty lists.
     rest: Range<usize>,
-    lists: Vec<List>,
+    lists: Vec<PackedList>,
 }
 
 /// A list of files, units and so on: the texts of its entries.
 #[derive(Clone)]
-struct List {
+struct PackedList {
     section: String,
     name: String,
     entries: Vec<Range<usize>>,
@@ -53,7 +53,7 @@ impl Packing {
     }
 
     /// Packs a config; returns the positions of its texts.
-    pub(crate) fn add(&mut self, config: &Config) -> Result<Places, serde_json::Error> {
+    pub(crate) fn add(&mut self, config: &Config) -> Result<PackedPositions, serde_json::Error> {
         let (mut rest, mut lists) = (Map::new(), Vec::new());
         for (section, value) in config.value() {
             let Value::Object(fields) = value else {
@@ -66,7 +66,7 @@ impl Packing {
                     others.insert(name.clone(), value.clone());
                     continue;
                 };
-                lists.push(List {
+                lists.push(PackedList {
                     section: section.clone(),
                     name: name.clone(),
                     entries: entries.iter().map(|entry| self.keep(entry)).collect::<Result<_, _>>()?,
@@ -76,7 +76,7 @@ impl Packing {
             rest.insert(section.clone(), Value::Object(others));
         }
         let rest = self.keep(&Value::Object(rest))?;
-        Ok(Places { rest, lists })
+        Ok(PackedPositions { rest, lists })
     }
 
     fn keep(&mut self, value: &Value) -> Result<Range<usize>, serde_json::Error> {
@@ -107,7 +107,7 @@ fn text_at<'t>(texts: &'t [u8], place: &Range<usize>) -> &'t [u8] {
     texts.get(place.clone()).unwrap_or_default()
 }
 
-impl Places {
+impl PackedPositions {
     /// Returns the config's size in bytes.
     pub(crate) fn size(&self) -> usize {
         let entries = self.lists.iter().flat_map(|list| &list.entries);
@@ -117,7 +117,7 @@ impl Places {
 
 impl Packed {
     /// Creates a packed config; `places` must come from the packing that returned `texts`.
-    pub(crate) const fn new(texts: Arc<[u8]>, places: Places) -> Self {
+    pub(crate) const fn new(texts: Arc<[u8]>, places: PackedPositions) -> Self {
         Self { texts, places }
     }
 
@@ -130,7 +130,7 @@ impl Packed {
     pub(crate) fn config(&self) -> Result<Config, serde_json::Error> {
         let text = |place| text_at(&self.texts, place);
         let mut config: Map<String, Value> = serde_json::from_slice(text(&self.places.rest))?;
-        for List { section, name, entries } in &self.places.lists {
+        for PackedList { section, name, entries } in &self.places.lists {
             let list = config.get_mut(section).and_then(|section| section.get_mut(name));
             let entries = entries.iter().map(|entry| serde_json::from_slice(text(entry)));
             if let Some(list) = list {
@@ -142,7 +142,7 @@ impl Packed {
 
     /// Returns its texts in order, with the lists that they belong to.
     fn said(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
-        let entries = |list: &'_ List| list.entries.clone();
+        let entries = |list: &'_ PackedList| list.entries.clone();
         let lists = self.places.lists.iter().flat_map(move |list| {
             let entries = entries(list).into_iter();
             entries.map(move |entry| (list.section.as_str(), list.name.as_str(), text_at(&self.texts, &entry)))

@@ -14,7 +14,7 @@ const SETTLED_SECONDS: i64 = 3;
 
 /// Files and folders, with their stamps before they were read.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct FileStamps {
     /// Time of the look, in seconds since 1970.
     at: i64,
     places: BTreeMap<PathBuf, Option<Stamp>>,
@@ -45,7 +45,7 @@ impl Stamp {
     }
 }
 
-impl Seen {
+impl FileStamps {
     /// Creates an empty state; `now` is the current time.
     pub fn from(now: UnixTime) -> Self {
         Self {

@@ -2,7 +2,7 @@
 //! the daemon's checks that depend on both configs. For all checks see `docs/second-stage.md`.
 
 use attest_ignition::Config;
-use attest_ignition::machine_config::Spec;
+use attest_ignition::machine_config::MachineConfigContent;
 use attest_ignition::machine_config::appended::KUBECONFIG;
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ const MODE_LIMIT: i64 = 0o777;
 
 /// Reason why the daemon cannot take over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Obstacle {
+pub(super) enum TakeoverObstacle {
     /// A part of the config that the daemon does not change.
     #[error(
         "it refuses to change {place} on a node, and that differs between both configs: have all of it needed before approval, or none"
@@ -73,30 +73,30 @@ pub(super) enum Obstacle {
 }
 
 /// Returns all obstacles; `spec` is the pre-approved MachineConfig's.
-pub(super) fn obstacles(pre_approved: &Config, spec: &Spec, full: &Config) -> Vec<Obstacle> {
+pub(super) fn obstacles(pre_approved: &Config, spec: &MachineConfigContent, full: &Config) -> Vec<TakeoverObstacle> {
     let differs = |place: [&str; 2]| pre_approved.list(place) != full.list(place);
     let changed = SAME.iter().filter(|place| differs(**place)).map(|place| place.join("."));
     // What is gone it takes for done.
     let links = Some(LINKS.join(".")).filter(|_| differs(LINKS) && !full.list(LINKS).is_empty());
-    let mut obstacles: Vec<Obstacle> = changed.chain(links).map(|place| Obstacle::Changed { place }).collect();
+    let mut obstacles: Vec<TakeoverObstacle> = changed.chain(links).map(|place| TakeoverObstacle::Changed { place }).collect();
     if differs(LUKS) {
-        obstacles.push(Obstacle::Luks);
+        obstacles.push(TakeoverObstacle::Luks);
     }
     if differs(USERS) && !users_are_changed(full.list(USERS)) {
-        obstacles.push(Obstacle::Users);
+        obstacles.push(TakeoverObstacle::Users);
     }
     let of_files = |config: &Config, wrong: fn(&Value) -> bool| {
         let files = config.list(FILES).iter().filter(|file| wrong(file));
         named(&files.filter_map(|file| text(file, "path")).collect::<Vec<_>>())
     };
-    obstacles.extend(of_files(full, is_refused).map(Obstacle::Refused));
-    obstacles.extend(of_files(pre_approved, is_incomparable).map(Obstacle::Incomparable));
+    obstacles.extend(of_files(full, is_refused).map(TakeoverObstacle::Refused));
+    obstacles.extend(of_files(pre_approved, is_incomparable).map(TakeoverObstacle::Incomparable));
     let has_kubeconfig = pre_approved.list(FILES).iter().any(|file| text(file, "path") == Some(KUBECONFIG));
-    obstacles.extend((!has_kubeconfig).then_some(Obstacle::NoKubeconfig));
+    obstacles.extend((!has_kubeconfig).then_some(TakeoverObstacle::NoKubeconfig));
     let is_set = pre_approved.list(UNITS).iter().any(|unit| text(unit, "name") == Some(FIRST_BOOT));
     let has_to_be = !(spec.kernel_arguments.is_empty() && spec.extensions.is_empty());
-    obstacles.extend((has_to_be && !is_set).then_some(Obstacle::NoFirstBoot));
-    obstacles.extend(spec.os_image_url.is_empty().then_some(Obstacle::NoImage));
+    obstacles.extend((has_to_be && !is_set).then_some(TakeoverObstacle::NoFirstBoot));
+    obstacles.extend(spec.os_image_url.is_empty().then_some(TakeoverObstacle::NoImage));
     obstacles
 }
 
@@ -149,16 +149,16 @@ mod tests {
     }
 
     /// Returns the obstacles for `pre_approved`, without those that do not matter in these tests.
-    fn found(mut pre_approved: Value, full: Value) -> Vec<Obstacle> {
+    fn found(mut pre_approved: Value, full: Value) -> Vec<TakeoverObstacle> {
         let kubeconfig = json!({"path": KUBECONFIG, "contents": {"source": "data:,x"}});
         let files = &mut pre_approved["storage"]["files"];
         match files.as_array_mut() {
             Some(files) => files.push(kubeconfig),
             None => *files = json!([kubeconfig]),
         }
-        let spec = Spec {
+        let spec = MachineConfigContent {
             os_image_url: "quay.io/os@sha256:1".to_owned(),
-            ..Spec::default()
+            ..MachineConfigContent::default()
         };
         obstacles(&config(pre_approved), &spec, &config(full))
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_the_daemon_does_not_change_has_to_be_the_same() {
         let check = |part: Value, place: &str| {
-            let changed = Obstacle::Changed { place: place.to_owned() };
+            let changed = TakeoverObstacle::Changed { place: place.to_owned() };
             assert_eq!(found(part.clone(), part.clone()), [], "{place}");
             assert_eq!(found(json!({}), part.clone()), vec![changed.clone()], "{place}");
             // What is in both, and differs.
@@ -192,7 +192,7 @@ mod tests {
         check(json!({"passwd": {"groups": [{"name": "a"}]}}), "passwd.groups");
         let luks = json!({"storage": {"luks": [{"name": "a", "device": "/dev/sda"}]}});
         assert_eq!(found(luks.clone(), luks.clone()), []);
-        assert_eq!(found(json!({}), luks), [Obstacle::Luks]);
+        assert_eq!(found(json!({}), luks), [TakeoverObstacle::Luks]);
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
         let check = |users: Value, changed: bool| {
             let full = json!({"passwd": {"users": users.clone()}});
             assert_eq!(found(full.clone(), full.clone()), [], "{users}");
-            let expected = if changed { vec![] } else { vec![Obstacle::Users] };
+            let expected = if changed { vec![] } else { vec![TakeoverObstacle::Users] };
             assert_eq!(found(json!({}), full), expected, "{users}");
         };
         check(json!([{"name": "core", "sshAuthorizedKeys": ["a"]}]), true);
@@ -230,14 +230,14 @@ mod tests {
             assert_eq!(pre_approved(good.clone()), [], "{good}");
             assert_eq!(full(good.clone()), [], "{good}");
         }
-        let incomparable = [Obstacle::Incomparable("/a".to_owned())];
+        let incomparable = [TakeoverObstacle::Incomparable("/a".to_owned())];
         assert_eq!(pre_approved(json!({"path": "/a", "contents": fetched})), incomparable);
         let appended = json!({"path": "/a", "append": [data]});
         assert_eq!(pre_approved(appended.clone()), incomparable);
-        assert_eq!(full(appended), [Obstacle::Refused("/a".to_owned())]);
+        assert_eq!(full(appended), [TakeoverObstacle::Refused("/a".to_owned())]);
         assert_eq!(
             full(json!({"path": FORCE, "contents": data})),
-            [Obstacle::Refused(FORCE.to_owned())]
+            [TakeoverObstacle::Refused(FORCE.to_owned())]
         );
         assert!(is_incomparable(&json!({"path": "/a", "mode": 0o1777})));
     }
@@ -245,20 +245,20 @@ mod tests {
     #[test]
     fn kernel_arguments_and_extensions_are_set_by_somebody() {
         let empty = config(json!({}));
-        let check = |spec: Spec, units: Value, expected: bool| {
+        let check = |spec: MachineConfigContent, units: Value, expected: bool| {
             let pre_approved = config(json!({"systemd": {"units": units}}));
-            let found = obstacles(&pre_approved, &spec, &empty).contains(&Obstacle::NoFirstBoot);
+            let found = obstacles(&pre_approved, &spec, &empty).contains(&TakeoverObstacle::NoFirstBoot);
             assert_eq!(found, expected, "{spec:?} {units}");
         };
-        let arguments = || Spec {
+        let arguments = || MachineConfigContent {
             kernel_arguments: vec!["a".to_owned()],
-            ..Spec::default()
+            ..MachineConfigContent::default()
         };
-        let extensions = || Spec {
+        let extensions = || MachineConfigContent {
             extensions: vec!["usbguard".to_owned()],
-            ..Spec::default()
+            ..MachineConfigContent::default()
         };
-        check(Spec::default(), json!([]), false);
+        check(MachineConfigContent::default(), json!([]), false);
         check(arguments(), json!([]), true);
         check(extensions(), json!([{"name": "other.service"}]), true);
         check(arguments(), json!([{"name": FIRST_BOOT}]), false);
@@ -269,8 +269,8 @@ mod tests {
     fn the_node_has_a_kubeconfig_and_runs_an_image() {
         let empty = config(json!({}));
         assert_eq!(
-            obstacles(&empty, &Spec::default(), &empty),
-            [Obstacle::NoKubeconfig, Obstacle::NoImage]
+            obstacles(&empty, &MachineConfigContent::default(), &empty),
+            [TakeoverObstacle::NoKubeconfig, TakeoverObstacle::NoImage]
         );
     }
 }

@@ -10,8 +10,8 @@ use attest_ignition::{Config, data_url};
 use attest_log::Earns;
 use serde_json::Value;
 
-use super::folder::Reader;
-use super::versions::Kind;
+use super::folder::FileReader;
+use super::versions::Conversion;
 use super::*;
 
 mod attestation;
@@ -31,7 +31,7 @@ fn load_with(change: impl FnOnce(&Path)) -> Result<Pool, String> {
     change(&pool);
     let folders = folders(folder.path()).map_err(|error| error.to_string())?;
     let (name, pool) = folders.pools.first_key_value().unwrap();
-    Pool::of_folder(name, Reader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+    Pool::of_folder(name, FileReader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 
 fn load_text(text: &str) -> Result<Pool, String> {
@@ -235,7 +235,7 @@ fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
         r#"{{"ignition":{{"version":"3.5.0"}},"kernelArguments":{{"shouldExist":["new"]}},"storage":{{"files":[{{"path":"{ENCAPSULATED}","contents":{{"source":"{machine_config}"}}}}]}}}}"#
     );
     let given = bytes::Bytes::from(given);
-    let kind = Kind::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
+    let kind = Conversion::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
     let versions = versions::of(Config::parse(&given).unwrap(), kind);
     assert_eq!(versions.get(SpecVersion::V3_5).unwrap().bytes, given);
     let check = |version: SpecVersion, arguments: &[&str], own: &[&str]| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use attest_ignition::machine_config::Spec;
+use attest_ignition::machine_config::MachineConfigContent;
 use attest_ignition::machine_config::appended::{self, Appended};
 use attest_ignition::{Config, Inexpressible, SpecVersion};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub struct RenderedConfig {
 #[derive(Debug)]
 pub struct Versions {
     config: Packed,
-    kind: Kind,
+    kind: Conversion,
     /// The config of the MachineConfig that it comes from, if that differs.
     of_machine_config: Option<Packed>,
     rendered: [Mutex<Slot>; SpecVersion::ALL.len()],
@@ -44,7 +44,7 @@ struct Slot {
 
 /// Kind of a config: what is added when it is rendered.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Conversion {
     /// Served as it is, without additions.
     Plain,
     /// Served with the additions of a Machine Config Server.
@@ -55,7 +55,7 @@ pub(super) enum Kind {
 
 impl Versions {
     /// Creates a config, with that of its MachineConfig if that differs.
-    pub(super) fn new(config: Packed, kind: Kind, of_machine_config: Option<Packed>, digest: Result<String, Inexpressible>) -> Self {
+    pub(super) fn new(config: Packed, kind: Conversion, of_machine_config: Option<Packed>, digest: Result<String, Inexpressible>) -> Self {
         Self {
             config,
             kind,
@@ -99,12 +99,12 @@ impl Versions {
     fn render(&self, version: SpecVersion) -> Result<RenderedConfig, Inexpressible> {
         let config = self.config(version)?;
         let bytes = match &self.kind {
-            Kind::Given(given) if given.contains_key(&version) => given.get(&version).cloned().unwrap_or_default(),
-            Kind::Given(given) if given.last_key_value().is_some_and(|(newest, _)| version < *newest) => {
+            Conversion::Given(given) if given.contains_key(&version) => given.get(&version).cloned().unwrap_or_default(),
+            Conversion::Given(given) if given.last_key_value().is_some_and(|(newest, _)| version < *newest) => {
                 appended::made_older(config, version)?.express(version)?.into()
             }
-            Kind::Plain | Kind::Given(_) => config.express(version)?.into(),
-            Kind::Operator(appended) => appended.append(config, self.own()?.as_ref(), version)?.express(version)?.into(),
+            Conversion::Plain | Conversion::Given(_) => config.express(version)?.into(),
+            Conversion::Operator(appended) => appended.append(config, self.own()?.as_ref(), version)?.express(version)?.into(),
         };
         let sha256 = sha256(&bytes);
         Ok(RenderedConfig { bytes, sha256, version })
@@ -122,13 +122,13 @@ impl Versions {
     }
 
     /// Returns the spec of the MachineConfig that it comes from, if there is one.
-    pub(super) fn spec(&self) -> Option<&Spec> {
+    pub(super) fn spec(&self) -> Option<&MachineConfigContent> {
         self.kind.spec()
     }
 
     /// Returns the whole MachineConfig that it comes from, as JSON, if there is one.
     pub(super) fn machine_config(&self) -> Result<Option<Vec<u8>>, Inexpressible> {
-        let Kind::Operator(appended) = &self.kind else {
+        let Conversion::Operator(appended) = &self.kind else {
             return Ok(None);
         };
         let config = self.config(SpecVersion::NEWEST)?;
@@ -143,8 +143,8 @@ impl Versions {
     pub fn complete(&self) -> Result<Config, Inexpressible> {
         let config = self.config(SpecVersion::NEWEST)?;
         match &self.kind {
-            Kind::Plain | Kind::Given(_) => Ok(config),
-            Kind::Operator(appended) => appended.append(config, self.own()?.as_ref(), SpecVersion::NEWEST),
+            Conversion::Plain | Conversion::Given(_) => Ok(config),
+            Conversion::Operator(appended) => appended.append(config, self.own()?.as_ref(), SpecVersion::NEWEST),
         }
     }
 
@@ -170,7 +170,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     HEXLOWER.encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes).as_ref())
 }
 
-impl Kind {
+impl Conversion {
     /// Returns everything that a node gets, in the newest version, without the contents that only repeat the rest.
     pub(super) fn outline(&self, config: Config) -> Result<Config, Inexpressible> {
         match self {
@@ -179,7 +179,7 @@ impl Kind {
         }
     }
 
-    /// Returns the contents that [`Kind::outline`] leaves out, if any. `expected` is the approximate size of the config, in bytes.
+    /// Returns the contents that [`Conversion::outline`] leaves out, if any. `expected` is the approximate size of the config, in bytes.
     pub(super) fn left_out(&self, config: &Config, expected: usize) -> Result<Option<Vec<u8>>, Inexpressible> {
         match self {
             Self::Plain | Self::Given(_) => Ok(None),
@@ -188,7 +188,7 @@ impl Kind {
     }
 
     /// Returns the spec of the MachineConfig that it comes from, if there is one.
-    pub(super) fn spec(&self) -> Option<&Spec> {
+    pub(super) fn spec(&self) -> Option<&MachineConfigContent> {
         match self {
             Self::Operator(appended) => Some(&appended.machine_config.spec),
             Self::Plain | Self::Given(_) => None,
@@ -221,7 +221,7 @@ impl PartialEq for Versions {
 /// Builds a config that shares nothing.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
-pub(super) fn of(config: Config, kind: Kind) -> Versions {
+pub(super) fn of(config: Config, kind: Conversion) -> Versions {
     let mut packing = super::packed::Packing::default();
     let places = packing.add(&config).unwrap();
     let packed = Packed::new(packing.texts(), places);
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     fn versions() -> Versions {
-        of(Config::empty(), Kind::Plain)
+        of(Config::empty(), Conversion::Plain)
     }
 
     fn kept(versions: &Versions) -> usize {

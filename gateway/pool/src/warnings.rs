@@ -3,7 +3,7 @@
 use attest::appraisal::FirstUse;
 use attest::aws::nitro_tpm::NitroTpmRules;
 use attest::azure::vtpm::AzureVtpmRules;
-use attest::tpm::reference_values::Accepted;
+use attest::tpm::reference_values::AcceptedValues;
 use attest::tpm::rules::Check;
 use attest::{Combination, Kind, ReferenceValues};
 use attest_log::Earns;
@@ -168,7 +168,7 @@ impl Pool {
             let is_listed = values
                 .pcrs()
                 .get(&SECURE_BOOT_PCR)
-                .is_some_and(|accepted| *accepted != Accepted::NotChecked);
+                .is_some_and(|accepted| *accepted != AcceptedValues::NotChecked);
             is_listed || values.boot().contains(&Check::SecureBoot)
         };
         self.accepted_values()
@@ -194,7 +194,12 @@ impl Pool {
         let is_by_a_loader = |check: &&Check| check.pcr() > LAST_PCR_OF_THE_FIRMWARE;
         values
             .filter(|values| {
-                let is_checked = |pcr| values.pcrs().get(pcr).is_some_and(|accepted| *accepted != Accepted::NotChecked);
+                let is_checked = |pcr| {
+                    values
+                        .pcrs()
+                        .get(pcr)
+                        .is_some_and(|accepted| *accepted != AcceptedValues::NotChecked)
+                };
                 let is_known = |check: &Check| matches!(check, Check::Images | Check::Authorities);
                 ![4, 7].iter().any(is_checked) && !values.boot().iter().any(is_known)
             })

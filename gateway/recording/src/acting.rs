@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use attest_log::admin::{Act, By, Thing, Verb};
-use attest_store::{Change, EntryKind, Store, StoreError, Witness};
+use attest_log::admin::{Act, By, ValueChange, Verb};
+use attest_store::{EntryChange, EntryKind, Store, StoreError, Witness};
 use attest_system::clock::Clock;
 
 use super::shown;
@@ -48,9 +48,9 @@ impl Acting {
 }
 
 impl Witness for Acting {
-    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError> {
+    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
         let told = changes.iter().filter(|change| is_told(self.verb, change));
-        let things: Vec<Thing> = told.map(shown::thing).collect();
+        let things: Vec<ValueChange> = told.map(shown::thing).collect();
         if things.is_empty() {
             return Ok(None);
         }
@@ -59,7 +59,7 @@ impl Witness for Acting {
     }
 }
 
-fn is_told(verb: Verb, change: &Change) -> bool {
+fn is_told(verb: Verb, change: &EntryChange) -> bool {
     // What a chain had come to is forgotten by nobody else.
     let is_given_up = verb == Verb::LogGiveUp && change.kind == EntryKind::Checkpoint.as_str();
     // What a machine's TPM was is forgotten by nobody else, either.

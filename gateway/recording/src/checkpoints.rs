@@ -7,8 +7,8 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_log::{GivenUp, Journal, Kept, LogPublicKey, Point, standing};
-use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
+use attest_log::{GivenUp, Journal, LastCheckpoint, LogPublicKey, Point, standing};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
 const SUPERSEDED_LIMIT: usize = 16;
@@ -34,14 +34,14 @@ fn unreadable(id: String) -> impl FnOnce(serde_json::Error) -> StoreError {
     }
 }
 
-fn read(entry: &Entry) -> Result<Kept, StoreError> {
-    Kept::read(&entry.value).map_err(unreadable(entry.id.clone()))
+fn read(entry: &StoreEntry) -> Result<LastCheckpoint, StoreError> {
+    LastCheckpoint::read(&entry.value).map_err(unreadable(entry.id.clone()))
 }
 
-fn entry(kept: &Kept) -> Result<Entry, StoreError> {
+fn entry(kept: &LastCheckpoint) -> Result<StoreEntry, StoreError> {
     let id = kept.id();
     match kept.to_json() {
-        Ok(value) => Ok(Entry { id, value }),
+        Ok(value) => Ok(StoreEntry { id, value }),
         Err(error) => Err(unreadable(id)(error)),
     }
 }
@@ -50,7 +50,7 @@ fn entry(kept: &Kept) -> Result<Entry, StoreError> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn kept(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
+pub async fn kept(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> {
     store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
 }
 
@@ -61,7 +61,7 @@ pub async fn kept(store: &dyn Store) -> Result<Vec<Kept>, StoreError> {
 /// [`StoreError`].
 pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> {
     let serves_as = store.serves_as().map(str::to_owned);
-    let mut new = Kept::new(text, serves_as).map_err(unreadable(String::new()))?;
+    let mut new = LastCheckpoint::new(text, serves_as).map_err(unreadable(String::new()))?;
     let id = new.id();
     loop {
         let Some(there) = store.get(EntryKind::Checkpoint, &id).await? else {
@@ -102,7 +102,7 @@ pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<Kee
 /// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were given up.
 async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), StoreError> {
     let all = own(store, key).await?;
-    let mut old: Vec<&Kept> = all
+    let mut old: Vec<&LastCheckpoint> = all
         .iter()
         .filter(|kept| kept.given_up.is_none() && kept.is_superseded(&all))
         .collect();
@@ -113,7 +113,7 @@ async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), S
     Ok(())
 }
 
-async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreError> {
+async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<LastCheckpoint>, StoreError> {
     let all = kept(store).await?.into_iter();
     Ok(all.filter(|kept| kept.key() == key).collect())
 }
@@ -122,9 +122,9 @@ async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<Kept>, StoreErr
 #[derive(Debug)]
 pub enum GivingUp {
     /// The checkpoints that were given up.
-    Done(Vec<Kept>),
+    Done(Vec<LastCheckpoint>),
     /// The gateway of this checkpoint serves.
-    Serves(Box<Kept>),
+    Serves(Box<LastCheckpoint>),
     /// The store has changed meanwhile: another checkpoint, or another command.
     Changed,
 }
@@ -136,15 +136,15 @@ pub enum GivingUp {
 /// [`StoreError`].
 pub async fn give_up(
     store: &dyn Store,
-    is_wanted: impl Fn(&Kept) -> bool,
+    is_wanted: impl Fn(&LastCheckpoint) -> bool,
     this: Option<&str>,
     given_up: GivenUp,
 ) -> Result<GivingUp, StoreError> {
     let entries = store.list(EntryKind::Checkpoint).await?;
-    let all: Vec<Kept> = entries.iter().map(read).collect::<Result<_, _>>()?;
+    let all: Vec<LastCheckpoint> = entries.iter().map(read).collect::<Result<_, _>>()?;
     let mut gone: BTreeSet<String> = BTreeSet::new();
     loop {
-        let is_left = |kept: &Kept| {
+        let is_left = |kept: &LastCheckpoint| {
             let mut others = all.iter().filter(|other| other.supersedes(kept)).peekable();
             others.peek().is_some() && others.all(|other| gone.contains(&other.id()))
         };
@@ -159,7 +159,7 @@ pub async fn give_up(
     }
     let (mut expected, mut written, mut done) = (Vec::new(), Vec::new(), Vec::new());
     for (there, kept) in entries.iter().zip(&all).filter(|(_, kept)| gone.contains(&kept.id())) {
-        let kept = Kept {
+        let kept = LastCheckpoint {
             given_up: Some(given_up.clone()),
             ..kept.clone()
         };
@@ -175,23 +175,23 @@ pub async fn give_up(
     let given = store.transact(move |transaction| {
         for id in &serving {
             if transaction.is_served_by(id)? {
-                return Ok(Giving::Serves(id.clone()));
+                return Ok(GiveUpResult::Serves(id.clone()));
             }
         }
         for entry in &expected {
             if transaction.get(EntryKind::Checkpoint, &entry.id)?.as_ref() != Some(entry) {
-                return Ok(Giving::Changed);
+                return Ok(GiveUpResult::Changed);
             }
         }
         for entry in &written {
             transaction.put(EntryKind::Checkpoint, entry.clone())?;
         }
-        Ok::<_, StoreError>(Giving::Done)
+        Ok::<_, StoreError>(GiveUpResult::Done)
     });
     Ok(match given.await? {
-        Giving::Done => GivingUp::Done(done),
-        Giving::Changed => GivingUp::Changed,
-        Giving::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
+        GiveUpResult::Done => GivingUp::Done(done),
+        GiveUpResult::Changed => GivingUp::Changed,
+        GiveUpResult::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
             Some(kept) => GivingUp::Serves(Box::new(kept)),
             None => GivingUp::Changed,
         },
@@ -199,7 +199,7 @@ pub async fn give_up(
 }
 
 /// Result of a transaction that gives up chains.
-enum Giving {
+enum GiveUpResult {
     Done,
     Changed,
     /// The gateway with this id serves.
@@ -217,9 +217,9 @@ pub struct Signs<'g> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<Kept>, StoreError> {
+pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
     let all = kept(store).await?;
-    let is_own = |kept: &Kept| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
+    let is_own = |kept: &LastCheckpoint| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
     let others = standing(&all).filter(|kept| kept.key() != own.key && is_own(kept));
     Ok(others.cloned().collect())
 }
@@ -232,7 +232,7 @@ pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> 
 /// [`StoreError`], also if the log cannot be read.
 pub async fn missing(store: &dyn Store, log: &Path, own: Signs<'_>) -> Result<Vec<Point>, StoreError> {
     let all = kept(store).await?;
-    let is_own = |kept: &Kept| kept.key() == own.key || kept.line.chain.id == own.chain && kept.given_up.is_none();
+    let is_own = |kept: &LastCheckpoint| kept.key() == own.key || kept.line.chain.id == own.chain && kept.given_up.is_none();
     let mut missing = Vec::new();
     for kept in all.iter().filter(|kept| is_own(kept) && !kept.is_superseded(&all)) {
         let holds = kept.is_in(log).map_err(|source| StoreError::Io {

@@ -13,5 +13,5 @@ mod shown;
 pub use acting::Acting;
 pub use checkpoints::{GivingUp, Keeping, Signs, give_up, keep, keep_checkpoint, kept, missing, of_other_keys};
 pub use journal::{position, replacement, with_store};
-pub use outbox::{TakeError, Taken, take};
-pub use pending::{PendingIn, Resolved, Unrecorded, resolve_pending};
+pub use outbox::{OutboxCount, TakeError, take};
+pub use pending::{PendingIn, ResolvedDecisions, Unrecorded, resolve_pending};

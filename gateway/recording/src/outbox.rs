@@ -2,7 +2,7 @@
 
 use attest_log::admin::{Act, Verb};
 use attest_log::{Journal, JournalError, LogPublicKey};
-use attest_store::{Entry, Store, StoreError};
+use attest_store::{Store, StoreEntry, StoreError};
 use futures_util::future::try_join_all;
 
 use super::checkpoints::is_of_key;
@@ -26,7 +26,7 @@ fn gives_up_a_chain_of(act: &Act, key: LogPublicKey) -> bool {
 
 /// The number of acts of the outbox that were recorded, and of those left for another gateway to record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct OutboxCount {
     pub recorded: usize,
     pub left: usize,
 }
@@ -37,15 +37,15 @@ pub struct Taken {
 ///
 /// # Errors
 /// [`TakeError`].
-pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Taken, TakeError> {
-    let (mut taken, mut last) = (Taken::default(), None);
+pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<OutboxCount, TakeError> {
+    let (mut taken, mut last) = (OutboxCount::default(), None);
     loop {
         let page = store.outbox(last.as_deref(), PAGE).await?;
         let Some(end) = page.last() else { return Ok(taken) };
         last = Some(end.id.clone());
         let mut events = Vec::new();
         let mut ids = Vec::new();
-        for Entry { id, value } in &page {
+        for StoreEntry { id, value } in &page {
             match Act::read(id, value) {
                 Some(act) if gives_up_a_chain_of(&act, journal.key()) => taken.left = taken.left.saturating_add(1),
                 Some(act) => {

@@ -7,7 +7,7 @@ use attest_store::{DecisionRecord, Pending, Store, StoreError};
 
 /// Outcome of pending decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedDecisions {
     /// Number of uses that were given back: their decisions are not in the log, so no client got anything for them.
     pub given_back: usize,
     /// Decisions that are not in the log. A use that still counts stays used: the log does not reach back to it without a gap.
@@ -28,8 +28,13 @@ pub struct Unrecorded {
 ///
 /// # Errors
 /// [`StoreError`].
-async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending>, missing: &[Point]) -> Result<Resolved, StoreError> {
-    let mut resolved = Resolved::default();
+async fn resolve(
+    store: &dyn Store,
+    found: &FoundDecisions,
+    pending: Vec<Pending>,
+    missing: &[Point],
+) -> Result<ResolvedDecisions, StoreError> {
+    let mut resolved = ResolvedDecisions::default();
     for mut pending in pending {
         let DecisionRecord { decision, at, .. } = &pending.decided;
         if found.has(decision) {
@@ -52,10 +57,10 @@ async fn resolve(store: &dyn Store, found: &FoundDecisions, pending: Vec<Pending
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -> Result<Resolved, StoreError> {
+pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -> Result<ResolvedDecisions, StoreError> {
     let pending = store.pending().await?;
     if pending.is_empty() {
-        return Ok(Resolved::default());
+        return Ok(ResolvedDecisions::default());
     }
     let found = FoundDecisions::of(log, &wanted(&pending)).map_err(|source| StoreError::Io {
         path: log.to_owned(),
@@ -94,7 +99,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use attest_store::{Embedded, EntryKind, Occasion, Spend, Spendable, Transact};
+    use attest_store::{Embedded, EntryKind, Spend, Spendable, Transact, UseOccasion};
 
     fn thing(id: &str) -> Spendable {
         Spendable {
@@ -126,7 +131,7 @@ mod tests {
         let store = Embedded::open(&database).unwrap();
         let decided: Result<_, StoreError> = store
             .decide("d1", |transaction| {
-                transaction.spend(&thing("a"), &Occasion::Any, 10)?;
+                transaction.spend(&thing("a"), &UseOccasion::Any, 10)?;
                 let [decision, record] = ["d1", "{}"].map(str::to_owned);
                 transaction.decide(DecisionRecord { decision, at: 10, record })
             })

@@ -3,8 +3,8 @@
 //! The store keeps a provisioning token under its hash. A token that was made elsewhere may be a word that a person has chosen. So the log
 //! has no hash of it, keyed or not, but the administrator's name for it.
 
-use attest_log::admin::Thing;
-use attest_store::{Change, EntryKind};
+use attest_log::admin::ValueChange;
+use attest_store::{EntryChange, EntryKind};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde_json::{Map, Value, json};
@@ -33,8 +33,8 @@ const OF_SEAL: [&str; 3] = ["key_file", "store", "keys"];
 const OF_SEALS_KEY: [&str; 4] = ["id", "made", "seals_from", "ends"];
 
 /// An entry that was changed.
-pub(super) fn thing(change: &Change) -> Thing {
-    let Change { kind, id, before, after } = change;
+pub(super) fn thing(change: &EntryChange) -> ValueChange {
+    let EntryChange { kind, id, before, after } = change;
     let show = |value: &Option<String>| value.as_ref().map(|value| value_of(kind, value));
     let id = if is(kind, EntryKind::Token) {
         let named = before.iter().chain(after).find_map(|value| name(value));
@@ -42,7 +42,7 @@ pub(super) fn thing(change: &Change) -> Thing {
     } else {
         id.clone()
     };
-    Thing {
+    ValueChange {
         kind: kind.clone(),
         id: id.chars().take(ID_LIMIT_CHARACTERS).collect(),
         before: show(before),
@@ -115,8 +115,8 @@ fn sha256(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn change(kind: EntryKind, id: &str, before: Option<&str>, after: Option<&str>) -> Thing {
-        thing(&Change {
+    fn change(kind: EntryKind, id: &str, before: Option<&str>, after: Option<&str>) -> ValueChange {
+        thing(&EntryChange {
             kind: kind.as_str().to_owned(),
             id: id.to_owned(),
             before: before.map(str::to_owned),

@@ -6,8 +6,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::Source;
-use super::shares::{NoRoom, Share, Shares};
+use super::ClientSource;
+use super::shares::{NoRoom, ShareGuard, Shares};
 
 /// Time that a sender may take for a body of any size. A node sends its body at once.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,10 +24,10 @@ pub struct Bodies {
 
 /// A body that is there whole, and the room that it takes.
 #[derive(Debug)]
-pub struct Whole {
+pub struct ReadBody {
     pub bytes: Bytes,
     /// Given back with it.
-    pub room: Option<Share>,
+    pub room: Option<ShareGuard>,
     /// Time that it has waited for memory.
     pub waited: Duration,
 }
@@ -68,9 +68,9 @@ impl Bodies {
     ///
     /// # Errors
     /// [`NoBody`].
-    pub async fn read(&self, source: Source, body: Body, most: usize, patience: Duration) -> Result<Whole, NoBody> {
+    pub async fn read(&self, source: ClientSource, body: Body, most: usize, patience: Duration) -> Result<ReadBody, NoBody> {
         if body.is_end_stream() || most == 0 {
-            return Ok(Whole {
+            return Ok(ReadBody {
                 bytes: Bytes::new(),
                 room: None,
                 waited: Duration::ZERO,
@@ -111,14 +111,14 @@ impl Bodies {
             }
             bytes.extend_from_slice(&chunk);
         }
-        Ok(Whole {
+        Ok(ReadBody {
             bytes: bytes.into(),
             room: Some(room),
             waited: start - asked,
         })
     }
 
-    fn take(&self, source: Source, bytes: usize) -> Result<Share, NoRoom> {
+    fn take(&self, source: ClientSource, bytes: usize) -> Result<ShareGuard, NoRoom> {
         let room = self.memory.enter(source);
         room.grow(bytes, Instant::now().into_std())?;
         Ok(room)
@@ -146,7 +146,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const MOST: usize = 1000;
 
-    fn source(number: u32) -> Source {
+    fn source(number: u32) -> ClientSource {
         Ipv4Addr::from_bits(number).into()
     }
 

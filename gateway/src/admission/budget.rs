@@ -1,7 +1,7 @@
 //! Budgets of what is spent over time: challenges, bytes of the attestation log, writes of a store.
 //!
 //! A source may spend what no other source wants: half of a budget is for any of them. The other half is shared in max-min fair shares over
-//! time: among networks, in them among smaller networks, and in those among addresses ([`Source::networks`]). The refill of each second
+//! time: among networks, in them among smaller networks, and in those among addresses ([`ClientSource::networks`]). The refill of each second
 //! reduces the debts of all sources that ask by equal parts. The less is left, the smaller a source's debt must be to get some of it. The
 //! last eighth is for sources without debt.
 
@@ -12,10 +12,10 @@ mod tests;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use accounts::{Account, Level};
+use accounts::{RateAccount, RateLevel};
 use attest::UnixTime;
 
-use super::Source;
+use super::ClientSource;
 
 /// Units of an account for each unit that is spent: a source's share of a second is small where thousands of sources ask.
 const ONE: u64 = 1 << 20;
@@ -68,16 +68,16 @@ const TIERS: [Tier; 4] = [
 
 /// Budget with a maximum at once, and a refill each second.
 #[derive(Debug)]
-pub struct Budget {
+pub struct RateLimit {
     at_once: u64,
     each_second: u64,
-    state: Mutex<State>,
+    state: Mutex<RateLimitState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RateLimitState {
     /// The account of all sources together; its members are the accounts of networks.
-    all: Account,
+    all: RateAccount,
     /// Time of the last update of `all`, in seconds since 1970.
     at: u64,
     /// Time of the last sweep of idle accounts, in seconds since 1970.
@@ -100,7 +100,7 @@ pub enum Spending {
     },
 }
 
-impl Budget {
+impl RateLimit {
     /// Creates a budget of `at_once`, with a refill of `each_second`.
     #[must_use]
     pub fn new(at_once: u64, each_second: u64) -> Self {
@@ -112,7 +112,7 @@ impl Budget {
     }
 
     /// Spends that much for this source, if there is so much for it.
-    pub fn spend(&self, source: Source, amount: u64, now: UnixTime) -> Spending {
+    pub fn spend(&self, source: ClientSource, amount: u64, now: UnixTime) -> Spending {
         let now = now.as_secs();
         let amount = amount.saturating_mul(ONE);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ impl Budget {
     }
 
     /// Gives back what has come since the last time.
-    fn recover(&self, state: &mut State, now: u64) {
+    fn recover(&self, state: &mut RateLimitState, now: u64) {
         // A clock that was set back gives nothing, and takes nothing. Nothing is owed any longer once all of it has come back.
         let all_of_it = self.at_once.div_ceil(self.each_second.max(1)).saturating_add(1);
         let seconds = now.saturating_sub(state.at).min(all_of_it);
@@ -163,13 +163,13 @@ impl Budget {
     }
 
     /// Returns the seconds until this tier may spend the amount, if no source spends anything until then; 0 if it may at once.
-    fn wait(&self, tier: &Tier, levels: &[Level], spent: u64, amount: u64) -> u64 {
+    fn wait(&self, tier: &Tier, levels: &[RateLevel], spent: u64, amount: u64) -> u64 {
         let each_second = self.each_second.max(1).saturating_mul(ONE);
         let whole = seconds(spent.saturating_add(amount), self.eighths(tier.whole), each_second);
         let [networks @ .., own] = levels else { return whole };
-        let limit = |level: &Level, eighths: u64| (level.part / 8).saturating_mul(eighths);
-        let within = |level: &Level, limit: u64| seconds(level.owed.saturating_add(amount), limit, level.each_second);
-        let networks = |limit: &dyn Fn(&Level) -> u64| networks.iter().map(|level| within(level, limit(level))).fold(whole, u64::max);
+        let limit = |level: &RateLevel, eighths: u64| (level.part / 8).saturating_mul(eighths);
+        let within = |level: &RateLevel, limit: u64| seconds(level.owed.saturating_add(amount), limit, level.each_second);
+        let networks = |limit: &dyn Fn(&RateLevel) -> u64| networks.iter().map(|level| within(level, limit(level))).fold(whole, u64::max);
         match tier.takers {
             Takers::Anybody => whole,
             Takers::Within {

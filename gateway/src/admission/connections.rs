@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Source;
-use super::shares::{NoRoom, Share, Shares};
+use super::ClientSource;
+use super::shares::{NoRoom, ShareGuard, Shares};
 
 /// Maximum number of connections of balancers that have not named their client yet. A storm brings as many at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
@@ -26,25 +26,25 @@ pub struct Connections {
 
 /// A connection that has been accepted, and has no place yet.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingConnection {
     places: Shares,
     /// Number of places reserved for known sources.
     known: usize,
-    source: Source,
-    waits: Share,
+    source: ClientSource,
+    waits: ShareGuard,
 }
 
 /// Connection of a balancer that has not named its client yet.
 #[derive(Debug)]
-pub struct Unnamed(Share);
+pub struct Unnamed(ShareGuard);
 
 /// Place of one connection. It is given back with the last copy.
 #[derive(Debug, Clone)]
-pub struct Place(Arc<Share>);
+pub struct ConnectionSlot(Arc<ShareGuard>);
 
 /// Guard of a connection that the gateway works for: while it exists, its place cannot be taken.
 #[derive(Debug)]
-pub struct Working<'p>(&'p Place);
+pub struct Working<'p>(&'p ConnectionSlot);
 
 impl Connections {
     /// Allows `at_once` connections with a place, and `waiting` without.
@@ -62,7 +62,7 @@ impl Connections {
     ///
     /// # Errors
     /// [`NoRoom`].
-    pub fn enter_unnamed(&self, balancer: Source) -> Result<Unnamed, NoRoom> {
+    pub fn enter_unnamed(&self, balancer: ClientSource) -> Result<Unnamed, NoRoom> {
         let (share, now) = (self.unnamed.enter(balancer), Instant::now());
         share.grow(1, now)?;
         share.waits(now);
@@ -74,11 +74,11 @@ impl Connections {
     ///
     /// # Errors
     /// [`NoRoom`].
-    pub fn enter(&self, source: Source) -> Result<Waiting, NoRoom> {
+    pub fn enter(&self, source: ClientSource) -> Result<WaitingConnection, NoRoom> {
         let (waits, now) = (self.waiting.enter(source), Instant::now());
         waits.grow(1, now)?;
         waits.waits(now);
-        Ok(Waiting {
+        Ok(WaitingConnection {
             places: self.places.clone(),
             known: self.at_once / KNOWN_PART,
             source,
@@ -93,10 +93,10 @@ impl Connections {
     }
 }
 
-impl Waiting {
+impl WaitingConnection {
     /// Returns the source of the connection.
     #[must_use]
-    pub const fn source(&self) -> Source {
+    pub const fn source(&self) -> ClientSource {
         self.source
     }
 
@@ -110,11 +110,11 @@ impl Waiting {
     ///
     /// # Errors
     /// [`NoRoom`], at the moment.
-    pub fn place(&self, known: bool) -> Result<Place, NoRoom> {
+    pub fn place(&self, known: bool) -> Result<ConnectionSlot, NoRoom> {
         let (share, now) = (self.places.enter(self.source), Instant::now());
         share.grow_leaving(1, if known { 0 } else { self.known }, now)?;
         share.waits(now);
-        Ok(Place(Arc::new(share)))
+        Ok(ConnectionSlot(Arc::new(share)))
     }
 
     /// Completes when there may be a place: one was given back, or others have been idle for longer.
@@ -130,7 +130,7 @@ impl Unnamed {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Marks the connection as one that the gateway works for.
     #[must_use]
     pub fn working(&self) -> Working<'_> {
@@ -162,7 +162,7 @@ mod tests {
     const ATTACKER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
     const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 
-    async fn place(connections: &Connections, source: Ipv4Addr) -> Place {
+    async fn place(connections: &Connections, source: Ipv4Addr) -> ConnectionSlot {
         let waiting = connections.enter(source.into()).unwrap();
         loop {
             match waiting.place(true) {
@@ -207,7 +207,7 @@ mod tests {
     async fn who_has_no_place_has_it_when_there_is_one() {
         let connections = Connections::new(2, 100);
         let busy = [place(&connections, ATTACKER).await, place(&connections, ATTACKER).await];
-        let working: Vec<_> = busy.iter().map(Place::working).collect();
+        let working: Vec<_> = busy.iter().map(ConnectionSlot::working).collect();
         assert!(!has_place(&connections, ATTACKER) && !has_place(&connections, NODE));
         let node = connections.enter(NODE.into()).unwrap();
         assert_eq!(node.place(true).unwrap_err(), NoRoom);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::Source;
-use super::line::Line;
-use super::turns::{TooBusy, Turn, Turns};
+use super::ClientSource;
+use super::line::FairQueue;
+use super::turns::{AdmissionSlot, AdmissionSlots, TooBusy};
 
 /// Handshakes that may be under way regardless of requests: a flood of requests keeps no other client out, and health is answered.
 const ALWAYS: usize = 2;
@@ -18,17 +18,17 @@ const STRANGERS_TURN: u32 = 4;
 /// Handshakes under way, and those that wait to begin.
 #[derive(Debug, Clone)]
 pub struct Handshakes {
-    queue: Arc<Mutex<Queue>>,
-    requests: Turns,
+    queue: Arc<Mutex<HandshakeQueue>>,
+    requests: AdmissionSlots,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct HandshakeQueue {
     under_way: usize,
     /// Maximum number under way, including requests that are processed or wait for that.
     at_once: usize,
-    known: Line<Handshake>,
-    strangers: Line<Handshake>,
+    known: FairQueue<Handshake>,
+    strangers: FairQueue<Handshake>,
     /// Turns of known sources since the last one of an unknown source.
     in_a_row: u32,
 }
@@ -44,19 +44,19 @@ pub struct Begun(Arc<Mutex<Option<Handshake>>>);
 /// A request's turn, which has handshakes wait.
 #[derive(Debug)]
 pub struct RequestTurn {
-    turn: Option<Turn>,
+    turn: Option<AdmissionSlot>,
     handshakes: Handshakes,
 }
 
 impl Handshakes {
     /// Creates the limit: while `at_once` are under way, requests included, none begins.
     #[must_use]
-    pub fn new(at_once: usize, requests: Turns) -> Self {
-        let queue = Queue {
+    pub fn new(at_once: usize, requests: AdmissionSlots) -> Self {
+        let queue = HandshakeQueue {
             under_way: 0,
             at_once,
-            known: Line::default(),
-            strangers: Line::default(),
+            known: FairQueue::default(),
+            strangers: FairQueue::default(),
             in_a_row: 0,
         };
         Self {
@@ -66,7 +66,7 @@ impl Handshakes {
     }
 
     /// Completes when this source may begin a handshake. The caller may stop waiting at any time.
-    pub async fn begin(&self, source: Source, known: bool) -> Handshake {
+    pub async fn begin(&self, source: ClientSource, known: bool) -> Handshake {
         let waiting = {
             let load = self.requests.load();
             let mut queue = self.lock();
@@ -93,7 +93,7 @@ impl Handshakes {
     ///
     /// # Errors
     /// [`TooBusy`].
-    pub async fn request(&self, source: Source, patience: Duration) -> Result<RequestTurn, TooBusy> {
+    pub async fn request(&self, source: ClientSource, patience: Duration) -> Result<RequestTurn, TooBusy> {
         let turn = self.requests.take(source, patience).await?;
         Ok(RequestTurn {
             turn: Some(turn),
@@ -136,12 +136,12 @@ impl Handshakes {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, HandshakeQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl HandshakeQueue {
     const fn may_begin(&self, requests: usize) -> bool {
         self.under_way < ALWAYS || self.under_way.saturating_add(requests) < self.at_once
     }
@@ -205,12 +205,12 @@ mod tests {
     const KNOWN: bool = true;
     const STRANGER: bool = false;
 
-    fn source(number: u32) -> Source {
+    fn source(number: u32) -> ClientSource {
         Ipv4Addr::from_bits(number).into()
     }
 
     fn handshakes(at_once: usize, requests: usize) -> Handshakes {
-        Handshakes::new(at_once, Turns::new(requests))
+        Handshakes::new(at_once, AdmissionSlots::new(requests))
     }
 
     async fn begun(handshakes: &Handshakes, many: usize) -> Vec<Handshake> {

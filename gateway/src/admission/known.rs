@@ -13,7 +13,7 @@ const MOST: usize = 65_536;
 
 /// Addresses from which accepted evidence came.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Sources>);
+pub struct TrustedSources(Mutex<Sources>);
 
 #[derive(Debug, Default)]
 struct Sources {
@@ -22,7 +22,7 @@ struct Sources {
     order: VecDeque<(Instant, IpAddr)>,
 }
 
-impl Known {
+impl TrustedSources {
     /// Notes that this address has proven something at `now`.
     pub fn note(&self, address: IpAddr, now: Instant) {
         let address = address.to_canonical();
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_source_is_known_for_a_while_from_the_last_time_on() {
-        let (known, start) = (Known::default(), Instant::now());
+        let (known, start) = (TrustedSources::default(), Instant::now());
         assert!(!known.knows(source(1), start));
         known.note(source(1), start);
         known.note(source(2), start + LASTS / 2);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn attack_55_a_neighbour_of_an_address_that_is_known_is_not_known() {
-        let (known, now) = (Known::default(), Instant::now());
+        let (known, now) = (TrustedSources::default(), Instant::now());
         let address = |last: u16| IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
         known.note(address(7), now);
         assert!(known.knows(address(7), now) && !known.knows(address(66), now));
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_there_is_room_for() {
-        let (known, start) = (Known::default(), Instant::now());
+        let (known, start) = (TrustedSources::default(), Instant::now());
         (0..MOST + 10).for_each(|number| known.note(source(number), start));
         assert!(!known.knows(source(9), start) && known.knows(source(10), start) && known.knows(source(MOST + 9), start));
         // Whoever does so without end takes one place in the end.

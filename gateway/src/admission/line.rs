@@ -1,11 +1,11 @@
-//! Fair queue. Networks take turns, in each of them its smaller networks, and in those the addresses ([`Source::networks`]). One with a
+//! Fair queue. Networks take turns, in each of them its smaller networks, and in those the addresses ([`ClientSource::networks`]). One with a
 //! thousand entries makes another wait for one of them and not for all.
 
 use std::collections::{HashMap, VecDeque};
 
 use tokio::sync::oneshot;
 
-use super::Source;
+use super::ClientSource;
 use super::source::Network;
 
 /// Minimum length of a queue from which abandoned entries are removed; it must also be twice as long as after the last removal. Each of
@@ -14,8 +14,8 @@ const SWEEP_LENGTH: usize = 1024;
 
 /// Queue for a `T`. Its length is bounded by the number of clients: a connection asks for one thing at a time.
 #[derive(Debug)]
-pub(super) struct Line<T> {
-    networks: Turns<T>,
+pub(super) struct FairQueue<T> {
+    networks: SourceQueue<T>,
     length: usize,
     /// Length from which abandoned entries are removed.
     sweep_at: usize,
@@ -23,14 +23,14 @@ pub(super) struct Line<T> {
 
 /// The part of the line that belongs to one network or address.
 #[derive(Debug)]
-struct Turns<T> {
+struct SourceQueue<T> {
     waiting: VecDeque<oneshot::Sender<T>>,
-    members: HashMap<Network, Turns<T>>,
+    members: HashMap<Network, SourceQueue<T>>,
     /// The members, each once; the next one first.
     order: VecDeque<Network>,
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for SourceQueue<T> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -40,24 +40,24 @@ impl<T> Default for Turns<T> {
     }
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for FairQueue<T> {
     fn default() -> Self {
         Self {
-            networks: Turns::default(),
+            networks: SourceQueue::default(),
             length: 0,
             sweep_at: SWEEP_LENGTH,
         }
     }
 }
 
-impl<T> Line<T> {
+impl<T> FairQueue<T> {
     /// Returns the length of the queue, including some abandoned entries.
     pub(super) const fn length(&self) -> usize {
         self.length
     }
 
     /// Appends an entry for this source.
-    pub(super) fn wait(&mut self, source: Source) -> oneshot::Receiver<T> {
+    pub(super) fn wait(&mut self, source: ClientSource) -> oneshot::Receiver<T> {
         if self.length >= self.sweep_at {
             self.length = self.networks.sweep();
             self.sweep_at = self.length.saturating_mul(2).max(SWEEP_LENGTH);
@@ -88,7 +88,7 @@ impl<T> Line<T> {
     }
 }
 
-impl<T> Turns<T> {
+impl<T> SourceQueue<T> {
     /// Returns the next one that waits, and how many were passed over because they have gone.
     fn next(&mut self) -> (Option<oneshot::Sender<T>>, usize) {
         let Some(network) = self.order.pop_front() else {
@@ -135,13 +135,13 @@ mod tests {
 
     use super::*;
 
-    fn source(number: u32) -> Source {
+    fn source(number: u32) -> ClientSource {
         Ipv4Addr::from_bits(number).into()
     }
 
     /// Returns the order of service when these have asked in sequence, and some have gone.
     fn order(asked: &[u32], gone: &[usize]) -> Vec<u32> {
-        let mut line = Line::default();
+        let mut line = FairQueue::default();
         let mut receivers: Vec<_> = asked.iter().map(|number| Some(line.wait(source(*number)))).collect();
         assert_eq!(line.length(), asked.len());
         gone.iter().for_each(|place| receivers[*place] = None);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_comes_and_goes_without_end_is_not_counted_for_ever() {
-        let mut line = Line::<()>::default();
+        let mut line = FairQueue::<()>::default();
         let first = line.wait(source(1));
         for _ in 0..1000 {
             drop(line.wait(source(1)));
@@ -187,8 +187,8 @@ mod tests {
     }
 
     /// Returns how many are served before this source, which came last.
-    fn before(neighbours: impl Iterator<Item = IpAddr>, last: Source) -> usize {
-        let mut line = Line::default();
+    fn before(neighbours: impl Iterator<Item = IpAddr>, last: ClientSource) -> usize {
+        let mut line = FairQueue::default();
         let neighbours: Vec<_> = neighbours.map(|address| line.wait(address.into())).collect();
         let mut last = line.wait(last);
         let mut served = 0;
@@ -205,9 +205,9 @@ mod tests {
         let address = |number: u128| IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number));
         let from_one = || (0..1000).map(|_| address(66));
         let from_many = || (0..1000).map(|number| address(0x1_0000 + number));
-        let in_another = |bits: u32| Source::from(address(1 << bits));
+        let in_another = |bits: u32| ClientSource::from(address(1 << bits));
         assert_eq!(before(from_one(), address(7).into()), 1);
-        for other in [in_another(64), in_another(80), source(7), Source::known(address(7))] {
+        for other in [in_another(64), in_another(80), source(7), ClientSource::known(address(7))] {
             assert_eq!((before(from_one(), other), before(from_many(), other)), (1, 1), "{other}");
         }
         // Among a thousand addresses of one network, of which nothing else is known, it is one.

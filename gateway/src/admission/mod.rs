@@ -17,16 +17,16 @@ mod turns;
 mod verification;
 mod wrong;
 
-pub use bodies::{Bodies, NoBody, Whole};
-pub use budget::{Budget, Spending};
-pub use connections::{Connections, Place, Unnamed, Waiting, Working};
+pub use bodies::{Bodies, NoBody, ReadBody};
+pub use budget::{RateLimit, Spending};
+pub use connections::{ConnectionSlot, Connections, Unnamed, WaitingConnection, Working};
 pub use handshakes::{Begun, Handshake, Handshakes, RequestTurn};
-pub use known::Known;
-pub use shares::{NoRoom, Share, Shares};
-pub use source::{Network, Source};
-pub use turns::{TooBusy, Turn, Turns};
+pub use known::TrustedSources;
+pub use shares::{NoRoom, ShareGuard, Shares};
+pub use source::{ClientSource, Network};
+pub use turns::{AdmissionSlot, AdmissionSlots, TooBusy};
 pub use verification::{Length, Verification};
-pub use wrong::{Wrong, WrongCredentials};
+pub use wrong::{FailureOutcome, WrongCredentials};
 
 use attest_store::settings::EngineSettings;
 use std::net::IpAddr;
@@ -52,17 +52,17 @@ pub struct Admission {
     /// Bodies under way, in bytes.
     pub bodies: Bodies,
     /// Turns of requests that are processed.
-    pub requests: Turns,
+    pub requests: AdmissionSlots,
     /// Handshakes, which begin when there is little else to do.
     pub handshakes: Handshakes,
     /// Known sources: their handshakes go first, and each counts by itself.
-    pub known: Known,
+    pub known: TrustedSources,
     /// Turns of verification at the processors.
     pub verification: Verification,
     /// Challenges, which cost the client nothing.
-    pub challenges: Budget,
+    pub challenges: RateLimit,
     /// Challenges that are spent, where that costs more than the gateway alone.
-    pub spends: Option<Budget>,
+    pub spends: Option<RateLimit>,
     /// Limit on wrong credentials per source.
     pub wrong: WrongCredentials,
 }
@@ -71,25 +71,25 @@ impl Admission {
     /// Creates the limits of these settings, in front of this store.
     #[must_use]
     pub fn new(limits: &Limits, store: &EngineSettings) -> Self {
-        let requests = Turns::new(limits.requests);
+        let requests = AdmissionSlots::new(limits.requests);
         Self {
             connections: Connections::new(limits.connections, limits.waiting),
             bodies: Bodies::new(limits.body_bytes, limits.request),
             handshakes: Handshakes::new(limits.requests, requests.clone()),
-            known: Known::default(),
+            known: TrustedSources::default(),
             requests,
             verification: Verification::default(),
-            challenges: Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
-            spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| Budget::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
+            challenges: RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
+            spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| RateLimit::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
             wrong: WrongCredentials::default(),
         }
     }
 
     /// Returns the source that limits are counted for at this address. An address that has proven something lately counts alone.
     #[must_use]
-    pub fn source(&self, peer: IpAddr) -> Source {
+    pub fn source(&self, peer: IpAddr) -> ClientSource {
         match self.known.knows(peer, Instant::now()) {
-            true => Source::known(peer),
+            true => ClientSource::known(peer),
             false => peer.into(),
         }
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn attack_26_who_asks_for_challenges_without_end_takes_nobody_elses() {
-        let budget = Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
+        let budget = RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
         let spend = |source: u32, now: u64| {
             let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
             budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) == Spending::Granted
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_nodes_boot_at_once() {
-        let budget = Budget::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
+        let budget = RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
         let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
         assert!((0..10_000).all(|node| budget.spend(Ipv4Addr::from_bits(node).into(), 1, now) == Spending::Granted));
     }

@@ -1,5 +1,5 @@
 //! Shares of a limited resource: connections, bytes of memory. A source may have all that no other source wants. When all is taken, the
-//! network with most gives back, in it the smaller network, and in that the address ([`Source::networks`]). It gives back what has waited
+//! network with most gives back, in it the smaller network, and in that the address ([`ClientSource::networks`]). It gives back what has waited
 //! longest for its peer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::Source;
-use super::line::Line;
+use super::ClientSource;
+use super::line::FairQueue;
 use super::source::Network;
 
 /// Time that a part waits for its peer before others of the same source take its place. A storm of good machines behind one address must
@@ -25,36 +25,36 @@ pub struct Shares(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<FairShareState>,
     /// Queue for the amounts that are given back.
-    waiting: Mutex<Line<()>>,
+    waiting: Mutex<FairQueue<()>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FairShareState {
     limit: usize,
     next_id: u64,
     /// All of them, by their networks.
-    all: Holder,
+    all: ShareHolder,
 }
 
 /// The holdings of a network or an address.
 #[derive(Debug, Default)]
-struct Holder {
+struct ShareHolder {
     amount: usize,
     /// Number of parts that wait for their peer.
     waiting: usize,
-    members: HashMap<Network, Holder>,
+    members: HashMap<Network, ShareHolder>,
     /// All members by what they have; the last one has most.
     by_amount: BTreeSet<(usize, Network)>,
-    parts: BTreeMap<u64, Part>,
+    parts: BTreeMap<u64, HeldShare>,
     /// The parts that wait for their peer, by since when.
     by_wait: BTreeSet<(Instant, u64)>,
 }
 
 #[derive(Debug)]
-struct Part {
-    source: Source,
+struct HeldShare {
+    source: ClientSource,
     amount: usize,
     waiting_since: Option<Instant>,
     evicted: Arc<Notify>,
@@ -62,9 +62,9 @@ struct Part {
 
 /// Part of the resource. It is given back when this is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct ShareGuard {
     shares: Shares,
-    source: Source,
+    source: ClientSource,
     id: u64,
     evicted: Arc<Notify>,
 }
@@ -78,10 +78,10 @@ impl Shares {
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Inner {
-            state: Mutex::new(State {
+            state: Mutex::new(FairShareState {
                 limit,
                 next_id: 0,
-                all: Holder::default(),
+                all: ShareHolder::default(),
             }),
             waiting: Mutex::default(),
         }))
@@ -89,19 +89,19 @@ impl Shares {
 
     /// Returns an empty share for this source.
     #[must_use]
-    pub fn enter(&self, source: Source) -> Share {
+    pub fn enter(&self, source: ClientSource) -> ShareGuard {
         let evicted = Arc::new(Notify::new());
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
-        let part = Part {
+        let part = HeldShare {
             source,
             amount: 0,
             waiting_since: None,
             evicted: Arc::clone(&evicted),
         };
         state.change(source, |holder| holder.parts.insert(id, part));
-        Share {
+        ShareGuard {
             shares: self.clone(),
             source,
             id,
@@ -119,7 +119,7 @@ impl Shares {
     }
 
     /// Takes until there is room: again when something was given back, and when others have waited for their peers for longer. Sources take turns.
-    pub async fn when_there_is_room<T>(&self, source: Source, mut take: impl FnMut() -> Result<T, NoRoom>) -> T {
+    pub async fn when_there_is_room<T>(&self, source: ClientSource, mut take: impl FnMut() -> Result<T, NoRoom>) -> T {
         if let Ok(taken) = take() {
             return taken;
         }
@@ -136,7 +136,7 @@ impl Shares {
     }
 
     /// Completes when something was given back, or others have waited for their peers for longer.
-    pub fn freed(&self, source: Source) -> impl Future<Output = ()> + use<> {
+    pub fn freed(&self, source: ClientSource) -> impl Future<Output = ()> + use<> {
         let freed = self.line().wait(source);
         async move { drop(tokio::time::timeout(GRACE, freed).await) }
     }
@@ -150,16 +150,16 @@ impl Shares {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line<()>> {
+    fn line(&self) -> MutexGuard<'_, FairQueue<()>> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FairShareState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Share {
+impl ShareGuard {
     /// Takes that much more. Others are evicted for it where that is fair.
     ///
     /// # Errors
@@ -168,10 +168,10 @@ impl Share {
         self.grow_leaving(amount, 0, now)
     }
 
-    /// Like [`Share::grow`], but only if `left` remains afterwards.
+    /// Like [`ShareGuard::grow`], but only if `left` remains afterwards.
     ///
     /// # Errors
-    /// Those of [`Share::grow`].
+    /// Those of [`ShareGuard::grow`].
     pub fn grow_leaving(&self, amount: usize, left: usize, now: Instant) -> Result<(), NoRoom> {
         let mut state = self.shares.lock();
         // Whoever takes something is not waiting at the moment.
@@ -201,7 +201,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for ShareGuard {
     fn drop(&mut self) {
         let part = self.shares.lock().remove(self.source, self.id);
         if part.is_some_and(|part| part.amount > 0) {
@@ -210,24 +210,24 @@ impl Drop for Share {
     }
 }
 
-impl State {
+impl FairShareState {
     /// Changes what a source has, and with it what its networks have.
-    fn change<T>(&mut self, source: Source, change: impl FnOnce(&mut Holder) -> Option<T>) -> Option<T> {
+    fn change<T>(&mut self, source: ClientSource, change: impl FnOnce(&mut ShareHolder) -> Option<T>) -> Option<T> {
         self.all.change(&mut source.networks(), change)
     }
 
-    fn victim(&self, asking: Source, amount: usize, now: Instant) -> Option<(Source, u64)> {
+    fn victim(&self, asking: ClientSource, amount: usize, now: Instant) -> Option<(ClientSource, u64)> {
         self.all.victim(&mut asking.networks(), amount, now)
     }
 
-    fn evict(&mut self, source: Source, id: u64) {
+    fn evict(&mut self, source: ClientSource, id: u64) {
         if let Some(part) = self.remove(source, id) {
             part.evicted.notify_one();
         }
     }
 
     /// Sets since when a share waits. Returns whether it still exists: an evicted one has nothing that others could take.
-    fn set_waiting(&mut self, source: Source, id: u64, since: Option<Instant>) -> bool {
+    fn set_waiting(&mut self, source: ClientSource, id: u64, since: Option<Instant>) -> bool {
         let set = self.change(source, |holder| {
             let part = holder.parts.get_mut(&id)?;
             if let Some(before) = std::mem::replace(&mut part.waiting_since, since) {
@@ -239,7 +239,7 @@ impl State {
         set.is_some()
     }
 
-    fn add(&mut self, source: Source, id: u64, amount: usize) -> Result<(), NoRoom> {
+    fn add(&mut self, source: ClientSource, id: u64, amount: usize) -> Result<(), NoRoom> {
         let added = self.change(source, |holder| {
             let part = holder.parts.get_mut(&id)?;
             part.amount = part.amount.saturating_add(amount);
@@ -249,7 +249,7 @@ impl State {
         added.ok_or(NoRoom)
     }
 
-    fn remove(&mut self, source: Source, id: u64) -> Option<Part> {
+    fn remove(&mut self, source: ClientSource, id: u64) -> Option<HeldShare> {
         self.change(source, |holder| {
             let part = holder.parts.remove(&id)?;
             if let Some(since) = part.waiting_since {
@@ -261,7 +261,7 @@ impl State {
     }
 }
 
-impl Holder {
+impl ShareHolder {
     /// Changes the one at the end of these networks. A network that has nothing left is forgotten.
     fn change<T>(&mut self, networks: &mut impl Iterator<Item = Network>, change: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let Some(network) = networks.next() else {
@@ -286,7 +286,7 @@ impl Holder {
     /// Returns the part to give back: of the members that can give, that with most; of an address, the part that has waited longest. It
     /// gives back only after [`GRACE`] or [`EQUALS_GRACE`], unless its network has more than the asking one will have. A network that has
     /// less never gives back.
-    fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<(Source, u64)> {
+    fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<(ClientSource, u64)> {
         let Some(own) = asking.next() else {
             let (since, source, id) = self.oldest()?;
             return (now.saturating_duration_since(since) >= GRACE).then_some((source, id));
@@ -310,20 +310,20 @@ impl Holder {
     }
 
     /// Returns the part that this holder gives back, in the same order at every level.
-    fn oldest_of_most(&self) -> Option<(Instant, Source, u64)> {
+    fn oldest_of_most(&self) -> Option<(Instant, ClientSource, u64)> {
         match self.gives_first() {
             Some((_, network)) => self.members.get(network)?.oldest_of_most(),
             None => self.oldest(),
         }
     }
 
-    fn oldest(&self) -> Option<(Instant, Source, u64)> {
+    fn oldest(&self) -> Option<(Instant, ClientSource, u64)> {
         let (since, id) = self.by_wait.first()?;
         Some((*since, self.parts.get(id)?.source, *id))
     }
 
     /// Appends the source and the id of every part to `all`.
-    fn list(&self, all: &mut Vec<(Source, u64)>) {
+    fn list(&self, all: &mut Vec<(ClientSource, u64)>) {
         all.extend(self.parts.iter().map(|(id, part)| (part.source, *id)));
         self.members.values().for_each(|member| member.list(all));
     }
@@ -358,11 +358,11 @@ mod tests {
             self.start + Duration::from_millis(millis)
         }
 
-        fn take(&self, source: u32, amount: usize, millis: u64) -> Result<Share, NoRoom> {
+        fn take(&self, source: u32, amount: usize, millis: u64) -> Result<ShareGuard, NoRoom> {
             self.take_from(Ipv4Addr::from_bits(source).into(), amount, millis)
         }
 
-        fn take_from(&self, source: Source, amount: usize, millis: u64) -> Result<Share, NoRoom> {
+        fn take_from(&self, source: ClientSource, amount: usize, millis: u64) -> Result<ShareGuard, NoRoom> {
             let share = self.shares.enter(source);
             share.grow(amount, self.at(millis))?;
             share.waits(self.at(millis));
@@ -374,14 +374,14 @@ mod tests {
         }
     }
 
-    fn is_evicted(share: &Share) -> bool {
+    fn is_evicted(share: &ShareGuard) -> bool {
         share.evicted().now_or_never().is_some()
     }
 
     #[test]
     fn one_source_may_have_everything_and_gives_back_to_who_has_less() {
         let case = case(100);
-        let held: Vec<Share> = (0..100).map(|number| case.take(ATTACKER, 1, number).unwrap()).collect();
+        let held: Vec<ShareGuard> = (0..100).map(|number| case.take(ATTACKER, 1, number).unwrap()).collect();
         assert_eq!(case.take(ATTACKER, 1, 200).unwrap_err(), NoRoom, "its own are young");
         let mut nodes = Vec::new();
         for number in 0..10 {
@@ -409,8 +409,8 @@ mod tests {
     fn who_has_less_gives_nothing_to_who_has_more() {
         let case = case(4);
         let node = case.take(NODE, 1, 0).unwrap();
-        let held: Vec<Share> = (0..3).map(|_| case.take(ATTACKER, 1, 0).unwrap()).collect();
-        held.iter().for_each(Share::works);
+        let held: Vec<ShareGuard> = (0..3).map(|_| case.take(ATTACKER, 1, 0).unwrap()).collect();
+        held.iter().for_each(ShareGuard::works);
         assert_eq!(case.take(ATTACKER, 1, 60_000).unwrap_err(), NoRoom);
         assert!(!is_evicted(&node));
         // One that has as much gives what has waited too long, and nothing else.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     /// An address of 2001:db8::/32.
-    fn six(number: u128) -> Source {
+    fn six(number: u128) -> ClientSource {
         IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)).into()
     }
 
@@ -457,12 +457,12 @@ mod tests {
     fn attack_55_a_neighbour_in_the_network_of_64_bits_evicts_no_node_and_gives_back_to_it() {
         let case = case(100);
         let nodes = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 0).unwrap());
-        let of_one: Vec<Share> = (0..97).map(|_| case.take_from(six(66), 1, 0).unwrap()).collect();
+        let of_one: Vec<ShareGuard> = (0..97).map(|_| case.take_from(six(66), 1, 0).unwrap()).collect();
         // More of it take what is its own, and nobody else's.
-        let more: Vec<Share> = (0..50).map(|_| case.take_from(six(66), 1, 5000).unwrap()).collect();
+        let more: Vec<ShareGuard> = (0..50).map(|_| case.take_from(six(66), 1, 5000).unwrap()).collect();
         assert!(!nodes.iter().any(is_evicted) && of_one.iter().filter(|share| is_evicted(share)).count() == 50);
         // And each of their next ones has a place at once.
-        let next: Vec<Share> = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 5000).unwrap()).into();
+        let next: Vec<ShareGuard> = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 5000).unwrap()).into();
         assert!(!nodes.iter().chain(&next).any(is_evicted));
         drop((of_one, more));
         drop((nodes, next));
@@ -472,10 +472,10 @@ mod tests {
     #[test]
     fn attack_55_a_neighbour_with_a_thousand_addresses_evicts_nobody_of_another_network_and_no_known_address() {
         let case = case(1000);
-        let known = Source::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
+        let known = ClientSource::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
         let others = [six(NEIGHBOURS[1]), six(NEIGHBOURS[2]), known, Ipv4Addr::from_bits(NODE).into()];
         let nodes = others.map(|source| case.take_from(source, 1, 0).unwrap());
-        let held: Vec<Share> = (0..996).map(|number| case.take_from(six(1000 + number), 1, 0).unwrap()).collect();
+        let held: Vec<ShareGuard> = (0..996).map(|number| case.take_from(six(1000 + number), 1, 0).unwrap()).collect();
         let more = (0..1000).filter(|number| case.take_from(six(5000 + number), 1, 9_000).is_ok());
         assert_eq!(more.count(), 0, "they are equals, and have not waited for so long");
         let next = others.map(|source| case.take_from(source, 1, 9_000).unwrap());

@@ -17,7 +17,7 @@ const IPV6_BITS: u8 = 128;
 
 /// The origin of a request: an address, with the networks in which it shares what there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Source {
+pub struct ClientSource {
     address: IpAddr,
     is_known: bool,
 }
@@ -29,13 +29,13 @@ pub struct Network {
     bits: u8,
 }
 
-impl From<Ipv4Addr> for Source {
+impl From<Ipv4Addr> for ClientSource {
     fn from(peer: Ipv4Addr) -> Self {
         Self::from(IpAddr::from(peer))
     }
 }
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for ClientSource {
     fn from(peer: IpAddr) -> Self {
         Self {
             address: peer.to_canonical(),
@@ -44,7 +44,7 @@ impl From<IpAddr> for Source {
     }
 }
 
-impl Source {
+impl ClientSource {
     /// Returns an address that has proven something lately ([`super::Known`]). It counts by itself, like an IPv4 address: neighbours that
     /// have proven nothing use up none of its share.
     #[must_use]
@@ -90,7 +90,7 @@ impl Network {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ClientSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(f)
     }
@@ -110,13 +110,13 @@ impl fmt::Display for Network {
 mod tests {
     use super::*;
 
-    fn networks(source: Source) -> Vec<String> {
+    fn networks(source: ClientSource) -> Vec<String> {
         source.networks().map(|network| network.to_string()).collect()
     }
 
     #[test]
     fn an_ipv6_address_is_counted_in_its_networks_and_an_ipv4_address_alone() {
-        let source = |address: &str| Source::from(address.parse::<IpAddr>().unwrap());
+        let source = |address: &str| ClientSource::from(address.parse::<IpAddr>().unwrap());
         assert_eq!(networks(source("192.0.2.66")), ["192.0.2.66"]);
         assert_eq!(networks(source("::ffff:192.0.2.66")), ["192.0.2.66"]);
         let six = networks(source("2001:db8:1:2:ffff::1"));
@@ -126,15 +126,15 @@ mod tests {
 
     #[test]
     fn a_known_address_is_counted_alone() {
-        let known = |address: &str| Source::known(address.parse().unwrap());
+        let known = |address: &str| ClientSource::known(address.parse().unwrap());
         assert_eq!(networks(known("2001:db8:1:2:ffff::1")), ["2001:db8:1:2:ffff::1"]);
-        assert_eq!(known("::ffff:192.0.2.66"), Source::from(Ipv4Addr::new(192, 0, 2, 66)));
+        assert_eq!(known("::ffff:192.0.2.66"), ClientSource::from(Ipv4Addr::new(192, 0, 2, 66)));
     }
 
     #[test]
     fn an_address_stands_for_the_network_of_its_machines() {
         let check = |address: &str, network: &str| {
-            let source = Source::from(address.parse::<IpAddr>().unwrap());
+            let source = ClientSource::from(address.parse::<IpAddr>().unwrap());
             assert_eq!(source.machines().to_string(), network);
         };
         check("192.0.2.66", "192.0.2.66");

@@ -1,41 +1,41 @@
-//! Turns: a limit on concurrent work. A [`Line`] determines the order.
+//! Turns: a limit on concurrent work. A [`FairQueue`] determines the order.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Source;
-use super::line::Line;
+use super::ClientSource;
+use super::line::FairQueue;
 use super::rate::Rate;
 
 /// Limit on concurrent work.
 #[derive(Debug, Clone)]
-pub struct Turns(Arc<Mutex<Queue>>);
+pub struct AdmissionSlots(Arc<Mutex<SlotQueue>>);
 
 #[derive(Debug)]
-struct Queue {
+struct SlotQueue {
     at_once: usize,
     free: usize,
-    waiting: Line<Turn>,
+    waiting: FairQueue<AdmissionSlot>,
     done: Rate,
 }
 
 /// Turn, which is given back when this is dropped.
 #[derive(Debug)]
-pub struct Turn(Option<Turns>);
+pub struct AdmissionSlot(Option<AdmissionSlots>);
 
 /// No turn came in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooBusy;
 
-impl Turns {
+impl AdmissionSlots {
     /// Allows `at_once` turns at a time.
     #[must_use]
     pub fn new(at_once: usize) -> Self {
-        Self(Arc::new(Mutex::new(Queue {
+        Self(Arc::new(Mutex::new(SlotQueue {
             at_once,
             free: at_once,
-            waiting: Line::default(),
+            waiting: FairQueue::default(),
             done: Rate::default(),
         })))
     }
@@ -44,12 +44,12 @@ impl Turns {
     ///
     /// # Errors
     /// [`TooBusy`].
-    pub async fn take(&self, source: Source, patience: Duration) -> Result<Turn, TooBusy> {
+    pub async fn take(&self, source: ClientSource, patience: Duration) -> Result<AdmissionSlot, TooBusy> {
         let coming = {
             let mut queue = self.lock();
             if queue.free > 0 {
                 queue.free -= 1;
-                return Ok(Turn(Some(self.clone())));
+                return Ok(AdmissionSlot(Some(self.clone())));
             }
             queue.waiting.wait(source)
         };
@@ -86,11 +86,11 @@ impl Turns {
     pub async fn rest(&self) {
         let mut all = Vec::new();
         while all.len() < self.lock().at_once {
-            all.extend(self.take(Source::from(Ipv4Addr::UNSPECIFIED), Duration::MAX).await);
+            all.extend(self.take(ClientSource::from(Ipv4Addr::UNSPECIFIED), Duration::MAX).await);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, SlotQueue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +107,7 @@ impl Turns {
                 next
             };
             let Some(next) = next else { return };
-            match next.send(Turn(Some(self.clone()))) {
+            match next.send(AdmissionSlot(Some(self.clone()))) {
                 Ok(()) => return,
                 // Whoever waited is gone.
                 Err(mut turn) => turn.0 = None,
@@ -116,7 +116,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         if let Some(turns) = self.0.take() {
             turns.give();
@@ -132,13 +132,13 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn source(number: u32) -> Source {
+    fn source(number: u32) -> ClientSource {
         Ipv4Addr::from_bits(number).into()
     }
 
     #[tokio::test]
     async fn who_waits_too_long_is_told_and_holds_nothing() {
-        let turns = Turns::new(2);
+        let turns = AdmissionSlots::new(2);
         let (one, two) = (
             turns.take(source(1), LONG).await.unwrap(),
             turns.take(source(1), LONG).await.unwrap(),
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_is_waited_for_all_turns() {
-        let turns = Turns::new(2);
+        let turns = AdmissionSlots::new(2);
         turns.rest().await;
         let one = turns.take(source(1), LONG).await.unwrap();
         let mut rest = Box::pin(turns.rest());
@@ -167,7 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_that_nobody_fetches_goes_on() {
-        let turns = Turns::new(1);
+        let turns = AdmissionSlots::new(1);
         let first = turns.take(source(1), LONG).await.unwrap();
         let given_up = tokio::spawn({
             let turns = turns.clone();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::Source;
-use super::turns::{TooBusy, Turns};
+use super::ClientSource;
+use super::turns::{AdmissionSlots, TooBusy};
 
 /// Maximum wait for a processor. Ignition and `attest-node` wait 10 s for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,13 +24,13 @@ pub enum Length {
 
 /// Turns of verification at the processors.
 #[derive(Debug)]
-pub struct Verification(Turns);
+pub struct Verification(AdmissionSlots);
 
 impl Default for Verification {
     /// Allows as many at once as there are processors: more would only make each of them slower.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self(Turns::new(processors))
+        Self(AdmissionSlots::new(processors))
     }
 }
 
@@ -39,7 +39,7 @@ impl Verification {
     ///
     /// # Errors
     /// [`TooBusy`].
-    pub async fn run<T>(&self, source: Source, length: Length, work: impl FnOnce() -> T) -> Result<T, TooBusy> {
+    pub async fn run<T>(&self, source: ClientSource, length: Length, work: impl FnOnce() -> T) -> Result<T, TooBusy> {
         let turn = self.0.take(source, PATIENCE).await?;
         let done = if length == Length::Long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
             // The thread's other tasks move to another thread. The work borrows what it needs, as it could not on a thread of its own.
@@ -65,8 +65,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn work_keeps_nobody_from_answering_and_is_bounded() {
-        let verification = Arc::new(Verification(Turns::new(1)));
-        let source = Source::from(Ipv4Addr::LOCALHOST);
+        let verification = Arc::new(Verification(AdmissionSlots::new(1)));
+        let source = ClientSource::from(Ipv4Addr::LOCALHOST);
         let (go_on, wait) = mpsc::channel::<()>();
         let (has_begun, begun) = tokio::sync::oneshot::channel();
         let long = tokio::spawn({
@@ -91,8 +91,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn what_is_short_moves_nothing_to_another_thread() {
-        let verification = Verification(Turns::new(1));
-        let source = Source::from(Ipv4Addr::LOCALHOST);
+        let verification = Verification(AdmissionSlots::new(1));
+        let source = ClientSource::from(Ipv4Addr::LOCALHOST);
         let working = tokio::spawn(async move {
             let here = thread::current().id();
             // Once is enough for a thread to be another one, but whether it is depends on which is faster.

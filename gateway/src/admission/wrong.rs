@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use attest::UnixTime;
 
-use super::Source;
+use super::ClientSource;
 use super::source::Network;
 
 /// Wrong credentials that an address may show at once: a rack of machines behind one address that all have the same dead pointer.
@@ -28,12 +28,12 @@ const WARN_EVERY_MILLIS: u64 = 60_000;
 /// Counts of wrong credentials by address and network.
 #[derive(Debug, Default)]
 pub struct WrongCredentials {
-    accounts: Mutex<HashMap<Network, Account>>,
+    accounts: Mutex<HashMap<Network, FailureAccount>>,
 }
 
 /// An account. It is kept as a time, in milliseconds: each wrong credential moves it on, and at that time the account is full again.
 #[derive(Debug, Clone, Copy)]
-struct Account {
+struct FailureAccount {
     full_at: u64,
     last: u64,
     warned: Option<u64>,
@@ -41,7 +41,7 @@ struct Account {
 
 /// Consequence of a wrong credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wrong {
+pub enum FailureOutcome {
     /// A refusal, as it is.
     Refused,
     /// Too many came from this source: the answer is 503.
@@ -53,7 +53,7 @@ pub enum Wrong {
 
 impl WrongCredentials {
     /// Counts a credential of this source that was wrong, for its address and for each of its networks.
-    pub fn count(&self, source: Source, now: UnixTime) -> Wrong {
+    pub fn count(&self, source: ClientSource, now: UnixTime) -> FailureOutcome {
         let now = now.as_secs().saturating_mul(1000);
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         // The largest network first: where that has been wrong too often, its addresses need no accounts.
@@ -64,7 +64,7 @@ impl WrongCredentials {
                 if tell {
                     account.warned = Some(now);
                 }
-                return Wrong::TooMany { tell };
+                return FailureOutcome::TooMany { tell };
             }
         }
         for network in source.networks() {
@@ -72,7 +72,7 @@ impl WrongCredentials {
                 account.full_at = account.full_at.max(now).saturating_add(step(network));
             }
         }
-        Wrong::Refused
+        FailureOutcome::Refused
     }
 }
 
@@ -86,11 +86,11 @@ const fn step(network: Network) -> u64 {
     }
 }
 
-fn account(accounts: &mut HashMap<Network, Account>, network: Network, now: u64) -> &mut Account {
+fn account(accounts: &mut HashMap<Network, FailureAccount>, network: Network, now: u64) -> &mut FailureAccount {
     if !accounts.contains_key(&network) && accounts.len() >= ACCOUNTS_LIMIT {
         make_room(accounts, now);
     }
-    let account = accounts.entry(network).or_insert(Account {
+    let account = accounts.entry(network).or_insert(FailureAccount {
         full_at: now,
         last: now,
         warned: None,
@@ -100,7 +100,7 @@ fn account(accounts: &mut HashMap<Network, Account>, network: Network, now: u64)
     account
 }
 
-impl Account {
+impl FailureAccount {
     /// Returns whether one more wrong credential would be too many.
     const fn may_not(&self, step: u64, now: u64) -> bool {
         self.full_at.saturating_sub(now).saturating_add(step) > BURST * REFILL_MILLIS
@@ -116,7 +116,7 @@ impl Account {
 }
 
 /// Forgets the accounts that are full again, or else the one whose last wrong credential is oldest.
-fn make_room(accounts: &mut HashMap<Network, Account>, now: u64) {
+fn make_room(accounts: &mut HashMap<Network, FailureAccount>, now: u64) {
     accounts.retain(|_, account| account.full_at > now);
     if accounts.len() >= ACCOUNTS_LIMIT {
         let oldest = accounts.iter().min_by_key(|(network, account)| (account.last, **network));
@@ -142,7 +142,9 @@ mod tests {
     /// Returns how many of `times` wrong credentials are refused, and not answered by 503.
     fn refused(wrong: &WrongCredentials, peer: &str, times: u64, now: u64) -> usize {
         let peer: IpAddr = peer.parse().unwrap();
-        (0..times).filter(|_| wrong.count(peer.into(), at(now)) == Wrong::Refused).count()
+        (0..times)
+            .filter(|_| wrong.count(peer.into(), at(now)) == FailureOutcome::Refused)
+            .count()
     }
 
     #[test]
@@ -183,8 +185,8 @@ mod tests {
         let of_a_site: usize = (3..300).map(|number| from_many(&wrong, &format!("2001:db8:0:{number:x}"))).sum();
         assert!((900..=64 * 21).contains(&of_a_site), "{of_a_site}");
         assert_eq!(refused(&wrong, "2001:db8:1::1", 1, 1000), 1);
-        let known = |address: &str| wrong.count(Source::known(address.parse().unwrap()), at(1000));
-        assert_eq!(known("2001:db8:0:1::7"), Wrong::Refused);
+        let known = |address: &str| wrong.count(ClientSource::known(address.parse().unwrap()), at(1000));
+        assert_eq!(known("2001:db8:0:1::7"), FailureOutcome::Refused);
         assert!(wrong.accounts.lock().unwrap().len() < ACCOUNTS_LIMIT);
     }
 
@@ -193,12 +195,12 @@ mod tests {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 20, 1000), 20);
         let count = |now| wrong.count(ATTACKER.parse::<IpAddr>().unwrap().into(), at(now));
-        assert_eq!(count(1000), Wrong::TooMany { tell: true });
-        assert_eq!(count(1000), Wrong::TooMany { tell: false });
+        assert_eq!(count(1000), FailureOutcome::TooMany { tell: true });
+        assert_eq!(count(1000), FailureOutcome::TooMany { tell: false });
         assert_eq!(refused(&wrong, ATTACKER, 19, 1059), 19);
-        assert_eq!(count(1059), Wrong::TooMany { tell: false });
-        assert_eq!(count(1060), Wrong::Refused);
-        assert_eq!(count(1060), Wrong::TooMany { tell: true });
+        assert_eq!(count(1059), FailureOutcome::TooMany { tell: false });
+        assert_eq!(count(1060), FailureOutcome::Refused);
+        assert_eq!(count(1060), FailureOutcome::TooMany { tell: true });
     }
 
     #[test]
@@ -212,8 +214,12 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_oldest_goes_first() {
         let wrong = WrongCredentials::default();
-        let source = |number: usize| Source::from(Ipv4Addr::from_bits(u32::try_from(number).unwrap()));
-        let spend = |number: usize, now: u64| (0..20).filter(|_| wrong.count(source(number), at(now)) == Wrong::Refused).count();
+        let source = |number: usize| ClientSource::from(Ipv4Addr::from_bits(u32::try_from(number).unwrap()));
+        let spend = |number: usize, now: u64| {
+            (0..20)
+                .filter(|_| wrong.count(source(number), at(now)) == FailureOutcome::Refused)
+                .count()
+        };
         for number in 1..=ACCOUNTS_LIMIT {
             assert_eq!(spend(number, if number == 7 { 1000 } else { 1001 }), 20);
         }

@@ -13,7 +13,7 @@ const SUBTYPE: &str = "vnd.coreos.ignition+json";
 
 /// Spec version that a client accepts, with its quality.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
+struct AcceptItem {
     major: u64,
     minor: u64,
     quality: f32,
@@ -28,7 +28,7 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let mut best: Option<Wanted> = None;
+    let mut best: Option<AcceptItem> = None;
     for part in accept.get(..accept.len().min(ACCEPT_LIMIT_BYTES)).unwrap_or_default().split(',') {
         // The first of the best counts.
         if let Some(wanted) = wanted(part)
@@ -37,7 +37,7 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
             best = Some(wanted);
         }
     }
-    let Some(Wanted { major, minor, .. }) = best else {
+    let Some(AcceptItem { major, minor, .. }) = best else {
         return Ok(UNSAID);
     };
     match (major, minor) {
@@ -49,7 +49,7 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
 }
 
 /// Parses one part of `Accept`; returns `None` if it is not a spec version.
-fn wanted(part: &str) -> Option<Wanted> {
+fn wanted(part: &str) -> Option<AcceptItem> {
     let mut parameters = part.split(';').map(str::trim);
     let (_, subtype) = parameters.next()?.split_once('/')?;
     let (mut version, mut quality) = (None, None);
@@ -61,7 +61,7 @@ fn wanted(part: &str) -> Option<Wanted> {
         }
     }
     let (major, minor) = version.filter(|_| subtype == SUBTYPE)?;
-    Some(Wanted {
+    Some(AcceptItem {
         major,
         minor,
         quality: quality.unwrap_or(1.0),

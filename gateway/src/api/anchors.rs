@@ -22,14 +22,14 @@ const RETRIES: usize = 2;
 
 /// Trust anchors for the evidence of one request.
 #[derive(Debug, Default)]
-pub(super) struct Anchors {
+pub(super) struct RequestAnchors {
     clouds: CloudEndorsements,
     google_keys: Option<Arc<GoogleKeysInUse>>,
     /// Blobs that the record names and that may still have to be stored.
     kept: LargeParts,
 }
 
-impl Anchors {
+impl RequestAnchors {
     /// Gets what the challenge's kinds need: what is configured, and what was fetched.
     ///
     /// # Errors

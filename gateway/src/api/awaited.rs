@@ -11,11 +11,11 @@ use super::problem::Refusal;
 
 /// State of a request for the code that decides it: whether the answer can still be delivered.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Awaited(Arc<OnceLock<Fate>>);
+pub(super) struct Awaited(Arc<OnceLock<FirstCompleted>>);
 
 /// Outcome of a request: the first one set is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum FirstCompleted {
     /// The decision is given, and from then on recorded as such.
     Given,
     /// The client no longer waits: nothing is given.
@@ -24,7 +24,7 @@ enum Fate {
 
 /// The client's side of [`Awaited`]. Dropping it says that the client no longer waits.
 #[derive(Debug)]
-pub(super) struct Waiting(Awaited);
+pub(super) struct WaitingClient(Awaited);
 
 impl Awaited {
     /// Marks the decision as given: from then on it is recorded so. Must come before anything is recorded that gives something, and after
@@ -33,14 +33,14 @@ impl Awaited {
     /// # Errors
     /// `client-gone`: the client no longer waits.
     pub(super) fn give(&self) -> Result<(), Refusal> {
-        match self.0.get_or_init(|| Fate::Given) {
-            Fate::Given => Ok(()),
-            Fate::GivenUp => Err(Refusal::client_gone()),
+        match self.0.get_or_init(|| FirstCompleted::Given) {
+            FirstCompleted::Given => Ok(()),
+            FirstCompleted::GivenUp => Err(Refusal::client_gone()),
         }
     }
 }
 
-impl Waiting {
+impl WaitingClient {
     pub(super) fn new() -> (Self, Awaited) {
         let awaited = Awaited::default();
         (Self(awaited.clone()), awaited)
@@ -59,11 +59,11 @@ impl Waiting {
 
     /// Marks the client as gone, unless the decision is given already; returns whether it is gone.
     fn give_up(&self) -> bool {
-        *self.0.0.get_or_init(|| Fate::GivenUp) == Fate::GivenUp
+        *self.0.0.get_or_init(|| FirstCompleted::GivenUp) == FirstCompleted::GivenUp
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingClient {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -82,7 +82,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_given_in_time_is_waited_for_however_long_its_record_takes() {
-        let (waiting, awaited) = Waiting::new();
+        let (waiting, awaited) = WaitingClient::new();
         let (recorded, record) = oneshot::channel::<()>();
         awaited.give().unwrap();
         let mut answer = Box::pin(waiting.answer(Duration::ZERO, async move {
@@ -96,7 +96,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_comes_too_late_is_not_given_and_is_done_to_its_end() {
-        let (waiting, awaited) = Waiting::new();
+        let (waiting, awaited) = WaitingClient::new();
         let (go_on, wait) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel();
         let answer = waiting.answer(Duration::ZERO, async move {
@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn who_hangs_up_is_given_nothing_unless_it_was_given_before() {
         for given_before in [false, true] {
-            let (waiting, awaited) = Waiting::new();
+            let (waiting, awaited) = WaitingClient::new();
             let (go_on, wait) = oneshot::channel::<()>();
             let (end, ended) = oneshot::channel();
             let decides = awaited.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, Reject, UnixTime};
-use attest_log::{Basis, Decision, Digests, Record, Shown};
+use attest_log::{Basis, Decision, Record, RequestDigests, ShownEvidence};
 use attest_machines::revocations;
 use attest_store::{EntryKind, Store, Transact};
 use attest_system::clock::Clock;
@@ -23,9 +23,9 @@ use super::endorsers::Endorsers;
 use super::gateway::Gateway;
 use super::problem::Refusal;
 use super::{Peer, effort, overload};
-use crate::admission::{Admission, Source, Spending};
+use crate::admission::{Admission, ClientSource, Spending};
 use crate::credentials::challenges;
-use crate::credentials::seal::Seal;
+use crate::credentials::seal::SealKeyRing;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 use attest_pool::Pool;
@@ -39,7 +39,7 @@ pub(super) struct ChallengeEndpoint {
     metrics: Arc<Metrics>,
     store: Arc<dyn Store>,
     endorsers: Arc<Endorsers>,
-    seal: Arc<Seal>,
+    seal: Arc<SealKeyRing>,
     lifetime: Duration,
     decisions: Decisions,
 }
@@ -94,7 +94,11 @@ pub(super) async fn post(
     };
     let mut record = Record::new(id, Decision::Challenge, now.as_secs(), peer.to_string(), request.pool.clone());
     record.kinds = request.attester.kinds();
-    record.shown = if request.attester.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+    record.shown = if request.attester.tpm.is_some() {
+        ShownEvidence::Tpm
+    } else {
+        ShownEvidence::Cloud
+    };
     let ek = request.attester.tpm.as_ref().and_then(|tpm| tpm.ek_digest().ok());
     record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
     // Names are looked at late; what cannot be one may be as long as the request.
@@ -103,7 +107,7 @@ pub(super) async fn post(
     record.user_agent = super::user_agent(&headers);
     // A key and a certificate are public: whoever shows them has proven nothing.
     record.basis = Some(Basis {
-        digests: Some(Digests::of_request(&request)),
+        digests: Some(RequestDigests::of_request(&request)),
         ..Basis::default()
     });
     endpoint.decisions.refuse(record, refusal).await
@@ -113,7 +117,7 @@ async fn issue(
     endpoint: &ChallengeEndpoint,
     request: &ChallengeRequest,
     pool: &Arc<Pool>,
-    source: Source,
+    source: ClientSource,
     now: UnixTime,
 ) -> Result<ChallengeResponse, Refusal> {
     let ek = request

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use attest::UnixTime;
 use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
 use attest_certificates::Fingerprint;
-use attest_certificates::kubelet::Presented;
+use attest_certificates::kubelet::PresentedCertificate;
 use attest_ignition::SpecVersion;
 use attest_log::codes::is_code;
-use attest_log::{ConfigSet, Decision, Earns, LargeParts, NotAttested, Record, Shown, Verdict, WAITED, served_for};
+use attest_log::{ConfigSet, Decision, Earns, LargeParts, NotAttested, Record, ShownEvidence, Verdict, WAITED, served_for};
 use attest_machines::objects::MachineObjects;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::Clock;
@@ -21,14 +21,14 @@ use axum::response::{IntoResponse, Response};
 use zeroize::Zeroizing;
 
 use super::awaited::Awaited;
-use super::credential::Credential;
+use super::credential::RequestCredential;
 use super::decisions::{Decided, Decisions, pending, refuse};
 use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::{self, Refusal};
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
-use crate::credentials::seal::Seal;
+use crate::credentials::seal::SealKeyRing;
 use crate::credentials::tickets::{self, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::pki::LiveTls;
@@ -49,7 +49,7 @@ pub(super) struct ConfigEndpoint {
     admission: Arc<Admission>,
     guesses: Guesses,
     store: Arc<dyn Store>,
-    seal: Arc<Seal>,
+    seal: Arc<SealKeyRing>,
     ticket: TicketSettings,
     machines: Arc<MachineObjects>,
     decisions: Decisions,
@@ -95,7 +95,7 @@ pub(super) async fn get(
     Extension(Peer(peer)): Extension<Peer>,
     Extension(awaited): Extension<Awaited>,
     Path(pool): Path<String>,
-    presented: Option<Extension<Presented>>,
+    presented: Option<Extension<PresentedCertificate>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -161,7 +161,7 @@ struct ConfigAsked<'r> {
     peer: IpAddr,
     uri: &'r Uri,
     headers: &'r HeaderMap,
-    presented: Option<&'r Presented>,
+    presented: Option<&'r PresentedCertificate>,
     now: UnixTime,
 }
 
@@ -174,13 +174,13 @@ struct ConfigCase<'r> {
 }
 
 /// Refusal of a transaction that served no config. Nothing was written.
-struct Turned {
+struct ConfigRefusal {
     refusal: Box<Refusal>,
     /// The record so far; `None` if the store failed.
     record: Option<Box<Record>>,
 }
 
-impl From<StoreError> for Turned {
+impl From<StoreError> for ConfigRefusal {
     fn from(error: StoreError) -> Self {
         Self {
             refusal: Box::new(error.into()),
@@ -190,14 +190,14 @@ impl From<StoreError> for Turned {
 }
 
 /// Data for the transaction of a decision that serves a config.
-struct Giving {
+struct ConfigGrant {
     pools: Arc<LivePools>,
     pool: Arc<Pool>,
     awaited: Awaited,
     prepared: PreparedConfig,
 }
 
-impl Giving {
+impl ConfigGrant {
     /// Says in the record that the config is served for this grant; the last that can be wrong with it.
     fn give(&self, record: &mut Record, grant: &Grant) -> Result<Arc<RenderedConfig>, Refusal> {
         let Self {
@@ -218,7 +218,7 @@ impl Giving {
         record.config_sha256 = Some(prepared.sha256().to_owned());
         record.spec_version = Some(prepared.version());
         record.alerts.extend(less_than_due(record));
-        if record.shown != Shown::Kubelet {
+        if record.shown != ShownEvidence::Kubelet {
             record.reason = served_for(record.shown, record.used());
         }
         Ok(Arc::clone(config))
@@ -253,15 +253,15 @@ impl<'r> ConfigCase<'r> {
             presented,
             ..
         } = self.asked;
-        self.record.shown = Shown::Unreadable;
+        self.record.shown = ShownEvidence::Unreadable;
         // First, so that a request that cannot be answered spends nothing.
         let version = accept::spec_version(headers)?;
-        match Credential::read(headers, uri, presented)? {
-            Credential::Ticket(text) => self.by_ticket(&text, version, awaited).await,
-            Credential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await,
-            Credential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await,
-            Credential::Nothing => {
-                self.record.shown = Shown::Nothing;
+        match RequestCredential::read(headers, uri, presented)? {
+            RequestCredential::Ticket(text) => self.by_ticket(&text, version, awaited).await,
+            RequestCredential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await,
+            RequestCredential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await,
+            RequestCredential::Nothing => {
+                self.record.shown = ShownEvidence::Nothing;
                 let refused = || Refusal::evidence_required(pool.name());
                 let grant = Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(refused)?;
                 let giving = self.giving(pool.grants.nothing, version, awaited, refused)?;
@@ -272,10 +272,10 @@ impl<'r> ConfigCase<'r> {
 
     /// Refuses a config that would not be served, before anything is used up for it. The pool gives nothing, or cannot express it in the
     /// node's spec version.
-    fn giving(&self, earns: Earns, version: SpecVersion, awaited: &Awaited, refused: impl Fn() -> Refusal) -> Result<Giving, Refusal> {
+    fn giving(&self, earns: Earns, version: SpecVersion, awaited: &Awaited, refused: impl Fn() -> Refusal) -> Result<ConfigGrant, Refusal> {
         let pool = self.asked.pool;
         let set = earns.set().ok_or_else(refused)?;
-        Ok(Giving {
+        Ok(ConfigGrant {
             pools: Arc::clone(&self.endpoint.pools),
             pool: Arc::clone(pool),
             awaited: awaited.clone(),
@@ -303,7 +303,7 @@ impl<'r> ConfigCase<'r> {
                 Err(refusal) => {
                     // Nothing was used up.
                     (record.use_number, record.again, record.late_seconds) = (None, false, None);
-                    Err(Turned {
+                    Err(ConfigRefusal {
                         refusal: Box::new(refusal),
                         record: Some(Box::new(record)),
                     })
@@ -315,7 +315,7 @@ impl<'r> ConfigCase<'r> {
                 self.record = *record;
                 Ok(config)
             }
-            Err(Turned { refusal, record }) => {
+            Err(ConfigRefusal { refusal, record }) => {
                 self.endpoint.decisions.end(&self.record.id);
                 if let Some(record) = record {
                     self.record = *record;
@@ -333,7 +333,7 @@ impl<'r> ConfigCase<'r> {
     ) -> Result<Arc<RenderedConfig>, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
-        record.shown = Shown::Ticket;
+        record.shown = ShownEvidence::Ticket;
         let known = endpoint.seal.look_for_key_of(tickets::sealed(text)).await;
         known.map_err(|error| Refusal::because(&error))?;
         let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
@@ -368,7 +368,7 @@ impl<'r> ConfigCase<'r> {
         awaited: &Awaited,
     ) -> Result<Arc<RenderedConfig>, Refusal> {
         let ConfigAsked { pool, peer, now, .. } = self.asked;
-        self.record.shown = Shown::Token;
+        self.record.shown = ShownEvidence::Token;
         let of = pool.name().to_owned();
         let refused = move || Refusal::token_not_accepted(&of);
         // A pool that accepts no tokens does not look at one.
@@ -388,7 +388,9 @@ impl<'r> ConfigCase<'r> {
         let giving = self.giving(pool.grants.token, version, awaited, &refused)?;
         self.transact(move |transaction, record| {
             let token = tokens::open(transaction, &text, giving.pool.name(), peer, now)?;
-            let node = claimant.as_ref().map_or(tokens::Node::Unknown, tokens::Node::Claimant);
+            let node = claimant
+                .as_ref()
+                .map_or(tokens::TokenHolder::Unknown, tokens::TokenHolder::Claimant);
             let redeemed = token.redeem(transaction, node)?;
             record.use_number = Some(redeemed.use_number());
             record.again = redeemed.again();
@@ -401,13 +403,13 @@ impl<'r> ConfigCase<'r> {
 
     async fn by_certificate(
         &mut self,
-        presented: &Presented,
+        presented: &PresentedCertificate,
         version: SpecVersion,
         awaited: &Awaited,
     ) -> Result<Arc<RenderedConfig>, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
-        record.shown = Shown::Kubelet;
+        record.shown = ShownEvidence::Kubelet;
         let tls = endpoint.tls.current();
         if endpoint.tls.awaits_client_authorities(&tls) {
             return Err(Refusal::kubelet_ca_untold());

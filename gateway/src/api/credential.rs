@@ -2,7 +2,7 @@
 //! never counts as none.
 
 use attest::protocol::{CLAIMANT_HEADER, TICKET_PREFIX};
-use attest_certificates::kubelet::Presented;
+use attest_certificates::kubelet::PresentedCertificate;
 use axum::http::{HeaderMap, Uri, header};
 use zeroize::Zeroizing;
 
@@ -13,16 +13,16 @@ use crate::credentials::tokens::Claimant;
 const CREDENTIAL_LIMIT_BYTES: usize = 4096;
 
 /// The one credential of a request.
-pub(super) enum Credential {
+pub(super) enum RequestCredential {
     Ticket(Zeroizing<String>),
     Token(Zeroizing<String>, Option<Claimant>),
-    Certificate(Presented),
+    Certificate(PresentedCertificate),
     Nothing,
 }
 
-impl Credential {
+impl RequestCredential {
     /// Reads the credential from `Authorization: Bearer …` or `?token=…`, or takes what was presented in the handshake.
-    pub(super) fn read(headers: &HeaderMap, uri: &Uri, presented: Option<&Presented>) -> Result<Self, Refusal> {
+    pub(super) fn read(headers: &HeaderMap, uri: &Uri, presented: Option<&PresentedCertificate>) -> Result<Self, Refusal> {
         let mut shown: Vec<Zeroizing<String>> = Vec::new();
         for value in headers.get_all(header::AUTHORIZATION) {
             let text = value
@@ -80,16 +80,16 @@ mod tests {
         read_with(authorization, uri, None)
     }
 
-    fn read_with(authorization: &[&str], uri: &str, presented: Option<&Presented>) -> Result<String, &'static str> {
+    fn read_with(authorization: &[&str], uri: &str, presented: Option<&PresentedCertificate>) -> Result<String, &'static str> {
         let mut headers = HeaderMap::new();
         for value in authorization {
             headers.append(header::AUTHORIZATION, value.parse().unwrap());
         }
-        match Credential::read(&headers, &uri.parse().unwrap(), presented) {
-            Ok(Credential::Ticket(text)) => Ok(format!("ticket {}", *text)),
-            Ok(Credential::Token(text, _)) => Ok(format!("token {}", *text)),
-            Ok(Credential::Certificate(_)) => Ok("certificate".to_owned()),
-            Ok(Credential::Nothing) => Ok("nothing".to_owned()),
+        match RequestCredential::read(&headers, &uri.parse().unwrap(), presented) {
+            Ok(RequestCredential::Ticket(text)) => Ok(format!("ticket {}", *text)),
+            Ok(RequestCredential::Token(text, _)) => Ok(format!("token {}", *text)),
+            Ok(RequestCredential::Certificate(_)) => Ok("certificate".to_owned()),
+            Ok(RequestCredential::Nothing) => Ok("nothing".to_owned()),
             Err(refusal) => Err(refusal.code()),
         }
     }
@@ -145,8 +145,8 @@ mod tests {
             if let Some(authorization) = authorization {
                 headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
             }
-            match Credential::read(&headers, &"/config/worker".parse().unwrap(), None) {
-                Ok(Credential::Token(_, claimant)) => Ok(claimant.is_some()),
+            match RequestCredential::read(&headers, &"/config/worker".parse().unwrap(), None) {
+                Ok(RequestCredential::Token(_, claimant)) => Ok(claimant.is_some()),
                 Ok(_) => Ok(false),
                 Err(refusal) => Err(refusal.code()),
             }
@@ -166,7 +166,10 @@ mod tests {
 
     #[test]
     fn attack_09_a_client_certificate_is_the_only_credential_or_none_is_taken() {
-        for presented in [Presented::new(&[b"garbage".as_slice().into()]), Presented::new(&[])] {
+        for presented in [
+            PresentedCertificate::new(&[b"garbage".as_slice().into()]),
+            PresentedCertificate::new(&[]),
+        ] {
             let read = |authorization: &[&str], uri| read_with(authorization, uri, Some(&presented));
             assert_eq!(
                 read(&[], "/config/worker"),

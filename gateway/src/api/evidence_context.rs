@@ -7,7 +7,7 @@ use attest::protocol::Evidence;
 use attest::{Challenge, UnixTime};
 use attest_pool::Pool;
 
-use crate::admission::Source;
+use crate::admission::ClientSource;
 
 /// Subject of a decision, with its pool and its time.
 #[derive(Clone)]
@@ -17,6 +17,6 @@ pub(super) struct EvidenceAsked<'r> {
     pub evidence: &'r Evidence,
     pub peer: IpAddr,
     /// The source that its turns at the processor are counted for.
-    pub source: Source,
+    pub source: ClientSource,
     pub now: UnixTime,
 }

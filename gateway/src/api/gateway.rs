@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(feature = "cluster")]
-use attest_cluster_api::Cluster;
+use attest_cluster_api::ClusterClient;
 use attest_log::Journal;
 use attest_machines::objects::MachineObjects;
 use attest_store::Store;
@@ -12,7 +12,7 @@ use attest_system::clock::Clock;
 
 use super::endorsers::Endorsers;
 use crate::admission::Admission;
-use crate::credentials::seal::Seal;
+use crate::credentials::seal::SealKeyRing;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
@@ -27,7 +27,7 @@ pub struct Gateway {
     pub settings: Settings,
     pub clock: Clock,
     /// Sealed challenges and tickets.
-    pub seal: Arc<Seal>,
+    pub seal: Arc<SealKeyRing>,
     /// State that must survive a restart.
     pub store: Arc<dyn Store>,
     /// Attestation log, open for appending.
@@ -49,7 +49,7 @@ pub struct Gateway {
     pub machines: Arc<MachineObjects>,
     /// The cluster that this is a part of, if it asks one.
     #[cfg(feature = "cluster")]
-    pub cluster: Option<Arc<Cluster>>,
+    pub cluster: Option<Arc<ClusterClient>>,
     /// Set if the gateway is shutting down: new work should go elsewhere.
     pub draining: Arc<AtomicBool>,
 }

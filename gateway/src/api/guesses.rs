@@ -7,7 +7,7 @@ use attest::UnixTime;
 
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use crate::admission::{Admission, Wrong};
+use crate::admission::{Admission, FailureOutcome};
 use crate::metrics::Metrics;
 
 /// Counter of wrong credentials per source.
@@ -28,7 +28,7 @@ impl Guesses {
     /// Counts a wrong credential. A source with too many gets 503, so that a rack of good machines with a dead pointer waits and is not
     /// refused. That is not recorded, so that guessing does not fill the disk. Right credentials are never counted.
     pub(super) fn turned_out_wrong(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
-        let Wrong::TooMany { tell } = self.admission.wrong.count(self.admission.source(peer), now) else {
+        let FailureOutcome::TooMany { tell } = self.admission.wrong.count(self.admission.source(peer), now) else {
             return refusal;
         };
         self.metrics.guess_ignored();

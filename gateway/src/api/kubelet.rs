@@ -2,14 +2,14 @@
 
 use attest::UnixTime;
 use attest_certificates::Certificate;
-use attest_certificates::kubelet::{Authorities, KubeletError, Presented, Verified, verify};
+use attest_certificates::kubelet::{Authorities, KubeletError, PresentedCertificate, VerifiedKubelet, verify};
 use attest_log::{Basis, Blobs, LargeParts};
 use attest_machines::revocations;
 use attest_store::EntryTransaction;
 use attest_system::clock::rfc3339;
 
 use super::problem::Refusal;
-use crate::admission::{Length, Source, TooBusy, Verification};
+use crate::admission::{ClientSource, Length, TooBusy, Verification};
 use crate::credentials::kubelet;
 use crate::policy::Grant;
 use attest_pool::Pool;
@@ -19,7 +19,7 @@ pub(super) struct Examined {
     pub basis: Basis,
     /// Blobs that the basis names.
     pub kept: LargeParts,
-    pub verified: Result<Verified, KubeletError>,
+    pub verified: Result<VerifiedKubelet, KubeletError>,
 }
 
 /// Verifies a certificate by the CAs and the time of this very request, however old the connection is.
@@ -27,8 +27,8 @@ pub(super) async fn examine(
     verification: &Verification,
     authorities: &Authorities,
     pool: &Pool,
-    presented: &Presented,
-    source: Source,
+    presented: &PresentedCertificate,
+    source: ClientSource,
     now: UnixTime,
 ) -> Result<Examined, TooBusy> {
     let judge = || verify(presented, authorities, now);
@@ -50,7 +50,7 @@ pub(super) async fn examine(
 }
 
 /// Returns the log's reason for a valid certificate.
-pub(super) fn reason(verified: &Verified) -> String {
+pub(super) fn reason(verified: &VerifiedKubelet) -> String {
     format!(
         "a kubelet's client certificate was shown: subject {}, issuer {}, serial {}, valid until {}",
         verified.subject(),
@@ -61,7 +61,12 @@ pub(super) fn reason(verified: &Verified) -> String {
 }
 
 /// Returns the grant for a certificate, by the revocations and the pool of this request.
-pub(super) fn grant(transaction: &mut EntryTransaction<'_>, pool: &Pool, verified: &Verified, now: UnixTime) -> Result<Grant, Refusal> {
+pub(super) fn grant(
+    transaction: &mut EntryTransaction<'_>,
+    pool: &Pool,
+    verified: &VerifiedKubelet,
+    now: UnixTime,
+) -> Result<Grant, Refusal> {
     let member = match kubelet::admit(transaction, verified, pool.name(), &pool.kubelet_names) {
         // Said first, since names need not be given where nothing is.
         Err(kubelet::MemberError::WrongPool(_)) if pool.kubelet_names.is_empty() => {

@@ -10,9 +10,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Peer;
-use super::awaited::Waiting;
+use super::awaited::WaitingClient;
 use super::problem::{self, Refusal};
-use crate::admission::{Admission, NoBody, Place, Whole};
+use crate::admission::{Admission, ConnectionSlot, NoBody, ReadBody};
 
 /// Maximum wait of a config request for its turn: Ignition waits 10 s for the head of an answer, and making that takes time too.
 const CONFIG_PATIENCE: Duration = Duration::from_secs(8);
@@ -68,13 +68,13 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
         Err(NoBody::TooSlow | NoBody::NoRoom) => return None,
     };
     // It goes with the connection, and not with the request, which may last longer.
-    let place = head.extensions.remove::<Place>();
-    let Whole { bytes, room, waited } = body;
+    let place = head.extensions.remove::<ConnectionSlot>();
+    let ReadBody { bytes, room, waited } = body;
     // Who waits for it waits for both together.
     let turn = admission.handshakes.request(source, patience.saturating_sub(waited)).await.ok()?;
-    let _working = place.as_ref().map(Place::working);
+    let _working = place.as_ref().map(ConnectionSlot::working);
     let mut request = Request::from_parts(head, Body::from(bytes));
-    let (waiting, awaited) = Waiting::new();
+    let (waiting, awaited) = WaitingClient::new();
     request.extensions_mut().insert(awaited);
     let work = async move {
         let answer = next.run(request).await;

@@ -19,7 +19,7 @@ use x509_parser::prelude::FromDer;
 
 use super::flight::Flights;
 use super::outgoing::Outgoing;
-use crate::metrics::{Fetched, Metrics};
+use crate::metrics::{FetchResult, Metrics};
 
 /// Largest answer that is read, in bytes: a certificate of at most 8 KiB, in PEM.
 const ISSUER_LIMIT_BYTES: usize = 12 * 1024;
@@ -63,7 +63,7 @@ pub(super) struct Issuers {
 
 /// Result of following a document's chain to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Chain {
+enum IssuerChain {
     /// To a root, and the document's signature is right.
     Complete,
     /// To an issuer that is not known.
@@ -103,9 +103,9 @@ impl Issuers {
         // Another request may have found it meanwhile.
         let current = self.current();
         match reach(signature, &current.trust, now) {
-            Chain::Complete => return Some(current),
-            Chain::Unknown => {}
-            Chain::Hopeless => return None,
+            IssuerChain::Complete => return Some(current),
+            IssuerChain::Unknown => {}
+            IssuerChain::Hopeless => return None,
         }
         let mut urls = attested_document::issuer_urls(signature).ok()?;
         let mut fetched: Vec<CertificateDer<'static>> = Vec::new();
@@ -119,14 +119,14 @@ impl Issuers {
             // What is no CA, and what is one too many, is refused here.
             let trust = AzureTrust::clone(&current.trust).with_intermediates(fetched.clone()).ok()?;
             match reach(signature, &trust, now) {
-                Chain::Complete => {
+                IssuerChain::Complete => {
                     self.keep(&fetched);
                     let certificates = current.certificates.iter().chain(&fetched).cloned().collect();
                     let trust = Arc::new(trust);
                     return Some(AzureTrustInUse { trust, certificates });
                 }
-                Chain::Unknown => {}
-                Chain::Hopeless => return None,
+                IssuerChain::Unknown => {}
+                IssuerChain::Hopeless => return None,
             }
         }
         None
@@ -139,7 +139,7 @@ impl Issuers {
                 let outgoing = self.outgoing.clone()?;
                 let allowed = self.answers().begin(url, now);
                 if allowed == Begin::Limited {
-                    self.metrics.cloud_fetched("azure-issuer", Fetched::Limited);
+                    self.metrics.cloud_fetched("azure-issuer", FetchResult::Limited);
                 }
                 (allowed == Begin::Fetch).then(|| Arc::clone(self).fetch(outgoing, url.clone(), now))
             });
@@ -156,8 +156,14 @@ impl Issuers {
     async fn fetch(self: Arc<Self>, outgoing: Outgoing, url: AllowedUrl, now: u64) {
         let answer = outgoing.get(url.as_str(), "application/pkix-cert", ISSUER_LIMIT_BYTES).await;
         let found = answer.and_then(|answer| issuer(answer.body).map_err(|problem| format!("{}: {problem}", url.as_str())));
-        self.metrics
-            .cloud_fetched("azure-issuer", if found.is_ok() { Fetched::Answered } else { Fetched::Failed });
+        self.metrics.cloud_fetched(
+            "azure-issuer",
+            if found.is_ok() {
+                FetchResult::Answered
+            } else {
+                FetchResult::Failed
+            },
+        );
         if let Err(problem) = &found {
             // At most as often as the rate allows.
             tracing::warn!("a CA of Azure cannot be fetched: {problem}");
@@ -191,11 +197,11 @@ impl Issuers {
 }
 
 /// Follows the chain of a document. The nonce is not known here; [`attested_document::verify`] checks it last.
-fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> Chain {
+fn reach(signature: &[u8], trust: &AzureTrust, now: UnixTime) -> IssuerChain {
     match attested_document::verify(signature, trust, &ImdsNonce::derive(&[0; 32]), now) {
-        Ok(_) | Err(AttestedDocumentError::Nonce { .. }) => Chain::Complete,
-        Err(error) if error.is_unknown_issuer() => Chain::Unknown,
-        Err(_) => Chain::Hopeless,
+        Ok(_) | Err(AttestedDocumentError::Nonce { .. }) => IssuerChain::Complete,
+        Err(error) if error.is_unknown_issuer() => IssuerChain::Unknown,
+        Err(_) => IssuerChain::Hopeless,
     }
 }
 

@@ -11,7 +11,7 @@ use attest_certificates::folder::CertificateFolderError;
 
 /// Error in a file or folder that the settings name: the gateway does not start.
 #[derive(Debug, thiserror::Error)]
-pub enum CloudError {
+pub enum CloudSettingsError {
     /// A folder of certificates cannot be read.
     #[error(transparent)]
     Folder(#[from] CertificateFolderError),

@@ -13,10 +13,10 @@ use attest::pkcs7::SigningCertificate;
 use attest::tpm::vtpm::VtpmRoots;
 use attest::{EkRoots, EkRootsError};
 use attest_certificates::cloud_roots::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
-use attest_certificates::folder::{self, CertificateFolderError, Folder, FolderCertificate};
+use attest_certificates::folder::{self, CertificateFolder, CertificateFolderError, FolderCertificate};
 use rustls_pki_types::CertificateDer;
 
-use super::{AzureTrustInUse, CloudError};
+use super::{AzureTrustInUse, CloudSettingsError};
 use crate::settings::AzureSettings;
 
 /// Most roots of NitroTPM documents that are accepted. AWS has one for each partition.
@@ -31,20 +31,20 @@ pub(super) struct Loaded<T> {
 }
 
 /// Loads Google's CAs for vTPMs; one that issued itself is a root.
-pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudError> {
+pub(super) fn vtpm_roots(folder: &Path) -> Result<Loaded<Arc<VtpmRoots>>, CloudSettingsError> {
     cas_of_tpms(folder, vtpm_roots_of)
 }
 
 /// Loads Azure's CAs for the AKs of vTPMs; one that issued itself is a root.
-pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, CloudError> {
+pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, CloudSettingsError> {
     cas_of_tpms(folder, azure_vtpm_roots_of)
 }
 
 /// Function that makes trust of CAs, and returns an error for each CA that cannot be used.
 type Load<T> = fn(Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
 
-fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudError> {
-    let Folder { found, mut refused } = folder::read(folder)?;
+fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudSettingsError> {
+    let CertificateFolder { found, mut refused } = folder::read(folder)?;
     let (trust, problems) = load(found.iter().map(|found| found.certificate.clone()).collect());
     refused.extend(problems.iter().map(|problem| {
         let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
@@ -66,11 +66,11 @@ pub(super) struct Regions {
 }
 
 /// Loads the certificates of AWS's regions: `<region>.pem` (or another ending of certificates) and `<region>/` with such files, or both.
-pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudError> {
+pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudSettingsError> {
     let mut regions: BTreeMap<String, Vec<CertificateDer<'static>>> = BTreeMap::new();
     let mut refused = Vec::new();
     for path in folder::entries(folder)? {
-        let mut read = Folder::default();
+        let mut read = CertificateFolder::default();
         let name = if path.is_dir() {
             read = folder::read(&path)?;
             path.file_name()
@@ -127,8 +127,8 @@ fn region_problem(region: &str, certificate: &CertificateDer<'static>) -> Option
 }
 
 /// Loads the roots of NitroTPM documents.
-pub(super) fn nitro_roots(folder: &Path) -> Result<Loaded<Arc<NitroRoots>>, CloudError> {
-    let Folder { found, mut refused } = folder::read(folder)?;
+pub(super) fn nitro_roots(folder: &Path) -> Result<Loaded<Arc<NitroRoots>>, CloudSettingsError> {
+    let CertificateFolder { found, mut refused } = folder::read(folder)?;
     let certificates = usable(found, NITRO_ROOTS_LIMIT, &mut refused, |certificate| {
         NitroRoots::new(std::slice::from_ref(certificate))
             .err()
@@ -151,10 +151,10 @@ pub(super) struct Azure {
 
 /// Loads Azure's roots and intermediate CAs. The roots must have issued themselves, and the others must not. So records can tell them
 /// apart, and a file in the wrong folder adds no trust.
-pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudError> {
+pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudSettingsError> {
     let mut refused = Vec::new();
     let mut read = |folder: &Path, limit: usize, root: bool| {
-        let Folder { found, refused: odd } = folder::read(folder)?;
+        let CertificateFolder { found, refused: odd } = folder::read(folder)?;
         refused.extend(odd);
         Ok::<_, CertificateFolderError>(usable(found, limit, &mut refused, |certificate| azure_problem(certificate, root)))
     };

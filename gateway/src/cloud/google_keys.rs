@@ -19,8 +19,8 @@ use reqwest::header::HeaderMap;
 use super::flight::{Flight, Flights};
 use super::freshness::fresh_seconds;
 use super::outgoing::Outgoing;
-use super::{CloudError, CloudUnavailable};
-use crate::metrics::{Fetched, Metrics};
+use super::{CloudSettingsError, CloudUnavailable};
+use crate::metrics::{FetchResult, Metrics};
 
 /// Name of the keys in errors.
 const WHAT: &str = "Google's keys";
@@ -104,7 +104,12 @@ impl Attempts {
 
 impl Keyring {
     /// Reads the file, if there is one; sends no request.
-    pub(super) fn open(file: Option<&Path>, outgoing: &Outgoing, wait: Duration, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
+    pub(super) fn open(
+        file: Option<&Path>,
+        outgoing: &Outgoing,
+        wait: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, CloudSettingsError> {
         let (source, keys) = match file {
             Some(path) => (KeySource::File(path.to_owned()), Some(Arc::new(read(path)?))),
             None => (KeySource::Google(outgoing.clone()), None),
@@ -172,15 +177,17 @@ impl Keyring {
     }
 
     /// Reads the file again. What is wrong with it leaves the keys as they were.
-    pub(super) fn reload(&self) -> Result<Reloaded, CloudError> {
-        let Some(path) = self.file() else { return Ok(Reloaded::Unchanged) };
+    pub(super) fn reload(&self) -> Result<KeysReload, CloudSettingsError> {
+        let Some(path) = self.file() else {
+            return Ok(KeysReload::Unchanged);
+        };
         let new = read(path)?;
         if self.current.load().as_ref().is_some_and(|current| current.jwks == new.jwks) {
-            return Ok(Reloaded::Unchanged);
+            return Ok(KeysReload::Unchanged);
         }
         let ids = ids(&new.keys);
         self.current.store(Some(Arc::new(new)));
-        Ok(Reloaded::Changed(ids))
+        Ok(KeysReload::Changed(ids))
     }
 
     /// Returns the pause before another fetch: there is one after a failure, and none otherwise.
@@ -208,7 +215,7 @@ impl Keyring {
     }
 
     fn succeeded(&self, keys: GoogleKeysInUse) {
-        self.metrics.cloud_fetched("google-keys", Fetched::Answered);
+        self.metrics.cloud_fetched("google-keys", FetchResult::Answered);
         self.metrics.google_keys_stale(false);
         let (ids, until) = (ids(&keys.keys), rfc3339(keys.fresh_until));
         let keys = Arc::new(keys);
@@ -224,7 +231,7 @@ impl Keyring {
     }
 
     fn failed(&self, problem: String) {
-        self.metrics.cloud_fetched("google-keys", Fetched::Failed);
+        self.metrics.cloud_fetched("google-keys", FetchResult::Failed);
         let mut attempts = self.attempts();
         // Once for each outage, and again when it has another cause.
         if attempts.problem.as_ref() != Some(&problem) {
@@ -276,7 +283,7 @@ const NOT_TRIED: &str = "they were not fetched";
 
 /// Result of reading the file again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reloaded {
+pub(super) enum KeysReload {
     Unchanged,
     /// The ids of the keys.
     Changed(String),
@@ -303,12 +310,12 @@ fn fresh(headers: &HeaderMap) -> u64 {
 }
 
 /// Reads the keys of a file.
-fn read(path: &Path) -> Result<GoogleKeysInUse, CloudError> {
-    let jwks = files::read(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| CloudError::JwksFile {
+fn read(path: &Path) -> Result<GoogleKeysInUse, CloudSettingsError> {
+    let jwks = files::read(path, SMALL_FILE_LIMIT_BYTES).map_err(|source| CloudSettingsError::JwksFile {
         path: path.to_owned(),
         source,
     })?;
-    let keys = GoogleKeys::from_jwks(&jwks).map_err(|source| CloudError::Jwks {
+    let keys = GoogleKeys::from_jwks(&jwks).map_err(|source| CloudSettingsError::Jwks {
         path: path.to_owned(),
         source,
     })?;

@@ -28,7 +28,7 @@ use attest::tpm::vtpm::VtpmRoots;
 use rustls_pki_types::CertificateDer;
 
 pub use azure_issuers::AzureTrustInUse;
-pub use error::{CloudError, CloudUnavailable};
+pub use error::{CloudSettingsError, CloudUnavailable};
 pub use google_keys::GoogleKeysInUse;
 pub use recorded::keep_certificates;
 pub use sts::StsAnswer;
@@ -36,7 +36,7 @@ pub use sts::StsAnswer;
 use azure_issuers::Issuers;
 use google_keys::Keyring;
 use outgoing::Outgoing;
-use sts::Sts;
+use sts::StsClient;
 
 use crate::metrics::Metrics;
 use crate::settings::{AwsSettings, CloudSettings};
@@ -56,7 +56,7 @@ pub struct Clouds {
     nitro_roots: Arc<NitroRoots>,
     azure: Arc<Issuers>,
     azure_vtpm_roots: Arc<AkRoots>,
-    sts: Sts,
+    sts: StsClient,
     certificates: Vec<(Role, CertificateDer<'static>)>,
     refused: Vec<String>,
 }
@@ -91,16 +91,16 @@ impl Clouds {
     /// Reads folders and files; sends no request. `default_name` is the gateway's name if the settings have none.
     ///
     /// # Errors
-    /// [`CloudError`].
-    pub fn open(settings: &CloudSettings, default_name: Option<&str>) -> Result<Self, CloudError> {
+    /// [`CloudSettingsError`].
+    pub fn open(settings: &CloudSettings, default_name: Option<&str>) -> Result<Self, CloudSettingsError> {
         Self::open_counted(settings, default_name, Arc::new(Metrics::default()))
     }
 
     /// Like [`Clouds::open`], but counts fetches in `metrics`.
     ///
     /// # Errors
-    /// [`CloudError`].
-    pub fn open_counted(settings: &CloudSettings, default_name: Option<&str>, metrics: Arc<Metrics>) -> Result<Self, CloudError> {
+    /// [`CloudSettingsError`].
+    pub fn open_counted(settings: &CloudSettings, default_name: Option<&str>, metrics: Arc<Metrics>) -> Result<Self, CloudSettingsError> {
         let outgoing = Outgoing::new(&settings.outgoing)?;
         let google_keys = Keyring::open(settings.gcp.jwks.as_deref(), &outgoing, settings.wait, Arc::clone(&metrics))?;
         let vtpm = folders::vtpm_roots(&settings.gcp.vtpm_roots)?;
@@ -151,7 +151,7 @@ impl Clouds {
                 Arc::clone(&metrics),
             )),
             azure_vtpm_roots: azure_vtpm.trust,
-            sts: Sts::new(&outgoing, settings.wait, metrics),
+            sts: StsClient::new(&outgoing, settings.wait, metrics),
             certificates,
             refused: [vtpm.refused, regions.refused, nitro.refused, azure.refused, azure_vtpm.refused].concat(),
             outgoing,

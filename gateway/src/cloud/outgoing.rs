@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::CloudError;
+use super::CloudSettingsError;
 use crate::settings::OutgoingSettings;
 
 /// For TCP and TLS. A host that is reachable answers within a fraction of a second; the rest is for one lost packet.
@@ -46,13 +46,13 @@ pub(super) struct HttpAnswer {
 
 impl Outgoing {
     /// Reads the CAs; sends no request.
-    pub(super) fn new(settings: &OutgoingSettings) -> Result<Self, CloudError> {
+    pub(super) fn new(settings: &OutgoingSettings) -> Result<Self, CloudSettingsError> {
         let roots = match &settings.ca {
             Some(path) => configured(path)?,
             None => system(),
         };
         let authorities = roots.len();
-        let client = |error: &dyn Error| CloudError::Client(with_causes(error));
+        let client = |error: &dyn Error| CloudSettingsError::Client(with_causes(error));
         let mut tls = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| client(&error))?
@@ -120,8 +120,8 @@ impl Outgoing {
 }
 
 /// Reads the CAs of a file.
-fn configured(path: &Path) -> Result<RootCertStore, CloudError> {
-    let problem = |problem: String| CloudError::Authorities {
+fn configured(path: &Path) -> Result<RootCertStore, CloudSettingsError> {
+    let problem = |problem: String| CloudSettingsError::Authorities {
         path: path.to_owned(),
         problem,
     };

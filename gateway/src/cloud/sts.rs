@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::CloudUnavailable;
 use super::outgoing::Outgoing;
-use crate::metrics::{Fetched, Metrics};
+use crate::metrics::{FetchResult, Metrics};
 
 /// Name of this service in errors.
 const WHAT: &str = "AWS STS";
@@ -29,14 +29,14 @@ pub struct StsAnswer {
 }
 
 /// Client of AWS STS.
-pub(super) struct Sts {
+pub(super) struct StsClient {
     outgoing: Outgoing,
     calls: Semaphore,
     wait: Duration,
     metrics: Arc<Metrics>,
 }
 
-impl Sts {
+impl StsClient {
     pub(super) fn new(outgoing: &Outgoing, wait: Duration, metrics: Arc<Metrics>) -> Self {
         Self {
             outgoing: outgoing.clone(),
@@ -50,7 +50,7 @@ impl Sts {
     pub(super) async fn ask(&self, request: &CheckedRequest) -> Result<StsAnswer, CloudUnavailable> {
         let deadline = Instant::now() + self.wait;
         let Ok(permit) = timeout_at(deadline, self.calls.acquire()).await else {
-            self.metrics.cloud_fetched("aws-sts", Fetched::Limited);
+            self.metrics.cloud_fetched("aws-sts", FetchResult::Limited);
             return Err(CloudUnavailable::Busy {
                 what: WHAT,
                 limit: CALLS_LIMIT,
@@ -64,7 +64,11 @@ impl Sts {
                 limit: self.wait,
             }));
         drop(permit);
-        let fetched = if answer.is_ok() { Fetched::Answered } else { Fetched::Failed };
+        let fetched = if answer.is_ok() {
+            FetchResult::Answered
+        } else {
+            FetchResult::Failed
+        };
         self.metrics.cloud_fetched("aws-sts", fetched);
         answer
     }
@@ -91,7 +95,7 @@ impl Sts {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use attest::aws::sts::{BODY, Expected, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, check, expected_server_id};
+    use attest::aws::sts::{BODY, Expected, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest, check, expected_server_id};
     use attest::{SpkiSha256, UnixTime};
 
     use super::*;
@@ -112,7 +116,7 @@ mod tests {
             ("x-amz-security-token", "AAAA"),
             (SERVER_ID_HEADER, &server_id),
         ];
-        let header = |(name, value): (&str, &str)| Header {
+        let header = |(name, value): (&str, &str)| SignedHeader {
             name: name.to_owned(),
             value: value.to_owned().into(),
         };
@@ -140,7 +144,7 @@ mod tests {
             connect: [("sts.eu-central-1.amazonaws.com".to_owned(), ([127, 0, 0, 1], 1).into())].into(),
         };
         let metrics = Arc::new(Metrics::default());
-        let sts = Sts::new(&Outgoing::new(&nowhere).unwrap(), Duration::from_millis(1), Arc::clone(&metrics));
+        let sts = StsClient::new(&Outgoing::new(&nowhere).unwrap(), Duration::from_millis(1), Arc::clone(&metrics));
         let all = sts.calls.acquire_many(32).await.unwrap();
         let error = sts.ask(&request()).await.unwrap_err();
         assert!(matches!(error, CloudUnavailable::Busy { limit: CALLS_LIMIT, .. }), "{error}");

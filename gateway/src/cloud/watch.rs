@@ -3,8 +3,8 @@
 use tokio::signal::unix::Signal;
 
 use super::Clouds;
-use super::google_keys::Reloaded;
-use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Watched, folders_of};
+use super::google_keys::KeysReload;
+use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, WatchedFolders, folders_of};
 
 const PACE: Pace = Pace {
     new: SETTLE,
@@ -17,7 +17,7 @@ pub async fn watch(clouds: &Clouds, hangup: Signal) {
     let Some(file) = clouds.google_keys.file() else {
         return std::future::pending().await;
     };
-    let files = Watched::open(folders_of([file])).inspect_err(|error| {
+    let files = WatchedFolders::open(folders_of([file])).inspect_err(|error| {
         tracing::warn!("gcp.jwks cannot be watched for changes: {error}; SIGHUP has it read again");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
@@ -27,12 +27,12 @@ pub async fn watch(clouds: &Clouds, hangup: Signal) {
         // Before it is read: what changes later is told by the kernel.
         files.set(folders_of([file]));
         match clouds.google_keys.reload() {
-            Ok(Reloaded::Unchanged) => {
+            Ok(KeysReload::Unchanged) => {
                 if problem.take().is_some() {
                     tracing::info!("gcp.jwks is what it was before");
                 }
             }
-            Ok(Reloaded::Changed(ids)) => {
+            Ok(KeysReload::Changed(ids)) => {
                 problem = None;
                 tracing::info!("gcp.jwks has changed: Google's keys are {ids}");
             }

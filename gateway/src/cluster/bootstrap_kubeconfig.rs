@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest_certificates::source;
-use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
-use attest_cluster_api::{Cluster, ClusterError, Kept, keep_by_fields, resources};
+use attest_cluster_api::named::{Bundle, CachedContent, ObjectName, One, secret};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep_by_fields, resources};
 use attest_system::files::PRIVATE;
 use data_encoding::BASE64;
 use kube::api::{Api, DynamicObject, ListParams};
@@ -20,15 +20,15 @@ use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::copies::{Copied, Text, now_and_then};
+use super::copies::{CopiedFile, Text, now_and_then};
 
 const NAMESPACE: &str = "openshift-machine-config-operator";
-const TOKEN: Named = Named {
+const TOKEN: ObjectName = ObjectName {
     what: "node-bootstrapper's token",
     namespace: NAMESPACE,
     name: "node-bootstrapper-token",
 };
-const CA: Named = Named {
+const CA: ObjectName = ObjectName {
     what: "CAs of the API",
     namespace: "openshift-config-managed",
     name: "kube-apiserver-server-ca",
@@ -43,18 +43,18 @@ const TOKEN_LIMIT_BYTES: usize = 16 * 1024;
 
 /// A Secret's token and CAs.
 #[derive(Clone)]
-struct Token {
+struct ServiceAccountToken {
     token: Option<Text>,
     ca: Option<String>,
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for ServiceAccountToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-impl Content for Token {
+impl CachedContent for ServiceAccountToken {
     const KIND: &'static str = "Secret";
     const PLURAL: &'static str = "secrets";
 
@@ -67,16 +67,16 @@ impl Content for Token {
 }
 
 /// State of these objects at the API.
-struct Said {
-    token: Option<Token>,
+struct KubeconfigInputs {
+    token: Option<ServiceAccountToken>,
     ca: Option<Bundle>,
     server: Option<String>,
 }
 
-impl Said {
+impl KubeconfigInputs {
     /// Returns the kubeconfig, if a kubelet could use it. Each part of it has the form that it should have, so nothing is quoted.
     fn made(&self) -> Result<Zeroizing<String>, String> {
-        let Token { token, ca } = self.token.as_ref().ok_or_else(|| format!("there is no Secret {TOKEN}"))?;
+        let ServiceAccountToken { token, ca } = self.token.as_ref().ok_or_else(|| format!("there is no Secret {TOKEN}"))?;
         let token = token.as_ref().ok_or_else(|| format!("Secret {TOKEN} has no token"))?;
         if !is_token(token) {
             return Err(format!("Secret {TOKEN}: token is none of a service account's"));
@@ -131,7 +131,7 @@ fn is_server(server: &str) -> bool {
             .is_ok_and(|url| url.scheme() == "https" && url.has_host() && url.path() == "/" && server.starts_with("https://"))
 }
 
-fn infrastructures(cluster: &Cluster) -> Api<DynamicObject> {
+fn infrastructures(cluster: &ClusterClient) -> Api<DynamicObject> {
     Api::all_with(cluster.client(), &resources::infrastructures())
 }
 
@@ -141,11 +141,11 @@ fn server_of(object: &DynamicObject) -> Option<String> {
 }
 
 /// Checks once whether all of it can be read.
-pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 3] {
+pub(super) async fn look(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
     let one = ListParams::default().limit(1).fields(INFRASTRUCTURE_FIELDS);
     let api = infrastructures(cluster);
     let (token, ca, infrastructure) = tokio::join!(
-        TOKEN.look::<Token>(cluster),
+        TOKEN.look::<ServiceAccountToken>(cluster),
         CA.look::<Bundle>(cluster),
         cluster.ask(INFRASTRUCTURE, api.list_metadata(&one))
     );
@@ -156,24 +156,24 @@ pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), Cluste
 ///
 /// # Errors
 /// The reason why it does not.
-pub(super) async fn first(cluster: &Cluster, path: &Path) -> Result<(), String> {
+pub(super) async fn first(cluster: &ClusterClient, path: &Path) -> Result<(), String> {
     let told = |error: ClusterError| error.to_string();
     let one = ListParams::default().limit(1).fields(INFRASTRUCTURE_FIELDS);
     let (token, ca) = (TOKEN.ask(cluster).await.map_err(told)?, CA.ask(cluster).await.map_err(told)?);
     let api = infrastructures(cluster);
     let found = cluster.ask(INFRASTRUCTURE, api.list(&one)).await.map_err(told)?;
     let server = found.items.first().and_then(server_of);
-    let made = Said { token, ca, server }.made()?;
-    Copied::new(ALL, path.to_owned(), PRIVATE).write(made).await.map(drop)
+    let made = KubeconfigInputs { token, ca, server }.made()?;
+    CopiedFile::new(ALL, path.to_owned(), PRIVATE).write(made).await.map(drop)
 }
 
 /// Keeps the file as the cluster has it, for as long as it is polled.
-pub async fn keep_bootstrap_kubeconfig(cluster: Arc<Cluster>, path: PathBuf) {
-    let (token, keep_token) = TOKEN.keep::<Token>(&cluster);
+pub async fn keep_bootstrap_kubeconfig(cluster: Arc<ClusterClient>, path: PathBuf) {
+    let (token, keep_token) = TOKEN.keep::<ServiceAccountToken>(&cluster);
     let (ca, keep_ca) = CA.keep::<Bundle>(&cluster);
     let (api, of) = (infrastructures(&cluster), resources::infrastructures());
     let (infrastructure, keeping) = keep_by_fields(&api, of, INFRASTRUCTURE_FIELDS, INFRASTRUCTURE, cluster.health());
-    let told = Told { token, ca, infrastructure };
+    let told = KubeconfigWatches { token, ca, infrastructure };
     tokio::join!(
         keep_token.run(),
         keep_ca.run(),
@@ -182,15 +182,15 @@ pub async fn keep_bootstrap_kubeconfig(cluster: Arc<Cluster>, path: PathBuf) {
     );
 }
 
-struct Told {
-    token: One<Token>,
+struct KubeconfigWatches {
+    token: One<ServiceAccountToken>,
     ca: One<Bundle>,
-    infrastructure: Kept<DynamicObject>,
+    infrastructure: WatchCache<DynamicObject>,
 }
 
-impl Told {
+impl KubeconfigWatches {
     async fn follow(mut self, path: PathBuf) {
-        let mut copied = Copied::new(ALL, path, PRIVATE);
+        let mut copied = CopiedFile::new(ALL, path, PRIVATE);
         let mut every = now_and_then();
         loop {
             tokio::select! {
@@ -206,8 +206,8 @@ impl Told {
     }
 
     /// Returns the state at the API, once all of it is known.
-    fn said(&self) -> Option<Said> {
-        Some(Said {
+    fn said(&self) -> Option<KubeconfigInputs> {
+        Some(KubeconfigInputs {
             token: self.token.now()?,
             ca: self.ca.now()?,
             server: self.infrastructure.all()?.first().and_then(|object| server_of(object)),
@@ -233,13 +233,13 @@ mod tests {
         issue::authority(name, key, 10, now).unwrap().certificate.pem()
     }
 
-    fn said(token: &str, of_secret: Option<&str>, of_config_map: Option<&str>, server: &str) -> Said {
+    fn said(token: &str, of_secret: Option<&str>, of_config_map: Option<&str>, server: &str) -> KubeconfigInputs {
         let mut data = json!({"token": BASE64.encode(token.as_bytes())});
         if let Some(ca) = of_secret {
             data["ca.crt"] = BASE64.encode(ca.as_bytes()).into();
         }
-        Said {
-            token: Some(Token::read("n", &json!({"data": data}))),
+        KubeconfigInputs {
+            token: Some(ServiceAccountToken::read("n", &json!({"data": data}))),
             ca: of_config_map.map(|ca| Bundle(Some(ca.to_owned()))),
             server: Some(server.to_owned()),
         }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn it_says_what_a_machine_config_server_says() {
         let (of_secret, of_config_map) = (ca("secret"), ca("config map"));
-        let read = |said: Said| -> Value { serde_saphyr::from_str(&said.made().unwrap()).unwrap() };
+        let read = |said: KubeconfigInputs| -> Value { serde_saphyr::from_str(&said.made().unwrap()).unwrap() };
         let expect = |ca: &str| {
             json!({
                 "clusters": [{"cluster": {"certificate-authority-data": BASE64.encode(ca.as_bytes()), "server": SERVER}, "name": "local"}],
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn what_no_kubelet_could_use_is_not_made_and_no_value_is_told() {
         let ca = ca("secret");
-        let refused = |said: Said, expect: &str| {
+        let refused = |said: KubeconfigInputs, expect: &str| {
             let problem = said.made().err().unwrap();
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains("c2lnbmF0dXJl"), "{problem}");
@@ -306,13 +306,13 @@ mod tests {
             said(TOKEN_TEXT, Some(&ca), Some("no PEM"), SERVER),
             "kube-apiserver-server-ca: holds no certificate",
         );
-        let nobody = Said {
+        let nobody = KubeconfigInputs {
             token: None,
             ..token(TOKEN_TEXT)
         };
         refused(nobody, "there is no Secret");
-        let nothing = Said {
-            token: Some(Token::read("n", &json!({"data": {"token": 7}}))),
+        let nothing = KubeconfigInputs {
+            token: Some(ServiceAccountToken::read("n", &json!({"data": {"token": 7}}))),
             ..token(TOKEN_TEXT)
         };
         refused(nothing, "has no token");

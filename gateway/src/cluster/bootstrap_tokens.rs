@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_cluster_api::named::{Content, Object};
-use attest_cluster_api::{Cluster, ClusterError, Kept, keep_by_fields};
-use attest_store::{Store, Turn};
+use attest_cluster_api::named::{CachedContent, CachedObject};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep_by_fields};
+use attest_store::{LeaderTask, Store};
 use attest_system::clock::Clock;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 use tokio::time::MissedTickBehavior;
 use zeroize::Zeroizing;
 
-use crate::credentials::tokens::{BootstrapToken, FollowError, Followed, Step, follow};
+use crate::credentials::tokens::{BootstrapToken, FollowError, PublishedToken, TokenStep, follow};
 
 /// Name of the watch in messages.
 const TOKENS: &str = "bootstrap tokens";
@@ -30,13 +30,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Most tokens that are followed; a cluster has one for each occasion on which machines join.
 const TOKENS_LIMIT: usize = 1000;
 
-type Secret = Object<Token>;
+type Secret = CachedObject<BootstrapTokenSecret>;
 
 /// The parts of such a Secret that are kept: none of them can be shown as a credential.
 #[derive(Clone)]
-struct Token(Result<BootstrapToken, FollowError>);
+struct BootstrapTokenSecret(Result<BootstrapToken, FollowError>);
 
-impl Content for Token {
+impl CachedContent for BootstrapTokenSecret {
     const KIND: &'static str = "Secret";
     const PLURAL: &'static str = "secrets";
 
@@ -51,7 +51,7 @@ impl Content for Token {
 }
 
 /// Returns the token that the store should have, if any; `pools` are those that such tokens may be for.
-fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Followed>, String> {
+fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<PublishedToken>, String> {
     if secret.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
@@ -69,39 +69,39 @@ fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Followed
             named
         }
     };
-    Ok(Some(Followed { token, pools }))
+    Ok(Some(PublishedToken { token, pools }))
 }
 
 /// Checks once whether the tokens can be listed.
-pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let one = ListParams::default().limit(1).fields(FIELDS);
     (TOKENS, cluster.ask(TOKENS, api.list_metadata(&one)).await.map(drop))
 }
 
 /// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` records the changes.
-pub async fn follow_bootstrap_tokens(cluster: Arc<Cluster>, pools: BTreeSet<String>, store: Arc<dyn Store>, clock: Clock) {
+pub async fn follow_bootstrap_tokens(cluster: Arc<ClusterClient>, pools: BTreeSet<String>, store: Arc<dyn Store>, clock: Clock) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let (kept, keeping) = keep_by_fields(&api, (), FIELDS, TOKENS, cluster.health());
-    let follower = Follower {
+    let follower = BootstrapTokenTask {
         pools,
         clock,
-        turn: Turn::new(store, "follow the cluster's bootstrap tokens"),
+        turn: LeaderTask::new(store, "follow the cluster's bootstrap tokens"),
         said: BTreeMap::new(),
     };
     tokio::join!(keeping.run(), follower.run(kept));
 }
 
-struct Follower {
+struct BootstrapTokenTask {
     pools: BTreeSet<String>,
     clock: Clock,
-    turn: Turn,
+    turn: LeaderTask,
     /// Problems that were reported already, by the Secret's or token's name.
     said: BTreeMap<String, String>,
 }
 
-impl Follower {
-    async fn run(mut self, mut kept: Kept<Secret>) {
+impl BootstrapTokenTask {
+    async fn run(mut self, mut kept: WatchCache<Secret>) {
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -143,10 +143,10 @@ impl Follower {
             Ok(steps) => {
                 for (name, step) in steps {
                     match step {
-                        Step::Made => tracing::info!("token {name:?} is one of the cluster's bootstrap tokens: it is taken"),
-                        Step::Changed => tracing::info!("token {name:?} was changed in the cluster: it is here as well"),
-                        Step::Ended => tracing::info!("token {name:?} is gone in the cluster: it is worth nothing any more"),
-                        Step::Theirs => {
+                        TokenStep::Made => tracing::info!("token {name:?} is one of the cluster's bootstrap tokens: it is taken"),
+                        TokenStep::Changed => tracing::info!("token {name:?} was changed in the cluster: it is here as well"),
+                        TokenStep::Ended => tracing::info!("token {name:?} is gone in the cluster: it is worth nothing any more"),
+                        TokenStep::Theirs => {
                             wrong.insert(
                                 name,
                                 "is one of the cluster's bootstrap tokens that was taken by hand: it is left as it is".to_owned(),

@@ -9,27 +9,27 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use attest_cluster_api::named::{Bundle, Named, One};
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::named::{Bundle, ObjectName, One};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::files::PUBLIC;
 use zeroize::Zeroizing;
 
-use super::copies::{Copied, now_and_then};
+use super::copies::{CopiedFile, now_and_then};
 use attest_certificates::kubelet::Authorities;
 
-const CLIENT_CA: Named = Named {
+const CLIENT_CA: ObjectName = ObjectName {
     what: "kubelet client CAs",
     namespace: "openshift-config-managed",
     name: "csr-controller-ca",
 };
 
 /// Checks once whether the CAs can be read.
-pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     CLIENT_CA.look::<Bundle>(cluster).await
 }
 
 /// Keeps the file as the cluster has it, for as long as it is polled.
-pub async fn keep_client_ca(cluster: Arc<Cluster>, path: PathBuf) {
+pub async fn keep_client_ca(cluster: Arc<ClusterClient>, path: PathBuf) {
     let (one, keeping) = CLIENT_CA.keep(&cluster);
     tokio::join!(keeping.run(), follow(one, path));
 }
@@ -41,7 +41,7 @@ async fn follow(mut one: One<Bundle>, path: PathBuf) {
             CLIENT_CA.what
         );
     }
-    let mut copied = Copied::new(CLIENT_CA.what, path, PUBLIC);
+    let mut copied = CopiedFile::new(CLIENT_CA.what, path, PUBLIC);
     let mut every = now_and_then();
     loop {
         tokio::select! {

@@ -26,7 +26,7 @@ pub(super) fn now_and_then() -> Interval {
 
 /// File that is a copy of cluster objects.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct CopiedFile {
     /// Name of the original in messages.
     what: &'static str,
     path: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Copied {
     said: Option<String>,
 }
 
-impl Copied {
+impl CopiedFile {
     pub(crate) const fn new(what: &'static str, path: PathBuf, mode: u32) -> Self {
         Self {
             what,

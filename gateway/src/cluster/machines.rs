@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use attest::MachineObject;
 use attest::machine_objects::provider_id_of_aws;
-use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
-use attest_machines::objects::{MachineObjects, Told};
+use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_machines::objects::{MachineObjects, ObjectSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::{Api, ListParams};
@@ -30,8 +30,8 @@ const CONTROL_PLANE: &str = "master";
 
 /// The parts of a Machine object that are looked at.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(from = "Whole")]
-struct Machine {
+#[serde(from = "LenientObject")]
+struct WatchedMachine {
     metadata: ObjectMeta,
     object: MachineObject,
 }
@@ -39,14 +39,14 @@ struct Machine {
 /// The parts of a Node that are looked at.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "WholeNode")]
-struct Node {
+struct WatchedNode {
     metadata: ObjectMeta,
     provider_id: String,
 }
 
 /// An object as it comes. A field of another type than it should be is as good as none, so that one bad object does not hide the others.
 #[derive(Deserialize)]
-struct Whole {
+struct LenientObject {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: Value,
@@ -62,7 +62,7 @@ struct WholeNode {
     spec: Value,
 }
 
-impl k8s_openapi::Resource for Machine {
+impl k8s_openapi::Resource for WatchedMachine {
     type Scope = NamespaceResourceScope;
 
     const API_VERSION: &'static str = "machine.openshift.io/v1beta1";
@@ -72,7 +72,7 @@ impl k8s_openapi::Resource for Machine {
     const VERSION: &'static str = "v1beta1";
 }
 
-impl k8s_openapi::Metadata for Machine {
+impl k8s_openapi::Metadata for WatchedMachine {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {
@@ -84,7 +84,7 @@ impl k8s_openapi::Metadata for Machine {
     }
 }
 
-impl k8s_openapi::Resource for Node {
+impl k8s_openapi::Resource for WatchedNode {
     type Scope = ClusterResourceScope;
 
     const API_VERSION: &'static str = "v1";
@@ -94,7 +94,7 @@ impl k8s_openapi::Resource for Node {
     const VERSION: &'static str = "v1";
 }
 
-impl k8s_openapi::Metadata for Node {
+impl k8s_openapi::Metadata for WatchedNode {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {
@@ -106,8 +106,8 @@ impl k8s_openapi::Metadata for Node {
     }
 }
 
-impl From<Whole> for Machine {
-    fn from(Whole { metadata, spec, status }: Whole) -> Self {
+impl From<LenientObject> for WatchedMachine {
+    fn from(LenientObject { metadata, spec, status }: LenientObject) -> Self {
         let object = MachineObject {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -125,7 +125,7 @@ impl From<Whole> for Machine {
     }
 }
 
-impl From<WholeNode> for Node {
+impl From<WholeNode> for WatchedNode {
     fn from(WholeNode { metadata, spec }: WholeNode) -> Self {
         Self {
             metadata: identified(metadata),
@@ -192,12 +192,12 @@ fn node(status: &Value) -> Option<String> {
     Some(text(node, "/name").unwrap_or("unnamed").to_owned())
 }
 
-fn apis(cluster: &Cluster, namespace: &str) -> (Api<Machine>, Api<Node>) {
+fn apis(cluster: &ClusterClient, namespace: &str) -> (Api<WatchedMachine>, Api<WatchedNode>) {
     (Api::namespaced(cluster.client(), namespace), Api::all(cluster.client()))
 }
 
 /// Asks once for each of both.
-pub(super) async fn look(cluster: &Cluster, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
+pub(super) async fn look(cluster: &ClusterClient, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
     let (of_machines, of_nodes) = apis(cluster, namespace);
     let one = ListParams::default().limit(1);
     let (machines, nodes) = tokio::join!(
@@ -208,7 +208,7 @@ pub(super) async fn look(cluster: &Cluster, namespace: &str) -> [(&'static str, 
 }
 
 /// Returns the time since when the watch on Machine objects or on Nodes is broken.
-pub fn away_since(cluster: &Cluster) -> Option<u64> {
+pub fn away_since(cluster: &ClusterClient) -> Option<u64> {
     let watches = cluster.health().watches();
     let since = |what: &str| match watches.get(what) {
         Some(Heard::Away { since, .. }) => Some(*since),
@@ -218,7 +218,7 @@ pub fn away_since(cluster: &Cluster) -> Option<u64> {
 }
 
 /// Keeps what is known of the Machine objects up to date, for as long as it is polled.
-pub async fn keep_machines(cluster: Arc<Cluster>, namespace: String, machines: Arc<MachineObjects>) {
+pub async fn keep_machines(cluster: Arc<ClusterClient>, namespace: String, machines: Arc<MachineObjects>) {
     let (of_machines, of_nodes) = apis(&cluster, &namespace);
     let (kept_machines, keeping_machines) = keep(&of_machines, (), &Selector::default(), MACHINES, cluster.health());
     let (kept_nodes, keeping_nodes) = keep(&of_nodes, (), &Selector::default(), NODES, cluster.health());
@@ -229,7 +229,7 @@ pub async fn keep_machines(cluster: Arc<Cluster>, namespace: String, machines: A
     );
 }
 
-async fn take_over(mut of_machines: Kept<Machine>, mut of_nodes: Kept<Node>, machines: &MachineObjects) {
+async fn take_over(mut of_machines: WatchCache<WatchedMachine>, mut of_nodes: WatchCache<WatchedNode>, machines: &MachineObjects) {
     loop {
         tokio::select! {
             () = of_machines.changed() => {}
@@ -240,7 +240,7 @@ async fn take_over(mut of_machines: Kept<Machine>, mut of_nodes: Kept<Node>, mac
             let nodes = nodes
                 .iter()
                 .filter_map(|node| Some((node.provider_id.clone(), node.metadata.name.clone()?)));
-            machines.tell(Told::of(objects.iter().map(|machine| machine.object.clone()), nodes));
+            machines.tell(ObjectSnapshot::of(objects.iter().map(|machine| machine.object.clone()), nodes));
         }
         tokio::time::sleep(TAKE_OVER_EVERY).await;
     }
@@ -293,7 +293,7 @@ mod tests {
         change(&mut changed);
         expect(&mut expected);
         assert_eq!(
-            serde_json::from_value::<Machine>(changed.clone()).unwrap().object,
+            serde_json::from_value::<WatchedMachine>(changed.clone()).unwrap().object,
             expected,
             "{changed}"
         );
@@ -374,7 +374,7 @@ mod tests {
     fn of_a_node_its_name_and_provider_id_are_kept() {
         let check = |spec: Value, expect: &str| {
             let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}}, "spec": spec, "status": {"images": [1, 2]}});
-            let node: Node = serde_json::from_value(node).unwrap();
+            let node: WatchedNode = serde_json::from_value(node).unwrap();
             assert_eq!((node.provider_id.as_str(), node.metadata.annotations), (expect, None));
         };
         check(json!({"providerID": AWS}), AWS);

@@ -17,29 +17,29 @@ use std::time::Duration;
 
 use attest_certificates::secret_manifest;
 use attest_certificates::{Certificate, source};
-use attest_cluster_api::named::{Bundle, Content, Named, One, secret};
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::named::{Bundle, CachedContent, ObjectName, One, secret};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::clock::Clock;
 use attest_system::files::{PRIVATE, PUBLIC};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::copies::{Copied, Text, now_and_then};
-use crate::pki::Serving;
+use super::copies::{CopiedFile, Text, now_and_then};
+use crate::pki::ServingCertificate;
 use crate::settings::TlsSettings;
 
 const NAMESPACE: &str = "openshift-machine-config-operator";
-const TLS: Named = Named {
+const TLS: ObjectName = ObjectName {
     what: "MCS certificate",
     namespace: NAMESPACE,
     name: "machine-config-server-tls",
 };
-const CA: Named = Named {
+const CA: ObjectName = ObjectName {
     what: "MCS CA",
     namespace: NAMESPACE,
     name: "machine-config-server-ca",
 };
-const ROOT_CA: Named = Named {
+const ROOT_CA: ObjectName = ObjectName {
     what: "root CA",
     namespace: "kube-system",
     name: "root-ca",
@@ -60,7 +60,7 @@ impl fmt::Debug for Pair {
     }
 }
 
-impl Content for Pair {
+impl CachedContent for Pair {
     const KIND: &'static str = "Secret";
     const PLURAL: &'static str = "secrets";
 
@@ -74,9 +74,9 @@ impl Content for Pair {
 }
 
 /// State at the API; for the CAs, with the object that has them.
-struct Said {
+struct ClusterCertificate {
     pair: Option<Pair>,
-    bundle: Option<(Named, Bundle)>,
+    bundle: Option<(ObjectName, Bundle)>,
 }
 
 /// Most CAs that are looked at, the newest: an operator's bundle has one, and two while they change. Each costs a signature for each name.
@@ -85,16 +85,16 @@ const AUTHORITIES_LIMIT: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Contents of the files: all of it, and the CAs alone for pools from another server.
-struct Made {
+struct CertificateFiles {
     all: Zeroizing<String>,
     authorities: String,
     /// Fingerprints of CAs that the ConfigMap has, and that are not taken: the rest of their content is untrusted.
     left: Vec<String>,
 }
 
-impl Said {
+impl ClusterCertificate {
     /// Returns the files to serve from, if nodes would take them now; `known` are the CAs that were taken before.
-    fn made(&self, clock: Clock, known: &[Certificate]) -> Result<Made, String> {
+    fn made(&self, clock: Clock, known: &[Certificate]) -> Result<CertificateFiles, String> {
         let pair = self.pair.as_ref().ok_or_else(|| format!("there is no Secret {TLS}"))?;
         let (certificate, key) = match (&pair.certificate, &pair.key) {
             (Some(certificate), Some(key)) => (certificate, key),
@@ -126,19 +126,20 @@ impl Said {
             serving_of_cluster: true,
         };
         let now = clock.now();
-        let is_taken = |ca: &Certificate| known.contains(ca) || Serving::signer(&named, std::slice::from_ref(ca), &chain, now).is_ok();
+        let is_taken =
+            |ca: &Certificate| known.contains(ca) || ServingCertificate::signer(&named, std::slice::from_ref(ca), &chain, now).is_ok();
         let (taken, left): (Vec<_>, Vec<_>) = said.iter().cloned().partition(is_taken);
         // With none of them it is said what is wrong with all.
         let authorities = if taken.is_empty() { said } else { taken };
         let pem = |all: &[Certificate]| all.iter().map(Certificate::pem).collect::<String>();
         let (of_authorities, of_chain) = (pem(&authorities), pem(&chain));
-        Serving::of(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
+        ServingCertificate::of(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
         let data = [
             ("ca.crt", of_authorities.as_bytes()),
             ("tls.crt", of_chain.as_bytes()),
             ("tls.key", key.as_bytes()),
         ];
-        Ok(Made {
+        Ok(CertificateFiles {
             all: secret_manifest::secret(TLS.namespace, TLS.name, &data),
             authorities: of_authorities,
             left: left.iter().map(|ca| ca.fingerprint.short()).collect(),
@@ -157,7 +158,7 @@ fn authorities_beside(path: &Path) -> PathBuf {
 }
 
 /// Checks once whether all of it can be read.
-pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), ClusterError>); 3] {
+pub(super) async fn look(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
     tokio::join!(
         TLS.look::<Pair>(cluster),
         CA.look::<Bundle>(cluster),
@@ -170,38 +171,38 @@ pub(super) async fn look(cluster: &Cluster) -> [(&'static str, Result<(), Cluste
 ///
 /// # Errors
 /// The reason why they do not.
-pub(super) async fn first(cluster: &Cluster, path: &Path, clock: Clock) -> Result<(), String> {
+pub(super) async fn first(cluster: &ClusterClient, path: &Path, clock: Clock) -> Result<(), String> {
     let told = |error: ClusterError| error.to_string();
     let pair = TLS.ask(cluster).await.map_err(told)?;
     let mut bundle = CA.ask(cluster).await.map_err(told)?.map(|bundle| (CA, bundle));
     if bundle.is_none() {
         bundle = ROOT_CA.ask(cluster).await.map_err(told)?.map(|bundle| (ROOT_CA, bundle));
     }
-    let Made { all, authorities, .. } = Said { pair, bundle }.made(clock, &known(path))?;
-    Copied::new(ALL, path.to_owned(), PRIVATE).write(all).await?;
-    let beside = Copied::new(ALL, authorities_beside(path), PUBLIC);
+    let CertificateFiles { all, authorities, .. } = ClusterCertificate { pair, bundle }.made(clock, &known(path))?;
+    CopiedFile::new(ALL, path.to_owned(), PRIVATE).write(all).await?;
+    let beside = CopiedFile::new(ALL, authorities_beside(path), PUBLIC);
     beside.write(Zeroizing::new(authorities)).await.map(drop)
 }
 
 /// Keeps the files as the cluster has it, for as long as it is polled.
-pub async fn keep_mcs_certificate(cluster: Arc<Cluster>, path: PathBuf, clock: Clock) {
+pub async fn keep_mcs_certificate(cluster: Arc<ClusterClient>, path: PathBuf, clock: Clock) {
     let (pair, keep_pair) = TLS.keep::<Pair>(&cluster);
     let (ca, keep_ca) = CA.keep::<Bundle>(&cluster);
     let (root_ca, keep_root_ca) = ROOT_CA.keep::<Bundle>(&cluster);
-    let told = Told { pair, ca, root_ca };
+    let told = CertificateWatches { pair, ca, root_ca };
     tokio::join!(keep_pair.run(), keep_ca.run(), keep_root_ca.run(), told.follow(path, clock));
 }
 
-struct Told {
+struct CertificateWatches {
     pair: One<Pair>,
     ca: One<Bundle>,
     root_ca: One<Bundle>,
 }
 
-impl Told {
+impl CertificateWatches {
     async fn follow(mut self, path: PathBuf, clock: Clock) {
-        let mut authorities = Copied::new(ALL, authorities_beside(&path), PUBLIC);
-        let mut all = Copied::new(ALL, path.clone(), PRIVATE);
+        let mut authorities = CopiedFile::new(ALL, authorities_beside(&path), PUBLIC);
+        let mut all = CopiedFile::new(ALL, path.clone(), PRIVATE);
         let mut left = Vec::new();
         let mut every = now_and_then();
         loop {
@@ -231,13 +232,13 @@ impl Told {
     }
 
     /// Returns the state at the API, once enough of it is known to judge it.
-    fn said(&self) -> Option<Said> {
+    fn said(&self) -> Option<ClusterCertificate> {
         let (pair, ca) = (self.pair.now()?, self.ca.now()?);
         let bundle = match ca {
             Some(ca) => Some((CA, ca)),
             None => self.root_ca.now()?.map(|root_ca| (ROOT_CA, root_ca)),
         };
-        Some(Said { pair, bundle })
+        Some(ClusterCertificate { pair, bundle })
     }
 }
 
@@ -247,7 +248,7 @@ mod tests {
     use attest::UnixTime;
 
     use super::*;
-    use crate::pki::issue::{self, Algorithm, Names, SigningKey, Wanted};
+    use crate::pki::issue::{self, Algorithm, CertificateRequest, GatewayNames, SigningKey};
 
     const NOW: u64 = 1_800_000_000;
     const CLOCK: Clock = Clock::Fixed(NOW);
@@ -263,11 +264,11 @@ mod tests {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW - age));
         let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
         let ca = issue::authority(name, key, 10, now).unwrap();
-        let names = Names {
+        let names = GatewayNames {
             hosts: vec!["api-int.example.com".to_owned()],
             addresses: Vec::new(),
         };
-        let made = issue::serving(&ca.certificate, &ca.key, &names, &Wanted::default(), now).unwrap();
+        let made = issue::serving(&ca.certificate, &ca.key, &names, &CertificateRequest::default(), now).unwrap();
         Of {
             ca: ca.certificate.pem(),
             certificate: made.certificate.pem(),
@@ -275,9 +276,9 @@ mod tests {
         }
     }
 
-    fn said(certificate: &str, key: &str, bundle: &str) -> Said {
+    fn said(certificate: &str, key: &str, bundle: &str) -> ClusterCertificate {
         let text = |text: &str| Some(Arc::new(Zeroizing::new(text.to_owned())));
-        Said {
+        ClusterCertificate {
             pair: Some(Pair {
                 certificate: text(certificate),
                 key: text(key),
@@ -314,7 +315,7 @@ mod tests {
         let (one, other, old) = (of("one", 60), of("other", 0), of("old", 11 * 86_400));
         let both = format!("{}{}", other.ca, one.ca);
         assert!(said(&one.certificate, &one.key, &both).made(CLOCK, &[]).is_ok());
-        let refused = |said: Said, expect: &str| {
+        let refused = |said: ClusterCertificate, expect: &str| {
             let problem = said.made(CLOCK, &[]).err().unwrap();
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains(&one.key[40..60]), "{problem}");
@@ -330,7 +331,7 @@ mod tests {
             "machine-config-server-ca: holds no certificate",
         );
         refused(said(&one.ca, &one.key, &both), "no key in Secret");
-        let without = |change: fn(&mut Said)| {
+        let without = |change: fn(&mut ClusterCertificate)| {
             let mut said = said(&one.certificate, &one.key, &both);
             change(&mut said);
             said
@@ -361,7 +362,7 @@ mod tests {
             client_ca_of_cluster: false,
             serving_of_cluster: true,
         };
-        let serving = Serving::load(&files, CLOCK.now()).unwrap();
+        let serving = ServingCertificate::load(&files, CLOCK.now()).unwrap();
         assert_eq!(serving.authority().pem(), one.ca);
         assert_eq!(serving.certificate().unwrap().pem(), one.certificate);
     }

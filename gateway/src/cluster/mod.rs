@@ -14,7 +14,7 @@ mod mcs_certificate;
 
 use std::sync::Arc;
 
-use attest_cluster_api::{Cluster, ClusterError, WatchObserver};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchObserver};
 use attest_log::Durable;
 use attest_log::admin::By;
 use attest_store::Store;
@@ -31,13 +31,13 @@ pub use machines::{away_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::metrics::Metrics;
-use crate::pki::Serving;
+use crate::pki::ServingCertificate;
 use crate::pools::live::LivePools;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
 use attest_pool::needed::NeededState;
 
 /// Parts of the gateway that work with the cluster's API.
-pub(crate) struct Parts<'a> {
+pub(crate) struct ClusterTasks<'a> {
     pub clock: Clock,
     pub metrics: &'a Arc<Metrics>,
     pub pools: &'a Arc<LivePools>,
@@ -56,7 +56,7 @@ impl WatchObserver for Metrics {
 }
 
 /// Begins what the settings want of the cluster's API; it ends with the tasks.
-pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, settings: &ClusterSettings, parts: &Parts<'_>) {
+pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, settings: &ClusterSettings, parts: &ClusterTasks<'_>) {
     if settings.configs {
         configs::spawn(tasks, cluster, parts.pools);
     }
@@ -66,7 +66,7 @@ pub(crate) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, settings: &
 }
 
 /// Asks once which MachineConfigs nodes need before they are approved, if the settings want that to be known.
-pub async fn needed(cluster: &Cluster, settings: &ClusterSettings) -> NeededState {
+pub async fn needed(cluster: &ClusterClient, settings: &ClusterSettings) -> NeededState {
     if settings.configs {
         configs::ask(cluster).await
     } else {
@@ -75,7 +75,7 @@ pub async fn needed(cluster: &Cluster, settings: &ClusterSettings) -> NeededStat
 }
 
 /// Asks once for each kind of object that the settings want to be watched, and returns the answers.
-pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub async fn look(cluster: &ClusterClient, settings: &ClusterSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let mut found = Vec::new();
     let namespace = &settings.machine_namespace;
     if settings.configs {
@@ -103,10 +103,10 @@ pub async fn look(cluster: &Cluster, settings: &ClusterSettings) -> Vec<(&'stati
 }
 
 /// Makes copies that are missing or unusable, by asking once for each; returns the problems, in words.
-pub async fn first_copies(cluster: &Cluster, settings: &Settings, clock: Clock) -> Vec<String> {
+pub async fn first_copies(cluster: &ClusterClient, settings: &Settings, clock: Clock) -> Vec<String> {
     let mut wrong = Vec::new();
     let tls = &settings.tls;
-    if tls.serving_of_cluster && Serving::load(tls, clock.now()).is_err() {
+    if tls.serving_of_cluster && ServingCertificate::load(tls, clock.now()).is_err() {
         wrong.extend(mcs_certificate::first(cluster, &tls.certificate, clock).await.err());
     }
     let kubeconfig = settings.bootstrap_kubeconfig();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use attest_gateway::settings::Settings;
-use attest_log::admin::{Act, By, Thing, Verb};
+use attest_log::admin::{Act, By, ValueChange, Verb};
 use attest_recording::Acting;
 use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
@@ -55,7 +55,7 @@ pub(super) fn found(there: bool, otherwise: impl FnOnce() -> String) -> anyhow::
 pub(super) fn change_files<T>(
     settings: &Settings,
     verb: Verb,
-    work: impl FnOnce() -> anyhow::Result<(T, Vec<Thing>)>,
+    work: impl FnOnce() -> anyhow::Result<(T, Vec<ValueChange>)>,
 ) -> anyhow::Result<T> {
     let (by, done) = (By::this_process(), work());
     let act = match &done {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attest_certificates::Certificate;
-use attest_gateway::pki::{Algorithm, Installation, Names, Wanted, install, issue};
+use attest_gateway::pki::{Algorithm, CertificateRequest, GatewayNames, Installation, install, issue};
 use attest_gateway::settings::Settings;
 use attest_log::admin::Verb;
 use attest_system::clock::{Clock, rfc3339};
@@ -37,13 +37,13 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE", requires = "certificate")]
         key: Option<PathBuf>,
         #[command(flatten)]
-        kind: Kind,
+        kind: CertificateOptions,
     },
 }
 
 /// Kind of certificate, for every command that makes one.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Kind {
+pub(crate) struct CertificateOptions {
     /// Its key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: as before; at first ecdsa-p256].
     #[arg(long, value_name = "KIND")]
     pub algorithm: Option<Algorithm>,
@@ -52,11 +52,11 @@ pub(crate) struct Kind {
     pub days: u32,
 }
 
-impl Kind {
+impl CertificateOptions {
     /// Returns the wanted kind. Its default is the algorithm of the certificate before, if there was one.
-    pub(crate) fn wanted(&self, before: Option<&Certificate>) -> Wanted {
+    pub(crate) fn wanted(&self, before: Option<&Certificate>) -> CertificateRequest {
         let before = before.and_then(install::algorithm_of);
-        Wanted {
+        CertificateRequest {
             algorithm: self.algorithm.or(before).unwrap_or_default(),
             days: self.days,
         }
@@ -77,11 +77,15 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         let now = Clock::System.now();
         let files = Installation::open(&settings.tls)?;
         let before = install::today(&settings.tls)?;
-        let given = Names {
+        let given = GatewayNames {
             hosts: host.clone(),
             addresses: ip.clone(),
         };
-        let names = if given.is_empty() { Names::of(&before.certificate) } else { given };
+        let names = if given.is_empty() {
+            GatewayNames::of(&before.certificate)
+        } else {
+            given
+        };
         let made = match (certificate, key) {
             (Some(certificate), Some(key)) => files.bring(&before.authority, certificate, key, now)?,
             _ => files.renew(

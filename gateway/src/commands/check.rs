@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use attest_gateway::inspection::{Depth, Finding, Inspection};
+use attest_gateway::inspection::{Depth, Inspection, InspectionFinding};
 use attest_gateway::metrics::Metrics;
 use attest_system::clock::Clock;
 
@@ -51,10 +51,10 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let inspection = runtime.block_on(Inspection::of(&settings, Clock::System, &metrics, Depth::Thorough));
     for finding in &inspection.findings {
         match finding {
-            Finding::Good(text) => output::line(format_args!("ok       {text}"))?,
-            Finding::Warning(text) => output::line(format_args!("warning  {text}"))?,
-            Finding::Degraded(text) => output::line(format_args!("DEGRADED {text}"))?,
-            Finding::Error(text) => output::line(format_args!("ERROR    {text}"))?,
+            InspectionFinding::Good(text) => output::line(format_args!("ok       {text}"))?,
+            InspectionFinding::Warning(text) => output::line(format_args!("warning  {text}"))?,
+            InspectionFinding::Degraded(text) => output::line(format_args!("DEGRADED {text}"))?,
+            InspectionFinding::Error(text) => output::line(format_args!("ERROR    {text}"))?,
         }
     }
     let failed = inspection.fails() || (arguments.strict && inspection.complains());

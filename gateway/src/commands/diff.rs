@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use attest_gateway::settings::Settings;
-use attest_pool::Change;
+use attest_pool::EntryDifference;
 
 use super::{output, table};
 
@@ -24,9 +24,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         .into_iter()
         .map(|difference| {
             let change = match difference.change {
-                Change::Added => "only full",
-                Change::Changed => "changed by full",
-                Change::Missing => "removed by full",
+                EntryDifference::Added => "only full",
+                EntryDifference::Changed => "changed by full",
+                EntryDifference::Missing => "removed by full",
             };
             let bytes = if difference.bytes == 0 {
                 "-".to_owned()

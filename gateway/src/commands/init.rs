@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
-use attest_gateway::pki::{Names, authority_keys, install};
+use attest_gateway::pki::{GatewayNames, authority_keys, install};
 use attest_gateway::settings::{self, Settings, TlsSettings};
 use attest_system::clock::Clock;
 use attest_system::files;
 
 use super::ca::common_name;
-use super::certificate::{Kind, made_line};
+use super::certificate::{CertificateOptions, made_line};
 use super::output;
 
 /// The first configs of the sample pool: each writes a file that says which one it was.
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
     #[command(flatten)]
-    kind: Kind,
+    kind: CertificateOptions,
     /// Name of the CA [default: machine-config-server-ca@ and the time].
     #[arg(long, value_name = "NAME", value_parser = common_name, conflicts_with = "ca")]
     ca_name: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let samples = samples(&settings);
     let tls = &settings.tls;
     let to_be_made = [&tls.ca, &tls.certificate, &tls.key].into_iter().chain(&key);
-    let mut unfinished = Unfinished::default();
+    let mut unfinished = CreatedFiles::default();
     for path in to_be_made.chain(samples.iter().map(|(path, _)| path)) {
         unfinished.note(path)?;
     }
@@ -120,11 +120,11 @@ fn key_out(arguments: &Arguments, files: &TlsSettings) -> Option<PathBuf> {
 
 /// Files and folders that were missing, and are removed again on drop: a half-made folder would be in the way of the next attempt.
 #[derive(Default)]
-struct Unfinished {
+struct CreatedFiles {
     made: Vec<PathBuf>,
 }
 
-impl Unfinished {
+impl CreatedFiles {
     /// Notes a file that is going to be made, and the folders that it needs.
     fn note(&mut self, path: &Path) -> anyhow::Result<()> {
         if fs::symlink_metadata(path).is_ok() {
@@ -144,7 +144,7 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for CreatedFiles {
     fn drop(&mut self) {
         // What is in a folder goes before it; one with anything else in it stays.
         self.made.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
@@ -222,8 +222,8 @@ fn brought(authorities: &[Certificate], key: &Path, files: &TlsSettings) -> anyh
     Err(refused.map_or_else(|| anyhow::anyhow!("there is no CA"), anyhow::Error::new))
 }
 
-fn names(arguments: &Arguments) -> Names {
-    let mut names = Names {
+fn names(arguments: &Arguments) -> GatewayNames {
+    let mut names = GatewayNames {
         hosts: arguments.host.clone(),
         addresses: arguments.ip.clone(),
     };

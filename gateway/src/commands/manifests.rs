@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::manifests::{
-    Door, Host, Image, InCluster, InitialSettings, NAME, Namespace, Part, Platform, PoolName, USER, documents, machine_config, table,
+    ApiFeature, ClusterPlatform, Door, GatewayImage, Host, InCluster, InitialSettings, NAME, Namespace, PoolName, USER, documents,
+    machine_config, table,
 };
 
 use super::output;
@@ -18,7 +19,7 @@ use super::output;
 pub(crate) struct Arguments {
     /// Platform of the cluster's control plane.
     #[arg(long, value_enum)]
-    platform: Platform,
+    platform: ClusterPlatform,
     /// An address of a balancer that packets come with, and that is on no interface of the hosts (repeatable). Google Cloud's internal balancer has one.
     #[arg(long, value_name = "ADDRESS")]
     balancer_address: Vec<IpAddr>,
@@ -28,7 +29,7 @@ pub(crate) struct Arguments {
     user: u32,
     /// The gateway's image, with its registry and a tag or digest.
     #[arg(long, value_name = "IMAGE")]
-    image: Option<Image>,
+    image: Option<GatewayImage>,
     /// Name of the control plane in pointers: one in the Machine Config Server's certificate.
     #[arg(long, value_name = "NAME")]
     host: Option<Host>,
@@ -40,7 +41,7 @@ pub(crate) struct Arguments {
     etcd: Vec<String>,
     /// Function for which the gateway asks the cluster's API (repeatable): it gets the rights for that, and no others.
     #[arg(long, value_enum, value_name = "PART")]
-    with: Vec<Part>,
+    with: Vec<ApiFeature>,
     /// Namespace of the gateway's objects.
     #[arg(long, value_name = "NAMESPACE", default_value = NAME)]
     namespace: Namespace,
@@ -70,7 +71,7 @@ impl Arguments {
             pools: self.pools(),
             parts: self.parts(),
         };
-        if gateway.parts.contains(&Part::SecondStage) {
+        if gateway.parts.contains(&ApiFeature::SecondStage) {
             output::tell(
                 "--with second-stage: a ValidatingAdmissionPolicy holds the account to MachineConfigs of the second stage. An API before Kubernetes 1.30 (OpenShift 4.17) does not know that kind: kubectl says so and applies the role all the same, and the account can write any MachineConfig. See first that this prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
             );
@@ -79,7 +80,7 @@ impl Arguments {
     }
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
-        if self.parts().contains(&Part::Store) && !self.etcd.is_empty() {
+        if self.parts().contains(&ApiFeature::Store) && !self.etcd.is_empty() {
             output::tell("--etcd has the store: what --with store is for is not used");
         }
         let settings = InitialSettings {
@@ -92,28 +93,30 @@ impl Arguments {
             etcd: self.etcd.clone(),
             parts: self.parts(),
         };
-        if settings.etcd.is_empty() && !settings.parts.contains(&Part::Store) {
+        if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
             output::tell(
                 "neither --etcd nor --with store: each host has a store of its own, and a node that attests at one and fetches from another is refused",
             );
         }
-        if settings.parts.contains(&Part::Tokens) {
+        if settings.parts.contains(&ApiFeature::Tokens) {
             output::tell(
                 "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
             );
         }
         let of_controller = settings.parts.iter().find(|part| part.is_of_controller());
-        if let Some(part) = of_controller.filter(|_| settings.etcd.is_empty() && !settings.parts.contains(&Part::Store)) {
+        if let Some(part) = of_controller.filter(|_| settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store)) {
             anyhow::bail!(
                 "--with {}: attest-controller runs in pods of its own, and cannot reach the store of one host: name --etcd, or --with store (docs/controller.md has a controller next to an embedded store)",
                 part.name()
             );
         }
-        if settings.parts.contains(&Part::Approval) && !settings.has_workers() {
+        if settings.parts.contains(&ApiFeature::Approval) && !settings.has_workers() {
             anyhow::bail!("--with approval: its pools are those of workers, and --pool names none; name one");
         }
-        let needs_ca = [Part::Pointers, Part::SecondStage].iter().any(|part| settings.parts.contains(part));
-        if needs_ca && settings.parts.contains(&Part::McsCertificate) {
+        let needs_ca = [ApiFeature::Pointers, ApiFeature::SecondStage]
+            .iter()
+            .any(|part| settings.parts.contains(part));
+        if needs_ca && settings.parts.contains(&ApiFeature::McsCertificate) {
             output::tell(
                 "--with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; for pointers and second-stage, copy the operator's there, and again when the operator replaces them",
             );
@@ -125,7 +128,7 @@ impl Arguments {
         self.pool.iter().cloned().collect()
     }
 
-    fn parts(&self) -> BTreeSet<Part> {
+    fn parts(&self) -> BTreeSet<ApiFeature> {
         self.with.iter().copied().collect()
     }
 

@@ -112,7 +112,7 @@ impl Owner {
 
     /// Sets the groups first: only root can change them.
     fn take_over(&self) -> anyhow::Result<()> {
-        let user = User::of(self.uid, Path::new("/etc"));
+        let user = UserGroups::of(self.uid, Path::new("/etc"));
         let gid = user.as_ref().map_or(self.gid, |user| user.gid);
         let groups = user.map_or_else(Vec::new, |user| user.groups);
         let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
@@ -126,12 +126,12 @@ impl Owner {
 
 /// The groups of a user, by which it may be able to read keys.
 #[derive(Debug, PartialEq, Eq)]
-struct User {
+struct UserGroups {
     gid: u32,
     groups: Vec<u32>,
 }
 
-impl User {
+impl UserGroups {
     /// Reads passwd(5) and group(5). Returns `None` if they do not know the user.
     fn of(uid: u32, etc: &Path) -> Option<Self> {
         let passwd = fs::read_to_string(etc.join("passwd")).ok()?;
@@ -161,25 +161,25 @@ mod tests {
     #[test]
     fn a_user_has_the_groups_that_the_files_say() {
         let etc = tempfile::tempdir().unwrap();
-        assert_eq!(User::of(0, etc.path()), None);
+        assert_eq!(UserGroups::of(0, etc.path()), None);
         fs::write(
             etc.path().join("passwd"),
             "root:x:0:0:root:/root:/bin/bash\nodd\ngw:x:998:997::/:/bin/false\n",
         )
         .unwrap();
         let user = |groups: &[u32]| {
-            Some(User {
+            Some(UserGroups {
                 gid: 997,
                 groups: groups.to_vec(),
             })
         };
-        assert_eq!(User::of(998, etc.path()), user(&[]));
+        assert_eq!(UserGroups::of(998, etc.path()), user(&[]));
         fs::write(
             etc.path().join("group"),
             "root:x:0:\nssl:x:10:a,gw\ngwx:x:11:gwx\nodd\nkeys:x:12:gw\n",
         )
         .unwrap();
-        assert_eq!(User::of(998, etc.path()), user(&[10, 12]));
-        assert_eq!(User::of(999, etc.path()), None);
+        assert_eq!(UserGroups::of(998, etc.path()), user(&[10, 12]));
+        assert_eq!(UserGroups::of(999, etc.path()), None);
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::pools;
-use attest_gateway::probe::{Finding, Known, Stranger, Target, pools_to_ask};
+use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Stranger, pools_to_ask};
 use attest_gateway::settings::Settings;
 use attest_system::files;
 
@@ -17,7 +17,7 @@ const CONFIG_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, PathBuf)]) -> anyhow::Result<ExitCode> {
     let targets = addresses
         .iter()
-        .map(|address| Target::parse(address))
+        .map(|address| ProbeTarget::parse(address))
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (known, pools) = if pre_approved.is_empty() {
@@ -42,10 +42,10 @@ pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, 
 }
 
 /// Returns the known configs of this gateway's own pools, and the pools to ask for.
-async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
+async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> {
     let settings = Settings::load(config)?;
     let folders = attest_pool::folders(&settings.pools)?;
-    let mut known = Known::default();
+    let mut known = OwnConfigs::default();
     let needed = super::needed(&settings).await;
     for (name, folder) in &folders.pools {
         match pools::load(name, folder, &needed).await {
@@ -58,8 +58,8 @@ async fn known_here(config: &Path) -> anyhow::Result<(Known, Vec<String>)> {
     Ok((known, pools_to_ask(folders.pools.keys())))
 }
 
-fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<Known> {
-    let mut known = Known::default();
+fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfigs> {
+    let mut known = OwnConfigs::default();
     for (pool, file) in pre_approved {
         let config = files::read(file, CONFIG_LIMIT_BYTES).with_context(|| file.display().to_string())?;
         known.add_config(pool, &config).with_context(|| file.display().to_string())?;
@@ -70,23 +70,23 @@ fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<Known> {
 /// Address, port and pool of a request.
 type Place = [String; 3];
 
-fn cells([address, port, pool]: Place, finding: Finding) -> [String; 5] {
+fn cells([address, port, pool]: Place, finding: ProbeResult) -> [String; 5] {
     let (result, why) = match finding {
-        Finding::Open(why) => ("OPEN", why),
-        Finding::PreApproved(why) => ("pre-approved", why),
-        Finding::Closed(why) => ("closed", why),
+        ProbeResult::Open(why) => ("OPEN", why),
+        ProbeResult::PreApproved(why) => ("pre-approved", why),
+        ProbeResult::Closed(why) => ("closed", why),
     };
     [address, port, pool, result.to_owned(), why]
 }
 
 /// Probes one after the other, since the servers are in use.
-async fn probe(stranger: &Stranger, targets: &[Target], pools: &[String], known: &Known) -> Vec<(Place, Finding)> {
+async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(Place, ProbeResult)> {
     let mut rows = Vec::new();
     for target in targets {
         for port in target.ports() {
             let place = |pool: &str| [target.to_string(), port.to_string(), pool.to_owned()];
             if let Err(why) = stranger.connects(target, port).await {
-                rows.push((place("*"), Finding::Closed(why)));
+                rows.push((place("*"), ProbeResult::Closed(why)));
                 continue;
             }
             for pool in pools {

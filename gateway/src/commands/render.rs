@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     pool: String,
     /// Config of the pool to print.
     #[arg(long, value_enum)]
-    set: Set,
+    set: ConfigChoice,
     /// The spec version, as the node's Ignition asks for it.
     #[arg(long, value_name = "VERSION", default_value_t = SpecVersion::NEWEST)]
     spec: SpecVersion,
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 /// Kind of a pool's config.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Set {
+enum ConfigChoice {
     /// For a node that has proven what it is.
     Full,
     /// For a node that has to submit its CSR.
@@ -38,8 +38,8 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let settings = Settings::load(config)?;
     let pool = super::pool(&settings, &arguments.pool)?;
     let set = match arguments.set {
-        Set::Full => ConfigSet::Full,
-        Set::PreApproved => ConfigSet::PreApproved,
+        ConfigChoice::Full => ConfigSet::Full,
+        ConfigChoice::PreApproved => ConfigSet::PreApproved,
     };
     let rendered = pool.for_administrator(set).get(arguments.spec)?;
     output::write(&[&rendered.bytes, b"\n".as_slice()].concat())?;

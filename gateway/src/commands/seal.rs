@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 use attest_gateway::settings::Settings;
-use attest_log::admin::{Thing, Verb};
+use attest_log::admin::{ValueChange, Verb};
 
 use super::acting::{change_files, change_store};
 use super::output;
@@ -37,11 +37,11 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let now = super::times(&*store).await?;
             match drop {
                 true => {
-                    Seal::replace_shared(&*store, key_file, now, key_lost).await?;
+                    SealKeyRing::replace_shared(&*store, key_file, now, key_lost).await?;
                     // Of before there was a key file.
-                    Seal::replace_if_there(&settings.seal_key())?;
+                    SealKeyRing::replace_if_there(&settings.seal_key())?;
                 }
-                false => Seal::rotate_shared(&*store, key_file, now).await?,
+                false => SealKeyRing::rotate_shared(&*store, key_file, now).await?,
             }
             Ok(())
         })?,
@@ -51,10 +51,10 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 bail!("{}: there is no key yet; `serve` makes it at its first start", file.display());
             }
             match drop {
-                true => Seal::replace(&file)?,
-                false => Seal::rotate(&file, super::now(), settings.seal_keep())?,
+                true => SealKeyRing::replace(&file)?,
+                false => SealKeyRing::rotate(&file, super::now(), settings.seal_keep())?,
             }
-            Ok(((), vec![Thing::file(&file)]))
+            Ok(((), vec![ValueChange::file(&file)]))
         })?,
     }
     match drop {

@@ -16,11 +16,11 @@ use tracing_subscriber::EnvFilter;
 pub(crate) struct Arguments {
     /// Format of the console's lines, whatever gateway.toml says.
     #[arg(long, value_enum)]
-    log_format: Option<Format>,
+    log_format: Option<ConsoleFormat>,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Format {
+enum ConsoleFormat {
     Text,
     Json,
 }
@@ -35,8 +35,8 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let settings = super::owner::settings(config)?;
     keep_from_dumps();
     let format = match arguments.log_format {
-        Some(Format::Text) => LogFormat::Text,
-        Some(Format::Json) => LogFormat::Json,
+        Some(ConsoleFormat::Text) => LogFormat::Text,
+        Some(ConsoleFormat::Json) => LogFormat::Json,
         None => settings.log_format,
     };
     let mut filter = EnvFilter::try_new(&settings.log_filter)?;

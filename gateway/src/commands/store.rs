@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 use attest_gateway::settings::Settings;
-use attest_log::admin::{By, Thing, Verb};
-use attest_log::{CommandLog, LogKey, Signer};
-use attest_recording::{Resolved, Signs, keep};
-use attest_store::{Accepted, AnyStore, Contents, Copied, Exported, Replacement, Store, StoreError, StoreMark};
+use attest_log::admin::{By, ValueChange, Verb};
+use attest_log::{CheckpointSigner, CommandLog, LogKey};
+use attest_recording::{ResolvedDecisions, Signs, keep};
+use attest_store::{AcceptedStore, AnyStore, Contents, CopiedStore, Exported, Replacement, Store, StoreError, StoreMark};
 use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
 
@@ -97,9 +97,9 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
             "{} exists, and is left as it is: `store key --rotate` puts a new key in its place",
             file.display()
         );
-        let id = Seal::make_key_file(file)?;
+        let id = SealKeyRing::make_key_file(file)?;
         super::owner::give(settings, file)?;
-        Ok((id, vec![Thing::file(file)]))
+        Ok((id, vec![ValueChange::file(file)]))
     })?;
     output::done(format_args!("{}: a new key, {id}", file.display()))?;
     output::done("Copy the file to every replica, for the gateway's user only (0600), and name it there: store.key_file")?;
@@ -110,7 +110,7 @@ fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
     let file = key_file(settings)?;
     let (old, new) = change_store(config, Verb::StoreKeyRotate, async |store| {
         let now = super::times(&*store).await?;
-        Ok(Seal::replace_key_file(&*store, file, now).await?)
+        Ok(SealKeyRing::replace_key_file(&*store, file, now).await?)
     })?;
     output::done(format_args!(
         "{}: key {new} in the place of {old}; the seal's keys in the store are encrypted by it",
@@ -147,20 +147,20 @@ fn begin_anew(
     who: (Verb, By),
     from: Option<String>,
 ) -> anyhow::Result<String> {
-    let store = Thing {
+    let store = ValueChange {
         kind: "store".to_owned(),
         id: attest_store::place(&settings.store),
         before: replacement.known.as_ref().map(|known| json!(known)),
         after: Some(from.map_or_else(|| json!({ "found": replacement.found }), |from| json!({ "from": from }))),
     };
     let signed = &settings.checkpoints;
-    let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
+    let signer = CheckpointSigner::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
     let checkpoint = log.store_accepted(&attest_recording::replacement(replacement), who, store, super::now(), &signer)?;
     // What was spent under the old key may not be known to this store. Keys in a store are for that store, and it becomes another one; a
     // file of before there was a key file would be used again without one.
     match settings.store_key_file {
-        None => Seal::replace(&settings.seal_key())?,
-        Some(_) => Seal::replace_if_there(&settings.seal_key())?,
+        None => SealKeyRing::replace(&settings.seal_key())?,
+        Some(_) => SealKeyRing::replace_if_there(&settings.seal_key())?,
     }
     Ok(checkpoint)
 }
@@ -184,8 +184,8 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     }
 }
 
-fn say(accepted: Accepted) -> anyhow::Result<()> {
-    let Accepted {
+fn say(accepted: AcceptedStore) -> anyhow::Result<()> {
+    let AcceptedStore {
         replacement: Replacement { known, found },
         now,
     } = accepted;
@@ -272,7 +272,7 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     let (mut log, _other) = alone(from, to)?;
     decide_pending(from)?;
     let mut checkpoint = None;
-    let Copied { accepted, contents } = attest_store::copy(&from.store, &to.store, |replacement| {
+    let CopiedStore { accepted, contents } = attest_store::copy(&from.store, &to.store, |replacement| {
         checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(attest_store::place(&from.store)))?);
         Ok::<_, anyhow::Error>(())
     })?;
@@ -309,7 +309,7 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
             false => Vec::new(),
         };
         let resolved = attest_recording::resolve_pending(&store, &log, &missing).await?;
-        let Resolved { given_back, unrecorded } = resolved;
+        let ResolvedDecisions { given_back, unrecorded } = resolved;
         if given_back > 0 || !unrecorded.is_empty() {
             output::done(format_args!(
                 "Of decisions that were never recorded, {given_back} uses of tickets and tokens were given back; {} decisions go with the store, and are recorded by the next start.",
@@ -325,7 +325,7 @@ fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     let (log, other) = alone(from, to)?;
     let store = change_files(from, Verb::StoreCopyUndo, || {
         let store = attest_store::undo(&from.store, &to.store)?;
-        let thing = Thing {
+        let thing = ValueChange {
             kind: "store".to_owned(),
             id: attest_store::place(&from.store),
             before: Some(json!({ "moved": attest_store::place(&to.store) })),

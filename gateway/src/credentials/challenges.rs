@@ -3,22 +3,22 @@
 use attest::{Challenge, UnixTime};
 use attest_store::{EntryKind, Spend, Spendable, Store, StoreError};
 
-use super::seal::{NotSealed, Seal, SealError, Sealed};
+use super::seal::{NotSealed, SealError, SealKeyRing, Sealed};
 
 /// Seals a challenge into the text that the node sends back.
 ///
 /// # Errors
 /// [`SealError`].
-pub fn seal(seal: &Seal, challenge: &Challenge) -> Result<String, SealError> {
+pub fn seal(seal: &SealKeyRing, challenge: &Challenge) -> Result<String, SealError> {
     let content = serde_json::to_vec(challenge)?;
     seal.seal(Sealed::Challenge, &content)
 }
 
 /// Challenge that this gateway sealed, not yet spent. A reader of its content could answer it, so no record takes it.
 #[derive(Debug)]
-pub struct Opened(Challenge);
+pub struct OpenedChallenge(Challenge);
 
-/// Challenge that can no longer be answered. Only [`Opened::spend`] makes one.
+/// Challenge that can no longer be answered. Only [`OpenedChallenge::spend`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent(Challenge);
 
@@ -51,12 +51,12 @@ pub enum ChallengeError {
     Store(#[from] StoreError),
 }
 
-impl Opened {
+impl OpenedChallenge {
     /// Opens a sealed challenge.
     ///
     /// # Errors
     /// [`ChallengeError::NotSealed`] and [`ChallengeError::Expired`].
-    pub fn open(seal: &Seal, text: &str, now: UnixTime) -> Result<Self, ChallengeError> {
+    pub fn open(seal: &SealKeyRing, text: &str, now: UnixTime) -> Result<Self, ChallengeError> {
         let content = seal.unseal(Sealed::Challenge, text)?;
         // Sealed by a newer release of this gateway, at worst.
         let challenge: Challenge = serde_json::from_slice(&content).map_err(|_| NotSealed)?;
@@ -109,7 +109,7 @@ mod tests {
     /// Opens a challenge at this time, before anything is spent, and before evidence is looked at.
     fn opened(at: u64) -> Result<Challenge, ChallengeError> {
         let folder = tempfile::tempdir().unwrap();
-        let key = Seal::open(&folder.path().join("seal.key")).unwrap();
+        let key = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
         let challenge = Challenge {
             id: HexDigest::from([3; 32]),
             issued: EXPIRES - 120,
@@ -121,7 +121,7 @@ mod tests {
             subject: Subject::default(),
         };
         let text = seal(&key, &challenge).unwrap();
-        Opened::open(&key, &text, UnixTime::since_unix_epoch(Duration::from_secs(at))).map(|opened| opened.0)
+        OpenedChallenge::open(&key, &text, UnixTime::since_unix_epoch(Duration::from_secs(at))).map(|opened| opened.0)
     }
 
     #[test]

@@ -8,18 +8,18 @@ use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::objects::{MachineObjects, MachinesUnknown};
 use attest_machines::revocations::{self, RevocationError};
 use attest_pool::MachineRules;
-use attest_store::{EntryKind, EntryTransaction, Late, Occasion, Spend, Spendable, StoreError};
+use attest_store::{EntryKind, EntryTransaction, ExpiredUse, Spend, Spendable, StoreError, UseOccasion};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
-use super::seal::{Seal, SealError, Sealed};
+use super::seal::{SealError, SealKeyRing, Sealed};
 use crate::settings::TicketSettings;
 
 /// Content of a ticket. Only the seal makes it authentic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Content {
+struct TicketContent {
     id: String,
     identity: NodeIdentity,
     /// Cloud instance, if that is not the identity.
@@ -58,7 +58,7 @@ const fn is_zero(seconds: &u64) -> bool {
     *seconds == 0
 }
 
-impl Content {
+impl TicketContent {
     /// Returns the last second at which it can be used, if its first use is `late` seconds after it has expired.
     const fn last(&self, late: u64) -> u64 {
         if late == 0 {
@@ -81,7 +81,7 @@ impl Content {
 
 /// Result of an attestation, for which a ticket is issued.
 #[derive(Debug, Clone, Copy)]
-pub struct Earned<'e> {
+pub struct TicketGrant<'e> {
     pub identity: &'e NodeIdentity,
     /// Cloud instance, if it is known.
     pub instance: Option<&'e NodeIdentity>,
@@ -107,7 +107,7 @@ pub struct StillListed<'p> {
 }
 
 /// A ticket just issued. A secret.
-pub struct Issued {
+pub struct IssuedTicket {
     /// The text that the node presents.
     pub text: String,
     /// The last second at which it is valid, since 1970.
@@ -118,10 +118,10 @@ pub struct Issued {
 ///
 /// # Errors
 /// [`SealError`].
-pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: UnixTime) -> Result<Issued, SealError> {
+pub fn issue(seal: &SealKeyRing, settings: &TicketSettings, earned: &TicketGrant<'_>, now: UnixTime) -> Result<IssuedTicket, SealError> {
     let mut id = [0; 16];
     SystemRandom::new().fill(&mut id).map_err(|_| SealError::Random)?;
-    let content = Content {
+    let content = TicketContent {
         id: HEXLOWER.encode(&id),
         identity: earned.identity.clone(),
         instance: earned.instance.filter(|instance| *instance != earned.identity).cloned(),
@@ -140,7 +140,7 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
         uses: settings.uses,
     };
     let bytes = serde_json::to_vec(&content)?;
-    Ok(Issued {
+    Ok(IssuedTicket {
         text: format!("{TICKET_PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
         expires: content.expires,
     })
@@ -148,22 +148,22 @@ pub fn issue(seal: &Seal, settings: &TicketSettings, earned: &Earned<'_>, now: U
 
 /// A ticket that this gateway issued for the requested pool. It has not expired, or not if this is its first use. It is not yet used.
 #[derive(Debug)]
-pub struct Presented {
-    content: Content,
+pub struct PresentedTicket {
+    content: TicketContent,
     now: u64,
     /// Latest first use after expiry, in seconds.
     late: u64,
 }
 
-/// A ticket that was good for this fetch. Only [`Presented::redeem`] makes one.
+/// A ticket that was good for this fetch. Only [`PresentedTicket::redeem`] makes one.
 #[derive(Debug, Clone)]
-pub struct Redeemed {
+pub struct RedeemedTicket {
     pool: String,
     use_number: u32,
     late_seconds: Option<u64>,
 }
 
-impl Redeemed {
+impl RedeemedTicket {
     /// Returns the pool that it is for.
     #[must_use]
     pub fn pool(&self) -> &str {
@@ -249,10 +249,10 @@ pub fn sealed(text: &str) -> &str {
 ///
 /// # Errors
 /// [`TicketError::Invalid`], [`TicketError::Expired`] and [`TicketError::WrongPool`].
-pub fn open(seal: &Seal, settings: &TicketSettings, text: &str, pool: &str, now: UnixTime) -> Result<Presented, TicketError> {
+pub fn open(seal: &SealKeyRing, settings: &TicketSettings, text: &str, pool: &str, now: UnixTime) -> Result<PresentedTicket, TicketError> {
     let sealed = text.strip_prefix(TICKET_PREFIX).ok_or(TicketError::Invalid)?;
     let bytes = seal.unseal(Sealed::Ticket, sealed).map_err(|_| TicketError::Invalid)?;
-    let content: Content = serde_json::from_slice(&bytes).map_err(|_| TicketError::Invalid)?;
+    let content: TicketContent = serde_json::from_slice(&bytes).map_err(|_| TicketError::Invalid)?;
     let late = content.late.min(settings.late.as_secs());
     if now.as_secs() > content.last(late) {
         return Err(TicketError::Expired {
@@ -266,14 +266,14 @@ pub fn open(seal: &Seal, settings: &TicketSettings, text: &str, pool: &str, now:
             asked: pool.to_owned(),
         });
     }
-    Ok(Presented {
+    Ok(PresentedTicket {
         content,
         now: now.as_secs(),
         late,
     })
 }
 
-impl Presented {
+impl PresentedTicket {
     /// Returns the node that it was issued to.
     #[must_use]
     pub const fn identity(&self) -> &NodeIdentity {
@@ -292,16 +292,16 @@ impl Presented {
         &self.content.decision
     }
 
-    /// Uses the ticket once, if its node is by the store still one that would have earned it. [`Presented::is_listed`] asks the rest.
+    /// Uses the ticket once, if its node is by the store still one that would have earned it. [`PresentedTicket::is_listed`] asks the rest.
     ///
     /// # Errors
     /// [`TicketError`]. A ticket that is refused for what has become of its node is not used up by that.
-    pub fn redeem(&self, transaction: &mut EntryTransaction<'_>) -> Result<Redeemed, TicketError> {
+    pub fn redeem(&self, transaction: &mut EntryTransaction<'_>) -> Result<RedeemedTicket, TicketError> {
         self.stands(transaction)?;
         let (occasion, late_seconds) = self.occasion();
-        let Content { uses, expires, .. } = self.content;
+        let TicketContent { uses, expires, .. } = self.content;
         match transaction.spend(&self.content.thing(), &occasion, self.now)? {
-            Spend::Granted { use_number } | Spend::Again { use_number } => Ok(Redeemed {
+            Spend::Granted { use_number } | Spend::Again { use_number } => Ok(RedeemedTicket {
                 pool: self.content.pool.clone(),
                 use_number,
                 late_seconds,
@@ -312,14 +312,14 @@ impl Presented {
     }
 
     /// Returns the occasion of this use, and how late it is, if the ticket has expired.
-    fn occasion(&self) -> (Occasion, Option<u64>) {
-        let Content { expires, lifetime, .. } = self.content;
+    fn occasion(&self) -> (UseOccasion, Option<u64>) {
+        let TicketContent { expires, lifetime, .. } = self.content;
         match self.now.checked_sub(expires) {
-            None | Some(0) => (Occasion::Any, None),
+            None | Some(0) => (UseOccasion::Any, None),
             Some(late) => {
                 let first_until = expires.saturating_add(self.late);
                 let seconds = lifetime;
-                (Occasion::Late(Late { first_until, seconds }), Some(late))
+                (UseOccasion::Late(ExpiredUse { first_until, seconds }), Some(late))
             }
         }
     }
@@ -330,7 +330,7 @@ impl Presented {
     /// # Errors
     /// [`TicketError::NotInInventory`] and [`TicketError::MachinesUnknown`].
     pub fn is_listed(&self, StillListed { inventory, machines }: StillListed<'_>) -> Result<(), TicketError> {
-        let Content {
+        let TicketContent {
             identity,
             instance,
             pool,
@@ -357,7 +357,7 @@ impl Presented {
     /// Checks the node in the store again: since it attested, it may have been revoked, or taken off the allowlist, or its instance
     /// released.
     fn stands(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
-        let Content {
+        let TicketContent {
             identity,
             instance,
             name,
@@ -389,7 +389,7 @@ impl Presented {
 
     /// Checks the owner of the instance, if it is one: still the same, since the same time, or still none.
     fn belongs(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
-        let Content {
+        let TicketContent {
             identity,
             instance,
             holder,

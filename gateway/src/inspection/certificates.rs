@@ -6,13 +6,13 @@ use attest::UnixTime;
 use attest_certificates::{Certificate, source};
 use attest_system::clock::{Clock, rfc3339};
 
-use super::Finding;
-use crate::pki::rotation::{self, Stage};
-use crate::pki::{EXPIRY_WARNING_SECONDS, LiveTls, Serving, authority_keys};
+use super::InspectionFinding;
+use crate::pki::rotation::{self, RotationStage};
+use crate::pki::{EXPIRY_WARNING_SECONDS, LiveTls, ServingCertificate, authority_keys};
 use crate::settings::TlsSettings;
 
 /// Reads CA, certificate and key, and the CA of kubelets. `None` if there can be no TLS with them.
-pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Finding>) -> Option<LiveTls> {
+pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<InspectionFinding>) -> Option<LiveTls> {
     for path in [
         files.key.clone(),
         authority_keys::authority_key(files),
@@ -21,16 +21,16 @@ pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Find
         findings.extend(source::exposed(&path).map(|exposed| {
             let text = format!("{}: {exposed}", path.display());
             if exposed.to_everybody {
-                Finding::Error(text)
+                InspectionFinding::Error(text)
             } else {
-                Finding::Warning(text)
+                InspectionFinding::Warning(text)
             }
         }));
     }
     let tls = match LiveTls::open(files, clock) {
         Ok(tls) => tls,
         Err(error) => {
-            findings.push(Finding::Error(error.to_string()));
+            findings.push(InspectionFinding::Error(error.to_string()));
             return None;
         }
     };
@@ -42,15 +42,15 @@ pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Find
     Some(tls)
 }
 
-fn look(files: &TlsSettings, serving: &Serving, now: UnixTime, findings: &mut Vec<Finding>) {
-    findings.push(Finding::Good(format!(
+fn look(files: &TlsSettings, serving: &ServingCertificate, now: UnixTime, findings: &mut Vec<InspectionFinding>) {
+    findings.push(InspectionFinding::Good(format!(
         "{} fits {}",
         files.key.display(),
         files.certificate.display()
     )));
     let signer = serving.authority();
     if let Some(leaf) = serving.certificate() {
-        findings.push(Finding::Good(format!(
+        findings.push(InspectionFinding::Good(format!(
             "{} ({}) is signed by {} ({}) in {}, for {}",
             files.certificate.display(),
             leaf.key_kind,
@@ -61,14 +61,14 @@ fn look(files: &TlsSettings, serving: &Serving, now: UnixTime, findings: &mut Ve
         )));
     }
     let stage = rotation::stage(serving.authorities(), serving.signed_by());
-    if stage != Stage::Settled {
-        findings.push(Finding::Warning(format!(
+    if stage != RotationStage::Settled {
+        findings.push(InspectionFinding::Warning(format!(
             "{} holds {} CAs: a rotation is under way ({stage}); `ca status` says what comes next",
             files.ca.display(),
             serving.authorities().len()
         )));
     }
-    findings.push(Finding::Good(match authority_keys::kept_key(files, signer) {
+    findings.push(InspectionFinding::Good(match authority_keys::kept_key(files, signer) {
         Some(path) => format!("the CA's private key is in {}: this machine can sign certificates", path.display()),
         None => "the CA's private key is kept elsewhere: to renew the certificate it must be brought".to_owned(),
     }));
@@ -81,7 +81,7 @@ fn look(files: &TlsSettings, serving: &Serving, now: UnixTime, findings: &mut Ve
     );
 }
 
-fn validity(path: &Path, certificate: &Certificate, now: UnixTime) -> Finding {
+fn validity(path: &Path, certificate: &Certificate, now: UnixTime) -> InspectionFinding {
     let (from, until) = (certificate.not_before, certificate.not_after);
     let text = format!(
         "{}: {} is valid from {} until {}",
@@ -92,8 +92,8 @@ fn validity(path: &Path, certificate: &Certificate, now: UnixTime) -> Finding {
     );
     match now.as_secs() {
         // What the gateway needs itself is current, or there would be no TLS. The others are not believed, and nothing else depends on them.
-        now if now < from || now > until => Finding::Degraded(format!("{text}; now it is {}", rfc3339(now))),
-        now if now.saturating_add(EXPIRY_WARNING_SECONDS) > until => Finding::Warning(text),
-        _ => Finding::Good(text),
+        now if now < from || now > until => InspectionFinding::Degraded(format!("{text}; now it is {}", rfc3339(now))),
+        now if now.saturating_add(EXPIRY_WARNING_SECONDS) > until => InspectionFinding::Warning(text),
+        _ => InspectionFinding::Good(text),
     }
 }

@@ -5,26 +5,26 @@ use std::collections::BTreeSet;
 use attest::Kind;
 use attest_pool::{Endorsement, Pool};
 
-use super::Finding;
+use super::InspectionFinding;
 use crate::cloud::Clouds;
 
 /// Returns the findings about the certificates and keys that were read.
 #[must_use]
-pub fn findings(clouds: &Clouds) -> Vec<Finding> {
-    let there = clouds.set_up().map(|(kind, has)| Finding::Good(format!("{kind}: {has}")));
-    let mut findings: Vec<Finding> = there.collect();
+pub fn findings(clouds: &Clouds) -> Vec<InspectionFinding> {
+    let there = clouds.set_up().map(|(kind, has)| InspectionFinding::Good(format!("{kind}: {has}")));
+    let mut findings: Vec<InspectionFinding> = there.collect();
     if let Some(count) = clouds.vtpm_certificates() {
-        findings.push(Finding::Good(format!("gcp: EK certificates of Shielded VMs: {count}")));
+        findings.push(InspectionFinding::Good(format!("gcp: EK certificates of Shielded VMs: {count}")));
     }
     let missing: Vec<String> = clouds.not_set_up().map(|(kind, missing)| format!("{kind} ({missing})")).collect();
     if !missing.is_empty() {
-        findings.push(Finding::Good(format!(
+        findings.push(InspectionFinding::Good(format!(
             "not set up, and not needed unless a pool accepts it: {}",
             missing.join("; ")
         )));
     }
     let refused = clouds.refused().iter();
-    findings.extend(refused.map(|refused| Finding::Warning(format!("left out of the clouds' certificates: {refused}"))));
+    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("left out of the clouds' certificates: {refused}"))));
     findings
 }
 

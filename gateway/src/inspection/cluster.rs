@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use attest_cluster_api::Cluster;
+use attest_cluster_api::ClusterClient;
 use attest_system::clock::Clock;
 
-use super::{Depth, Finding};
+use super::{Depth, InspectionFinding};
 use crate::cluster;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 use attest_pool::needed::NeededState;
 
 /// The cluster's API, as it was found by the inspection.
-pub(super) struct Api {
-    pub cluster: Cluster,
+pub(super) struct ClusterInspection {
+    pub cluster: ClusterClient,
     /// True if it answers. One that does not is asked nothing else: each answer would be the same.
     pub answers: bool,
 }
@@ -24,13 +24,13 @@ pub(super) async fn open(
     clock: Clock,
     metrics: &Arc<Metrics>,
     depth: Depth,
-    findings: &mut Vec<Finding>,
-) -> Option<Api> {
+    findings: &mut Vec<InspectionFinding>,
+) -> Option<ClusterInspection> {
     let wanted = settings.cluster.as_ref()?;
-    let cluster = match Cluster::open(&wanted.access, clock, Arc::<Metrics>::clone(metrics)).await {
+    let cluster = match ClusterClient::open(&wanted.access, clock, Arc::<Metrics>::clone(metrics)).await {
         Ok(cluster) => cluster,
         Err(error) => {
-            findings.push(Finding::Error(format!("cluster: {error}")));
+            findings.push(InspectionFinding::Error(format!("cluster: {error}")));
             return None;
         }
     };
@@ -38,18 +38,18 @@ pub(super) async fn open(
         && error.cause().concerns_all()
     {
         // It may be back at any time, and what was known is kept meanwhile.
-        findings.push(Finding::Degraded(format!(
+        findings.push(InspectionFinding::Degraded(format!(
             "cluster: the API does not serve this gateway: {}; a gateway that serves goes by what it was told last",
             error.reason()
         )));
-        return Some(Api { cluster, answers: false });
+        return Some(ClusterInspection { cluster, answers: false });
     }
-    let api = Api { cluster, answers: true };
+    let api = ClusterInspection { cluster, answers: true };
     let cluster = &api.cluster;
     // Who only looks may be another user than who will serve, and makes no state for him.
     if depth == Depth::Thorough && !settings.state.exists() {
         if wanted.mcs_certificate || wanted.bootstrap_kubeconfig {
-            findings.push(Finding::Degraded(format!(
+            findings.push(InspectionFinding::Degraded(format!(
                 "cluster: {} does not exist yet: what the cluster says is asked for when the gateway is started",
                 settings.state.display()
             )));
@@ -57,20 +57,24 @@ pub(super) async fn open(
         return Some(api);
     }
     let wrong = cluster::first_copies(cluster, settings, clock).await;
-    findings.extend(wrong.into_iter().map(|problem| Finding::Degraded(format!("cluster: {problem}"))));
+    findings.extend(
+        wrong
+            .into_iter()
+            .map(|problem| InspectionFinding::Degraded(format!("cluster: {problem}"))),
+    );
     Some(api)
 }
 
 /// Asks for what is read once: the MachineConfigs that nodes need before they are approved.
-pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &mut Vec<Finding>) -> NeededState {
-    let (Some(settings), Some(Api { cluster, answers: true })) = (&settings.cluster, api) else {
+pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>, findings: &mut Vec<InspectionFinding>) -> NeededState {
+    let (Some(settings), Some(ClusterInspection { cluster, answers: true })) = (&settings.cluster, api) else {
         return NeededState::Untold;
     };
     let mut told = Vec::new();
     for (what, found) in cluster::look(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
-            Err(error) => findings.push(Finding::Degraded(format!(
+            Err(error) => findings.push(InspectionFinding::Degraded(format!(
                 "cluster: {error}; a gateway that serves goes by what it was told last"
             ))),
         }
@@ -79,7 +83,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&Api>, findings: &m
         // Nobody waits once more for an API that is away.
         return NeededState::Untold;
     }
-    findings.push(Finding::Good(format!("cluster: its API tells of {}", told.join(", "))));
+    findings.push(InspectionFinding::Good(format!("cluster: its API tells of {}", told.join(", "))));
     cluster::needed(cluster, settings).await
 }
 
@@ -88,7 +92,7 @@ pub async fn needed(settings: &Settings, clock: Clock) -> NeededState {
     let Some(settings) = &settings.cluster else {
         return NeededState::Untold;
     };
-    match Cluster::open(&settings.access, clock, Arc::new(())).await {
+    match ClusterClient::open(&settings.access, clock, Arc::new(())).await {
         Ok(cluster) => cluster::needed(&cluster, settings).await,
         Err(error) => NeededState::Failed(error.to_string()),
     }

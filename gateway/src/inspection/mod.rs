@@ -12,9 +12,9 @@ mod state;
 use std::fmt;
 use std::sync::Arc;
 
-#[cfg(feature = "cluster")]
 use attest_certificates::ek_roots::{self, EkRootsFolder};
-use attest_cluster_api::Cluster;
+#[cfg(feature = "cluster")]
+use attest_cluster_api::ClusterClient;
 use attest_system::clock::Clock;
 use tokio::net::TcpListener;
 
@@ -28,7 +28,7 @@ use attest_pool::needed::NeededState;
 
 /// Result of one check, with its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum InspectionFinding {
     /// As it should be.
     Good(String),
     /// Something unusual that an administrator should know.
@@ -52,7 +52,7 @@ pub enum Depth {
 #[derive(Debug)]
 pub struct Inspection {
     /// Findings, in the order in which they were made.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<InspectionFinding>,
     found: Option<Inspected>,
 }
 
@@ -71,7 +71,7 @@ pub struct Inspected {
     pub metrics_listener: Option<TcpListener>,
     /// Client of the cluster's API, if this gateway uses one.
     #[cfg(feature = "cluster")]
-    pub cluster: Option<Cluster>,
+    pub cluster: Option<ClusterClient>,
 }
 
 /// All errors for which the gateway does not start.
@@ -101,12 +101,12 @@ impl Inspection {
                 Some(open)
             }
             Err(error) => {
-                findings.push(Finding::Error(error.to_string()));
+                findings.push(InspectionFinding::Error(error.to_string()));
                 None
             }
         };
         let bootstrap_tokens = settings.cluster.as_ref().map(|cluster| cluster.bootstrap_tokens.clone());
-        let known = pools::Known {
+        let known = pools::PoolContext {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
             client_ca: settings.tls.client_ca.is_some(),
             clouds: clouds.as_ref(),
@@ -126,14 +126,14 @@ impl Inspection {
                 Some(pools)
             }
             Err(error) => {
-                findings.push(Finding::Error(error.to_string()));
+                findings.push(InspectionFinding::Error(error.to_string()));
                 None
             }
         };
         let (listener, metrics_listener) = match state::inspect(settings, depth, &mut findings) {
-            state::Use::Free => addresses(settings, &mut findings).await,
-            state::Use::Served => {
-                findings.push(Finding::Good(format!(
+            state::StateUse::Free => addresses(settings, &mut findings).await,
+            state::StateUse::Served => {
+                findings.push(InspectionFinding::Good(format!(
                     "a gateway is serving with {}: its log and its addresses are not tried",
                     settings.state.display()
                 )));
@@ -159,22 +159,22 @@ impl Inspection {
     /// Returns whether an error keeps the gateway from serving.
     #[must_use]
     pub fn fails(&self) -> bool {
-        self.findings.iter().any(|finding| matches!(finding, Finding::Error(_)))
+        self.findings.iter().any(|finding| matches!(finding, InspectionFinding::Error(_)))
     }
 
     /// Returns whether any finding is not good.
     #[must_use]
     pub fn complains(&self) -> bool {
-        self.findings.iter().any(|finding| !matches!(finding, Finding::Good(_)))
+        self.findings.iter().any(|finding| !matches!(finding, InspectionFinding::Good(_)))
     }
 
     /// Logs warnings and degradations, but not the errors that keep the gateway from serving.
     pub fn log(&self) {
         for finding in &self.findings {
             match finding {
-                Finding::Good(_) | Finding::Error(_) => {}
-                Finding::Warning(text) => tracing::warn!("{text}"),
-                Finding::Degraded(text) => tracing::error!("{text}"),
+                InspectionFinding::Good(_) | InspectionFinding::Error(_) => {}
+                InspectionFinding::Warning(text) => tracing::warn!("{text}"),
+                InspectionFinding::Degraded(text) => tracing::error!("{text}"),
             }
         }
     }
@@ -188,7 +188,7 @@ impl Inspection {
             .findings
             .into_iter()
             .filter_map(|finding| match finding {
-                Finding::Error(text) => Some(text),
+                InspectionFinding::Error(text) => Some(text),
                 _ => None,
             })
             .collect();
@@ -196,11 +196,11 @@ impl Inspection {
     }
 }
 
-fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsFolder> {
+fn ek_roots(settings: &Settings, findings: &mut Vec<InspectionFinding>) -> Option<EkRootsFolder> {
     let folder = match ek_roots::load(&settings.ek_roots) {
         Ok(folder) => folder,
         Err(error) => {
-            findings.push(Finding::Error(error.to_string()));
+            findings.push(InspectionFinding::Error(error.to_string()));
             return None;
         }
     };
@@ -214,15 +214,15 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsF
         true => String::new(),
         false => format!(", which endorse TPMs of {}", makers.join(", ")),
     };
-    findings.push(Finding::Good(format!(
+    findings.push(InspectionFinding::Good(format!(
         "{}: {} certificates{whose}",
         settings.ek_roots.display(),
         folder.certificates.len()
     )));
     let refused = folder.refused.iter();
-    findings.extend(refused.map(|refused| Finding::Warning(format!("left out of the EK roots: {refused}"))));
+    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("left out of the EK roots: {refused}"))));
     if folder.roots.is_empty() {
-        findings.push(Finding::Warning(
+        findings.push(InspectionFinding::Warning(
             "no EK roots: only TPMs on the allowlist are endorsed (attest-gateway ek add)".to_owned(),
         ));
     }
@@ -230,11 +230,11 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<Finding>) -> Option<EkRootsF
 }
 
 /// Binds the addresses. A caller that is not going to serve releases them by dropping the listeners.
-async fn addresses(settings: &Settings, findings: &mut Vec<Finding>) -> (Option<TcpListener>, Option<TcpListener>) {
+async fn addresses(settings: &Settings, findings: &mut Vec<InspectionFinding>) -> (Option<TcpListener>, Option<TcpListener>) {
     let mut listen = async |address| match TcpListener::bind(address).await {
         Ok(listener) => Some(listener),
         Err(error) => {
-            findings.push(Finding::Error(format!("cannot listen on {address}: {error}")));
+            findings.push(InspectionFinding::Error(format!("cannot listen on {address}: {error}")));
             None
         }
     };

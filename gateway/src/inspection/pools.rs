@@ -7,13 +7,13 @@ use attest_log::{ConfigSet, Earns};
 use attest_pool::Pool;
 use attest_system::clock::rfc3339;
 
-use super::{Depth, Finding, clouds};
+use super::{Depth, InspectionFinding, clouds};
 use crate::cloud::Clouds;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
-use crate::settings::ApprovalSettings;
+use crate::settings::KubeletApprovalSettings;
 
 /// Context that decides what a pool's settings mean.
-pub(super) struct Known<'a> {
+pub(super) struct PoolContext<'a> {
     /// Set if the TPMs of any maker are endorsed.
     pub roots: bool,
     /// Set if kubelets are asked for their certificates.
@@ -24,7 +24,7 @@ pub(super) struct Known<'a> {
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
     pub bootstrap_tokens: &'a BTreeSet<String>,
-    pub approval: &'a ApprovalSettings,
+    pub approval: &'a KubeletApprovalSettings,
     pub depth: Depth,
     /// Current time, in seconds since 1970.
     pub now: u64,
@@ -33,19 +33,19 @@ pub(super) struct Known<'a> {
 /// Time before the last reference values of something lapse at which a warning begins, in seconds: two weeks, in which nodes can be rolled.
 const LAPSE_WARNING_SECONDS: u64 = 14 * 24 * 3600;
 
-pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<Finding>) {
+pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut Vec<InspectionFinding>) {
     let unserved = pools.unserved();
     // Another server may be back at any time. What is broken here stays so until somebody comes.
     let hopeless = unserved.len() == pools.names().len() && !unserved.iter().any(|unserved| unserved.elsewhere);
     for misnamed in pools.misnamed() {
-        findings.push(Finding::Degraded(format!("{misnamed}; it is not served")));
+        findings.push(InspectionFinding::Degraded(format!("{misnamed}; it is not served")));
     }
     for Unserved { name, reason, elsewhere } in unserved {
         let text = format!("pool {name}: {reason}; {NOT_SERVED}");
         findings.push(match (hopeless, elsewhere) {
-            (true, _) => Finding::Error(text),
-            (false, true) => Finding::Warning(text),
-            (false, false) => Finding::Degraded(text),
+            (true, _) => InspectionFinding::Error(text),
+            (false, true) => InspectionFinding::Warning(text),
+            (false, false) => InspectionFinding::Degraded(text),
         });
     }
     let takes_tokens = |name: &String| {
@@ -55,21 +55,21 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
             .any(|pool| pool.name() == name && pool.grants.token != Earns::Refuse)
     };
     for name in known.bootstrap_tokens.iter().filter(|name| !takes_tokens(name)) {
-        findings.push(Finding::Warning(format!(
+        findings.push(InspectionFinding::Warning(format!(
             "cluster.bootstrap_tokens names pool {name}, which is not served, or takes no tokens (grants.token in its pool.toml)"
         )));
     }
     let names = pools.names();
     let approval = known.approval;
     for name in approval.pools.iter().filter(|name| !names.contains(name)) {
-        findings.push(Finding::Warning(format!(
+        findings.push(InspectionFinding::Warning(format!(
             "approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
         )));
     }
     if approval.notes_attested() && !approval.kubelet_keys {
         let exposed = pools.all().into_iter().filter(|pool| pool.gives_bootstrap_credential());
         findings.extend(exposed.map(|pool| {
-            Finding::Error(format!(
+            InspectionFinding::Error(format!(
                 "approval.kubelet_keys is false, and pool {} gives the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml): any client that fetches it can ask for the name of a machine that boots; set approval.kubelet_keys = true, or grants.nothing = \"refuse\"",
                 pool.name()
             ))
@@ -82,7 +82,7 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
     {
         let signs_nothing = |kinds: &&Combination| !kinds.kinds().iter().any(|kind| kind.signs_purpose());
         findings.extend(pool.policy.accepts().iter().find(signs_nothing).map(|kinds| {
-            Finding::Warning(format!(
+            InspectionFinding::Warning(format!(
                 "pool {}: a machine that shows {kinds} signs no key for its kubelet: its CSR stays pending where attest-controller has approval.keys = \"attested\"",
                 pool.name()
             ))
@@ -93,7 +93,7 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
             describe(&pool, findings);
         }
         if pool.machines.is_some() && !known.machines {
-            findings.push(Finding::Degraded(format!(
+            findings.push(InspectionFinding::Degraded(format!(
                 "pool {}: its machines are those of the cluster, and cluster.machines of gateway.toml does not say that it tells of them: whoever attests is told to come again",
                 pool.name()
             )));
@@ -101,20 +101,20 @@ pub(super) fn inspect(pools: &LivePools, known: &Known<'_>, findings: &mut Vec<F
         findings.extend(lapse(&pool, known.now));
         let without = pool.policy.without_values().into_iter();
         findings.extend(without.map(|words| {
-            Finding::Warning(format!(
+            InspectionFinding::Warning(format!(
                 "pool {}: {words}: it observes, so its machines are taken; record values before it refuses (attest-audit reference-values record)",
                 pool.name()
             ))
         }));
         let warnings = pool.warnings(known.roots, known.client_ca);
-        findings.extend(warnings.into_iter().map(Finding::Warning));
+        findings.extend(warnings.into_iter().map(InspectionFinding::Warning));
         let warnings = known.clouds.iter().flat_map(|known| clouds::warnings(known, &pool));
-        findings.extend(warnings.map(Finding::Warning));
+        findings.extend(warnings.map(InspectionFinding::Warning));
     }
 }
 
 /// Returns a finding if all reference values that a rule looks for have lapsed, or will soon.
-fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
+fn lapse(pool: &Pool, now: u64) -> Option<InspectionFinding> {
     let (at, words) = pool.lapses()?;
     let text = format!(
         "pool {}: the last reference values for {words} lapse at {}",
@@ -123,8 +123,8 @@ fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
     );
     match now {
         _ if pool.policy.observes() => None,
-        now if now >= at => Some(Finding::Degraded(format!("{text}: its machines are refused"))),
-        now if now.saturating_add(LAPSE_WARNING_SECONDS) > at => Some(Finding::Warning(format!(
+        now if now >= at => Some(InspectionFinding::Degraded(format!("{text}: its machines are refused"))),
+        now if now.saturating_add(LAPSE_WARNING_SECONDS) > at => Some(InspectionFinding::Warning(format!(
             "{text}: from then on its machines are refused, unless a generation is added"
         ))),
         _ => None,
@@ -132,8 +132,8 @@ fn lapse(pool: &Pool, now: u64) -> Option<Finding> {
 }
 
 /// Describes what a pool's clients earn, how large its configs are, and which nodes cannot get them.
-fn describe(pool: &Pool, findings: &mut Vec<Finding>) {
-    findings.push(Finding::Good(format!(
+fn describe(pool: &Pool, findings: &mut Vec<InspectionFinding>) {
+    findings.push(InspectionFinding::Good(format!(
         "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; accepts {}{}",
         pool.name(),
         pool.grants.attested,
@@ -151,11 +151,11 @@ fn describe(pool: &Pool, findings: &mut Vec<Finding>) {
             .map(|selection| format!("; quotes {selection}"))
             .unwrap_or_default()
     )));
-    findings.push(Finding::Good(format!("pool {}: {}", pool.name(), pool.summary())));
+    findings.push(InspectionFinding::Good(format!("pool {}: {}", pool.name(), pool.summary())));
     for set in [ConfigSet::PreApproved, ConfigSet::Full] {
         // The newest version that fails says most; older ones fail for that, and for more.
         if let Some(error) = pool.inexpressible(set).last() {
-            findings.push(Finding::Warning(format!(
+            findings.push(InspectionFinding::Warning(format!(
                 "pool {}: nodes whose Ignition reads spec {} or older cannot get the {set} config: {error}",
                 pool.name(),
                 error.version

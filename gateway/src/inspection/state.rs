@@ -12,34 +12,34 @@ use attest_system::files::{no_other_than_file, temporary_file};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
-use super::{Depth, Finding};
-use crate::credentials::seal::{Seal, SealError};
+use super::{Depth, InspectionFinding};
+use crate::credentials::seal::{SealError, SealKeyRing};
 use crate::settings::Settings;
 
 /// Result of the check for a gateway that serves with this state already.
-pub(super) enum Use {
+pub(super) enum StateUse {
     /// No gateway uses the state.
     Free,
     /// A gateway is writing the log.
     Served,
 }
 
-pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) -> Use {
+pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding>) -> StateUse {
     let folder = &settings.state;
     match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => ownership(settings, &metadata, findings),
         Ok(_) => {
             findings.push(fault(folder, "is no folder"));
-            return Use::Free;
+            return StateUse::Free;
         }
         // A link to nowhere is there, and nothing can be made in its place.
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(folder).is_err() => {
             findings.push(to_be_made(folder));
-            return Use::Free;
+            return StateUse::Free;
         }
         Err(error) => {
             findings.push(fault(folder, &error));
-            return Use::Free;
+            return StateUse::Free;
         }
     }
     if let Err(error) = writable(folder) {
@@ -47,13 +47,13 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Find
     }
     store(settings, depth, findings);
     if let Err(error) = seal(settings) {
-        findings.push(Finding::Error(error.to_string()));
+        findings.push(InspectionFinding::Error(error.to_string()));
     }
     let log_key = settings.log_key();
     if fs::symlink_metadata(&log_key).is_ok()
         && let Err(error) = LogKey::read(&log_key)
     {
-        findings.push(Finding::Error(error.to_string()));
+        findings.push(InspectionFinding::Error(error.to_string()));
     }
     let evidence = settings.evidence();
     match writable(&evidence) {
@@ -67,7 +67,7 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Find
 }
 
 /// Checks the other paths that `serve` and its store make, rename or remove, and do not read: only a file may be there.
-fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
+fn in_the_way(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
     let mut files = vec![next_file(&settings.attestation_log())];
     if settings.store.engine == EngineSettings::Embedded {
         files.extend(Embedded::beside(&settings.store.file));
@@ -85,49 +85,49 @@ fn in_the_way(settings: &Settings, findings: &mut Vec<Finding>) {
 /// Checks that the seal's keys, or the key that encrypts them in the store, can be read.
 fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
-        Seal::look_at_key_file(key_file)?;
+        SealKeyRing::look_at_key_file(key_file)?;
         // On etcd `serve` alone tries it.
         if settings.store.engine != EngineSettings::Embedded {
             return Ok(());
         }
         // What is wrong with the store itself is said beside this.
-        return match Embedded::peek(&settings.store.file, EntryKind::SealKey, Seal::SHARED_ENTRY) {
-            Ok(Some((store, entry))) => Seal::look_at_shared(&entry, &store, key_file),
+        return match Embedded::peek(&settings.store.file, EntryKind::SealKey, SealKeyRing::SHARED_ENTRY) {
+            Ok(Some((store, entry))) => SealKeyRing::look_at_shared(&entry, &store, key_file),
             _ => Ok(()),
         };
     }
     let seal_key = settings.seal_key();
     // A link to nowhere is there.
     match fs::symlink_metadata(&seal_key).is_ok() {
-        true => Seal::open(&seal_key).map(drop),
+        true => SealKeyRing::open(&seal_key).map(drop),
         false => Ok(()),
     }
 }
 
 /// Checks that the store opens, with any engine.
-fn store(settings: &Settings, depth: Depth, findings: &mut Vec<Finding>) {
+fn store(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding>) {
     let (place, looked) = match &settings.store.engine {
         EngineSettings::Embedded => (settings.store.file.display().to_string(), AnyStore::look(&settings.store)),
         EngineSettings::Etcd(etcd) => {
-            findings.extend(insecure(etcd).map(Finding::Warning));
+            findings.extend(insecure(etcd).map(InspectionFinding::Warning));
             (format!("etcd, {}", etcd.place()), AnyStore::look(&settings.store))
         }
         EngineSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::look(&settings.store)),
     };
     match looked {
-        Ok(true) => findings.push(Finding::Good(format!("{place} opens"))),
-        Ok(false) => findings.push(Finding::Good(format!("{place} does not exist yet; serve makes it"))),
+        Ok(true) => findings.push(InspectionFinding::Good(format!("{place} opens"))),
+        Ok(false) => findings.push(InspectionFinding::Good(format!("{place} does not exist yet; serve makes it"))),
         // `serve` waits for it, and says so.
         Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
-        Err(error) if error.is_unanswered() => return findings.push(Finding::Degraded(format!("{place}: {error}"))),
-        Err(error) => return findings.push(Finding::Error(format!("{place}: {error}"))),
+        Err(error) if error.is_unanswered() => return findings.push(InspectionFinding::Degraded(format!("{place}: {error}"))),
+        Err(error) => return findings.push(InspectionFinding::Error(format!("{place}: {error}"))),
     }
     match AnyStore::health(&settings.store) {
         Ok(health) => {
-            findings.extend(health.good.into_iter().map(Finding::Good));
-            findings.extend(health.warnings.into_iter().map(Finding::Warning));
+            findings.extend(health.good.into_iter().map(InspectionFinding::Good));
+            findings.extend(health.warnings.into_iter().map(InspectionFinding::Warning));
         }
-        Err(error) => findings.push(Finding::Error(format!("{place}: {error}"))),
+        Err(error) => findings.push(InspectionFinding::Error(format!("{place}: {error}"))),
     }
 }
 
@@ -148,11 +148,11 @@ fn insecure(etcd: &EtcdSettings) -> Option<String> {
 }
 
 /// Checks that other users cannot access the state, and that all of it belongs to one user.
-fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>) {
+fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<InspectionFinding>) {
     let (path, mode) = (settings.state.display(), folder.mode() & 0o777);
     if mode & 0o077 != 0 {
         findings.push(if folder.uid() == geteuid().as_raw() {
-            Finding::Warning(format!("{path} has mode {mode:04o}: serve takes it from everybody but its owner"))
+            InspectionFinding::Warning(format!("{path} has mode {mode:04o}: serve takes it from everybody but its owner"))
         } else if mode & 0o007 != 0 {
             let problem = format!("mode {mode:04o} lets everybody at keys and log, and it is not this user's to change");
             fault(
@@ -160,13 +160,13 @@ fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>
                 &format!("{problem} (chmod 0700; in a volume, let `state` be a folder below it)"),
             )
         } else {
-            Finding::Warning(format!("{path} has mode {mode:04o}, which lets a group at keys and log"))
+            InspectionFinding::Warning(format!("{path} has mode {mode:04o}, which lets a group at keys and log"))
         });
     }
     if let Ok(store) = fs::metadata(&settings.store.file)
         && store.uid() != folder.uid()
     {
-        findings.push(Finding::Warning(format!(
+        findings.push(InspectionFinding::Warning(format!(
             "{} belongs to user {}, its folder to user {}: the gateway must run as the first (or chown -R it)",
             settings.store.file.display(),
             store.uid(),
@@ -176,14 +176,14 @@ fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Finding>
 }
 
 /// Reports whether a folder that does not exist could be made.
-fn to_be_made(folder: &Path) -> Finding {
+fn to_be_made(folder: &Path) -> InspectionFinding {
     let above = folder.ancestors().skip(1).map(|above| match above.as_os_str().is_empty() {
         true => Path::new("."),
         false => above,
     });
     let mut there = above.filter(|above| fs::symlink_metadata(above).is_ok());
     match there.next().map(writable) {
-        Some(Ok(())) => Finding::Good(format!("{} does not exist yet; serve makes it", folder.display())),
+        Some(Ok(())) => InspectionFinding::Good(format!("{} does not exist yet; serve makes it", folder.display())),
         Some(Err(error)) => fault(folder, &format!("does not exist, and cannot be made: {error}")),
         None => fault(folder, "does not exist, and cannot be made"),
     }
@@ -205,9 +205,9 @@ fn creatable(path: &Path) -> io::Result<()> {
 }
 
 /// Checks that the attestation log could be written, and whether a gateway is writing it.
-fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
+fn log(path: &Path, findings: &mut Vec<InspectionFinding>) -> StateUse {
     if is_written(path) {
-        return Use::Served;
+        return StateUse::Served;
     }
     for path in [path, &lock_file(path)] {
         let opened = no_other_than_file(path).and_then(|()| OpenOptions::new().read(true).append(true).open(path));
@@ -218,7 +218,7 @@ fn log(path: &Path, findings: &mut Vec<Finding>) -> Use {
         };
         findings.extend(writable.err().map(|error| fault(path, &with_owner(path, &error))));
     }
-    Use::Free
+    StateUse::Free
 }
 
 /// Returns the text of the error, with the file's owner if that may be the cause.
@@ -232,6 +232,6 @@ fn with_owner(path: &Path, error: &io::Error) -> String {
     }
 }
 
-fn fault(path: &Path, problem: &(impl std::fmt::Display + ?Sized)) -> Finding {
-    Finding::Error(format!("{}: {problem}", path.display()))
+fn fault(path: &Path, problem: &(impl std::fmt::Display + ?Sized)) -> InspectionFinding {
+    InspectionFinding::Error(format!("{}: {problem}", path.display()))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Image, NAME, Namespace, Part, PoolName};
+use super::{ApiFeature, GatewayImage, NAME, Namespace, PoolName};
 
 const NAMESPACE: &str = include_str!("../../dist/kubernetes/base/namespace.yaml");
 const NETWORK_POLICY: &str = include_str!("../../dist/kubernetes/base/network-policy.yaml");
@@ -21,11 +21,11 @@ const WITHOUT_TOKEN: &str = "automountServiceAccountToken: false\n";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InCluster {
     pub namespace: Namespace,
-    pub image: Image,
+    pub image: GatewayImage,
     /// The pools that are served. Each has a file of its own.
     pub pools: BTreeSet<PoolName>,
     /// The parts that ask the API.
-    pub parts: BTreeSet<Part>,
+    pub parts: BTreeSet<ApiFeature>,
 }
 
 impl InCluster {
@@ -92,7 +92,7 @@ mod tests {
             namespace: namespace.parse().unwrap(),
             image: image.parse().unwrap(),
             pools: BTreeSet::from([pool.parse().unwrap()]),
-            parts: Part::ALL.into(),
+            parts: ApiFeature::ALL.into(),
         };
         documents(&gateway.objects())
     }

@@ -26,19 +26,24 @@ pub fn machine_config(door: &Door) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 mod tests {
-    use super::super::{Platform, USER};
+    use super::super::{ClusterPlatform, USER};
     use super::*;
     use attest_ignition::{Config, data_url};
 
     #[test]
     fn the_file_has_the_table_of_a_host_without_balancers() {
-        let door = Door::new(Platform::BareMetal, &[], USER).unwrap();
+        let door = Door::new(ClusterPlatform::BareMetal, &[], USER).unwrap();
         assert_eq!(machine_config(&door), MACHINE_CONFIG, "put the table of the first into the file");
     }
 
     #[test]
     fn a_node_gets_the_table_and_the_unit_that_loads_it() {
-        let door = Door::new(Platform::Gcp, &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()], USER).unwrap();
+        let door = Door::new(
+            ClusterPlatform::Gcp,
+            &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
+            USER,
+        )
+        .unwrap();
         let object: serde_json::Value = serde_saphyr::from_str(&machine_config(&door)).unwrap();
         assert_eq!(object["metadata"]["labels"]["machineconfiguration.openshift.io/role"], "master");
         let config = Config::from_value(object["spec"]["config"].clone()).unwrap();

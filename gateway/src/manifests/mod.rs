@@ -16,9 +16,9 @@ use std::net::IpAddr;
 pub use self::door::table;
 pub use self::in_cluster::{InCluster, documents};
 pub use self::machine_config::machine_config;
-pub use self::part::Part;
+pub use self::part::ApiFeature;
 pub use self::settings::InitialSettings;
-pub use self::values::{BadValue, Host, Image, Namespace, PoolName};
+pub use self::values::{BadValue, GatewayImage, Host, Namespace, PoolName};
 
 /// User that the gateway runs as in a pod. No host and no other image has it, because a host's programs are told apart by their user.
 pub const USER: u32 = 22_625;
@@ -32,7 +32,7 @@ pub const GATEWAY_PORT: u16 = 22625;
 /// Platform that the cluster's control plane runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "lowercase")]
-pub enum Platform {
+pub enum ClusterPlatform {
     /// A virtual IP of keepalived.
     BareMetal,
     /// A virtual IP of keepalived.
@@ -76,8 +76,8 @@ impl Door {
     ///
     /// # Errors
     /// [`BadDoor`].
-    pub fn new(platform: Platform, balancers: &[IpAddr], user: u32) -> Result<Self, BadDoor> {
-        if platform == Platform::Gcp && balancers.is_empty() {
+    pub fn new(platform: ClusterPlatform, balancers: &[IpAddr], user: u32) -> Result<Self, BadDoor> {
+        if platform == ClusterPlatform::Gcp && balancers.is_empty() {
             return Err(BadDoor::NoBalancer);
         }
         let nobodys = |address: &&IpAddr| address.is_loopback() || address.is_unspecified() || address.is_multicast();
@@ -99,14 +99,22 @@ mod tests {
     #[test]
     fn google_s_packets_come_with_an_address_that_has_to_be_told() {
         let vip: IpAddr = "192.0.2.5".parse().unwrap();
-        assert_eq!(Door::new(Platform::Gcp, &[], USER), Err(BadDoor::NoBalancer));
-        for platform in [Platform::BareMetal, Platform::Aws, Platform::Azure, Platform::None] {
+        assert_eq!(Door::new(ClusterPlatform::Gcp, &[], USER), Err(BadDoor::NoBalancer));
+        for platform in [
+            ClusterPlatform::BareMetal,
+            ClusterPlatform::Aws,
+            ClusterPlatform::Azure,
+            ClusterPlatform::None,
+        ] {
             assert!(Door::new(platform, &[], USER).is_ok(), "{platform:?}");
         }
-        assert_eq!(Door::new(Platform::Gcp, &[vip, vip], USER).unwrap().balancers, [vip]);
+        assert_eq!(Door::new(ClusterPlatform::Gcp, &[vip, vip], USER).unwrap().balancers, [vip]);
         for text in ["127.0.0.1", "0.0.0.0", "::", "::1", "224.0.0.1"] {
             let address = text.parse().unwrap();
-            assert_eq!(Door::new(Platform::None, &[vip, address], USER), Err(BadDoor::Address(address)));
+            assert_eq!(
+                Door::new(ClusterPlatform::None, &[vip, address], USER),
+                Err(BadDoor::Address(address))
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// Use of the cluster's API by the gateway or its controller. Each is off unless it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Part {
+pub enum ApiFeature {
     /// Say when configs have to be fetched again.
     Configs,
     /// Accept instances that Machines name.
@@ -27,7 +27,7 @@ pub enum Part {
     AttestedNodes,
 }
 
-impl Part {
+impl ApiFeature {
     /// All parts, in the order of their declaration.
     pub const ALL: [Self; 11] = [
         Self::Configs,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::door::SERVER;
-use super::{GATEWAY_PORT, Host, NAME, Namespace, Part, PoolName};
+use super::{ApiFeature, GATEWAY_PORT, Host, NAME, Namespace, PoolName};
 use crate::settings::{Settings, SettingsError};
 
 /// Name of the controller's objects.
@@ -36,14 +36,14 @@ pub struct InitialSettings {
     /// Members of the etcd that has the store; empty: each host has a store of its own.
     pub etcd: Vec<String>,
     /// Uses of the cluster's API; empty: the gateway does not use the API.
-    pub parts: BTreeSet<Part>,
+    pub parts: BTreeSet<ApiFeature>,
 }
 
 /// Pools of the control plane: no machine gets into them because a part was asked for.
 const CONTROL_PLANE: [&str; 2] = ["arbiter", "master"];
 
 /// Returns section `[cluster]` of `gateway.toml`, or nothing if the gateway does not use the API.
-fn cluster(parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+fn cluster(parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let mut cluster = String::new();
     if parts.iter().all(|part| part.is_of_controller()) {
         return cluster;
@@ -62,19 +62,19 @@ client_ca = {}
 mcs_certificate = {}
 bootstrap_kubeconfig = {}
 ",
-        parts.contains(&Part::Configs),
-        parts.contains(&Part::Inventory),
-        parts.contains(&Part::ClientCa),
-        parts.contains(&Part::McsCertificate),
-        parts.contains(&Part::BootstrapKubeconfig),
+        parts.contains(&ApiFeature::Configs),
+        parts.contains(&ApiFeature::Inventory),
+        parts.contains(&ApiFeature::ClientCa),
+        parts.contains(&ApiFeature::McsCertificate),
+        parts.contains(&ApiFeature::BootstrapKubeconfig),
     );
-    if parts.contains(&Part::Tokens) {
+    if parts.contains(&ApiFeature::Tokens) {
         let _ = writeln!(
             cluster,
             "# A pool gives something for them once its grants.token says so; as printed, none does.\nbootstrap_tokens = [{pools}]"
         );
     }
-    if parts.contains(&Part::AttestedNodes) {
+    if parts.contains(&ApiFeature::AttestedNodes) {
         // Whoever may edit them would decide about machines: that is the administrator's to say.
         cluster.push_str("# \"edit\" takes edits of the objects besides.\nattested_nodes = \"show\"\n");
     }
@@ -91,7 +91,7 @@ fn workers(pools: &BTreeSet<PoolName>) -> String {
 }
 
 /// Returns section `[store]` of one of the programs, without the key that only gateways have.
-fn store(etcd: &[String], parts: &BTreeSet<Part>) -> String {
+fn store(etcd: &[String], parts: &BTreeSet<ApiFeature>) -> String {
     if !etcd.is_empty() {
         let endpoints: Vec<String> = etcd.iter().map(|endpoint| quoted(endpoint)).collect();
         return format!(
@@ -105,14 +105,14 @@ key = \"{CONFIGURATION}/store/tls.key\"
             endpoints.join(", ")
         );
     }
-    match parts.contains(&Part::Store) {
+    match parts.contains(&ApiFeature::Store) {
         true => "[store]\nengine = \"kubernetes\"\n".to_owned(),
         false => String::new(),
     }
 }
 
 /// Returns the text of `controller.toml`.
-fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let mut text = format!(
         "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
 state = \"/var/lib/attest-controller\"
@@ -125,7 +125,7 @@ api = \"in-cluster\"
         store(etcd, parts),
     );
     // Writing to a string cannot fail.
-    if parts.contains(&Part::Approval) {
+    if parts.contains(&ApiFeature::Approval) {
         let _ = write!(
             text,
             "
@@ -138,7 +138,7 @@ keys = \"attested\"
             workers(pools),
         );
     }
-    if parts.contains(&Part::Pointers) || parts.contains(&Part::SecondStage) {
+    if parts.contains(&ApiFeature::Pointers) || parts.contains(&ApiFeature::SecondStage) {
         let _ = write!(
             text,
             "
@@ -147,10 +147,10 @@ enabled = {}
 authorities = \"{CONFIGURATION}/mcs-ca/ca-bundle.crt\"
 certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
 ",
-            parts.contains(&Part::Pointers)
+            parts.contains(&ApiFeature::Pointers)
         );
     }
-    if parts.contains(&Part::SecondStage) {
+    if parts.contains(&ApiFeature::SecondStage) {
         let _ = write!(
             text,
             "
@@ -168,7 +168,7 @@ address = \"{NAME}.{namespace}.svc:{GATEWAY_PORT}\"
 }
 
 /// Returns the text of `gateway.toml`.
-fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let cluster = cluster(parts, pools);
     let store = match store(etcd, parts) {
         text if text.is_empty() => text,
@@ -179,7 +179,7 @@ fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeS
 "
         ),
     };
-    let approval = match parts.contains(&Part::Approval) {
+    let approval = match parts.contains(&ApiFeature::Approval) {
         true => format!(
             "
 # What attest-controller approves: its own settings are in ConfigMap {CONTROLLER}.
@@ -191,7 +191,7 @@ pools = [{}]
         false => String::new(),
     };
     let client_ca = format!("# client_ca = \"{CONFIGURATION}/kubelet-ca/ca-bundle.crt\"");
-    let tls = if parts.contains(&Part::McsCertificate) {
+    let tls = if parts.contains(&ApiFeature::McsCertificate) {
         client_ca
     } else {
         format!(
@@ -234,8 +234,8 @@ vtpm_roots = \"{CONFIGURATION}/{azure_vtpm}\"
 
 /// Returns a pool's `pool.toml`: the sample, with its full config from the host's own Machine Config Server. It gives nothing to
 /// unauthenticated clients.
-fn pool(host: &Host, parts: &BTreeSet<Part>) -> String {
-    let ca = match parts.contains(&Part::McsCertificate) {
+fn pool(host: &Host, parts: &BTreeSet<ApiFeature>) -> String {
+    let ca = match parts.contains(&ApiFeature::McsCertificate) {
         // As the cluster says it, kept by the gateway itself.
         true => format!("{STATE}/cluster/machine-config-server-ca.crt"),
         false => format!("{CONFIGURATION}/mcs-ca/ca-bundle.crt"),
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::settings::AttestedNodes;
 
-    fn printed(etcd: &[&str], parts: &[Part]) -> Settings {
+    fn printed(etcd: &[&str], parts: &[ApiFeature]) -> Settings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
         let text = settings(
@@ -333,25 +333,30 @@ mod tests {
     #[test]
     fn each_part_is_turned_on_and_no_other() {
         assert_eq!(printed(&[], &[]).cluster, None);
-        for part in Part::ALL {
+        for part in ApiFeature::ALL {
             let settings = printed(&[], &[part]);
             let approves = settings.approval.notes_attested();
             assert_eq!(settings.cluster.is_none(), part.is_of_controller());
-            let cluster = settings.cluster.unwrap_or_else(|| printed(&[], &[Part::Store]).cluster.unwrap());
+            let cluster = settings
+                .cluster
+                .unwrap_or_else(|| printed(&[], &[ApiFeature::Store]).cluster.unwrap());
             let on = [
-                (Part::Configs, cluster.configs),
-                (Part::Inventory, cluster.machines),
-                (Part::Tokens, !cluster.bootstrap_tokens.is_empty()),
-                (Part::ClientCa, cluster.client_ca),
-                (Part::McsCertificate, cluster.mcs_certificate && settings.tls.serving_of_cluster),
-                (Part::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
-                (Part::Pointers, of_controller(&[], &[part]).pointers.enabled),
-                (Part::Approval, approves && of_controller(&[], &[part]).approval.is_some()),
-                (Part::SecondStage, of_controller(&[], &[part]).second_stage.is_some()),
-                (Part::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
-                (Part::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
+                (ApiFeature::Configs, cluster.configs),
+                (ApiFeature::Inventory, cluster.machines),
+                (ApiFeature::Tokens, !cluster.bootstrap_tokens.is_empty()),
+                (ApiFeature::ClientCa, cluster.client_ca),
+                (
+                    ApiFeature::McsCertificate,
+                    cluster.mcs_certificate && settings.tls.serving_of_cluster,
+                ),
+                (ApiFeature::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
+                (ApiFeature::Pointers, of_controller(&[], &[part]).pointers.enabled),
+                (ApiFeature::Approval, approves && of_controller(&[], &[part]).approval.is_some()),
+                (ApiFeature::SecondStage, of_controller(&[], &[part]).second_stage.is_some()),
+                (ApiFeature::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
+                (ApiFeature::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
             ];
-            assert_eq!(on.map(|(of, _)| of), Part::ALL);
+            assert_eq!(on.map(|(of, _)| of), ApiFeature::ALL);
             for (of, is_on) in on {
                 assert_eq!(is_on, of == part, "{of:?} with {part:?}");
             }
@@ -360,31 +365,31 @@ mod tests {
 
     #[test]
     fn no_machine_gets_into_the_control_plane_by_a_part() {
-        let settings = printed(&[], &[Part::Tokens, Part::Approval]);
+        let settings = printed(&[], &[ApiFeature::Tokens, ApiFeature::Approval]);
         let workers = ["worker".to_owned()];
         assert_eq!(settings.cluster.unwrap().bootstrap_tokens, BTreeSet::from(workers.clone()));
         assert_eq!(settings.approval.pools, workers);
-        assert_eq!(of_controller(&[], &[Part::Approval]).approval.unwrap().pools, workers);
+        assert_eq!(of_controller(&[], &[ApiFeature::Approval]).approval.unwrap().pools, workers);
     }
 
-    fn controller_text(etcd: &[String], parts: &BTreeSet<Part>, pools: &BTreeSet<PoolName>) -> String {
+    fn controller_text(etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
         let (namespace, host) = (NAME.parse().unwrap(), "api-int.example.com".parse().unwrap());
         controller((&namespace, &host), etcd, parts, pools)
     }
 
     /// Parses the settings that are printed for the controller.
-    fn of_controller(etcd: &[&str], parts: &[Part]) -> attest_controller::settings::Settings {
+    fn of_controller(etcd: &[&str], parts: &[ApiFeature]) -> attest_controller::settings::ControllerSettings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
         let text = controller_text(&etcd, &parts.iter().copied().collect(), &pools);
-        attest_controller::settings::Settings::parse(&text, Path::new("/etc/attest-controller/controller.toml")).unwrap()
+        attest_controller::settings::ControllerSettings::parse(&text, Path::new("/etc/attest-controller/controller.toml")).unwrap()
     }
 
     #[test]
     fn both_programs_have_one_store() {
         for (etcd, parts) in [
-            (&["https://etcd.example.com:2379"][..], &[Part::Approval][..]),
-            (&[], &[Part::Approval, Part::Store]),
+            (&["https://etcd.example.com:2379"][..], &[ApiFeature::Approval][..]),
+            (&[], &[ApiFeature::Approval, ApiFeature::Store]),
         ] {
             assert_eq!(of_controller(etcd, parts).store.engine, printed(etcd, parts).store.engine);
         }
@@ -392,16 +397,20 @@ mod tests {
 
     #[test]
     fn attack_49_only_attested_keys_are_approved_and_that_is_printed() {
-        let text = controller_text(&[], &BTreeSet::from([Part::Approval]), &BTreeSet::from(["worker".parse().unwrap()]));
+        let text = controller_text(
+            &[],
+            &BTreeSet::from([ApiFeature::Approval]),
+            &BTreeSet::from(["worker".parse().unwrap()]),
+        );
         assert!(text.contains("\nkeys = \"attested\"\n"), "{text}");
-        let approval = of_controller(&[], &[Part::Approval]).approval.unwrap();
-        assert_eq!(approval.keys, attest_controller::settings::Keys::Attested);
-        assert!(printed(&[], &[Part::Approval]).approval.kubelet_keys);
+        let approval = of_controller(&[], &[ApiFeature::Approval]).approval.unwrap();
+        assert_eq!(approval.keys, attest_controller::settings::ApprovedKeys::Attested);
+        assert!(printed(&[], &[ApiFeature::Approval]).approval.kubelet_keys);
     }
 
     #[test]
     fn the_controller_asks_the_gateways_by_their_service() {
-        let settings = of_controller(&[], &[Part::SecondStage]).second_stage.unwrap();
+        let settings = of_controller(&[], &[ApiFeature::SecondStage]).second_stage.unwrap();
         assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
         assert_eq!(
             settings.address.unwrap(),
@@ -411,7 +420,7 @@ mod tests {
 
     #[test]
     fn an_etcd_that_is_named_has_the_store() {
-        let engine = printed(&["https://etcd.example.com:2379"], &[Part::Store]).store.engine;
+        let engine = printed(&["https://etcd.example.com:2379"], &[ApiFeature::Store]).store.engine;
         assert!(matches!(engine, EngineSettings::Etcd(_)));
     }
 }

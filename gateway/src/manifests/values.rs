@@ -39,7 +39,7 @@ pub struct Namespace(String);
 
 /// The gateway's image, with its registry, and a tag or digest: a short name is whichever registry a node asks first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image(String);
+pub struct GatewayImage(String);
 
 /// The name that pointers and the Machine Config Server's certificate have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl FromStr for Namespace {
     }
 }
 
-impl FromStr for Image {
+impl FromStr for GatewayImage {
     type Err = BadValue;
 
     fn from_str(text: &str) -> Result<Self, BadValue> {
@@ -116,7 +116,7 @@ macro_rules! shown {
         }
     )*};
 }
-shown!(Namespace, Image, Host, PoolName);
+shown!(Namespace, GatewayImage, Host, PoolName);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_kept_as_it_is() {
-        let image = |text: &str| assert_eq!(text.parse::<Image>().unwrap().to_string(), text);
+        let image = |text: &str| assert_eq!(text.parse::<GatewayImage>().unwrap().to_string(), text);
         image("registry.example.com/attest-gateway:0.1.0");
         image("registry.example.com:5000/a/b@sha256:0123");
         image("localhost/attest-gateway:dev");
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_would_be_yaml_of_its_own_or_leaves_something_to_guess_is_refused() {
-        let image = |text: &str| assert!(text.parse::<Image>().is_err(), "{text:?}");
+        let image = |text: &str| assert!(text.parse::<GatewayImage>().is_err(), "{text:?}");
         image("");
         image("attest-gateway");
         image("attest-gateway:0.1.0");

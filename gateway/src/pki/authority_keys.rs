@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use attest::SpkiSha256;
 use attest_certificates::Certificate;
-use attest_certificates::source::{self, SourceError};
+use attest_certificates::source::{self, CertificateFileError};
 
 use super::error::InstallError;
 use super::issue::SigningKey;
@@ -44,7 +44,7 @@ pub(super) fn holds(path: &Path, key: SpkiSha256) -> bool {
     signing_keys(path).is_ok_and(|keys| keys.iter().any(|found| found.public() == key))
 }
 
-pub(super) fn signing_keys(path: &Path) -> Result<Vec<SigningKey>, SourceError> {
+pub(super) fn signing_keys(path: &Path) -> Result<Vec<SigningKey>, CertificateFileError> {
     let keys = source::keys(path)?;
     Ok(keys.iter().filter_map(|key| SigningKey::parse(key).ok()).collect())
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use attest_certificates::source::SourceError;
-use attest_system::files::FileError;
+use attest_certificates::source::CertificateFileError;
+use attest_system::files::WriteError;
 
 use super::ServingError;
 use super::issue::CreateError;
@@ -13,10 +13,10 @@ use super::issue::CreateError;
 pub enum InstallError {
     /// A file cannot be written.
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] WriteError),
     /// A file cannot be read.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(#[from] CertificateFileError),
     /// A certificate cannot be made.
     #[error(transparent)]
     Create(#[from] CreateError),

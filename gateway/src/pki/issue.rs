@@ -31,13 +31,13 @@ const AUTHORITY_NAME: &str = "machine-config-server-ca";
 
 /// Names and addresses that nodes use for this gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct GatewayNames {
     /// DNS names of the gateway.
     pub hosts: Vec<String>,
     pub addresses: Vec<IpAddr>,
 }
 
-impl Names {
+impl GatewayNames {
     /// Returns the names of a certificate.
     #[must_use]
     pub fn of(certificate: &Certificate) -> Self {
@@ -63,7 +63,7 @@ impl Names {
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for GatewayNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.all().join(", "))
     }
@@ -137,14 +137,14 @@ impl FromStr for Algorithm {
 
 /// Requested properties of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CertificateRequest {
     /// Algorithm of its key.
     pub algorithm: Algorithm,
     /// Validity, in days from now.
     pub days: u32,
 }
 
-impl Default for Wanted {
+impl Default for CertificateRequest {
     fn default() -> Self {
         Self {
             algorithm: Algorithm::default(),
@@ -234,7 +234,7 @@ impl SigningKey {
 
 /// A certificate and its key.
 #[derive(Debug)]
-pub struct Made {
+pub struct IssuedCertificate {
     pub certificate: Certificate,
     pub key: SigningKey,
 }
@@ -249,7 +249,7 @@ pub fn authority_name(now: UnixTime) -> String {
 ///
 /// # Errors
 /// [`CreateError`].
-pub fn authority(name: &str, key: SigningKey, days: u32, now: UnixTime) -> Result<Made, CreateError> {
+pub fn authority(name: &str, key: SigningKey, days: u32, now: UnixTime) -> Result<IssuedCertificate, CreateError> {
     let mut ca = params(name, Vec::new())?;
     (ca.not_before, ca.not_after) = validity(days, now)?;
     // It signs serving certificates, and no further CAs.
@@ -257,14 +257,20 @@ pub fn authority(name: &str, key: SigningKey, days: u32, now: UnixTime) -> Resul
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     ca.use_authority_key_identifier_extension = true;
     let certificate = read(&ca.self_signed(&key.0)?)?;
-    Ok(Made { certificate, key })
+    Ok(IssuedCertificate { certificate, key })
 }
 
 /// Makes a serving certificate with a key of its own, signed by a CA. It is not valid longer than the CA.
 ///
 /// # Errors
 /// [`CreateError`].
-pub fn serving(ca: &Certificate, ca_key: &SigningKey, names: &Names, wanted: &Wanted, now: UnixTime) -> Result<Made, CreateError> {
+pub fn serving(
+    ca: &Certificate,
+    ca_key: &SigningKey,
+    names: &GatewayNames,
+    wanted: &CertificateRequest,
+    now: UnixTime,
+) -> Result<IssuedCertificate, CreateError> {
     if names.is_empty() {
         return Err(CreateError::NoName);
     }
@@ -292,7 +298,7 @@ pub fn serving(ca: &Certificate, ca_key: &SigningKey, names: &Names, wanted: &Wa
     leaf.use_authority_key_identifier_extension = true;
     let issuer = Issuer::from_ca_cert_der(&ca.der, &ca_key.0)?;
     let certificate = read(&leaf.signed_by(&key.0, &issuer)?)?;
-    Ok(Made { certificate, key })
+    Ok(IssuedCertificate { certificate, key })
 }
 
 fn params(name: &str, alternatives: Vec<String>) -> Result<CertificateParams, CreateError> {
@@ -333,12 +339,12 @@ mod tests {
         UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
     }
 
-    fn ca(name: &str, days: u32) -> Made {
+    fn ca(name: &str, days: u32) -> IssuedCertificate {
         authority(name, SigningKey::generate(Algorithm::EcdsaP256).unwrap(), days, at(NOW)).unwrap()
     }
 
-    fn names(host: &str) -> Names {
-        Names {
+    fn names(host: &str) -> GatewayNames {
+        GatewayNames {
             hosts: vec![host.to_owned()],
             addresses: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
         }
@@ -349,7 +355,7 @@ mod tests {
         let ca = ca(&authority_name(at(NOW)), 100);
         assert_eq!(ca.certificate.subject, "CN=machine-config-server-ca@1800000000");
         assert!(ca.certificate.is_authority);
-        let wanted = Wanted {
+        let wanted = CertificateRequest {
             algorithm: Algorithm::EcdsaP256,
             days: 10,
         };
@@ -362,20 +368,20 @@ mod tests {
         assert_eq!((certificate.not_before, certificate.not_after), (NOW - 86_400, NOW + 10 * 86_400));
         assert_eq!(certificate.key, made.key.public());
         assert_eq!(certificate.key_kind, Algorithm::EcdsaP256.key_kind());
-        assert_eq!(Names::of(&certificate), names("a.example.com"));
+        assert_eq!(GatewayNames::of(&certificate), names("a.example.com"));
     }
 
     #[test]
     fn it_ends_with_its_ca() {
         let ca = ca("short", 5);
-        let made = serving(&ca.certificate, &ca.key, &names("a"), &Wanted::default(), at(NOW)).unwrap();
+        let made = serving(&ca.certificate, &ca.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         assert_eq!(made.certificate.not_after, ca.certificate.not_after);
     }
 
     #[test]
     fn two_of_anything_differ() {
         let ca = ca("ca", 100);
-        let make = || serving(&ca.certificate, &ca.key, &names("a"), &Wanted::default(), at(NOW)).unwrap();
+        let make = || serving(&ca.certificate, &ca.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         let (one, two) = (make(), make());
         assert_ne!(one.certificate.fingerprint, two.certificate.fingerprint);
         assert_ne!(one.key.public(), two.key.public());
@@ -385,14 +391,16 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let (one, other) = (ca("one", 100), ca("other", 100));
-        let check = |ca: &Certificate, key: &SigningKey, names: &Names, expected: &str| {
-            let error = serving(ca, key, names, &Wanted::default(), at(NOW)).unwrap_err().to_string();
+        let check = |ca: &Certificate, key: &SigningKey, names: &GatewayNames, expected: &str| {
+            let error = serving(ca, key, names, &CertificateRequest::default(), at(NOW))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(&one.certificate, &other.key, &names("a"), "not that of the CA CN=one");
-        check(&one.certificate, &one.key, &Names::default(), "at least one name");
+        check(&one.certificate, &one.key, &GatewayNames::default(), "at least one name");
         check(&one.certificate, &one.key, &names("ä"), "cannot make");
-        let leaf = serving(&one.certificate, &one.key, &names("a"), &Wanted::default(), at(NOW)).unwrap();
+        let leaf = serving(&one.certificate, &one.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         check(&leaf.certificate, &leaf.key, &names("a"), "is no CA");
         assert!(matches!(
             authority("late", SigningKey::generate(Algorithm::EcdsaP256).unwrap(), 1, at(u64::MAX)),

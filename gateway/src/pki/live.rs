@@ -14,7 +14,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 
-use super::{Serving, ServingError};
+use super::{ServingCertificate, ServingError};
 use crate::credentials::kubelet::PossessionVerifier;
 use crate::settings::TlsSettings;
 
@@ -56,7 +56,7 @@ pub struct LiveTls {
 #[derive(Debug)]
 pub struct Current {
     /// Certificate and CAs, checked.
-    pub serving: Serving,
+    pub serving: ServingCertificate,
     /// Configuration of rustls with this certificate.
     pub config: Arc<ServerConfig>,
     /// Digest of all that was read for it.
@@ -69,7 +69,7 @@ pub struct Current {
 
 /// Result of a reload.
 #[derive(Debug)]
-pub enum Reloaded {
+pub enum CertificateReload {
     /// The files are what they were.
     Unchanged,
     /// Something else is used from now on.
@@ -138,9 +138,9 @@ impl LiveTls {
     ///
     /// # Errors
     /// [`TlsError`], with the old state kept.
-    pub fn reload(&self) -> Result<Reloaded, TlsError> {
+    pub fn reload(&self) -> Result<CertificateReload, TlsError> {
         if Current::digest(&self.files) == self.current.load().read {
-            return Ok(Reloaded::Unchanged);
+            return Ok(CertificateReload::Unchanged);
         }
         let new = Arc::new(Current::load(&self.files, self.clock)?);
         let now = self.clock.now().as_secs();
@@ -154,7 +154,7 @@ impl LiveTls {
             retired.drain(..surplus);
         }
         drop(retired);
-        Ok(Reloaded::Changed { old, new })
+        Ok(CertificateReload::Changed { old, new })
     }
 }
 
@@ -162,7 +162,7 @@ impl Current {
     fn load(files: &TlsSettings, clock: Clock) -> Result<Self, TlsError> {
         // Before anything is read: what changes meanwhile is then found to be a change.
         let read = Self::digest(files);
-        let serving = Serving::load(files, clock.now())?;
+        let serving = ServingCertificate::load(files, clock.now())?;
         let client_authorities_untold = files.client_ca_of_cluster && files.client_ca.as_ref().is_some_and(|path| !path.exists());
         let client_authorities = match &files.client_ca {
             Some(path) if !client_authorities_untold => Authorities::load(path)?,
@@ -188,7 +188,7 @@ impl Current {
 
 /// Builds the TLS configuration: 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption. Without CAs, clients are not asked for
 /// a certificate.
-fn server_config(serving: &Serving, client_authorities: Option<&Authorities>) -> Result<Arc<ServerConfig>, rustls::Error> {
+fn server_config(serving: &ServingCertificate, client_authorities: Option<&Authorities>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match client_authorities {
         None => WebPkiClientVerifier::no_client_auth(),
@@ -214,7 +214,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::pki::{self, Names};
+    use crate::pki::{self, GatewayNames};
 
     const NOW: u64 = 1_800_000_000;
 
@@ -234,7 +234,7 @@ mod tests {
     fn replace(files: &TlsSettings) {
         let folder = tempfile::tempdir().unwrap();
         let new = self::files(folder.path());
-        let names = Names {
+        let names = GatewayNames {
             hosts: vec!["localhost".to_owned()],
             addresses: Vec::new(),
         };

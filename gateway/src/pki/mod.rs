@@ -15,9 +15,9 @@ use attest_system::files;
 pub use error::InstallError;
 pub use expiry::EXPIRY_WARNING_SECONDS;
 pub use install::Installation;
-pub use issue::{Algorithm, CreateError, Names, Wanted};
+pub use issue::{Algorithm, CertificateRequest, CreateError, GatewayNames};
 pub use live::{Current, LiveTls, TlsError};
-pub use serving::{Serving, ServingError};
+pub use serving::{ServingCertificate, ServingError};
 
 use crate::settings::TlsSettings;
 
@@ -25,10 +25,10 @@ use crate::settings::TlsSettings;
 ///
 /// # Errors
 /// [`InstallError`].
-pub fn create(files: &TlsSettings, names: &Names, now: UnixTime) -> Result<(), InstallError> {
+pub fn create(files: &TlsSettings, names: &GatewayNames, now: UnixTime) -> Result<(), InstallError> {
     let key = issue::SigningKey::generate(Algorithm::default())?;
     let ca = issue::authority(&issue::authority_name(now), key, issue::VALIDITY_DAYS, now)?;
-    let made = issue::serving(&ca.certificate, &ca.key, names, &Wanted::default(), now)?;
+    let made = issue::serving(&ca.certificate, &ca.key, names, &CertificateRequest::default(), now)?;
     install::first(files, &[ca.certificate], &[made.certificate], &made.key.pem(), now)?;
     files::create(&authority_keys::authority_key(files), files::PRIVATE, &ca.key.pem())?;
     Ok(())

@@ -16,7 +16,7 @@ pub const WITHIN_DAYS: u64 = 30;
 
 /// Stage of a rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum RotationStage {
     /// There is one CA.
     Settled,
     /// There are two, and the older one signs.
@@ -27,7 +27,7 @@ pub enum Stage {
     Foreign,
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for RotationStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Settled => "settled",
@@ -38,7 +38,7 @@ impl fmt::Display for Stage {
     }
 }
 
-impl Stage {
+impl RotationStage {
     /// Returns the command for the next step.
     #[must_use]
     pub const fn next(self) -> Option<&'static str> {
@@ -53,11 +53,11 @@ impl Stage {
 
 /// Returns the stage, by the CAs of the bundle, the newest last, and by the one of them that signs.
 #[must_use]
-pub fn stage(authorities: &[Certificate], signed_by: Fingerprint) -> Stage {
+pub fn stage(authorities: &[Certificate], signed_by: Fingerprint) -> RotationStage {
     stage_of(authorities.iter().map(|authority| authority.fingerprint), signed_by)
 }
 
-fn stage_of(authorities: impl Iterator<Item = Fingerprint>, signed_by: Fingerprint) -> Stage {
+fn stage_of(authorities: impl Iterator<Item = Fingerprint>, signed_by: Fingerprint) -> RotationStage {
     let mut different: Vec<Fingerprint> = Vec::new();
     for authority in authorities {
         if !different.contains(&authority) {
@@ -65,10 +65,10 @@ fn stage_of(authorities: impl Iterator<Item = Fingerprint>, signed_by: Fingerpri
         }
     }
     match *different.as_slice() {
-        [] | [_] => Stage::Settled,
-        [_, newest] if newest == signed_by => Stage::Switched,
-        [_, _] => Stage::Introduced,
-        _ => Stage::Foreign,
+        [] | [_] => RotationStage::Settled,
+        [_, newest] if newest == signed_by => RotationStage::Switched,
+        [_, _] => RotationStage::Introduced,
+        _ => RotationStage::Foreign,
     }
 }
 
@@ -97,14 +97,14 @@ impl Safety {
 ///   not seen since. Their nodes fail in the handshake, where neither pool nor pointer is known yet. Only going back to the old CA would
 ///   let them in. Once that is retired, pointers no longer carry it, and going back would lock out others.
 #[must_use]
-pub fn safety(stage: Stage, newest: &str, sightings: &[Sighting], now: u64, within: u64) -> Safety {
+pub fn safety(stage: RotationStage, newest: &str, sightings: &[Sighting], now: u64, within: u64) -> Safety {
     let recent = || sightings.iter().filter(|sighting| sighting.last >= now.saturating_sub(within));
     let lacks = |sighting: &Sighting| {
         let carries = sighting.authorities.iter().flatten().any(|authority| authority == newest);
         match stage {
-            Stage::Settled => false,
-            Stage::Introduced | Stage::Foreign => !carries,
-            Stage::Switched => !carries && sighting.accepted != newest,
+            RotationStage::Settled => false,
+            RotationStage::Introduced | RotationStage::Foreign => !carries,
+            RotationStage::Switched => !carries && sighting.accepted != newest,
         }
     };
     let mut in_the_way: Vec<Sighting> = recent().filter(|sighting| lacks(sighting)).cloned().collect();
@@ -131,26 +131,26 @@ mod tests {
 
     #[test]
     fn the_stage_is_what_the_files_say() {
-        let check = |authorities: &[u8], signed_by: u8, expected: Stage| {
+        let check = |authorities: &[u8], signed_by: u8, expected: RotationStage| {
             assert_eq!(
                 stage_of(authorities.iter().map(|byte| ca(*byte)), ca(signed_by)),
                 expected,
                 "{authorities:?} {signed_by}"
             );
         };
-        check(&[1], 1, Stage::Settled);
-        check(&[1, 1], 1, Stage::Settled);
-        check(&[1, 2], 1, Stage::Introduced);
-        check(&[1, 2], 2, Stage::Switched);
-        check(&[1, 2, 1], 2, Stage::Switched);
-        check(&[1, 2, 3], 1, Stage::Foreign);
-        check(&[1, 2, 3], 3, Stage::Foreign);
+        check(&[1], 1, RotationStage::Settled);
+        check(&[1, 1], 1, RotationStage::Settled);
+        check(&[1, 2], 1, RotationStage::Introduced);
+        check(&[1, 2], 2, RotationStage::Switched);
+        check(&[1, 2, 1], 2, RotationStage::Switched);
+        check(&[1, 2, 3], 1, RotationStage::Foreign);
+        check(&[1, 2, 3], 3, RotationStage::Foreign);
     }
 
     #[test]
     fn the_next_step_is_safe_if_no_pointer_is_in_the_way() {
         // What the pointer says, which CA was accepted last, and how long ago.
-        let check = |stage: Stage, says: Option<&[&str]>, accepted: &str, ago: u64, in_the_way: bool| {
+        let check = |stage: RotationStage, says: Option<&[&str]>, accepted: &str, ago: u64, in_the_way: bool| {
             let sighting = Sighting {
                 pool: "worker".to_owned(),
                 authorities: says.map(|says| says.iter().map(|ca| (*ca).to_owned()).collect()),
@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(found.is_safe(), !in_the_way, "{stage} {sighting:?}");
             assert_eq!(found.known, ago <= WITHIN, "{sighting:?}");
         };
-        use Stage::{Foreign, Introduced, Settled, Switched};
+        use RotationStage::{Foreign, Introduced, Settled, Switched};
         // Nothing is taken away by a further CA.
         check(Settled, None, "old", 0, false);
         check(Settled, Some(&["old"]), "old", 0, false);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn where_nothing_was_seen_nothing_is_known() {
-        for stage in [Stage::Settled, Stage::Introduced, Stage::Switched] {
+        for stage in [RotationStage::Settled, RotationStage::Introduced, RotationStage::Switched] {
             let found = safety(stage, "new", &[], NOW, WITHIN);
             assert!(found.is_safe() && !found.known);
         }

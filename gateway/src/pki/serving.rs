@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use attest::UnixTime;
-use attest_certificates::source::{self, SourceError};
+use attest_certificates::source::{self, CertificateFileError};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_system::clock::rfc3339;
 use rustls::RootCertStore;
@@ -22,7 +22,7 @@ use crate::settings::TlsSettings;
 pub enum ServingError {
     /// A file is of no use.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(#[from] CertificateFileError),
     /// No key in the file is the certificate's.
     #[error("no key in {key} is that of {certificate}")]
     WrongKey {
@@ -56,16 +56,16 @@ pub enum ServingError {
     },
 }
 
-/// The serving certificate with its key and CAs. Only [`Serving::load`] and [`Serving::of`] make one, so it is always checked.
+/// The serving certificate with its key and CAs. Only [`ServingCertificate::load`] and [`ServingCertificate::of`] make one, so it is always checked.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ServingCertificate {
     chain: Vec<Certificate>,
     key: Arc<CertifiedKey>,
     authorities: Vec<Certificate>,
     authority: Certificate,
 }
 
-impl Serving {
+impl ServingCertificate {
     /// Reads the files, and sees that a node that trusts the CA would take the certificate at `now`, and that there is its key.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Serving {
         Self::of(files, authorities, chain, keys, now)
     }
 
-    /// Like [`Serving::load`], but checks contents that have not been written to the files yet.
+    /// Like [`ServingCertificate::load`], but checks contents that have not been written to the files yet.
     ///
     /// # Errors
     /// [`ServingError`].

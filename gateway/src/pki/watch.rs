@@ -8,12 +8,12 @@ use attest_certificates::Certificate;
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::Signal;
 
-use super::Serving;
+use super::ServingCertificate;
 use super::expiry::{Expiry, Notice, look_again};
-use super::live::{LiveTls, Reloaded};
+use super::live::{CertificateReload, LiveTls};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
-use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Wake, Watched, folders_of};
+use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Wake, WatchedFolders, folders_of};
 
 const PACE: Pace = Pace {
     new: SETTLE,
@@ -28,11 +28,11 @@ fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
 
 /// Keeps what is shown to nodes up to date for as long as it is polled; `hangup` is the administrator's signal.
 pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signal) {
-    let files = Watched::open(folders(tls.files())).inspect_err(|error| {
+    let files = WatchedFolders::open(folders(tls.files())).inspect_err(|error| {
         tracing::warn!("certificates cannot be watched for changes: {error}; SIGHUP has them read again");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
-    let mut said = Said::default();
+    let mut said = WarnedProblems::default();
     let mut due = said.look(tls, clock, metrics);
     loop {
         let wake = files.wake(Some(due)).await;
@@ -50,22 +50,22 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signa
 
 /// State of the log messages, so that each is given once.
 #[derive(Debug, Default)]
-struct Said {
+struct WarnedProblems {
     problem: Option<String>,
     expiry: Expiry,
 }
 
-impl Said {
+impl WarnedProblems {
     fn reload(&mut self, tls: &LiveTls, metrics: &Metrics) {
         let found = tls.reload();
         metrics.certificates_broken(found.is_err());
         match found {
-            Ok(Reloaded::Unchanged) => {
+            Ok(CertificateReload::Unchanged) => {
                 if self.problem.take().is_some() {
                     tracing::info!("the certificates are what they were before");
                 }
             }
-            Ok(Reloaded::Changed { old, new }) => {
+            Ok(CertificateReload::Changed { old, new }) => {
                 self.problem = None;
                 changed(&old.serving, &new.serving);
             }
@@ -114,7 +114,7 @@ impl Said {
 }
 
 /// Logs one line about what has changed.
-fn changed(old: &Serving, new: &Serving) {
+fn changed(old: &ServingCertificate, new: &ServingCertificate) {
     let (Some(before), Some(leaf)) = (old.certificate(), new.certificate()) else {
         return;
     };

@@ -3,7 +3,7 @@
 use attest::AttestationResult;
 use attest_log::{ConfigSet, Earns, Grants};
 
-use crate::credentials::kubelet::Member;
+use crate::credentials::kubelet::PoolMember;
 use crate::credentials::{tickets, tokens};
 
 /// The right to one config of one pool. It is made of [`Grants`] and a proof, here alone.
@@ -34,19 +34,19 @@ impl Grant {
 
     /// Returns what a ticket earns: the same as the attestation it represents, by today's policy.
     #[must_use]
-    pub fn for_ticket(grants: &Grants, ticket: &tickets::Redeemed) -> Option<Self> {
+    pub fn for_ticket(grants: &Grants, ticket: &tickets::RedeemedTicket) -> Option<Self> {
         grant(grants.attested, ticket.pool())
     }
 
     /// Returns what a token earns.
     #[must_use]
-    pub fn for_token(grants: &Grants, token: &tokens::Redeemed) -> Option<Self> {
+    pub fn for_token(grants: &Grants, token: &tokens::RedeemedToken) -> Option<Self> {
         grant(grants.token, token.pool())
     }
 
     /// Returns what a kubelet's client certificate earns.
     #[must_use]
-    pub fn for_kubelet(grants: &Grants, member: &Member) -> Option<Self> {
+    pub fn for_kubelet(grants: &Grants, member: &PoolMember) -> Option<Self> {
         grant(grants.kubelet, member.pool())
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_log::ConfigSet;
-use attest_pool::folder::Reader;
+use attest_pool::folder::FileReader;
 use attest_pool::needed::NeededState;
 use attest_pool::{Pool, PoolError, RenderedConfig};
 use upstream::Upstream;
@@ -62,7 +62,7 @@ impl PreparedConfig {
 /// # Errors
 /// [`PoolError`].
 pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Pool, PoolError> {
-    let read = Reader::default().pool(folder)?;
+    let read = FileReader::default().pool(folder)?;
     let Some(settings) = read.file.upstream.clone() else {
         return Pool::of_folder(name, read);
     };
@@ -91,7 +91,7 @@ mod tests {
             fs::write(folder.path().join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
         }
         fs::write(folder.path().join("pool.toml"), SAMPLE).unwrap();
-        Pool::of_folder(name, Reader::default().pool(folder.path()).unwrap()).unwrap()
+        Pool::of_folder(name, FileReader::default().pool(folder.path()).unwrap()).unwrap()
     }
 
     #[test]

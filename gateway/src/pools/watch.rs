@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 
-use super::live::{LivePools, Occasion};
-use crate::watch::{Pace, Settling, Wake, Watched};
+use super::live::{LivePools, ReloadCause};
+use crate::watch::{Pace, Settling, Wake, WatchedFolders};
 
 /// Waits for pools. In a folder that was not watched before, files that were being written when the watch began are not known. In others
 /// they are, and a pool is read when none is being written.
@@ -16,7 +16,7 @@ const PACE: Pace = Pace {
 
 /// Keeps `live` up to date for as long as it is polled; `hangup` is the administrator's signal.
 pub(crate) async fn watch(live: &LivePools, hangup: Signal) {
-    let files = Watched::open(live.watched()).inspect_err(|error| {
+    let files = WatchedFolders::open(live.watched()).inspect_err(|error| {
         tracing::warn!("files cannot be watched for changes: {error}; SIGHUP has them read again");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
@@ -29,13 +29,13 @@ pub(crate) async fn watch(live: &LivePools, hangup: Signal) {
         let occasion = match wake {
             Wake::Signal => {
                 tracing::info!("SIGHUP: all pools are read again");
-                Occasion::Signal
+                ReloadCause::Signal
             }
-            Wake::Quiet => Occasion::Change,
-            Wake::Due => Occasion::Revalidation,
+            Wake::Quiet => ReloadCause::Change,
+            Wake::Due => ReloadCause::Revalidation,
         };
         // Nothing is known of who writes where no file can be watched; and the administrator's word is that it is time.
-        let quiet = files.quiet().filter(|_| occasion != Occasion::Signal);
+        let quiet = files.quiet().filter(|_| occasion != ReloadCause::Signal);
         live.reload(occasion, quiet.as_ref()).await;
         files.set(live.watched());
     }

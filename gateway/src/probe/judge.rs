@@ -6,21 +6,21 @@ use attest_ignition::{Config, NotAConfig, SpecVersion};
 use attest_log::ConfigSet;
 use serde_json::Value;
 
-use attest_pool::{Change, Difference, Pool, differences};
+use attest_pool::{ConfigDifference, EntryDifference, Pool, differences};
 
 /// Most entries beyond the pre-approved config that are named.
 const NAMED_LIMIT: usize = 3;
 
 /// The pre-approved configs of this gateway's pools.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct OwnConfigs {
     /// Configs in each version that can express them. One version states what another has by default.
     pre_approved: BTreeMap<String, Vec<Config>>,
 }
 
 /// Result of comparing an answer with the pre-approved config.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum ServedConfig {
     /// Something that the pre-approved config has not.
     Beyond(String),
     /// The pre-approved config, or a part of it.
@@ -29,7 +29,7 @@ pub enum Given {
     NoConfig,
 }
 
-impl Known {
+impl OwnConfigs {
     /// Adds a pool of this gateway's.
     pub fn add(&mut self, pool: &Pool) {
         let set = pool.for_administrator(ConfigSet::PreApproved);
@@ -58,20 +58,20 @@ impl Known {
 
     /// Compares an answer with the pool's pre-approved config. Of a pool that this gateway has not, everything is too much.
     #[must_use]
-    pub fn judge(&self, pool: &str, answer: &[u8]) -> Given {
+    pub fn judge(&self, pool: &str, answer: &[u8]) -> ServedConfig {
         // The Machine Config Server, a load balancer's page: what is not even meant as a config gives nothing away that we know of.
         let meant = serde_json::from_slice::<Value>(answer).is_ok_and(|value| value.get("ignition").is_some());
         let bytes = answer.len();
         match Config::parse(answer) {
-            Err(_) if !meant => Given::NoConfig,
-            Err(error) => Given::Beyond(format!("{bytes} bytes that cannot be compared: {error}")),
+            Err(_) if !meant => ServedConfig::NoConfig,
+            Err(error) => ServedConfig::Beyond(format!("{bytes} bytes that cannot be compared: {error}")),
             Ok(answer) => {
                 let known = self.pre_approved.get(pool).map(Vec::as_slice).unwrap_or_default();
                 let nothing = [Config::empty()];
                 let least = known.iter().chain(&nothing).map(|ours| beyond(ours, &answer)).min_by_key(Vec::len);
                 match least {
-                    Some(beyond) if !beyond.is_empty() => Given::Beyond(describe(&beyond, bytes)),
-                    _ => Given::PreApproved,
+                    Some(beyond) if !beyond.is_empty() => ServedConfig::Beyond(describe(&beyond, bytes)),
+                    _ => ServedConfig::PreApproved,
                 }
             }
         }
@@ -79,13 +79,13 @@ impl Known {
 }
 
 /// Returns the entries of the answer that our config does not have, or has differently.
-fn beyond(ours: &Config, answer: &Config) -> Vec<Difference> {
+fn beyond(ours: &Config, answer: &Config) -> Vec<ConfigDifference> {
     let mut differences = differences(ours, answer);
-    differences.retain(|difference| difference.change != Change::Missing);
+    differences.retain(|difference| difference.change != EntryDifference::Missing);
     differences
 }
 
-fn describe(beyond: &[Difference], bytes: usize) -> String {
+fn describe(beyond: &[ConfigDifference], bytes: usize) -> String {
     let named: Vec<String> = beyond
         .iter()
         .take(NAMED_LIMIT)
@@ -111,23 +111,23 @@ mod tests {
     const PRE_APPROVED: &str = r#"{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/a","contents":{"source":"data:,a"}},{"path":"/b","contents":{"source":"data:,b"}}]}}"#;
 
     #[track_caller]
-    fn check(answer: &str, expect: Result<Given, &str>) {
+    fn check(answer: &str, expect: Result<ServedConfig, &str>) {
         let ours = vec![Config::parse(PRE_APPROVED.as_bytes()).unwrap()];
-        let known = Known {
+        let known = OwnConfigs {
             pre_approved: BTreeMap::from([("worker".to_owned(), ours)]),
         };
         match (known.judge("worker", answer.as_bytes()), expect) {
-            (Given::Beyond(what), Err(part)) => assert!(what.contains(part), "{part:?} is not in {what:?}"),
+            (ServedConfig::Beyond(what), Err(part)) => assert!(what.contains(part), "{part:?} is not in {what:?}"),
             (given, expect) => assert_eq!(Ok(given), expect, "{answer}"),
         }
     }
 
     #[test]
     fn whatever_goes_beyond_the_pre_approved_config_is_too_much() {
-        check(PRE_APPROVED, Ok(Given::PreApproved));
-        check(r#"{"ignition":{"version":"3.6.0"}}"#, Ok(Given::PreApproved));
+        check(PRE_APPROVED, Ok(ServedConfig::PreApproved));
+        check(r#"{"ignition":{"version":"3.6.0"}}"#, Ok(ServedConfig::PreApproved));
         let part = r#"{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/b","contents":{"source":"data:,b"}}]}}"#;
-        check(part, Ok(Given::PreApproved));
+        check(part, Ok(ServedConfig::PreApproved));
         check(&part.replace("/b", "/c"), Err("1 entries beyond the pre-approved config: file /c"));
         // The same path with other contents is as good as another file.
         check(&part.replace("data:,b", "data:,SECRET"), Err("file /b"));
@@ -145,14 +145,17 @@ mod tests {
         check(r#"{"ignition":{"version":"9.0.0"},"storage":{}}"#, Err("cannot be compared"));
         check(r#"{"ignition":{"version":"3.2.0"},"later":{}}"#, Err("cannot be compared"));
         for other in ["", "<html>", "[]", "{}", r#"{"storage":{}}"#] {
-            check(other, Ok(Given::NoConfig));
+            check(other, Ok(ServedConfig::NoConfig));
         }
     }
 
     #[test]
     fn of_a_pool_that_is_not_ours_everything_is_too_much() {
-        let known = Known::default();
-        assert!(matches!(known.judge("master", PRE_APPROVED.as_bytes()), Given::Beyond(_)));
-        assert_eq!(known.judge("master", br#"{"ignition":{"version":"3.2.0"}}"#), Given::PreApproved);
+        let known = OwnConfigs::default();
+        assert!(matches!(known.judge("master", PRE_APPROVED.as_bytes()), ServedConfig::Beyond(_)));
+        assert_eq!(
+            known.judge("master", br#"{"ignition":{"version":"3.2.0"}}"#),
+            ServedConfig::PreApproved
+        );
     }
 }

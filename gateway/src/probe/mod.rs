@@ -14,8 +14,8 @@ use attest_system::causes::with_causes;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue, USER_AGENT};
 use reqwest::{Client, Response, StatusCode, redirect};
 
-pub use self::judge::{Given, Known};
-pub use self::target::{BadTarget, Port, Target};
+pub use self::judge::{OwnConfigs, ServedConfig};
+pub use self::target::{BadTarget, ProbePort, ProbeTarget};
 
 /// User agent of the requests, because some server might treat other clients differently. The gateway itself does not look at it.
 const IGNITION: HeaderValue = HeaderValue::from_static("Ignition/2.26.0");
@@ -33,14 +33,14 @@ const VERSIONS: [Option<SpecVersion>; 8] = [
 ];
 /// Most redirects that are followed. Ignition follows any number, but more than a few lead nowhere.
 const REDIRECTS_LIMIT: usize = 5;
-const LIMITS: Limits = Limits {
+const LIMITS: ProbeLimits = ProbeLimits {
     connect: Duration::from_secs(5),
     request: Duration::from_secs(30),
     body_bytes: 8 * 1024 * 1024,
 };
 
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct ProbeLimits {
     /// For TCP and TLS. A connection that a firewall drops takes this long.
     connect: Duration,
     /// For a whole request. A Machine Config Server under load takes seconds.
@@ -51,7 +51,7 @@ struct Limits {
 
 /// Result of asking one port for one pool.
 #[derive(Debug)]
-pub enum Finding {
+pub enum ProbeResult {
     /// An unauthenticated client gets more than the pre-approved config.
     Open(String),
     /// An unauthenticated client gets at most the pre-approved config.
@@ -60,7 +60,7 @@ pub enum Finding {
     Closed(String),
 }
 
-impl Finding {
+impl ProbeResult {
     /// Returns whether unauthenticated clients get what they must not.
     #[must_use]
     pub const fn is_open(&self) -> bool {
@@ -71,7 +71,7 @@ impl Finding {
 #[derive(Debug, Clone)]
 pub struct Stranger {
     client: Client,
-    limits: Limits,
+    limits: ProbeLimits,
 }
 
 /// The HTTP client cannot be set up.
@@ -88,7 +88,7 @@ impl Stranger {
         Self::with_limits(LIMITS)
     }
 
-    fn with_limits(limits: Limits) -> Result<Self, NoClient> {
+    fn with_limits(limits: ProbeLimits) -> Result<Self, NoClient> {
         let tls = tls::trusting_anybody().map_err(|error| NoClient(error.to_string()))?;
         let client = Client::builder()
             .tls_backend_preconfigured(tls)
@@ -105,7 +105,7 @@ impl Stranger {
     }
 
     /// Checks that a server listens at a port. The error gives the reason if not.
-    pub async fn connects(&self, target: &Target, port: Port) -> Result<(), String> {
+    pub async fn connects(&self, target: &ProbeTarget, port: ProbePort) -> Result<(), String> {
         let request = self.client.head(target.url(port, "/healthz"));
         match request.send().await {
             Err(error) if error.is_connect() || error.is_timeout() => Err(said(&error)),
@@ -114,19 +114,26 @@ impl Stranger {
     }
 
     /// Asks a port for a pool's config in each version, until one gives more than it should.
-    pub async fn ask(&self, target: &Target, port: Port, pool: &str, known: &Known) -> Finding {
+    pub async fn ask(&self, target: &ProbeTarget, port: ProbePort, pool: &str, known: &OwnConfigs) -> ProbeResult {
         let mut best = None;
         for version in VERSIONS {
             match self.ask_once(target, port, pool, version, known).await {
-                open @ Finding::Open(_) => return open,
-                finding @ Finding::PreApproved(_) => best = Some(finding),
-                finding @ Finding::Closed(_) => best = best.or(Some(finding)),
+                open @ ProbeResult::Open(_) => return open,
+                finding @ ProbeResult::PreApproved(_) => best = Some(finding),
+                finding @ ProbeResult::Closed(_) => best = best.or(Some(finding)),
             }
         }
-        best.unwrap_or_else(|| Finding::Closed("was not asked".to_owned()))
+        best.unwrap_or_else(|| ProbeResult::Closed("was not asked".to_owned()))
     }
 
-    async fn ask_once(&self, target: &Target, port: Port, pool: &str, version: Option<SpecVersion>, known: &Known) -> Finding {
+    async fn ask_once(
+        &self,
+        target: &ProbeTarget,
+        port: ProbePort,
+        pool: &str,
+        version: Option<SpecVersion>,
+        known: &OwnConfigs,
+    ) -> ProbeResult {
         let url = target.url(port, &format!("/config/{pool}"));
         let mut request = self
             .client
@@ -138,18 +145,20 @@ impl Stranger {
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return Finding::Closed(said(&error)),
+            Err(error) => return ProbeResult::Closed(said(&error)),
         };
         let status = response.status();
         if status != StatusCode::OK {
-            return Finding::Closed(format!("answers {}", status.as_u16()));
+            return ProbeResult::Closed(format!("answers {}", status.as_u16()));
         }
         match self.body(response).await {
-            Err(problem) => Finding::Open(format!("answers 200 with {problem}")),
+            Err(problem) => ProbeResult::Open(format!("answers 200 with {problem}")),
             Ok(body) => match known.judge(pool, &body) {
-                Given::Beyond(what) => Finding::Open(format!("gives {what}")),
-                Given::PreApproved => Finding::PreApproved(format!("gives nothing beyond the pre-approved config of pool {pool}")),
-                Given::NoConfig => Finding::Closed(format!("answers 200 with {} bytes that are no Ignition config", body.len())),
+                ServedConfig::Beyond(what) => ProbeResult::Open(format!("gives {what}")),
+                ServedConfig::PreApproved => {
+                    ProbeResult::PreApproved(format!("gives nothing beyond the pre-approved config of pool {pool}"))
+                }
+                ServedConfig::NoConfig => ProbeResult::Closed(format!("answers 200 with {} bytes that are no Ignition config", body.len())),
             },
         }
     }
@@ -205,8 +214,8 @@ mod tests {
     async fn who_does_not_answer_is_not_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let target = Target::parse(&format!("127.0.0.1:{port}")).unwrap();
-        let limits = Limits {
+        let target = ProbeTarget::parse(&format!("127.0.0.1:{port}")).unwrap();
+        let limits = ProbeLimits {
             request: Duration::from_millis(100),
             ..LIMITS
         };
@@ -214,9 +223,9 @@ mod tests {
         for port in target.ports() {
             let answer = stranger.connects(&target, port).await;
             assert_eq!(answer, Err("no answer in time".to_owned()));
-            let finding = stranger.ask_once(&target, port, "worker", None, &Known::default()).await;
+            let finding = stranger.ask_once(&target, port, "worker", None, &OwnConfigs::default()).await;
             assert!(
-                matches!(&finding, Finding::Closed(why) if why == "no answer in time"),
+                matches!(&finding, ProbeResult::Closed(why) if why == "no answer in time"),
                 "{finding:?}"
             );
         }

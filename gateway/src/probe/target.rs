@@ -12,14 +12,14 @@ const PLAIN_PORT: u16 = 22624;
 
 /// An address, and the port to ask there if it is not the usual two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ProbeTarget {
     host: Host<String>,
     port: Option<u16>,
 }
 
 /// A port, with or without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Port {
+pub struct ProbePort {
     number: u16,
     tls: bool,
 }
@@ -29,7 +29,7 @@ pub struct Port {
 #[error("{0:?} is not an address: give an IP address or a host's name, with :PORT if it is not 22623 and 22624")]
 pub struct BadTarget(String);
 
-impl Target {
+impl ProbeTarget {
     /// Parses `192.0.2.5`, `192.0.2.5:8443`, `2001:db8::5`, `[2001:db8::5]:8443`, `host`, `host:8443`.
     ///
     /// # Errors
@@ -62,32 +62,32 @@ impl Target {
 
     /// Returns the ports to ask: the Machine Config Server's two, or the one that was named, both with TLS and without.
     #[must_use]
-    pub fn ports(&self) -> [Port; 2] {
+    pub fn ports(&self) -> [ProbePort; 2] {
         [
-            Port {
+            ProbePort {
                 number: self.port.unwrap_or(TLS_PORT),
                 tls: true,
             },
-            Port {
+            ProbePort {
                 number: self.port.unwrap_or(PLAIN_PORT),
                 tls: false,
             },
         ]
     }
 
-    pub(super) fn url(&self, port: Port, path: &str) -> String {
+    pub(super) fn url(&self, port: ProbePort, path: &str) -> String {
         let scheme = if port.tls { "https" } else { "http" };
         format!("{scheme}://{}:{}{path}", self.host, port.number)
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ProbeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.host.fmt(f)
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for ProbePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.number, if self.tls { "TLS" } else { "plain" })
     }
@@ -99,7 +99,7 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, tls: &str, plain: &str) {
-        let target = Target::parse(text).unwrap();
+        let target = ProbeTarget::parse(text).unwrap();
         assert_eq!(target.ports().map(|port| target.url(port, "/x")), [tls, plain], "{text}");
     }
 
@@ -117,7 +117,7 @@ mod tests {
         );
         check("master-0:1", "https://master-0:1/x", "http://master-0:1/x");
         for wrong in ["", "https://a", "a:b", "a:70000", "a/b", "a b", "user@a", "a:1:2"] {
-            assert!(Target::parse(wrong).is_err(), "{wrong:?}");
+            assert!(ProbeTarget::parse(wrong).is_err(), "{wrong:?}");
         }
     }
 }

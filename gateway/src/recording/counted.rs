@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use attest::UnixTime;
-use attest_log::{Event, JournalError, Record, Shown, Verdict, What, decision_id};
+use attest_log::{EventKind, JournalError, LogEvent, Record, ShownEvidence, Verdict, decision_id};
 use attest_system::clock::rfc3339;
 
-use crate::admission::{Budget, Network, Source, Spending};
+use crate::admission::{ClientSource, Network, RateLimit, Spending};
 
 /// Bytes of records at once about unauthenticated clients. A rack of a thousand machines that are refused takes one megabyte; ten thousand
 /// machines without credentials take five.
@@ -29,7 +29,7 @@ const SOURCES_LIMIT: usize = 1024;
 
 /// Budget that a decision is recorded from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
+pub(super) enum BudgetOwner {
     /// Clients that proved nothing.
     Strangers,
     /// Machines that proved what they are, are refused, and are not known here: any client can have genuine documents of a cloud, or a TPM
@@ -39,13 +39,13 @@ pub(super) enum Whose {
 
 /// Key of a count: one network of machines, since each of its addresses would be a line of its own, or all networks that are not counted by
 /// themselves.
-type Counted = (Whose, Option<Network>);
+type Counted = (BudgetOwner, Option<Network>);
 
 /// Budgets, and counts of the decisions beyond them.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    strangers: Budget,
-    genuine: Budget,
+    strangers: RateLimit,
+    genuine: RateLimit,
     counts: Mutex<BTreeMap<Counted, Count>>,
 }
 
@@ -62,7 +62,7 @@ pub(super) type Sum = (Counted, u64, u64);
 
 /// Way in which a decision is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Recording {
+pub(super) enum RecordMode {
     /// The record is written to the log.
     OneByOne,
     /// It is counted under this key. If the log does not say so yet, it has to before the client is answered.
@@ -72,8 +72,8 @@ pub(super) enum Recording {
 impl Default for Strangers {
     fn default() -> Self {
         Self {
-            strangers: Budget::new(STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES),
-            genuine: Budget::new(GENUINE_AT_ONCE_BYTES, GENUINE_EACH_SECOND_BYTES),
+            strangers: RateLimit::new(STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES),
+            genuine: RateLimit::new(GENUINE_AT_ONCE_BYTES, GENUINE_EACH_SECOND_BYTES),
             counts: Mutex::default(),
         }
     }
@@ -81,24 +81,24 @@ impl Default for Strangers {
 
 impl Strangers {
     /// Decides how a record is written that takes so many bytes, and counts it if it is beyond the budget.
-    pub(super) fn admit(&self, record: &Record, bytes: usize) -> Recording {
+    pub(super) fn admit(&self, record: &Record, bytes: usize) -> RecordMode {
         let peer = record.peer.parse::<SocketAddr>().ok();
-        let (Some(source), Some(whose)) = (peer.map(|peer| Source::from(peer.ip())), whose(record)) else {
-            return Recording::OneByOne;
+        let (Some(source), Some(whose)) = (peer.map(|peer| ClientSource::from(peer.ip())), whose(record)) else {
+            return RecordMode::OneByOne;
         };
         let budget = match whose {
-            Whose::Strangers => &self.strangers,
-            Whose::Genuine => &self.genuine,
+            BudgetOwner::Strangers => &self.strangers,
+            BudgetOwner::Genuine => &self.genuine,
         };
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(record.at));
         match budget.spend(source, bytes, now) {
-            Spending::Granted => Recording::OneByOne,
+            Spending::Granted => RecordMode::OneByOne,
             Spending::Over { .. } => self.count(whose, source.machines(), record.at),
         }
     }
 
-    fn count(&self, whose: Whose, network: Network, at: u64) -> Recording {
+    fn count(&self, whose: BudgetOwner, network: Network, at: u64) -> RecordMode {
         let mut counts = self.lock();
         let known = counts.contains_key(&(whose, Some(network))) || counts.len() < SOURCES_LIMIT;
         let of = (whose, known.then_some(network));
@@ -109,7 +109,7 @@ impl Strangers {
         });
         count.decisions = count.decisions.saturating_add(1);
         let announced = count.announced;
-        Recording::Counted { of, announced }
+        RecordMode::Counted { of, announced }
     }
 
     /// Notes that the log says that these are counted.
@@ -135,17 +135,17 @@ impl Strangers {
 }
 
 /// Returns the budget that a decision is written from. `None` if it gave something for a proof, or if the machine is known here.
-fn whose(record: &Record) -> Option<Whose> {
+fn whose(record: &Record) -> Option<BudgetOwner> {
     match record.verdict {
         Verdict::Trusted => None,
-        Verdict::Served => (record.shown == Shown::Nothing).then_some(Whose::Strangers),
-        Verdict::Refused if record.claims.is_none() => Some(Whose::Strangers),
+        Verdict::Served => (record.shown == ShownEvidence::Nothing).then_some(BudgetOwner::Strangers),
+        Verdict::Refused if record.claims.is_none() => Some(BudgetOwner::Strangers),
         // Its owner has to be able to read why.
-        Verdict::Refused => (!record.known).then_some(Whose::Genuine),
+        Verdict::Refused => (!record.known).then_some(BudgetOwner::Genuine),
     }
 }
 
-impl Whose {
+impl BudgetOwner {
     const fn named(self) -> &'static str {
         match self {
             Self::Strangers => "who proved nothing",
@@ -158,7 +158,7 @@ impl Whose {
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Event, JournalError> {
+pub(super) fn begins((whose, network): Counted, now: u64) -> Result<LogEvent, JournalError> {
     let reason = format!(
         "more decisions about {} than are recorded one by one: from now on they are counted",
         whose.named()
@@ -170,7 +170,7 @@ pub(super) fn begins((whose, network): Counted, now: u64) -> Result<Event, Journ
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<Event, JournalError> {
+pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<LogEvent, JournalError> {
     let reason = format!(
         "{decisions} decisions about {} since {} are not recorded one by one",
         whose.named(),
@@ -179,10 +179,10 @@ pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result
     line(network, now, reason, decisions)
 }
 
-fn line(network: Option<Network>, now: u64, reason: String, counted: u64) -> Result<Event, JournalError> {
+fn line(network: Option<Network>, now: u64, reason: String, counted: u64) -> Result<LogEvent, JournalError> {
     let id = decision_id().ok_or(JournalError::Failed)?;
     let peer = network.map_or_else(|| "others".to_owned(), |network| network.to_string());
-    Ok(Event::new(id, now, What::Counted { peer, counted }, reason))
+    Ok(LogEvent::new(id, now, EventKind::Counted { peer, counted }, reason))
 }
 
 #[cfg(test)]
@@ -202,7 +202,7 @@ mod tests {
     /// Returns the bytes that are written of so many refusals of a kilobyte.
     fn written(strangers: &Strangers, source: u32, refusals: usize, at: u64) -> usize {
         let record = refusal(source, at);
-        let one_by_one = || strangers.admit(&record, 1024) == Recording::OneByOne;
+        let one_by_one = || strangers.admit(&record, 1024) == RecordMode::OneByOne;
         1024 * (0..refusals).filter(|_| one_by_one()).count()
     }
 
@@ -255,9 +255,9 @@ mod tests {
     fn what_is_counted_is_said_once_a_minute_and_for_so_many_sources() {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
-        let source = Source::from(Ipv4Addr::from_bits(66));
-        let of = (Whose::Strangers, Some(source.machines()));
-        let counted = |announced| Recording::Counted { of, announced };
+        let source = ClientSource::from(Ipv4Addr::from_bits(66));
+        let of = (BudgetOwner::Strangers, Some(source.machines()));
+        let counted = |announced| RecordMode::Counted { of, announced };
         assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(false));
         strangers.announced(of);
         assert_eq!(strangers.admit(&refusal(66, 1000), 1024), counted(true));
@@ -266,7 +266,11 @@ mod tests {
         assert_eq!(sums, [(of, 20_000 - 8 * 1024 + 2, 1000)]);
         assert!(strangers.sums(1060, true).is_empty());
         for source in 0..5000 {
-            strangers.count(Whose::Strangers, Source::from(Ipv4Addr::from_bits(source)).machines(), 1000);
+            strangers.count(
+                BudgetOwner::Strangers,
+                ClientSource::from(Ipv4Addr::from_bits(source)).machines(),
+                1000,
+            );
         }
         let sums = strangers.sums(1000, true);
         assert_eq!(sums.len(), SOURCES_LIMIT + 1);
@@ -277,15 +281,15 @@ mod tests {
     fn what_was_proven_is_always_recorded() {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
-        assert_ne!(strangers.admit(&refusal(66, 1000), 1), Recording::OneByOne);
+        assert_ne!(strangers.admit(&refusal(66, 1000), 1), RecordMode::OneByOne);
         let mut trusted = refusal(66, 1000);
         trusted.verdict = Verdict::Trusted;
-        assert_eq!(strangers.admit(&trusted, 1), Recording::OneByOne);
+        assert_eq!(strangers.admit(&trusted, 1), RecordMode::OneByOne);
         let mut served = refusal(66, 1000);
         served.verdict = Verdict::Served;
-        served.shown = Shown::Token;
-        assert_eq!(strangers.admit(&served, 1), Recording::OneByOne);
-        served.shown = Shown::Nothing;
-        assert_ne!(strangers.admit(&served, 1), Recording::OneByOne);
+        served.shown = ShownEvidence::Token;
+        assert_eq!(strangers.admit(&served, 1), RecordMode::OneByOne);
+        served.shown = ShownEvidence::Nothing;
+        assert_ne!(strangers.admit(&served, 1), RecordMode::OneByOne);
     }
 }

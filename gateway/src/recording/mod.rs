@@ -9,7 +9,7 @@ use std::sync::Arc;
 use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, word};
 use attest_recording::Unrecorded;
 use attest_store::Pending;
-use counted::{Recording, Strangers};
+use counted::{RecordMode, Strangers};
 pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 use serde_json::Value;
 use stages::Stages;
@@ -96,8 +96,8 @@ impl Recorder {
             .map(|(_, content)| content.len())
             .fold(line.bytes(), usize::saturating_add);
         let recorded = match self.strangers.admit(record, bytes) {
-            Recording::OneByOne => self.journal.write(line, blobs, outcome).await?,
-            Recording::Counted { of, announced } => {
+            RecordMode::OneByOne => self.journal.write(line, blobs, outcome).await?,
+            RecordMode::Counted { of, announced } => {
                 if !announced {
                     let counting = counted::begins(of, record.at)?;
                     self.journal.tell(&counting).await?;

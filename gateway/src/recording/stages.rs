@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use attest_store::Pending;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DecisionStage {
     /// The task that decides it records it, however long that takes.
     UnderWay,
     /// It could not be written.
@@ -18,13 +18,13 @@ enum Stage {
 /// Decisions by their ids. A pending decision that is not among them may have been written without an answer of the store, and has no line.
 #[derive(Debug, Default)]
 pub(super) struct Stages {
-    stages: Mutex<BTreeMap<String, Stage>>,
+    stages: Mutex<BTreeMap<String, DecisionStage>>,
 }
 
 impl Stages {
     /// Begins a decision: the store may have it from now on.
     pub(super) fn begin(&self, decision: &str) {
-        self.set(decision, Stage::UnderWay);
+        self.set(decision, DecisionStage::UnderWay);
     }
 
     /// Notes that it was not made, as far as is known.
@@ -34,36 +34,36 @@ impl Stages {
 
     /// Notes that it could not be written.
     pub(super) fn leave(&self, decision: &str) {
-        self.set(decision, Stage::Left);
+        self.set(decision, DecisionStage::Left);
     }
 
     /// Notes that it no longer needs a line.
     pub(super) fn record(&self, decision: &str) {
-        self.set(decision, Stage::Recorded);
+        self.set(decision, DecisionStage::Recorded);
     }
 
     /// Returns how many could not be written.
     pub(super) fn left(&self) -> usize {
-        self.stages().values().filter(|stage| **stage == Stage::Left).count()
+        self.stages().values().filter(|stage| **stage == DecisionStage::Left).count()
     }
 
     /// Returns those that no longer need a line.
     pub(super) fn recorded(&self) -> BTreeSet<String> {
         let stages = self.stages();
-        let recorded = stages.iter().filter(|(_, stage)| **stage == Stage::Recorded);
+        let recorded = stages.iter().filter(|(_, stage)| **stage == DecisionStage::Recorded);
         recorded.map(|(decision, _)| decision.clone()).collect()
     }
 
     /// Returns whether a pending decision is not under way and not recorded.
     pub(super) fn is_left(&self, pending: &Pending) -> bool {
-        matches!(self.stages().get(&pending.decided.decision), None | Some(Stage::Left))
+        matches!(self.stages().get(&pending.decided.decision), None | Some(DecisionStage::Left))
     }
 
-    fn set(&self, decision: &str, stage: Stage) {
+    fn set(&self, decision: &str, stage: DecisionStage) {
         self.stages().insert(decision.to_owned(), stage);
     }
 
-    fn stages(&self) -> MutexGuard<'_, BTreeMap<String, Stage>> {
+    fn stages(&self) -> MutexGuard<'_, BTreeMap<String, DecisionStage>> {
         self.stages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,14 @@
 use std::fs;
 use std::path::Path;
 
-use attest_log::{Blobs, Decision, LogKey, SegmentLimits, Signer, Verdict};
+use attest_log::{Blobs, CheckpointSigner, Decision, LogKey, SegmentLimits, Verdict};
 use attest_recording::with_store;
 use attest_store::{DecisionRecord, Embedded, EntryKind, Spendable, Store};
 
 use super::*;
 
 fn open(folder: &Path) -> Journal {
-    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw"), 1000);
+    let signer = CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), Some("gw"), 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     Journal::open(&folder.join("attestation.jsonl"), signer, SegmentLimits::NEVER, blobs, Arc::new(()))
         .unwrap()

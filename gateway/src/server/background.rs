@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use attest::UnixTime;
 #[cfg(feature = "cluster")]
-use attest_cluster_api::Cluster;
+use attest_cluster_api::ClusterClient;
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
-use attest_recording::{Acting, TakeError, Taken, Unrecorded, take};
-use attest_store::{Store, StoreError, Tended, Tending, Turn};
+use attest_recording::{Acting, OutboxCount, TakeError, Unrecorded, take};
+use attest_store::{LeaderTask, MaintenanceResult, Store, StoreError, Tending};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::checkpoints;
-use super::standing::Standing;
+use super::standing::ConfigurationSnapshot;
 use super::task_log::TaskLog;
 use crate::api::Gateway;
 #[cfg(feature = "cluster")]
@@ -85,7 +85,7 @@ const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 const FORGET_RENDERED_EVERY: Duration = Duration::from_secs(600);
 
 /// Starts all background tasks; they end with `tasks`.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: Standing) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: ConfigurationSnapshot) {
     tasks.spawn(forget(Arc::clone(gateway)));
     tasks.spawn(forget_rendered(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
@@ -114,8 +114,8 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
 
 /// Starts the tasks that the settings want for the cluster's API.
 #[cfg(feature = "cluster")]
-fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<Cluster>, settings: &ClusterSettings) {
-    let parts = crate::cluster::Parts {
+fn spawn_cluster(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, cluster: &Arc<ClusterClient>, settings: &ClusterSettings) {
+    let parts = crate::cluster::ClusterTasks {
         clock: gateway.clock,
         metrics: &gateway.metrics,
         pools: &gateway.pools,
@@ -196,7 +196,7 @@ async fn forget_rendered(gateway: Arc<Gateway>) {
 }
 
 /// Records drift of the configuration files.
-async fn look_at_files(gateway: Arc<Gateway>, mut standing: Standing) {
+async fn look_at_files(gateway: Arc<Gateway>, mut standing: ConfigurationSnapshot) {
     let mut every = tokio::time::interval(LOOK_AT_FILES_EVERY);
     loop {
         every.tick().await;
@@ -206,7 +206,7 @@ async fn look_at_files(gateway: Arc<Gateway>, mut standing: Standing) {
 
 /// Records changes by commands, and by this gateway itself.
 async fn take_outbox(gateway: Arc<Gateway>) {
-    let mut turn = Turn::new(Arc::clone(&gateway.store), "record what was changed");
+    let mut turn = LeaderTask::new(Arc::clone(&gateway.store), "record what was changed");
     let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut log, mut looked) = (
@@ -220,7 +220,7 @@ async fn take_outbox(gateway: Arc<Gateway>) {
             continue;
         }
         let taken = take_in_turn(&gateway, &mut turn).await;
-        if matches!(taken, Ok(Taken { left: 1.., .. })) {
+        if matches!(taken, Ok(OutboxCount { left: 1.., .. })) {
             turn.release();
             tokio::time::sleep(LEAVE_OUTBOX).await;
         }
@@ -288,10 +288,10 @@ pub(super) async fn record_pending(recorder: &Recorder, store: &dyn Store, unrec
     Ok(lines)
 }
 
-async fn take_in_turn(gateway: &Gateway, turn: &mut Turn) -> Result<Taken, TakeError> {
+async fn take_in_turn(gateway: &Gateway, turn: &mut LeaderTask) -> Result<OutboxCount, TakeError> {
     match turn.take().await? {
         // Another gateway's log has it.
-        None => Ok(Taken::default()),
+        None => Ok(OutboxCount::default()),
         Some(store) => take(&gateway.journal, store, gateway.clock.now().as_secs()).await,
     }
 }
@@ -308,7 +308,7 @@ async fn forget(gateway: Arc<Gateway>) {
         every.tick().await;
         let now = gateway.clock.now().as_secs();
         // Without the store's time the seal's keys are not rotated: their dates are by it, and this clock may be wrong.
-        if let Some(Tended { time, store }) = expired_log.note(tending.tick(now, begun.elapsed()).await) {
+        if let Some(MaintenanceResult { time, store }) = expired_log.note(tending.tick(now, begun.elapsed()).await) {
             jumped = note_clock(&gateway, now, time, jumped);
             let both = UnixTime::since_unix_epoch(Duration::from_secs(time.min(now)));
             if let Some(store) = store {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_certificates::kubelet::Presented;
+use attest_certificates::kubelet::PresentedCertificate;
 use attest_system::clock::Clock;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -18,10 +18,10 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::pace::Paced;
-use super::proxy_protocol::{self, HeaderError, Whose};
+use super::proxy_protocol::{self, ConnectionOwner, HeaderError};
 use super::refused;
-use super::said::Said;
-use crate::admission::{Admission, Begun, Handshake, NoRoom, Place, Unnamed, Waiting};
+use super::said::RecentWarnings;
+use crate::admission::{Admission, Begun, ConnectionSlot, Handshake, NoRoom, Unnamed, WaitingConnection};
 use crate::api::Peer;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
@@ -53,18 +53,18 @@ pub(super) struct ConnectionService {
     pub tls: Arc<LiveTls>,
     pub metrics: Arc<Metrics>,
     /// Peers for which it was logged lately that they refuse the MCS certificate.
-    pub refused: Said,
+    pub refused: RecentWarnings,
     /// Balancers for which it was logged lately that the PROXY protocol header is missing.
-    pub unnamed: Said,
+    pub unnamed: RecentWarnings,
     /// Limits the warning that handshakes wait.
-    pub waits: Said,
+    pub waits: RecentWarnings,
     pub router: Router,
 }
 
 /// A connection that was let in.
 pub(super) enum Arrived {
     /// The client opened it directly.
-    Itself(Waiting),
+    Itself(WaitingConnection),
     /// A balancer opened it, and has to name the client.
     ByBalancer(Unnamed),
 }
@@ -138,8 +138,8 @@ impl ConnectionService {
             }
         };
         match whose {
-            Ok(Whose::Own) => Some(balancer),
-            Ok(Whose::Of(peer)) => Some(peer),
+            Ok(ConnectionOwner::Own) => Some(balancer),
+            Ok(ConnectionOwner::Of(peer)) => Some(peer),
             Err(error) => {
                 if self.unnamed.is_worth_saying(balancer.ip(), self.clock.now().as_secs()) {
                     tracing::warn!(
@@ -152,7 +152,12 @@ impl ConnectionService {
     }
 
     /// Waits for the connection's first byte, and for its turn; the error is the reason for which it has none.
-    async fn let_in(&self, stream: &TcpStream, peer: IpAddr, waiting: Waiting) -> Result<(Handshake, Place), &'static str> {
+    async fn let_in(
+        &self,
+        stream: &TcpStream,
+        peer: IpAddr,
+        waiting: WaitingConnection,
+    ) -> Result<(Handshake, ConnectionSlot), &'static str> {
         let turn = async {
             // Who says nothing takes nobody's turn.
             let first = tokio::time::timeout(self.limits.handshake, stream.peek(&mut [0])).await;
@@ -192,7 +197,7 @@ impl ConnectionService {
     }
 
     /// Serves a connection until its end, or until another takes its place.
-    async fn serve(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: Place, watcher: Watcher) {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr, handshake: Handshake, place: ConnectionSlot, watcher: Watcher) {
         let begun = Begun::from(handshake);
         let over = async {
             tokio::time::sleep(HANDSHAKE_TURN).await;
@@ -207,7 +212,7 @@ impl ConnectionService {
     }
 
     /// Does the handshake, and then serves the requests.
-    async fn requests(&self, stream: TcpStream, peer: SocketAddr, begun: Begun, place: Place, watcher: Watcher) {
+    async fn requests(&self, stream: TcpStream, peer: SocketAddr, begun: Begun, place: ConnectionSlot, watcher: Watcher) {
         let limits = &self.limits;
         // Latency is all that this costs, and a whole config is written at once.
         drop(stream.set_nodelay(true));
@@ -218,7 +223,7 @@ impl ConnectionService {
             Ok(Err(error)) => return self.handshake_failed(peer, &error),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
-        let presented = stream.get_ref().1.peer_certificates().map(Presented::new);
+        let presented = stream.get_ref().1.peer_certificates().map(PresentedCertificate::new);
         // Not a layer of the router, which would wrap every route anew for each connection.
         let router = self.router.clone();
         let service = TowerToHyperService::new(router.map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {

@@ -19,9 +19,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use attest_log::admin::Verb;
-use attest_log::{BlobError, Blobs, Journal, JournalError, LogKey, LogKeyError, Observer, Retention, SegmentLimits, Signer};
+use attest_log::{BlobError, Blobs, CheckpointSigner, Journal, JournalError, LogKey, LogKeyError, Observer, Retention, SegmentLimits};
 use attest_machines::objects::MachineObjects;
-use attest_recording::{Resolved, Signs, missing, resolve_pending, with_store};
+use attest_recording::{ResolvedDecisions, Signs, missing, resolve_pending, with_store};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -33,7 +33,7 @@ use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 #[cfg(feature = "cluster")]
 use crate::cluster::away_since;
-use crate::credentials::seal::{Seal, SealError, Times};
+use crate::credentials::seal::{SealError, SealKeyRing, Times};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
 use crate::recording::Recorder;
@@ -41,8 +41,8 @@ use crate::settings::Settings;
 use crate::sightings::Sightings;
 use background::Hangup;
 use connection::ConnectionService;
-use said::Said;
-use standing::Standing;
+use said::RecentWarnings;
+use standing::ConfigurationSnapshot;
 use task_log::TaskLog;
 
 /// Error for which the gateway cannot serve.
@@ -81,7 +81,7 @@ pub struct Server {
     listener: TcpListener,
     metrics: Option<TcpListener>,
     hangup: Hangup,
-    standing: Standing,
+    standing: ConfigurationSnapshot,
     retention: Retention,
 }
 
@@ -143,7 +143,7 @@ impl Server {
         let blobs = Blobs::open(&settings.evidence())?;
         let endorsers = Endorsers::keep(ek_roots, clouds, &blobs)?;
         let signed = &settings.checkpoints;
-        let signer = Signer::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
+        let signer = CheckpointSigner::new(LogKey::open(&settings.log_key())?, signed.name.as_deref(), signed.records);
         let key = signer.key();
         let limits = SegmentLimits {
             bytes: settings.segments.bytes,
@@ -186,7 +186,7 @@ impl Server {
         let chain = journal.durable().borrow().chain.clone();
         let signs = Signs { chain: &chain, key };
         let missing = missing(&*store, &settings.attestation_log(), signs).await?;
-        let Resolved { given_back, unrecorded } = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
+        let ResolvedDecisions { given_back, unrecorded } = resolve_pending(&*store, &settings.attestation_log(), &missing).await?;
         let seal = seal(&settings, clock, &store).await?;
         checkpoints::begin(&journal, &*store, missing, &settings.attestation_log(), clock, &metrics).await;
         journal.compress_closed();
@@ -231,7 +231,7 @@ impl Server {
             draining: Arc::default(),
         });
         // Before anybody is served by it.
-        let standing = Standing::begin(&gateway).await;
+        let standing = ConfigurationSnapshot::begin(&gateway).await;
         // What has sealed something from then on is known here.
         if !gateway.seal.is_shared() {
             let mut log = TaskLog::new(background::ROTATE_SEAL);
@@ -280,9 +280,9 @@ impl Server {
         tasks.spawn(retention::keep(Arc::clone(&gateway), retention));
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
-            refused: Said::default(),
-            unnamed: Said::default(),
-            waits: Said::default(),
+            refused: RecentWarnings::default(),
+            unnamed: RecentWarnings::default(),
+            waits: RecentWarnings::default(),
             limits,
             balancers: gateway.settings.balancers.clone(),
             admission: Arc::clone(&gateway.admission),
@@ -328,15 +328,15 @@ impl Server {
 }
 
 /// Opens the seal, with keys of this gateway alone or with those that replicas share.
-async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Result<Seal, ServeError> {
+async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Result<SealKeyRing, ServeError> {
     let Some(key_file) = &settings.store_key_file else {
-        return Ok(Seal::open(&settings.seal_key())?);
+        return Ok(SealKeyRing::open(&settings.seal_key())?);
     };
     // By the store's time: a clock that is wrong ends no key that others have.
     let now = clock.now().as_secs();
     let believed = store.time(now).await?;
     let own = background::in_own_hands(settings, clock, store, Verb::SealRotate);
-    Ok(Seal::open_shared(own, key_file, Times::of(believed, now)).await?)
+    Ok(SealKeyRing::open_shared(own, key_file, Times::of(believed, now)).await?)
 }
 
 /// Inspects everything that the settings name. Warnings are logged.

@@ -26,7 +26,7 @@ const TCP_OVER_IPV6: u8 = 0x21;
 
 /// Client that the connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum ConnectionOwner {
     /// It is the balancer's own connection.
     Own,
     /// It is passed on for a client with this address.
@@ -63,7 +63,7 @@ pub(super) enum HeaderError {
 ///
 /// # Errors
 /// [`HeaderError`], as soon as it is known.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Whose, HeaderError> {
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<ConnectionOwner, HeaderError> {
     let mut fixed = Vec::with_capacity(FIXED_BYTES);
     while fixed.len() < FIXED_BYTES {
         let left = u64::try_from(FIXED_BYTES - fixed.len()).unwrap_or(0);
@@ -114,10 +114,10 @@ impl Fixed {
         })
     }
 
-    fn whose(&self, rest: &[u8]) -> Result<Whose, HeaderError> {
+    fn whose(&self, rest: &[u8]) -> Result<ConnectionOwner, HeaderError> {
         if self.is_local {
             // Whatever the header says beside that is to be discarded, its family too.
-            return Ok(Whose::Own);
+            return Ok(ConnectionOwner::Own);
         }
         let (address, rest) = match self.family {
             TCP_OVER_IPV4 => source::<4>(rest)?,
@@ -126,7 +126,7 @@ impl Fixed {
         };
         let ([high, low, ..], values) = rest.split_first_chunk::<4>().ok_or(HeaderError::Addresses)?;
         skip(values)?;
-        Ok(Whose::Of(SocketAddr::new(address, u16::from_be_bytes([*high, *low]))))
+        Ok(ConnectionOwner::Of(SocketAddr::new(address, u16::from_be_bytes([*high, *low]))))
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     const V4: [u8; 12] = [192, 0, 2, 7, 198, 51, 100, 1, 0xab, 0xcd, 0x58, 0x5f];
 
     /// Returns the result of reading these bytes, and how many of them were read.
-    fn reading(bytes: &[u8]) -> (Result<Whose, HeaderError>, usize) {
+    fn reading(bytes: &[u8]) -> (Result<ConnectionOwner, HeaderError>, usize) {
         let mut left = bytes;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let whose = runtime.block_on(read(&mut left));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn is(header: &[u8], expected: Whose) {
+    fn is(header: &[u8], expected: ConnectionOwner) {
         // What comes after the header stays where it is.
         let (whose, read) = reading(&[header, b"\x16\x03\x01"].concat());
         assert_eq!((whose.unwrap(), read), (expected, header.len()));
@@ -193,27 +193,27 @@ mod tests {
 
     #[test]
     fn the_source_is_read() {
-        is(&header(0x21, 0x11, &V4), Whose::Of("192.0.2.7:43981".parse().unwrap()));
+        is(&header(0x21, 0x11, &V4), ConnectionOwner::Of("192.0.2.7:43981".parse().unwrap()));
         is(
             &header(0x21, 0x21, &v6("2001:db8::7")),
-            Whose::Of("[2001:db8::7]:43981".parse().unwrap()),
+            ConnectionOwner::Of("[2001:db8::7]:43981".parse().unwrap()),
         );
         is(
             &header(0x21, 0x21, &v6("::ffff:192.0.2.7")),
-            Whose::Of("192.0.2.7:43981".parse().unwrap()),
+            ConnectionOwner::Of("192.0.2.7:43981".parse().unwrap()),
         );
     }
 
     #[test]
     fn a_connection_of_the_balancers_own_is_its_own_whatever_else_is_said() {
         for (family, rest) in [(0, &[][..]), (0x11, &V4), (0x11, &[1]), (0x21, &[]), (0x77, &[9; 520])] {
-            is(&header(0x20, family, rest), Whose::Own);
+            is(&header(0x20, family, rest), ConnectionOwner::Own);
         }
     }
 
     #[test]
     fn values_behind_the_addresses_are_skipped_within_their_bounds() {
-        let node = Whose::Of("192.0.2.7:43981".parse().unwrap());
+        let node = ConnectionOwner::Of("192.0.2.7:43981".parse().unwrap());
         let with = |values: &[u8]| header(0x21, 0x11, &[&V4, values].concat());
         is(&with(&[4, 0, 0]), node);
         is(&with(&[3, 0, 4, 1, 2, 3, 4, 0xee, 0, 1, 9]), node);

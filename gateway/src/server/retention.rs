@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_log::{Blobs, Held, PendingDecision, Retention, RetentionError, Rule, Tended};
+use attest_log::{Blobs, PendingDecision, RetainedSegments, Retention, RetentionError, RetentionResult, RetentionRule};
 use attest_recording::PendingIn;
 use attest_system::clock::rfc3339;
 use tokio::time::MissedTickBehavior;
@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Creates the retention that the settings ask for.
 pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
-    let rule = Rule {
+    let rule = RetentionRule {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
     };
@@ -31,7 +31,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
-        let Tended { held, beside } = retention.tend(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
+        let RetentionResult { held, beside } = retention.tend(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
         let mut errors: Vec<RetentionError> = beside;
         match held {
             Ok(held) => {
@@ -49,7 +49,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
 }
 
 /// Returns the reason for which the log is longer than its rule allows. A decision that is under way will end before long.
-fn because(Held { undecided, .. }: Held) -> Option<String> {
+fn because(RetainedSegments { undecided, .. }: RetainedSegments) -> Option<String> {
     let PendingDecision { id, at } = undecided?;
     Some(format!("decision {id} of {} is not recorded yet", rfc3339(at)))
 }

@@ -11,11 +11,11 @@ const PEER_LIMIT: usize = 1024;
 
 /// Peers about which there were messages lately.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct RecentWarnings {
     said: Mutex<HashMap<IpAddr, u64>>,
 }
 
-impl Said {
+impl RecentWarnings {
     /// Returns whether there was no message about this peer in the minute before `now` (seconds since 1970). Counts a message if so.
     pub(super) fn is_worth_saying(&self, peer: IpAddr, now: u64) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_named_once_a_minute_and_not_too_many() {
-        let said = Said::default();
+        let said = RecentWarnings::default();
         let peer = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
         assert!(said.is_worth_saying(peer(1), 1000));
         assert!(!said.is_worth_saying(peer(1), 1059));

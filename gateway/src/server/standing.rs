@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest_log::JournalError;
-use attest_log::admin::{self, Act, By, Thing, Verb};
+use attest_log::admin::{self, Act, By, ValueChange, Verb};
 use attest_pool::Pool;
 use attest_system::files;
 use data_encoding::HEXLOWER;
@@ -44,13 +44,13 @@ type Things = BTreeMap<(String, String), Value>;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct RecordedConfiguration {
     v: u32,
-    things: Vec<Thing>,
+    things: Vec<ValueChange>,
 }
 
 /// Configuration snapshot that this gateway has recorded.
-pub(super) struct Standing {
+pub(super) struct ConfigurationSnapshot {
     file: PathBuf,
     recorded: Things,
     /// Settings of `gateway.toml` and trust anchors, as they were at the start.
@@ -63,7 +63,7 @@ pub(super) struct Standing {
     left: Option<Verb>,
 }
 
-impl Standing {
+impl ConfigurationSnapshot {
     /// Loads the last snapshot, takes that of this start, and records the drift between them.
     pub(super) async fn begin(gateway: &Gateway) -> Self {
         let file = gateway.settings.state.join(FILE);
@@ -157,13 +157,13 @@ impl Standing {
     }
 
     fn write(&self) {
-        let things = self.recorded.iter().map(|((kind, id), value)| Thing {
+        let things = self.recorded.iter().map(|((kind, id), value)| ValueChange {
             kind: kind.clone(),
             id: id.clone(),
             before: None,
             after: Some(value.clone()),
         });
-        let known = Known {
+        let known = RecordedConfiguration {
             v: VERSION,
             things: things.collect(),
         };
@@ -217,7 +217,7 @@ fn digest(things: &Things) -> String {
 }
 
 /// Records all of it, in as many lines as it takes. A gateway that is stopped in between records it again.
-async fn record_all(gateway: &Gateway, verb: Verb, things: &[Thing]) -> Result<(), JournalError> {
+async fn record_all(gateway: &Gateway, verb: Verb, things: &[ValueChange]) -> Result<(), JournalError> {
     let at = gateway.clock.now().as_secs();
     let by = By::gateway(gateway.settings.checkpoints.name.as_deref());
     for act in Act::all_done(verb, at, &by, things) {
@@ -236,7 +236,10 @@ fn read(file: &Path) -> Option<Things> {
             return None;
         }
     };
-    let Some(known) = serde_json::from_str(&text).ok().filter(|known: &Known| known.v == VERSION) else {
+    let Some(known) = serde_json::from_str(&text)
+        .ok()
+        .filter(|known: &RecordedConfiguration| known.v == VERSION)
+    else {
         tracing::warn!(
             "{}: this is not what a gateway has written there; what is otherwise than at the last start is not known",
             file.display()
@@ -249,12 +252,12 @@ fn read(file: &Path) -> Option<Things> {
 }
 
 /// Returns the differences; first the things that were removed.
-fn differences(before: &Things, now: &Things) -> Vec<Thing> {
+fn differences(before: &Things, now: &Things) -> Vec<ValueChange> {
     let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
     let thing = |key: &(String, String)| {
         let (before, after) = (before.get(key).cloned(), now.get(key).cloned());
         let (kind, id) = key.clone();
-        (before != after).then_some(Thing { kind, id, before, after })
+        (before != after).then_some(ValueChange { kind, id, before, after })
     };
     keys.filter_map(thing).collect()
 }

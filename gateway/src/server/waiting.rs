@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::connection::ConnectionService;
-use super::said::Said;
+use super::said::RecentWarnings;
 use crate::admission::Admission;
 use crate::api;
 use crate::inspection::Inspected;
@@ -41,9 +41,9 @@ pub(super) async fn open_store(
     tracing::warn!("waiting for the store, and not ready until it answers: {error}");
     let connections = Arc::new(ConnectionService {
         router: api::waiting_router(),
-        refused: Said::default(),
-        unnamed: Said::default(),
-        waits: Said::default(),
+        refused: RecentWarnings::default(),
+        unnamed: RecentWarnings::default(),
+        waits: RecentWarnings::default(),
         limits: settings.limits,
         balancers: settings.balancers.clone(),
         admission: Arc::new(Admission::new(&settings.limits, &settings.store.engine)),

@@ -10,14 +10,14 @@ const POOLS_LIMIT: usize = 100;
 
 /// The part of the gateway in the approval of CSRs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApprovalSettings {
+pub struct KubeletApprovalSettings {
     /// Pools whose machines `attest-controller` approves. Empty: attestations are not kept for it.
     pub pools: Vec<String>,
     /// Set if nodes of these pools attest the key of their kubelet.
     pub kubelet_keys: bool,
 }
 
-impl ApprovalSettings {
+impl KubeletApprovalSettings {
     /// Returns whether attestations are kept in the store for `attest-controller`. Those of all pools are, so that it can tell a machine of
     /// another pool.
     #[must_use]
@@ -28,12 +28,12 @@ impl ApprovalSettings {
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct ApprovalSection {
+pub(super) struct KubeletApprovalSection {
     pools: Vec<String>,
     kubelet_keys: bool,
 }
 
-impl Default for ApprovalSection {
+impl Default for KubeletApprovalSection {
     fn default() -> Self {
         Self {
             pools: Vec::new(),
@@ -42,8 +42,8 @@ impl Default for ApprovalSection {
     }
 }
 
-pub(super) fn checked(section: ApprovalSection) -> Result<ApprovalSettings, Fault> {
-    let ApprovalSection { pools, kubelet_keys } = section;
+pub(super) fn checked(section: KubeletApprovalSection) -> Result<KubeletApprovalSettings, Fault> {
+    let KubeletApprovalSection { pools, kubelet_keys } = section;
     if pools.len() > POOLS_LIMIT {
         return Err(("approval.pools", format!("{} pools", pools.len()), "100 pools at most"));
     }
@@ -51,7 +51,7 @@ pub(super) fn checked(section: ApprovalSection) -> Result<ApprovalSettings, Faul
         let allowed = "names of pools: lower-case letters, digits, '-' and '.' only, at most 63";
         return Err(("approval.pools", format!("{pool:?}"), allowed));
     }
-    Ok(ApprovalSettings { pools, kubelet_keys })
+    Ok(KubeletApprovalSettings { pools, kubelet_keys })
 }
 
 #[cfg(test)]
@@ -59,8 +59,8 @@ pub(super) fn checked(section: ApprovalSection) -> Result<ApprovalSettings, Faul
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<ApprovalSettings, String> {
-        let section: ApprovalSection = toml::from_str(text).map_err(|error| error.to_string())?;
+    fn parse(text: &str) -> Result<KubeletApprovalSettings, String> {
+        let section: KubeletApprovalSection = toml::from_str(text).map_err(|error| error.to_string())?;
         checked(section).map_err(|(key, found, allowed)| format!("{key} is {found}; {allowed}"))
     }
 

@@ -7,7 +7,7 @@ use attest::SpkiSha256;
 use attest_store::section::StoreSection;
 use serde::Deserialize;
 
-use super::approval::ApprovalSection;
+use super::approval::KubeletApprovalSection;
 use super::cloud::{AwsSection, AzureSection, GcpSection, OutgoingSection};
 use super::cluster::ClusterSection;
 use super::lifetimes::{ChallengeSection, TicketSection};
@@ -34,7 +34,7 @@ pub(super) const SECTIONS: &[&str] = &[
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct SettingsFile {
     pub listen: SocketAddr,
     pub pointer_url: Option<String>,
     pub proxy_protocol_from: Vec<String>,
@@ -48,16 +48,16 @@ pub(super) struct File {
     pub limits: LimitsSection,
     pub log: ConsoleSection,
     pub attestation_log: LogSection,
-    pub metrics: Metrics,
+    pub metrics: MetricsSection,
     pub outgoing: OutgoingSection,
     pub gcp: GcpSection,
     pub aws: AwsSection,
     pub azure: AzureSection,
     pub cluster: ClusterSection,
-    pub approval: ApprovalSection,
+    pub approval: KubeletApprovalSection,
 }
 
-impl Default for File {
+impl Default for SettingsFile {
     fn default() -> Self {
         Self {
             // The Machine Config Server's port, on every address, IPv4 and IPv6.
@@ -74,13 +74,13 @@ impl Default for File {
             limits: LimitsSection::default(),
             log: ConsoleSection::default(),
             attestation_log: LogSection::default(),
-            metrics: Metrics::default(),
+            metrics: MetricsSection::default(),
             outgoing: OutgoingSection::default(),
             gcp: GcpSection::default(),
             aws: AwsSection::default(),
             azure: AzureSection::default(),
             cluster: ClusterSection::default(),
-            approval: ApprovalSection::default(),
+            approval: KubeletApprovalSection::default(),
         }
     }
 }
@@ -109,6 +109,6 @@ impl Default for Tls {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Metrics {
+pub(super) struct MetricsSection {
     pub listen: Option<SocketAddr>,
 }

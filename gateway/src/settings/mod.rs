@@ -13,15 +13,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub use approval::ApprovalSettings;
+pub use approval::KubeletApprovalSettings;
 use attest::SpkiSha256;
 use attest_pool::misplaced;
-use attest_store::section::{Fault, Seal};
+use attest_store::section::{Fault, SealAccess};
 use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use cluster::{AttestedNodes, ClusterSettings};
-use file::{File, SECTIONS};
+use file::{SECTIONS, SettingsFile};
 use ipnet::IpNet;
 pub use lifetimes::TicketSettings;
 pub use limits::Limits;
@@ -74,7 +74,7 @@ pub struct Settings {
     /// Settings for the verification of cloud evidence.
     pub clouds: CloudSettings,
     /// Settings for the work of `attest-controller`.
-    pub approval: ApprovalSettings,
+    pub approval: KubeletApprovalSettings,
     /// The cluster that the gateway is a part of, if it asks one.
     pub cluster: Option<ClusterSettings>,
 }
@@ -171,9 +171,9 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`], which names file, line and key.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
-        let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
+        let file: SettingsFile = toml::from_str(text).map_err(|source| SettingsError::Toml {
             path: path.to_owned(),
-            hint: misplaced::hint::<File>(&source, SECTIONS),
+            hint: misplaced::hint::<SettingsFile>(&source, SECTIONS),
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -185,7 +185,7 @@ impl Settings {
         })
     }
 
-    fn of(file: File, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
+    fn of(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
         let limits = limits::checked(&file.limits)?;
         let cluster = cluster::checked(file.cluster, folder)?;
         let (log_format, log_filter) = log::of_console(file.log)?;
@@ -226,7 +226,7 @@ impl Settings {
             store: StoreSettings {
                 engine: file
                     .store
-                    .checked(folder, cluster.as_ref().map(|cluster| &cluster.access), Seal::Held)?,
+                    .checked(folder, cluster.as_ref().map(|cluster| &cluster.access), SealAccess::Held)?,
                 file: file_of_store,
             },
             pools: folder.join(file.pools),

@@ -100,7 +100,7 @@ fn what_is_wrong_is_named_with_its_place() {
     assert!(error("uses = 1").contains("uses belongs under [ticket]"));
     assert!(error("[tls]\nlisten = \"[::]:1\"").contains("listen belongs under the top, before any heading or [metrics]"));
     assert!(error("[ticket]\nlifetime = 1").lines().last().unwrap().contains("expected"));
-    assert_eq!(misplaced::incomplete::<File>(SECTIONS), Vec::<String>::new());
+    assert_eq!(misplaced::incomplete::<SettingsFile>(SECTIONS), Vec::<String>::new());
     assert!(error("[challenge]\nlifetime_seconds = 0").contains("challenge.lifetime_seconds"));
     assert!(error("[challenge]\nlifetime_seconds = 90000").contains("challenge.lifetime_seconds"));
     assert!(error("[limits]\nconnections = -1").contains("line 2"));

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use attest_certificates::Fingerprint;
 use attest_pointers::PARAMETER;
-use attest_store::{Entry, EntryKind, Store, StoreError, Transact};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -52,13 +52,13 @@ pub async fn list(store: &dyn Store) -> Result<Vec<Sighting>, StoreError> {
     Ok(entries.filter_map(|entry| readable(entry, "is not counted")).collect())
 }
 
-fn readable(entry: Entry, but: &str) -> Option<Sighting> {
+fn readable(entry: StoreEntry, but: &str) -> Option<Sighting> {
     read(entry)
         .inspect_err(|error| tracing::warn!(%error, "a sighting of a pointer {but}"))
         .ok()
 }
 
-fn read(entry: Entry) -> Result<Sighting, StoreError> {
+fn read(entry: StoreEntry) -> Result<Sighting, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| broken(entry.id, source))
 }
 
@@ -82,20 +82,20 @@ impl Sighting {
         Self { first, ..later }
     }
 
-    fn entry(&self) -> Result<Entry, StoreError> {
+    fn entry(&self) -> Result<StoreEntry, StoreError> {
         let id = match &self.authorities {
             None => self.pool.clone(),
             Some(authorities) => format!("{}?{PARAMETER}={}", self.pool, authorities.join(",")),
         };
         match serde_json::to_string(self) {
-            Ok(value) => Ok(Entry { id, value }),
+            Ok(value) => Ok(StoreEntry { id, value }),
             Err(source) => Err(broken(id, source)),
         }
     }
 }
 
 /// Removes it, unless another gateway has seen that pointer meanwhile.
-async fn forget(store: &dyn Store, entry: &Entry) -> Result<(), StoreError> {
+async fn forget(store: &dyn Store, entry: &StoreEntry) -> Result<(), StoreError> {
     let entry = entry.clone();
     store
         .transact(move |transaction| {
@@ -112,7 +112,7 @@ type Key = (String, Option<Vec<String>>);
 
 /// A [`Sighting`] in memory, and its state in the store.
 #[derive(Debug)]
-struct Seen {
+struct SightingState {
     sighting: Sighting,
     /// Time of its last write, in seconds since 1970.
     written: Option<u64>,
@@ -123,7 +123,7 @@ struct Seen {
 /// The sightings of a gateway that serves.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    seen: Mutex<BTreeMap<Key, Seen>>,
+    seen: Mutex<BTreeMap<Key, SightingState>>,
     /// Wakes the task that writes.
     first: Notify,
 }
@@ -147,7 +147,7 @@ impl Sightings {
             }
             seen.insert(
                 sighting.key(),
-                Seen {
+                SightingState {
                     written: Some(sighting.last),
                     changed: false,
                     sighting,
@@ -174,7 +174,7 @@ impl Sightings {
             }
             std::collections::btree_map::Entry::Vacant(place) if known < SIGHTINGS_LIMIT => {
                 let (pool, authorities) = place.key().clone();
-                place.insert(Seen {
+                place.insert(SightingState {
                     sighting: Sighting {
                         pool,
                         authorities,

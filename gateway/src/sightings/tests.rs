@@ -106,7 +106,7 @@ async fn what_is_old_by_both_clocks_is_forgotten_and_what_cannot_be_read_is_left
     case.note(Some(&[1]), 100);
     case.note(None, 100 + REMEMBERED_SECONDS);
     case.sightings.write_all(&case.store, 100).await.unwrap();
-    let entry = Entry {
+    let entry = StoreEntry {
         id: "broken".to_owned(),
         value: "{}".to_owned(),
     };

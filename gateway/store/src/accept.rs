@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::embedded::{connect, make_file, prepare};
-use super::known::{Known, StoreFile, replace_mark};
+use super::known::{ExpectedStore, StoreFile, replace_mark};
 use super::sqlite::Explain;
 use super::{StoreError, StoreMark, schema};
 
@@ -24,7 +24,7 @@ pub struct Replacement {
 
 /// A store that was not the one that is known, and is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Accepted {
+pub struct AcceptedStore {
     /// The accepted store, and the store that it replaces.
     pub replacement: Replacement,
     /// Id and mark of the store after acceptance.
@@ -37,7 +37,7 @@ pub struct Accepted {
 ///
 /// # Errors
 /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
-pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<Accepted, E> {
+pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<AcceptedStore, E> {
     let (connection, known, found) = examine(file)?;
     let replacement = Replacement {
         known: known.expected().cloned(),
@@ -48,13 +48,13 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
     };
     first(&replacement)?;
     let now = rename(file, &connection, &known, &replacement)?;
-    Ok(Accepted { replacement, now })
+    Ok(AcceptedStore { replacement, now })
 }
 
-fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
-    let known = Known::beside(file);
+fn examine(file: &Path) -> Result<(Connection, ExpectedStore, StoreFile), StoreError> {
+    let known = ExpectedStore::beside(file);
     let readable = known.is_ok();
-    let known = known.or_else(|_| Known::but_for_file(file))?;
+    let known = known.or_else(|_| ExpectedStore::but_for_file(file))?;
     make_file(file)?;
     let (connection, _) = connect(file)?;
     let found = schema::look(file, &connection)?;
@@ -64,7 +64,7 @@ fn examine(file: &Path) -> Result<(Connection, Known, StoreFile), StoreError> {
     Ok((connection, known, found))
 }
 
-fn rename(file: &Path, connection: &Connection, known: &Known, replacement: &Replacement) -> Result<StoreMark, StoreError> {
+fn rename(file: &Path, connection: &Connection, known: &ExpectedStore, replacement: &Replacement) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
     connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
     let now = schema::take_decisions(connection, replacement.known.as_ref(), replacement.found.as_ref())

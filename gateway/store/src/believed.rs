@@ -6,7 +6,7 @@
 //! forgotten does not count as unused.
 
 use super::documents::{TimeDocument, read, write};
-use super::engine::{Engine, KeyRange, Transaction, Unfinished, fetch, run};
+use super::engine::{Engine, KeyRange, Transaction, WorkInterrupted, fetch, run};
 use super::{EntryKind, REMEMBERED, Spendable, StoreError, Tick, keys, uses};
 
 /// Seconds by which the store time follows the clock in one second. After a weekend's pause it catches up within a working day. A clock
@@ -40,7 +40,7 @@ pub(super) async fn go_on(engine: &impl Engine, tick: Tick) -> Result<u64, Store
     .await
 }
 
-fn time(transaction: &mut dyn Transaction) -> Result<TimeDocument, Unfinished> {
+fn time(transaction: &mut dyn Transaction) -> Result<TimeDocument, WorkInterrupted> {
     Ok(read(transaction, keys::TIME)?.unwrap_or_default())
 }
 
@@ -103,7 +103,7 @@ async fn expired(engine: &impl Engine, range: KeyRange, most: usize) -> Result<V
 }
 
 /// Refuses what was never used, as far as is known, and expires no later than something that was forgotten: it may have been that.
-pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spendable) -> Result<(), Unfinished> {
+pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spendable) -> Result<(), WorkInterrupted> {
     if thing.kind == EntryKind::TokenUse {
         return Ok(());
     }
@@ -111,7 +111,7 @@ pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spenda
     if until < thing.remember_until {
         return Ok(());
     }
-    Err(Unfinished::Refused(StoreError::Forgotten {
+    Err(WorkInterrupted::Refused(StoreError::Forgotten {
         kind: thing.kind.as_str(),
         expires: thing.remember_until,
         until,
@@ -119,6 +119,6 @@ pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spenda
 }
 
 /// Resets the store time of a store that becomes another one: it does not know what its predecessor has forgotten.
-pub(super) fn begin_anew(transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
+pub(super) fn begin_anew(transaction: &mut dyn Transaction) -> Result<(), WorkInterrupted> {
     transaction.delete(keys::TIME)
 }

@@ -6,18 +6,18 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::StoreError;
-use super::engine::{Transaction, Unfinished};
+use super::engine::{Transaction, WorkInterrupted};
 
 /// The version of the documents below, `1`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
-pub(super) struct Version;
+pub(super) struct DocumentVersion;
 
-impl Version {
+impl DocumentVersion {
     const NUMBER: u64 = 1;
 }
 
-impl TryFrom<u64> for Version {
+impl TryFrom<u64> for DocumentVersion {
     type Error = String;
 
     fn try_from(number: u64) -> Result<Self, String> {
@@ -28,9 +28,9 @@ impl TryFrom<u64> for Version {
     }
 }
 
-impl From<Version> for u64 {
-    fn from(_: Version) -> Self {
-        Version::NUMBER
+impl From<DocumentVersion> for u64 {
+    fn from(_: DocumentVersion) -> Self {
+        DocumentVersion::NUMBER
     }
 }
 
@@ -38,7 +38,7 @@ impl From<Version> for u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EntryDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
     pub value: String,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct EntryDocument {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UseDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
     pub used: Used,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Used {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HolderDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
     /// Number of the use.
     pub number: u32,
     /// When, seconds since 1970.
@@ -86,7 +86,7 @@ pub(super) struct HolderDocument {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PendingDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
     /// Time of the decision, in seconds since 1970.
     pub at: u64,
     /// The gateway that has decided, where several share the store.
@@ -124,7 +124,7 @@ pub(super) struct UseOfDecision {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TimeDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
     /// The store's own time, seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub believed: Option<u64>,
@@ -136,10 +136,10 @@ pub(super) struct TimeDocument {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExpiryDocument {
-    pub v: Version,
+    pub v: DocumentVersion,
 }
 
-pub(super) fn read<D: DeserializeOwned>(transaction: &mut dyn Transaction, key: &str) -> Result<Option<D>, Unfinished> {
+pub(super) fn read<D: DeserializeOwned>(transaction: &mut dyn Transaction, key: &str) -> Result<Option<D>, WorkInterrupted> {
     let text = transaction.get(key)?;
     Ok(text.map(|text| parse(key, &text)).transpose()?)
 }
@@ -148,7 +148,7 @@ pub(super) fn parse<D: DeserializeOwned>(key: &str, text: &str) -> Result<D, Sto
     serde_json::from_str(text).map_err(|source| unreadable(key, source))
 }
 
-pub(super) fn write(transaction: &mut dyn Transaction, key: &str, document: &impl Serialize) -> Result<(), Unfinished> {
+pub(super) fn write(transaction: &mut dyn Transaction, key: &str, document: &impl Serialize) -> Result<(), WorkInterrupted> {
     let text = serde_json::to_string(document).map_err(|source| unreadable(key, source))?;
     transaction.put(key, &text)
 }

@@ -27,8 +27,8 @@ use tokio::sync::oneshot;
 use write_ahead::WriteAhead;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{Known, StoreFile, write_mark};
-use super::sqlite::{self, Explain, Part};
+use super::known::{ExpectedStore, StoreFile, write_mark};
+use super::sqlite::{self, Explain, SqliteTransaction};
 use super::turnstile::Turnstile;
 use super::{StoreError, StoreMark, schema};
 
@@ -46,7 +46,7 @@ const LATER_AFTER: Duration = Duration::from_millis(400);
 const QUEUE_LIMIT: usize = 4096;
 
 /// Work that shares a transaction with other jobs.
-struct Job {
+struct EmbeddedJob {
     /// Set if the job is answered only when it is durable.
     durable: bool,
     work: JobWork,
@@ -59,11 +59,11 @@ type JobReply = Box<dyn FnOnce(Result<(), &rusqlite::Error>) + Send>;
 /// A SQLite file and the thread that writes it. Clones are the same store.
 #[derive(Clone)]
 pub struct Embedded {
-    open: Arc<Open>,
+    open: Arc<EmbeddedInner>,
 }
 
-struct Open {
-    jobs: Mutex<Option<mpsc::SyncSender<Job>>>,
+struct EmbeddedInner {
+    jobs: Mutex<Option<mpsc::SyncSender<EmbeddedJob>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
     standing: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
@@ -85,10 +85,10 @@ impl Embedded {
     /// Opens the store, and creates it if none exists or ever existed.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be created, opened or written, is not a store, or is not the known one ([`Known`]).
+    /// [`StoreError`] if the file cannot be created, opened or written, is not a store, or is not the known one ([`ExpectedStore`]).
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = Known::beside(file)?;
+        let known = ExpectedStore::beside(file)?;
         if !file.exists() {
             known.check(file, &StoreFile::Nothing)?;
             make_file(file)?;
@@ -112,7 +112,7 @@ impl Embedded {
     fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark, log: Arc<WriteAhead>) -> Result<Self, StoreError> {
         let standing = Arc::new(Mutex::new(standing));
         let readers = Readers::of(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
-        let writer = Writer {
+        let writer = EmbeddedWriter {
             connection,
             turnstile: Turnstile::beside(file)?,
             file: file.to_owned(),
@@ -128,7 +128,7 @@ impl Embedded {
             .spawn(move || writer.run(&receiver))
             .map_err(io(file))?;
         Ok(Self {
-            open: Arc::new(Open {
+            open: Arc::new(EmbeddedInner {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
                 standing,
@@ -151,7 +151,7 @@ impl Embedded {
     /// # Errors
     /// Like [`Embedded::open`].
     pub fn look(file: &Path) -> Result<bool, StoreError> {
-        let known = Known::beside(file)?;
+        let known = ExpectedStore::beside(file)?;
         if !file.exists() && fs::symlink_metadata(file).is_err() {
             known.check(file, &StoreFile::Nothing)?;
             return Ok(false);
@@ -189,14 +189,14 @@ impl Embedded {
             let jobs = self.open.jobs.lock().map_err(|_| StoreError::Closed)?;
             jobs.as_ref()
                 .ok_or(StoreError::Closed)?
-                .try_send(Job { durable, work })
+                .try_send(EmbeddedJob { durable, work })
                 .map_err(|_| StoreError::Closed)?;
         }
         receiver.await.map_err(|_| StoreError::Closed)?
     }
 }
 
-impl Drop for Open {
+impl Drop for EmbeddedInner {
     fn drop(&mut self) {
         // Who writes closes last: only then is the store one file again.
         self.readers.close();
@@ -210,7 +210,7 @@ impl Drop for Open {
 }
 
 /// The writer: takes what has queued up, does it in one transaction, commits, and only then answers.
-struct Writer {
+struct EmbeddedWriter {
     connection: Connection,
     turnstile: Turnstile,
     file: PathBuf,
@@ -220,8 +220,8 @@ struct Writer {
     later: Later,
 }
 
-impl Writer {
-    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+impl EmbeddedWriter {
+    fn run(mut self, jobs: &mpsc::Receiver<EmbeddedJob>) {
         loop {
             match jobs.recv_timeout(LATER_AFTER) {
                 Ok(first) => {
@@ -239,7 +239,7 @@ impl Writer {
     }
 
     /// Runs background work and these jobs in one transaction.
-    fn work(&self, batch: Vec<Job>) {
+    fn work(&self, batch: Vec<EmbeddedJob>) {
         let begun = self.begin();
         if let Err(error) = begun {
             tracing::error!(%error, "the store cannot be used");
@@ -251,7 +251,7 @@ impl Writer {
         let before = self.connection.total_changes();
         let mut later = std::mem::take(&mut *self.later());
         for work in &mut later {
-            let mut part = Part::new(&self.connection);
+            let mut part = SqliteTransaction::new(&self.connection);
             let done = work(&mut part);
             if let Err(error) = part.end(done) {
                 tracing::error!(%error, "the store cannot settle what was recorded");
@@ -337,7 +337,7 @@ impl Writer {
 /// The work as a part of a transaction.
 fn in_part(mut work: Work) -> impl FnOnce(&Connection) -> Result<(), StoreError> + Send {
     move |connection| {
-        let mut part = Part::new(connection);
+        let mut part = SqliteTransaction::new(connection);
         let done = work(&mut part);
         part.end(done)
     }

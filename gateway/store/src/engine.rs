@@ -33,14 +33,14 @@ pub struct KeyRange {
 
 /// Reason why a transaction's work did not complete.
 #[derive(Debug)]
-pub enum Unfinished {
+pub enum WorkInterrupted {
     /// The engine knows the reason: it has failed, or has to fetch something and begin again.
     Engine,
     /// The work is refused, and nothing of it is written.
     Refused(StoreError),
 }
 
-impl From<StoreError> for Unfinished {
+impl From<StoreError> for WorkInterrupted {
     fn from(error: StoreError) -> Self {
         Self::Refused(error)
     }
@@ -51,31 +51,31 @@ pub trait Transaction {
     /// Returns the value under a key.
     ///
     /// # Errors
-    /// [`Unfinished::Engine`]: to be passed on at once.
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished>;
+    /// [`WorkInterrupted::Engine`]: to be passed on at once.
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted>;
 
     /// Puts a value under a key, whatever was there.
     ///
     /// # Errors
     /// Like [`Transaction::get`].
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished>;
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted>;
 
     /// Removes a key, if it is there.
     ///
     /// # Errors
     /// Like [`Transaction::get`].
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished>;
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted>;
 
     /// Removes all keys of a range, whatever is there when it is done. None of them is read or written in the same transaction.
     ///
     /// # Errors
     /// Like [`Transaction::get`].
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished>;
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted>;
 }
 
 /// Work of one transaction. It may run more than once, and only the last run counts. So it reads and writes nothing but its transaction,
 /// and each run starts from scratch.
-pub type Work = Box<dyn FnMut(&mut dyn Transaction) -> Result<(), Unfinished> + Send>;
+pub type Work = Box<dyn FnMut(&mut dyn Transaction) -> Result<(), WorkInterrupted> + Send>;
 
 /// Keeps values under keys: durable, and the same for everybody who uses it.
 #[async_trait]
@@ -84,7 +84,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// requested. Returns only when its writes would survive a crash.
     ///
     /// # Errors
-    /// [`StoreError`]: that of [`Unfinished::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
+    /// [`StoreError`]: that of [`WorkInterrupted::Refused`], or the engine's; whether anything was written is not known then if the engine was lost meanwhile.
     async fn transact(&self, work: Work) -> Result<(), StoreError>;
 
     /// Like [`Engine::transact`], for a decision. Its writes survive the end of the process, but a crash of the machine only after
@@ -191,7 +191,7 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
 }
 
 /// Reads these keys in advance, so that an engine fetches all of them at once, and not one after the other.
-pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<Item = String>) -> Result<(), Unfinished> {
+pub(super) fn fetch(transaction: &mut dyn Transaction, keys: impl IntoIterator<Item = String>) -> Result<(), WorkInterrupted> {
     let mut all = Ok(());
     for key in keys {
         all = all.and(transaction.get(&key).map(drop));
@@ -222,7 +222,7 @@ pub(super) async fn work_in(engine: &impl Engine, mode: Mode, work: Work) -> Res
 /// Does the work in one durable transaction, and returns what its last run has found.
 pub(super) async fn run<T: Send + 'static>(
     engine: &impl Engine,
-    work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+    work: impl Fn(&mut dyn Transaction) -> Result<T, WorkInterrupted> + Send + 'static,
 ) -> Result<T, StoreError> {
     run_in(Mode::Durable, engine, work).await
 }
@@ -231,7 +231,7 @@ pub(super) async fn run<T: Send + 'static>(
 pub(super) async fn run_in<T: Send + 'static>(
     mode: Mode,
     engine: &impl Engine,
-    work: impl Fn(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+    work: impl Fn(&mut dyn Transaction) -> Result<T, WorkInterrupted> + Send + 'static,
 ) -> Result<T, StoreError> {
     let found = Arc::new(Mutex::new(None));
     let place = Arc::clone(&found);

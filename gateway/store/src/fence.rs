@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 
 use super::StoreError;
-use super::engine::{Engine, Transaction, Unfinished, Work};
+use super::engine::{Engine, Transaction, Work, WorkInterrupted};
 use super::through::Through;
 
 /// Refuses works unless the leader leads still. The check is part of the transaction itself: a process that was stopped for longer than its
 /// lease, and goes on, finds its work refused.
 #[derive(Debug, Clone)]
-pub struct Fence(Option<Key>);
+pub struct Fence(Option<FenceEntry>);
 
 #[derive(Debug, Clone)]
-struct Key {
+struct FenceEntry {
     work: String,
     key: String,
     value: String,
@@ -33,7 +33,7 @@ impl Fence {
     #[cfg(any(feature = "kubernetes", feature = "etcd"))]
     /// Returns a fence for a leader that has put this value under this key.
     pub(super) fn held(work: &str, key: &str, value: &str) -> Self {
-        Self(Some(Key {
+        Self(Some(FenceEntry {
             work: work.to_owned(),
             key: key.to_owned(),
             value: value.to_owned(),
@@ -49,8 +49,8 @@ impl Fence {
 
     /// # Errors
     /// [`StoreError::Led`] if another gateway leads, or none does.
-    pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), Unfinished> {
-        let Some(Key { work, key, value, refused }) = &self.0 else {
+    pub fn check(&self, transaction: &mut dyn Transaction) -> Result<(), WorkInterrupted> {
+        let Some(FenceEntry { work, key, value, refused }) = &self.0 else {
             return Ok(());
         };
         if transaction.get(key)?.as_ref() == Some(value) {
@@ -78,10 +78,10 @@ impl<E: Engine> Fenced<E> {
         let fence = self.fence.clone();
         Box::new(move |transaction| match fence.check(transaction) {
             Ok(()) => work(transaction),
-            Err(Unfinished::Engine) => {
+            Err(WorkInterrupted::Engine) => {
                 // What it needs is fetched with what the fence needs; it counts for nothing.
                 drop(work(transaction));
-                Err(Unfinished::Engine)
+                Err(WorkInterrupted::Engine)
             }
             refused => refused,
         })

@@ -2,7 +2,7 @@
 
 /// The state of an engine, in sentences for the administrator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct StoreHealth {
     pub good: Vec<String>,
     /// Worth knowing: it works, for now.
     pub warnings: Vec<String>,

@@ -20,11 +20,11 @@ use std::io::{self, BufRead, Write};
 use attest_system::files;
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
-pub use moving::{Copied, copy, undo};
+pub use moving::{CopiedStore, copy, undo};
 
-use super::accept::{Accepted, Replacement};
+use super::accept::{AcceptedStore, Replacement};
 use super::engine::{KeyRange, KeyValue};
-use super::migration::{Contents, HouseError, Source, Target};
+use super::migration::{Contents, HouseError, MigrationSource, MigrationTarget};
 use super::{StoreError, StoreMark, keys, schema};
 use crate::settings::{EngineSettings, StoreSettings};
 
@@ -40,12 +40,12 @@ pub struct Exported {
 }
 
 /// Digest of a store's content, one key after the other.
-struct Digest {
+struct StoreDigest {
     context: Context,
     count: u64,
 }
 
-impl Digest {
+impl StoreDigest {
     fn new() -> Self {
         Self {
             context: Context::new(&SHA256),
@@ -75,7 +75,7 @@ fn walk(
     mut page: impl FnMut(&KeyRange) -> Result<Vec<KeyValue>, StoreError>,
     mut each: impl FnMut(&KeyValue) -> Result<(), HouseError>,
 ) -> Result<Contents, HouseError> {
-    let (mut digest, mut range) = (Digest::new(), everything());
+    let (mut digest, mut range) = (StoreDigest::new(), everything());
     loop {
         let pairs = page(&range)?;
         let Some(last) = pairs.last() else { return Ok(digest.contents()) };
@@ -117,7 +117,7 @@ pub fn import<E: From<HouseError>>(
     settings: &StoreSettings,
     open: impl Fn() -> io::Result<Box<dyn BufRead>>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<(Accepted, Contents), E> {
+) -> Result<(AcceptedStore, Contents), E> {
     let whole = open()
         .map_err(HouseError::from)
         .and_then(|text| lines::read(text, &mut |_| Ok(())))?;
@@ -181,11 +181,11 @@ pub fn alone(settings: &StoreSettings) -> Result<(), HouseError> {
 }
 
 fn take<E: From<HouseError>>(
-    target: &mut dyn Target,
+    target: &mut dyn MigrationTarget,
     whole: &Exported,
     id: &str,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<(Accepted, Contents), E> {
+) -> Result<(AcceptedStore, Contents), E> {
     let arrived = walk(|range| target.page(range, PAGE), |_| Ok(()))?;
     if arrived != whole.contents {
         let read = whole.contents.clone();
@@ -197,32 +197,32 @@ fn take<E: From<HouseError>>(
     };
     first(&replacement)?;
     let now = target.finish(&whole.store, id).map_err(HouseError::from)?;
-    Ok((Accepted { replacement, now }, arrived))
+    Ok((AcceptedStore { replacement, now }, arrived))
 }
 
-fn source(settings: &StoreSettings) -> Result<Box<dyn Source>, HouseError> {
+fn source(settings: &StoreSettings) -> Result<Box<dyn MigrationSource>, HouseError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => Box::new(embedded::Moment::of(&settings.file)?),
+        EngineSettings::Embedded => Box::new(embedded::EmbeddedSnapshot::of(&settings.file)?),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => Box::new(super::etcd::Moment::of(etcd, &settings.file)?),
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdSnapshot::of(etcd, &settings.file)?),
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Moment::of(kubernetes, &settings.file)?),
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesSnapshot::of(kubernetes, &settings.file)?),
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
-fn target(settings: &StoreSettings) -> Result<Box<dyn Target>, HouseError> {
+fn target(settings: &StoreSettings) -> Result<Box<dyn MigrationTarget>, HouseError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => Box::new(embedded::Taking::begin(&settings.file)?),
+        EngineSettings::Embedded => Box::new(embedded::EmbeddedImport::begin(&settings.file)?),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => Box::new(super::etcd::Taking::begin(etcd, &settings.file)?),
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdImport::begin(etcd, &settings.file)?),
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::Taking::begin(kubernetes, &settings.file)?),
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesImport::begin(kubernetes, &settings.file)?),
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
@@ -249,11 +249,11 @@ fn abandon(settings: &StoreSettings) -> Result<(), HouseError> {
         // Whoever takes something holds the file's lock, and has written nothing until the end.
         EngineSettings::Embedded => Ok(()),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => Ok(super::etcd::Taking::abandon(etcd)?),
+        EngineSettings::Etcd(etcd) => Ok(super::etcd::EtcdImport::abandon(etcd)?),
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => Ok(super::kubernetes::Taking::abandon(kubernetes)?),
+        EngineSettings::Kubernetes(kubernetes) => Ok(super::kubernetes::KubernetesImport::abandon(kubernetes)?),
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
     }

@@ -44,7 +44,7 @@ pub(super) enum StoreFile {
 
 /// Records of the store that should be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct ExpectedStore {
     pub file: Option<StoreMark>,
     /// Id and mark in the last lines of the attestation log.
     pub log: Option<StoreMark>,
@@ -54,7 +54,7 @@ pub struct Known {
     folder: PathBuf,
 }
 
-impl Known {
+impl ExpectedStore {
     /// Reads the records next to a store.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Known {
         })
     }
 
-    /// Like [`Known::beside`], but ignores `store.mark`.
+    /// Like [`ExpectedStore::beside`], but ignores `store.mark`.
     pub(super) fn but_for_file(store: &Path) -> Result<Self, StoreError> {
         let folder = files::folder(store);
         let log = folder.join(ATTESTATION_LOG);
@@ -136,7 +136,7 @@ impl Known {
         known.filter_map(|known| known.wrote.as_ref())
     }
 
-    /// Like [`Known::check`], to move the store to another place. A store that was moved already is checked by its former id; it also
+    /// Like [`ExpectedStore::check`], to move the store to another place. A store that was moved already is checked by its former id; it also
     /// passes if its new id is the known one.
     pub(super) fn check_to_move(&self, place: &Path, found: &StoreFile) -> Result<(), StoreError> {
         match found {
@@ -222,7 +222,7 @@ pub(super) fn write_mark(store: &Path, mark: &StoreMark) -> Result<(), StoreErro
 
 /// The store's mark in a line of the log.
 #[derive(Deserialize)]
-struct Line {
+struct StoreStatement {
     store: Option<StoreMark>,
 }
 
@@ -238,7 +238,7 @@ fn last_of_log(path: &Path) -> std::io::Result<Option<StoreMark>> {
     let mut tail = Vec::new();
     file.take(LOG_TAIL_BYTES).read_to_end(&mut tail)?;
     let lines = tail.rsplit(|byte| *byte == b'\n').take(LOG_TAIL_LINES);
-    let mut marks = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()?.store);
+    let mut marks = lines.filter_map(|line| serde_json::from_slice::<StoreStatement>(line).ok()?.store);
     let Some(last) = marks.next() else { return Ok(None) };
     let same = marks.filter(|mark| mark.id == last.id).max_by_key(|mark| mark.mark);
     Ok(Some(match same {

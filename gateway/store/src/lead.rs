@@ -7,16 +7,16 @@ use super::{Store, StoreError, Witness};
 
 /// Leadership of a work, for as long as this is kept. After it is dropped, other gateways may lead.
 #[derive(Debug)]
-pub struct Lead(Option<Led>);
+pub struct Lead(Option<ActiveLeadership>);
 
 #[derive(Debug)]
-struct Led {
+struct ActiveLeadership {
     store: Arc<dyn Store>,
-    held: Box<dyn Held>,
+    held: Box<dyn LeaderLock>,
 }
 
 /// Hold on a work, which keeps other gateways from doing it.
-pub trait Held: Send + Sync + Debug {
+pub trait LeaderLock: Send + Sync + Debug {
     /// Returns whether another gateway may lead, as far as is known locally. `false` proves nothing.
     fn is_lost(&self) -> bool;
 }
@@ -30,13 +30,13 @@ impl Lead {
 
     /// Returns a leadership with a store that refuses works once another gateway may lead.
     #[must_use]
-    pub fn of(store: Arc<dyn Store>, held: Box<dyn Held>) -> Self {
-        Self(Some(Led { store, held }))
+    pub fn of(store: Arc<dyn Store>, held: Box<dyn LeaderLock>) -> Self {
+        Self(Some(ActiveLeadership { store, held }))
     }
 
     /// Has the changes of this leader recorded, by way of the outbox.
     pub(super) fn witnessed(self, witness: &Arc<dyn Witness>) -> Self {
-        Self(self.0.map(|Led { store, held }| Led {
+        Self(self.0.map(|ActiveLeadership { store, held }| ActiveLeadership {
             store: store.witnessed(Arc::clone(witness)),
             held,
         }))
@@ -49,7 +49,7 @@ impl Lead {
 
 /// A work that only one of several gateways does at a time.
 #[derive(Debug)]
-pub struct Turn {
+pub struct LeaderTask {
     work: &'static str,
     store: Arc<dyn Store>,
     lead: Option<Lead>,
@@ -57,7 +57,7 @@ pub struct Turn {
     count: u64,
 }
 
-impl Turn {
+impl LeaderTask {
     /// Creates the turn of a work. Its name is the same on all gateways.
     #[must_use]
     pub const fn new(store: Arc<dyn Store>, work: &'static str) -> Self {
@@ -79,12 +79,12 @@ impl Turn {
         self.count
     }
 
-    /// Lets another gateway lead. This one applies again at the next [`Turn::take`].
+    /// Lets another gateway lead. This one applies again at the next [`LeaderTask::take`].
     pub fn release(&mut self) {
         self.lead = None;
     }
 
-    /// Like [`Turn::take`], but returns the shared pointer.
+    /// Like [`LeaderTask::take`], but returns the shared pointer.
     ///
     /// # Errors
     /// [`StoreError`]: the leader cannot be determined.

@@ -54,23 +54,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use accept::{Accepted, Replacement, accept};
+pub use accept::{AcceptedStore, Replacement, accept};
 use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use engine::{CHALLENGES_LIMIT_ROWS, Mode};
 pub use error::StoreError;
-pub use health::Health;
-pub use house::{Copied, Exported, alone, copy, export, import, place, undo};
-pub use known::{Known, mark_file};
-pub use lead::{Held, Lead, Turn};
+pub use health::StoreHealth;
+pub use house::{CopiedStore, Exported, alone, copy, export, import, place, undo};
+pub use known::{ExpectedStore, mark_file};
+pub use lead::{Lead, LeaderLock, LeaderTask};
 pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, HouseError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
-pub use tend::{Tended, Tending};
+pub use tend::{MaintenanceResult, Tending};
 pub use transact::Transact;
 pub use transaction::EntryTransaction;
-pub use witness::{Change, Witness};
+pub use witness::{EntryChange, Witness};
 
 /// The kinds of entries; each has its own space of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,18 +162,18 @@ pub struct Tick {
 
 /// Circumstances of a use: by which client, or how late.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Occasion {
+pub enum UseOccasion {
     /// By any client, in time: another use.
     Any,
     /// By a client that can be told from others: another use, or the one that it made a short while ago, again.
-    By(Holder),
+    By(UseHolder),
     /// After it has expired: only an unused thing can be used, and after that for a while.
-    Late(Late),
+    Late(ExpiredUse),
 }
 
 /// Client that uses something, and the rule for what counts as the same use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct UseHolder {
     /// Identity of the client: the same text is the same client. Not secret.
     pub id: String,
     /// Seconds after a use in which it can be repeated.
@@ -184,7 +184,7 @@ pub struct Holder {
 
 /// Rule for the use of something that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Late {
+pub struct ExpiredUse {
     /// Time until which its first use is possible, in seconds since 1970.
     pub first_until: u64,
     /// Seconds for which it can be used after its first use, if that was after it had expired.
@@ -230,7 +230,7 @@ pub struct Pending {
 
 /// An entry of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoreEntry {
     pub id: String,
     /// Value of the entry, as JSON.
     pub value: String,
@@ -283,7 +283,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<StoreEntry>, StoreError> {
         let id = id.to_owned();
         self.read(move |transaction| transaction.get(kind, &id)).await
     }
@@ -292,7 +292,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+    async fn insert(&self, kind: EntryKind, entry: StoreEntry) -> Result<Option<StoreEntry>, StoreError> {
         self.transact(move |transaction| {
             let found = transaction.get(kind, &entry.id)?;
             if found.is_none() {
@@ -307,7 +307,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+    async fn put(&self, kind: EntryKind, entry: StoreEntry) -> Result<(), StoreError> {
         self.transact(move |transaction| transaction.put(kind, entry.clone())).await
     }
 
@@ -315,7 +315,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<Entry>>, StoreError> {
+    async fn get_all(&self, wanted: Vec<(EntryKind, String)>) -> Result<Vec<Option<StoreEntry>>, StoreError> {
         self.read(move |transaction| {
             transaction.fetch(wanted.iter().map(|(kind, id)| (*kind, id.as_str())))?;
             wanted.iter().map(|(kind, id)| transaction.get(*kind, id)).collect()
@@ -327,7 +327,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn change(&self, kind: EntryKind, expected: Vec<Entry>, write: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn change(&self, kind: EntryKind, expected: Vec<StoreEntry>, write: Vec<StoreEntry>) -> Result<bool, StoreError> {
         self.transact(move |transaction| {
             transaction.fetch(expected.iter().map(|entry| (kind, entry.id.as_str())))?;
             for entry in &expected {
@@ -365,7 +365,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// All entries of a kind, by id.
-    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError>;
+    async fn list(&self, kind: EntryKind) -> Result<Vec<StoreEntry>, StoreError>;
 
     /// Returns the same store with a witness. Each change of an entry is described in the outbox, in the same transaction, until it is
     /// recorded.
@@ -375,7 +375,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn tell(&self, told: String) -> Result<(), StoreError>;
 
     /// Returns the oldest outbox entries, at most `most`: after that one, if it is given.
-    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError>;
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError>;
 
     /// Takes out of the outbox what is recorded, durably.
     async fn recorded(&self, ids: Vec<String>) -> Result<(), StoreError>;
@@ -419,7 +419,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`Turn`].
+    /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`LeaderTask`].
     async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(Some(Lead::alone()))
     }

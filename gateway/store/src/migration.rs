@@ -5,7 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{KeyRange, KeyValue};
-use super::known::Known;
+use super::known::ExpectedStore;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
 
@@ -57,7 +57,7 @@ pub struct Contents {
 }
 
 /// Snapshot of a store, unaffected by other writers.
-pub(super) trait Source {
+pub(super) trait MigrationSource {
     /// Returns the store's id, and its mark at that moment.
     fn store(&self) -> StoreMark;
 
@@ -79,9 +79,9 @@ pub(super) trait Source {
 }
 
 /// An empty store that receives another's content. Until that is finished it is not a store, and no process uses what has arrived.
-pub(super) trait Target {
+pub(super) trait MigrationTarget {
     /// Returns what is known of the store that it replaces.
-    fn known(&self) -> &Known;
+    fn known(&self) -> &ExpectedStore;
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
 

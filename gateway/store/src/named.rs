@@ -3,11 +3,11 @@
 use super::engine::{Engine, Work};
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
-use super::health::Health;
+use super::health::StoreHealth;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
 use super::through::Through;
-use super::{Accepted, Embedded, Replacement, StoreError};
+use super::{AcceptedStore, Embedded, Replacement, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 use async_trait::async_trait;
 
@@ -62,9 +62,9 @@ impl AnyStore {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn health(settings: &StoreSettings) -> Result<Health, StoreError> {
+    pub fn health(settings: &StoreSettings) -> Result<StoreHealth, StoreError> {
         match &settings.engine {
-            EngineSettings::Embedded => Ok(Health::default()),
+            EngineSettings::Embedded => Ok(StoreHealth::default()),
             #[cfg(feature = "etcd")]
             EngineSettings::Etcd(etcd) => Etcd::health(etcd),
             #[cfg(not(feature = "etcd"))]
@@ -80,7 +80,10 @@ impl AnyStore {
     ///
     /// # Errors
     /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
-    pub fn accept<E: From<StoreError>>(settings: &StoreSettings, first: impl FnOnce(&Replacement) -> Result<(), E>) -> Result<Accepted, E> {
+    pub fn accept<E: From<StoreError>>(
+        settings: &StoreSettings,
+        first: impl FnOnce(&Replacement) -> Result<(), E>,
+    ) -> Result<AcceptedStore, E> {
         match &settings.engine {
             EngineSettings::Embedded => super::accept(&settings.file, first),
             #[cfg(feature = "etcd")]

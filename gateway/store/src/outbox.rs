@@ -7,11 +7,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::documents::{EntryDocument, Version, parse, read, write};
-use super::engine::{Engine, KeyRange, KeyValue, Transaction, Unfinished, Work, run};
+use super::documents::{DocumentVersion, EntryDocument, parse, read, write};
+use super::engine::{Engine, KeyRange, KeyValue, Transaction, Work, WorkInterrupted, run};
 use super::through::Through;
-use super::witness::{Change, Witness};
-use super::{Entry, Lead, StoreError, keys, schema};
+use super::witness::{EntryChange, Witness};
+use super::{Lead, StoreEntry, StoreError, keys, schema};
 
 /// Additional keys that an outbox entry reads and writes.
 const OWN_WRITES: usize = 2;
@@ -19,8 +19,8 @@ const OWN_WRITES: usize = 2;
 /// Number of all outbox entries so far, which gives their order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Told {
-    v: Version,
+struct OutboxCounter {
+    v: DocumentVersion,
     number: u64,
 }
 
@@ -40,7 +40,7 @@ impl Witnessed {
         // One for all runs: what is done once is told once.
         let (witness, random) = (Arc::clone(&self.witness), schema::new_id()?);
         Ok(Box::new(move |transaction| {
-            let mut watched = Watched {
+            let mut watched = WitnessedTransaction {
                 transaction,
                 changes: BTreeMap::new(),
             };
@@ -74,14 +74,14 @@ impl Through for Witnessed {
 }
 
 /// A transaction of which it is remembered which entries it changes.
-struct Watched<'t> {
+struct WitnessedTransaction<'t> {
     transaction: &'t mut dyn Transaction,
     /// The previous and the new document of each key.
     changes: BTreeMap<String, (Option<String>, Option<String>)>,
 }
 
-impl Watched<'_> {
-    fn changes(&mut self, key: &str, after: Option<&str>) -> Result<(), Unfinished> {
+impl WitnessedTransaction<'_> {
+    fn changes(&mut self, key: &str, after: Option<&str>) -> Result<(), WorkInterrupted> {
         if keys::kind_and_id(key).is_none() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ impl Watched<'_> {
         Ok(())
     }
 
-    fn into_changes(self) -> Result<Vec<Change>, StoreError> {
+    fn into_changes(self) -> Result<Vec<EntryChange>, StoreError> {
         let mut changes = Vec::new();
         for (key, (before, after)) in self.changes {
             let value = |text: Option<String>| match text {
@@ -104,35 +104,35 @@ impl Watched<'_> {
             };
             let (before, after) = (value(before)?, value(after)?);
             if let Some((kind, id)) = keys::kind_and_id(&key).filter(|_| before != after) {
-                changes.push(Change { kind, id, before, after });
+                changes.push(EntryChange { kind, id, before, after });
             }
         }
         Ok(changes)
     }
 }
 
-impl Transaction for Watched<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+impl Transaction for WitnessedTransaction<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         self.transaction.get(key)
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted> {
         self.changes(key, Some(value))?;
         self.transaction.put(key, value)
     }
 
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted> {
         self.changes(key, None)?;
         self.transaction.delete(key)
     }
 
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted> {
         self.transaction.delete_range(range)
     }
 }
 
-fn put(transaction: &mut dyn Transaction, random: &str, told: &str) -> Result<(), Unfinished> {
-    let mut last: Told = read(transaction, keys::TOLD)?.unwrap_or_default();
+fn put(transaction: &mut dyn Transaction, random: &str, told: &str) -> Result<(), WorkInterrupted> {
+    let mut last: OutboxCounter = read(transaction, keys::TOLD)?.unwrap_or_default();
     last.number = last.number.saturating_add(1);
     write(transaction, keys::TOLD, &last)?;
     transaction.put(&keys::outbox(&format!("{:020}-{random}", last.number)), told)
@@ -145,14 +145,14 @@ pub(super) async fn tell(engine: &impl Engine, told: String) -> Result<(), Store
 }
 
 /// Returns the outbox entries after one of them, in their order; at most `most`.
-pub(super) async fn page(engine: &impl Engine, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+pub(super) async fn page(engine: &impl Engine, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError> {
     let range = match after {
         Some(id) => keys::after(&keys::outbox(id), &keys::outboxes()),
         None => keys::outboxes(),
     };
     let page = engine.page(range, most).await?.into_iter();
     page.map(|KeyValue { key, value }| match keys::last(&key) {
-        Some(id) => Ok(Entry { id, value }),
+        Some(id) => Ok(StoreEntry { id, value }),
         None => Err(StoreError::Key { key }),
     })
     .collect()

@@ -7,14 +7,14 @@ use rusqlite::OptionalExtension;
 use super::documents::{self, EntryDocument};
 use super::embedded::connect;
 use super::sqlite::Explain;
-use super::{Embedded, Entry, EntryKind, StoreError, StoreMark, keys, schema};
+use super::{Embedded, EntryKind, StoreEntry, StoreError, StoreMark, keys, schema};
 
 impl Embedded {
     /// Returns an entry of the store in this file, and the store's mark; creates nothing. `None` without a store or an entry.
     ///
     /// # Errors
     /// Like [`Embedded::look`].
-    pub fn peek(file: &Path, kind: EntryKind, id: &str) -> Result<Option<(StoreMark, Entry)>, StoreError> {
+    pub fn peek(file: &Path, kind: EntryKind, id: &str) -> Result<Option<(StoreMark, StoreEntry)>, StoreError> {
         if !Self::look(file)? {
             return Ok(None);
         }
@@ -29,6 +29,6 @@ impl Embedded {
             return Ok(None);
         };
         let id = id.to_owned();
-        Ok(Some((schema::standing(&connection).at(file)?, Entry { id, value })))
+        Ok(Some((schema::standing(&connection).at(file)?, StoreEntry { id, value })))
     }
 }

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::known::StoreFile;
 use super::moved::Moved;
-use super::sqlite::{Explain, Part, page};
+use super::sqlite::{Explain, SqliteTransaction, page};
 use super::{StoreError, StoreMark, believed, keys, uses};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables.
@@ -173,7 +173,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
         let Some(last) = pairs.last() else { return Ok(()) };
         range = keys::after(&last.key, &range);
         for pair in &pairs {
-            let mut part = Part::new(connection);
+            let mut part = SqliteTransaction::new(connection);
             let done = uses::adopt(&mut part, &pair.key);
             part.end(done)?;
         }
@@ -182,7 +182,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
 
 /// Makes it another store, with at least `mark` as its mark, and resets the store time.
 pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
-    let mut part = Part::new(connection);
+    let mut part = SqliteTransaction::new(connection);
     let anew = believed::begin_anew(&mut part);
     part.end(anew)?;
     name(connection, &new_id()?, mark)

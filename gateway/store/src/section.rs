@@ -13,7 +13,7 @@ pub type Fault = (&'static str, String, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Engine {
+enum EngineSection {
     Embedded,
     Etcd,
     Kubernetes,
@@ -25,7 +25,7 @@ enum Engine {
 pub struct StoreSection {
     /// File with the key by which programs with one store encrypt the seal's keys there.
     pub key_file: Option<PathBuf>,
-    engine: Engine,
+    engine: EngineSection,
     endpoints: Vec<String>,
     prefix: String,
     ca: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Default for StoreSection {
     fn default() -> Self {
         Self {
             key_file: None,
-            engine: Engine::Embedded,
+            engine: EngineSection::Embedded,
             endpoints: Vec::new(),
             prefix: "attest-gateway".to_owned(),
             ca: None,
@@ -56,7 +56,7 @@ impl Default for StoreSection {
 
 /// Access of a program to the seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seal {
+pub enum SealAccess {
     /// The program opens and makes seals: for a shared store it needs the key file.
     Held,
     /// The program has no seal, and must not have the key file.
@@ -68,15 +68,15 @@ impl StoreSection {
     ///
     /// # Errors
     /// [`Fault`].
-    pub fn checked(self, folder: &Path, cluster: Option<&ClusterAccess>, seal: Seal) -> Result<EngineSettings, Fault> {
-        if let (Seal::None, Some(path)) = (seal, &self.key_file) {
+    pub fn checked(self, folder: &Path, cluster: Option<&ClusterAccess>, seal: SealAccess) -> Result<EngineSettings, Fault> {
+        if let (SealAccess::None, Some(path)) = (seal, &self.key_file) {
             let allowed = "for gateways only: this program needs no key of the seal, take it out";
             return Err(("store.key_file", path.display().to_string(), allowed));
         }
         match self.engine {
-            Engine::Embedded => without_etcd(&self).map(|()| EngineSettings::Embedded),
-            Engine::Etcd => etcd(self, folder, seal),
-            Engine::Kubernetes => kubernetes(self, cluster, seal),
+            EngineSection::Embedded => without_etcd(&self).map(|()| EngineSettings::Embedded),
+            EngineSection::Etcd => etcd(self, folder, seal),
+            EngineSection::Kubernetes => kubernetes(self, cluster, seal),
         }
     }
 }
@@ -98,8 +98,8 @@ fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
 }
 
 /// Checks the settings that gateways with one store have to share.
-fn shares_a_key(section: &StoreSection, seal: Seal) -> Result<(), Fault> {
-    if seal == Seal::Held && section.key_file.is_none() {
+fn shares_a_key(section: &StoreSection, seal: SealAccess) -> Result<(), Fault> {
+    if seal == SealAccess::Held && section.key_file.is_none() {
         let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
         return Err(("store.key_file", "not set".to_owned(), allowed));
     }
@@ -113,7 +113,7 @@ fn timeout(seconds: u32) -> Result<Duration, Fault> {
     Ok(Duration::from_secs(seconds.into()))
 }
 
-fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: Seal) -> Result<EngineSettings, Fault> {
+fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: SealAccess) -> Result<EngineSettings, Fault> {
     without_etcd(&section)?;
     let Some(cluster) = cluster else {
         let allowed = "the store is on objects of the cluster's API: say in [cluster] how it is reached";
@@ -132,7 +132,7 @@ fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: Seal
     }))
 }
 
-fn etcd(section: StoreSection, folder: &Path, seal: Seal) -> Result<EngineSettings, Fault> {
+fn etcd(section: StoreSection, folder: &Path, seal: SealAccess) -> Result<EngineSettings, Fault> {
     if !cfg!(feature = "etcd") {
         let allowed = "this program was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
         return Err(("store.engine", "\"etcd\"".to_owned(), allowed));

@@ -6,18 +6,18 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::StoreError;
-use super::engine::{KeyRange, KeyValue, Transaction, Unfinished};
+use super::engine::{KeyRange, KeyValue, Transaction, WorkInterrupted};
 
 /// The part of one work in a transaction that it shares with others: all of it is done, or nothing. Nothing is written before the work has
 /// ended.
-pub(super) struct Part<'a> {
+pub(super) struct SqliteTransaction<'a> {
     connection: &'a Connection,
     writes: BTreeMap<String, Option<String>>,
     removed: Vec<KeyRange>,
     failed: Option<rusqlite::Error>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> SqliteTransaction<'a> {
     pub(super) const fn new(connection: &'a Connection) -> Self {
         Self {
             connection,
@@ -28,11 +28,11 @@ impl<'a> Part<'a> {
     }
 
     /// Writes all that the work has written, or nothing, according to its result.
-    pub(super) fn end(mut self, done: Result<(), Unfinished>) -> Result<(), StoreError> {
+    pub(super) fn end(mut self, done: Result<(), WorkInterrupted>) -> Result<(), StoreError> {
         match (done, self.failed.take()) {
-            (Err(Unfinished::Refused(error)), _) => Err(error),
+            (Err(WorkInterrupted::Refused(error)), _) => Err(error),
             (_, Some(error)) => Err(error).of(self.connection),
-            (Err(Unfinished::Engine), None) => Err(StoreError::Closed),
+            (Err(WorkInterrupted::Engine), None) => Err(StoreError::Closed),
             (Ok(()), None) => self.write().of(self.connection),
         }
     }
@@ -67,28 +67,28 @@ impl<'a> Part<'a> {
     }
 }
 
-impl Transaction for Part<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+impl Transaction for SqliteTransaction<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         if let Some(written) = self.writes.get(key) {
             return Ok(written.clone());
         }
         get(self.connection, key).map_err(|error| {
             self.failed = Some(error);
-            Unfinished::Engine
+            WorkInterrupted::Engine
         })
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted> {
         self.writes.insert(key.to_owned(), Some(value.to_owned()));
         Ok(())
     }
 
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted> {
         self.writes.insert(key.to_owned(), None);
         Ok(())
     }
 
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted> {
         self.removed.push(range.clone());
         Ok(())
     }

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Store, StoreError, Tick, Turn};
+use super::{LeaderTask, Store, StoreError, Tick};
 
 /// Tends the store when it is this gateway's turn.
 #[derive(Debug)]
 pub struct Tending {
     store: Arc<dyn Store>,
-    turn: Turn,
+    turn: LeaderTask,
     /// Last time that this gateway has tended the store: the number of its turn, and its running time.
     last: Option<(u64, Duration)>,
 }
 
 /// Result of a call of [`Tending::tick`].
 #[derive(Debug)]
-pub struct Tended {
+pub struct MaintenanceResult {
     /// The store's own time, seconds since 1970.
     pub time: u64,
     /// The store, for what else there is to tend; `None` if that is another gateway's.
@@ -28,7 +28,7 @@ impl Tending {
     pub fn of(store: &Arc<dyn Store>) -> Self {
         Self {
             store: Arc::clone(store),
-            turn: Turn::new(Arc::clone(store), "tend"),
+            turn: LeaderTask::new(Arc::clone(store), "tend"),
             last: None,
         }
     }
@@ -38,17 +38,17 @@ impl Tending {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tick(&mut self, now: u64, running: Duration) -> Result<Tended, StoreError> {
+    pub async fn tick(&mut self, now: u64, running: Duration) -> Result<MaintenanceResult, StoreError> {
         let Some(store) = self.turn.shared().await?.map(Arc::clone) else {
             let time = self.store.time(now).await?;
-            return Ok(Tended { time, store: None });
+            return Ok(MaintenanceResult { time, store: None });
         };
         let turn = self.turn.count();
         let last = self.last.take().filter(|(last, _)| *last == turn);
         let passed = last.map_or(Duration::ZERO, |(_, last)| running.saturating_sub(last));
         let time = store.forget_expired(Tick { now, passed }).await?;
         self.last = Some((turn, running));
-        Ok(Tended { time, store: Some(store) })
+        Ok(MaintenanceResult { time, store: Some(store) })
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
 
     use super::super::engine::{Engine, Work};
     use super::super::through::Through;
-    use super::super::{Embedded, Held, Lead};
+    use super::super::{Embedded, Lead, LeaderLock};
     use super::*;
 
     /// Clock time beyond any store time in these tests.
@@ -88,7 +88,7 @@ mod tests {
     #[derive(Debug)]
     struct Own(u64, Arc<Mutex<Leads>>);
 
-    impl Held for Own {
+    impl LeaderLock for Own {
         fn is_lost(&self) -> bool {
             self.1.lock().unwrap().turn != self.0
         }

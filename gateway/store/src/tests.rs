@@ -45,8 +45,8 @@ pub(super) fn thing(id: &str, limit: u32, remember_until: u64) -> Spendable {
     }
 }
 
-pub(super) fn entry(id: &str, value: &str) -> Entry {
-    Entry {
+pub(super) fn entry(id: &str, value: &str) -> StoreEntry {
+    StoreEntry {
         id: id.to_owned(),
         value: value.to_owned(),
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{EntryTransaction, EntryWork, Mode, Occasion, Spend, Spendable, Store, StoreError};
+use super::{EntryTransaction, EntryWork, Mode, Spend, Spendable, Store, StoreError, UseOccasion};
 
 /// Result of the last run of a work.
 type Place<T, E> = Arc<Mutex<Option<Result<T, E>>>>;
@@ -54,7 +54,7 @@ pub trait Transact: Store {
     /// # Errors
     /// [`StoreError`].
     fn spend_in(&self, mode: Mode, thing: Spendable) -> impl Future<Output = Result<Spend, StoreError>> + Send {
-        run(self, mode, move |transaction| transaction.spend(&thing, &Occasion::Any, 0))
+        run(self, mode, move |transaction| transaction.spend(&thing, &UseOccasion::Any, 0))
     }
 
     /// Runs work that only reads, on one snapshot.

@@ -1,8 +1,8 @@
 //! A transaction of a store, in terms of entries, uses and decisions.
 
-use super::documents::{EntryDocument, PendingDocument, UseOfDecision, Version, read, write};
-use super::engine::{self, Transaction, Unfinished};
-use super::{DecisionRecord, Entry, EntryKind, Occasion, Spend, Spendable, StoreError, believed, keys, uses};
+use super::documents::{DocumentVersion, EntryDocument, PendingDocument, UseOfDecision, read, write};
+use super::engine::{self, Transaction, WorkInterrupted};
+use super::{DecisionRecord, EntryKind, Spend, Spendable, StoreEntry, StoreError, UseOccasion, believed, keys, uses};
 
 /// A transaction whose reads see one snapshot and its own writes. Its writes take effect at that same moment, all or none. Callers have to
 /// pass on its errors.
@@ -37,13 +37,13 @@ impl<'t> EntryTransaction<'t> {
         self.interrupted
     }
 
-    fn reach<T>(&mut self, done: Result<T, Unfinished>) -> Result<T, StoreError> {
+    fn reach<T>(&mut self, done: Result<T, WorkInterrupted>) -> Result<T, StoreError> {
         done.map_err(|unfinished| match unfinished {
-            Unfinished::Engine => {
+            WorkInterrupted::Engine => {
                 self.interrupted = true;
                 StoreError::Interrupted
             }
-            Unfinished::Refused(error) => error,
+            WorkInterrupted::Refused(error) => error,
         })
     }
 
@@ -61,19 +61,19 @@ impl<'t> EntryTransaction<'t> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn get(&mut self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+    pub fn get(&mut self, kind: EntryKind, id: &str) -> Result<Option<StoreEntry>, StoreError> {
         let done = read::<EntryDocument>(self.keys, &keys::entry(kind.as_str(), id));
         let id = id.to_owned();
-        Ok(self.reach(done)?.map(|EntryDocument { value, .. }| Entry { id, value }))
+        Ok(self.reach(done)?.map(|EntryDocument { value, .. }| StoreEntry { id, value }))
     }
 
     /// Writes an entry, whatever was there.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn put(&mut self, kind: EntryKind, Entry { id, value }: Entry) -> Result<(), StoreError> {
+    pub fn put(&mut self, kind: EntryKind, StoreEntry { id, value }: StoreEntry) -> Result<(), StoreError> {
         let key = keys::entry(kind.as_str(), &id);
-        let done = write(self.keys, &key, &EntryDocument { v: Version, value });
+        let done = write(self.keys, &key, &EntryDocument { v: DocumentVersion, value });
         self.reach(done)
     }
 
@@ -90,7 +90,7 @@ impl<'t> EntryTransaction<'t> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn spend(&mut self, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, StoreError> {
+    pub fn spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
         let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::spend(self.keys, thing, occasion, at));
         let found = self.reach(done)?;
         self.made = uses::of_decision(thing, occasion, found).or(self.made.take());
@@ -101,7 +101,7 @@ impl<'t> EntryTransaction<'t> {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn would_spend(&mut self, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, StoreError> {
+    pub fn would_spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
         let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
         self.reach(done)
     }
@@ -139,7 +139,7 @@ impl<'t> EntryTransaction<'t> {
     /// [`StoreError`].
     pub fn decide(&mut self, DecisionRecord { decision, at, record }: DecisionRecord) -> Result<(), StoreError> {
         let document = PendingDocument {
-            v: Version,
+            v: DocumentVersion,
             at,
             replica: self.replica.map(str::to_owned),
             record,
@@ -153,7 +153,7 @@ impl<'t> EntryTransaction<'t> {
 
 /// Removes an entry; returns whether it existed. Does not read the uses of a token: otherwise continuous use would delay its removal for as
 /// long as it lasts.
-pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, Unfinished> {
+pub(super) fn remove(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<bool, WorkInterrupted> {
     let key = keys::entry(kind.as_str(), id);
     let was_there = read::<EntryDocument>(transaction, &key)?.is_some();
     if was_there {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::documents::{EntryDocument, PendingDocument, parse, read, write};
-use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Unfinished, Work, run, run_in, work_in};
+use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Work, WorkInterrupted, run, run_in, work_in};
 use super::transaction::{EntryTransaction, remove};
 use super::{
-    DecisionRecord, Entry, EntryKind, EntryWork, Lead, Pending, Store, StoreError, StoreMark, Tick, Witness, Witnessed, believed, keys,
-    outbox, uses,
+    DecisionRecord, EntryKind, EntryWork, Lead, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, believed,
+    keys, outbox, uses,
 };
 
 /// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
@@ -39,7 +39,7 @@ fn last(key: &str) -> Result<String, StoreError> {
 }
 
 /// Gives back the use of a decision; returns whether it did. This is tried once: a use that is not given back is kept.
-fn give_back(transaction: &mut dyn Transaction, decision: &str) -> Result<bool, Unfinished> {
+fn give_back(transaction: &mut dyn Transaction, decision: &str) -> Result<bool, WorkInterrupted> {
     let key = keys::pending(decision);
     let Some(mut document) = read::<PendingDocument>(transaction, &key)? else {
         return Ok(false);
@@ -93,7 +93,7 @@ impl<E: Engine + 'static> Store for E {
             let mut transaction = EntryTransaction::new(keys, replica.as_deref());
             let done = work(&mut transaction);
             match transaction.is_interrupted() {
-                true => Err(Unfinished::Engine),
+                true => Err(WorkInterrupted::Engine),
                 false => Ok(done?),
             }
         });
@@ -159,11 +159,11 @@ impl<E: Engine + 'static> Store for E {
         Engine::has_room(self)
     }
 
-    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
+    async fn list(&self, kind: EntryKind) -> Result<Vec<StoreEntry>, StoreError> {
         let mut entries = Vec::new();
         for KeyValue { key, value } in all(self, keys::entries(kind.as_str())).await? {
             let EntryDocument { value, .. } = parse(&key, &value)?;
-            entries.push(Entry { id: last(&key)?, value });
+            entries.push(StoreEntry { id: last(&key)?, value });
         }
         entries.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(entries)
@@ -177,7 +177,7 @@ impl<E: Engine + 'static> Store for E {
         outbox::tell(self, told).await
     }
 
-    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError> {
         outbox::page(self, after, most).await
     }
 

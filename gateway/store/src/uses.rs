@@ -1,8 +1,8 @@
 //! Uses: how often a thing was spent, and by which holder. Each function is a part of the caller's transaction.
 
-use super::documents::{ExpiryDocument, HolderDocument, PendingDocument, UseDocument, UseOfDecision, Used, Version, read, write};
-use super::engine::{Transaction, Unfinished};
-use super::{EntryKind, Holder, Late, Occasion, REMEMBERED, Spend, Spendable, keys};
+use super::documents::{DocumentVersion, ExpiryDocument, HolderDocument, PendingDocument, UseDocument, UseOfDecision, Used, read, write};
+use super::engine::{Transaction, WorkInterrupted};
+use super::{EntryKind, ExpiredUse, REMEMBERED, Spend, Spendable, UseHolder, UseOccasion, keys};
 
 impl Used {
     /// Returns the number of uses, without those that were given back.
@@ -22,7 +22,7 @@ impl Used {
 
     /// Returns whether the thing, which has expired, cannot be used at this time. An unused thing can be used until the limit for its first
     /// use. One that was first used after its expiry can be used again for a while.
-    fn is_too_late(&self, late: Late, at: u64) -> bool {
+    fn is_too_late(&self, late: ExpiredUse, at: u64) -> bool {
         if self.uses() == 0 {
             return at > late.first_until;
         }
@@ -31,24 +31,29 @@ impl Used {
     }
 }
 
-fn used(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<Option<Used>, Unfinished> {
+fn used(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<Option<Used>, WorkInterrupted> {
     let document: Option<UseDocument> = read(transaction, &keys::uses(kind.as_str(), id))?;
     Ok(document.map(|document| document.used))
 }
 
-fn holder_key(thing: &Spendable, holder: &Holder) -> String {
+fn holder_key(thing: &Spendable, holder: &UseHolder) -> String {
     keys::holder(thing.kind.as_str(), &thing.id, &holder.id)
 }
 
 /// Returns how often a thing was used, without what was given back.
-pub(super) fn uses(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<u32, Unfinished> {
+pub(super) fn uses(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<u32, WorkInterrupted> {
     Ok(used(transaction, kind, id)?.map_or(0, |used| used.uses()))
 }
 
 /// Returns what a use on this occasion would be, at this time in seconds since 1970. Writes nothing.
-pub(super) fn look(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, Unfinished> {
+pub(super) fn look(
+    transaction: &mut dyn Transaction,
+    thing: &Spendable,
+    occasion: &UseOccasion,
+    at: u64,
+) -> Result<Spend, WorkInterrupted> {
     let used = used(transaction, thing.kind, &thing.id)?.unwrap_or_default();
-    if let Occasion::By(holder) = occasion
+    if let UseOccasion::By(holder) = occasion
         && let Some(made) = read::<HolderDocument>(transaction, &holder_key(thing, holder))?
         // A clock that was set back since makes no use too old: the number of repeats is the limit.
         && made.repeats < holder.repeats
@@ -57,21 +62,21 @@ pub(super) fn look(transaction: &mut dyn Transaction, thing: &Spendable, occasio
         return Ok(Spend::Again { use_number: made.number });
     }
     match occasion {
-        Occasion::Late(late) if used.is_too_late(*late, at) => Ok(Spend::TooLate),
+        UseOccasion::Late(late) if used.is_too_late(*late, at) => Ok(Spend::TooLate),
         _ => Ok(used.next(thing.limit)),
     }
 }
 
 /// The use that a decision has made, as [`give_back`] takes it. `None` if it has made none.
-pub(super) fn of_decision(thing: &Spendable, occasion: &Occasion, found: Spend) -> Option<UseOfDecision> {
+pub(super) fn of_decision(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
     let (number, again) = match found {
         Spend::Granted { use_number } => (use_number, false),
         Spend::Again { use_number } => (use_number, true),
         Spend::Exhausted | Spend::TooLate => return None,
     };
     let holder = match occasion {
-        Occasion::By(holder) => Some(holder_key(thing, holder)),
-        Occasion::Any | Occasion::Late(_) => None,
+        UseOccasion::By(holder) => Some(holder_key(thing, holder)),
+        UseOccasion::Any | UseOccasion::Late(_) => None,
     };
     Some(UseOfDecision {
         key: keys::uses(thing.kind.as_str(), &thing.id),
@@ -83,14 +88,19 @@ pub(super) fn of_decision(thing: &Spendable, occasion: &Occasion, found: Spend) 
 }
 
 /// Uses a thing, on this occasion, at this time in seconds since 1970.
-pub(super) fn spend(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasion, at: u64) -> Result<Spend, Unfinished> {
+pub(super) fn spend(
+    transaction: &mut dyn Transaction,
+    thing: &Spendable,
+    occasion: &UseOccasion,
+    at: u64,
+) -> Result<Spend, WorkInterrupted> {
     let found = look(transaction, thing, occasion, at)?;
     match (found, occasion) {
         (Spend::Granted { use_number }, _) => {
             take(transaction, thing, occasion, use_number, at)?;
-            if let Occasion::By(holder) = occasion {
+            if let UseOccasion::By(holder) = occasion {
                 let made = HolderDocument {
-                    v: Version,
+                    v: DocumentVersion,
                     number: use_number,
                     at,
                     repeats: 0,
@@ -98,7 +108,7 @@ pub(super) fn spend(transaction: &mut dyn Transaction, thing: &Spendable, occasi
                 write(transaction, &holder_key(thing, holder), &made)?;
             }
         }
-        (Spend::Again { .. }, Occasion::By(holder)) => {
+        (Spend::Again { .. }, UseOccasion::By(holder)) => {
             let key = holder_key(thing, holder);
             if let Some(mut made) = read::<HolderDocument>(transaction, &key)? {
                 made.repeats = made.repeats.saturating_add(1);
@@ -111,21 +121,31 @@ pub(super) fn spend(transaction: &mut dyn Transaction, thing: &Spendable, occasi
 }
 
 /// Writes the use with that number.
-fn take(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasion, use_number: u32, at: u64) -> Result<(), Unfinished> {
+fn take(
+    transaction: &mut dyn Transaction,
+    thing: &Spendable,
+    occasion: &UseOccasion,
+    use_number: u32,
+    at: u64,
+) -> Result<(), WorkInterrupted> {
     let Spendable {
         kind, id, remember_until, ..
     } = thing;
     let known = used(transaction, *kind, id)?;
     let before = known.as_ref().map(|used| used.remember_until);
     let mut used = known.unwrap_or_default();
-    if matches!(occasion, Occasion::Late(_)) && used.uses() == 0 {
+    if matches!(occasion, UseOccasion::Late(_)) && used.uses() == 0 {
         used.late_since = Some(at);
     }
     used.freed.remove(&use_number);
     used.highest = used.highest.max(use_number);
     used.remember_until = *remember_until;
-    used.holders |= matches!(occasion, Occasion::By(_));
-    write(transaction, &keys::uses(kind.as_str(), id), &UseDocument { v: Version, used })?;
+    used.holders |= matches!(occasion, UseOccasion::By(_));
+    write(
+        transaction,
+        &keys::uses(kind.as_str(), id),
+        &UseDocument { v: DocumentVersion, used },
+    )?;
     if !REMEMBERED.contains(kind) || before == Some(*remember_until) {
         return Ok(());
     }
@@ -138,7 +158,7 @@ fn take(transaction: &mut dyn Transaction, thing: &Spendable, occasion: &Occasio
 
 /// Gives back the use of a decision; returns whether it did. If the uses of the thing are forgotten, there is nothing to give back. A use
 /// that its holder has repeated since stays used: one of the answers may have been delivered.
-pub(super) fn give_back(transaction: &mut dyn Transaction, made: &UseOfDecision) -> Result<bool, Unfinished> {
+pub(super) fn give_back(transaction: &mut dyn Transaction, made: &UseOfDecision) -> Result<bool, WorkInterrupted> {
     if let Some(key) = &made.holder {
         let found: Option<HolderDocument> = read(transaction, key)?;
         let Some(mut holder) = found.filter(|holder| holder.number == made.number) else {
@@ -163,12 +183,12 @@ pub(super) fn give_back(transaction: &mut dyn Transaction, made: &UseOfDecision)
     if used.uses() == 0 {
         used.late_since = None;
     }
-    write(transaction, &made.key, &UseDocument { v: Version, used })?;
+    write(transaction, &made.key, &UseDocument { v: DocumentVersion, used })?;
     Ok(true)
 }
 
 /// Notes of a decision, under this key, that another gateway's log may have it: the use that it has made is never given back.
-pub(super) fn adopt(transaction: &mut dyn Transaction, pending: &str) -> Result<(), Unfinished> {
+pub(super) fn adopt(transaction: &mut dyn Transaction, pending: &str) -> Result<(), WorkInterrupted> {
     let Some(mut document) = read::<PendingDocument>(transaction, pending)? else {
         return Ok(());
     };
@@ -180,7 +200,7 @@ pub(super) fn adopt(transaction: &mut dyn Transaction, pending: &str) -> Result<
 }
 
 /// Forgets the uses of a thing, their holders, and the numbers that were given back.
-pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<(), Unfinished> {
+pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &str) -> Result<(), WorkInterrupted> {
     let Some(used) = used(transaction, kind, id)? else { return Ok(()) };
     if REMEMBERED.contains(&kind) {
         transaction.delete(&keys::expiry(kind.as_str(), used.remember_until, id))?;
@@ -192,7 +212,12 @@ pub(super) fn forget(transaction: &mut dyn Transaction, kind: EntryKind, id: &st
 }
 
 /// Like [`forget`], if the uses are remembered until that time and no longer.
-pub(super) fn forget_expired(transaction: &mut dyn Transaction, kind: EntryKind, remember_until: u64, id: &str) -> Result<(), Unfinished> {
+pub(super) fn forget_expired(
+    transaction: &mut dyn Transaction,
+    kind: EntryKind,
+    remember_until: u64,
+    id: &str,
+) -> Result<(), WorkInterrupted> {
     let until = used(transaction, kind, id)?.map(|used| used.remember_until);
     if until == Some(remember_until) {
         forget(transaction, kind, id)

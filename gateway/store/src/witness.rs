@@ -4,7 +4,7 @@ use super::StoreError;
 
 /// An entry that is another than it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct EntryChange {
     /// The kind's name in the store.
     pub kind: String,
     pub id: String,
@@ -21,5 +21,5 @@ pub trait Witness: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`]: then nothing is changed.
-    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError>;
+    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError>;
 }

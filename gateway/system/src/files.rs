@@ -29,7 +29,7 @@ const fn given(mode: u32, owner: u32, user: u32) -> bool {
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}")]
-pub struct FileError {
+pub struct WriteError {
     pub path: PathBuf,
     #[source]
     pub source: io::Error,
@@ -38,8 +38,8 @@ pub struct FileError {
 /// Writes a file that must not exist yet.
 ///
 /// # Errors
-/// [`FileError`], of kind `AlreadyExists` if it is there.
-pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+/// [`WriteError`], of kind `AlreadyExists` if it is there.
+pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), WriteError> {
     named(path, || {
         let temporary = Temporary::write(path, mode, text, None)?;
         // Unlike a rename, a link does not take the place of anything. Some file systems, such as those of memory sticks, have none.
@@ -61,8 +61,8 @@ pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
 /// a missing file, with `mode`.
 ///
 /// # Errors
-/// [`FileError`].
-pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
+/// [`WriteError`].
+pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), WriteError> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return create(path, mode, text);
     }
@@ -78,8 +78,8 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), FileError> {
 /// Renames a file; the new name must be free.
 ///
 /// # Errors
-/// [`FileError`].
-pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+/// [`WriteError`].
+pub fn rename(from: &Path, to: &Path) -> Result<(), WriteError> {
     named(to, || {
         if fs::symlink_metadata(to).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -92,13 +92,13 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
 /// Removes a file, durably.
 ///
 /// # Errors
-/// [`FileError`].
-pub fn remove(path: &Path) -> Result<(), FileError> {
+/// [`WriteError`].
+pub fn remove(path: &Path) -> Result<(), WriteError> {
     named(path, || fs::remove_file(path).and_then(|()| sync_folder(path)))
 }
 
-fn named(path: &Path, work: impl FnOnce() -> io::Result<()>) -> Result<(), FileError> {
-    work().map_err(|source| FileError {
+fn named(path: &Path, work: impl FnOnce() -> io::Result<()>) -> Result<(), WriteError> {
+    work().map_err(|source| WriteError {
         path: path.to_owned(),
         source,
     })

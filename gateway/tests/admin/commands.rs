@@ -68,7 +68,7 @@ async fn what_is_done_to_nodes_is_recorded() {
     gateway.command(&["ek", "add", &ek, "--name", "worker-7"]);
     let instance = "aws:123456789012/i-0123456789abcdef0";
     let claimed = json!({"holder": format!("claimant:{}", "0".repeat(64)), "at": 1, "peer": "192.0.2.1"});
-    let entry = Entry {
+    let entry = StoreEntry {
         id: instance.to_owned(),
         value: claimed.to_string(),
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use attest_log::{Blobs, Journal, LogKey, SegmentLimits, Signer};
+use attest_log::{Blobs, CheckpointSigner, Journal, LogKey, SegmentLimits};
 use attest_store::engine::{Engine, Work};
 use attest_store::through::Through;
 use attest_store::{Embedded, EntryKind, StoreError};
@@ -80,9 +80,15 @@ fn journal(gateway: &Gateway) -> Journal {
     let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
     let blobs = Blobs::open(&gateway.path("state/evidence")).unwrap();
     let log = gateway.path("state/attestation.jsonl");
-    Journal::open(&log, Signer::new(key, None, 1000), SegmentLimits::NEVER, blobs, Arc::new(()))
-        .unwrap()
-        .0
+    Journal::open(
+        &log,
+        CheckpointSigner::new(key, None, 1000),
+        SegmentLimits::NEVER,
+        blobs,
+        Arc::new(()),
+    )
+    .unwrap()
+    .0
 }
 
 #[tokio::test(flavor = "multi_thread")]

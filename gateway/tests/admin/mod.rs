@@ -6,14 +6,14 @@ mod interrupted;
 mod tokens;
 mod trusted;
 
-use attest_store::{Entry, Store};
+use attest_store::{Store, StoreEntry};
 use serde_json::Value;
 
 use crate::support::Gateway;
 use crate::support::kubelet::embedded;
 
 /// Returns the outbox of a gateway that is not running.
-async fn waiting(gateway: &Gateway) -> Vec<Entry> {
+async fn waiting(gateway: &Gateway) -> Vec<StoreEntry> {
     embedded(gateway).outbox(None, 1000).await.unwrap()
 }
 

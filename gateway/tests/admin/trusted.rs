@@ -3,9 +3,9 @@
 use std::fs;
 
 use cloud_fixtures::aws::{NitroAuthority, RegionAuthority};
-use cloud_fixtures::azure::Authority;
-use cloud_fixtures::google::Keys;
-use cloud_fixtures::google::vtpm::Ca;
+use cloud_fixtures::azure::AzureAuthority;
+use cloud_fixtures::google::StandInKeys;
+use cloud_fixtures::google::vtpm::VtpmCa;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use serde_json::Value;
 
@@ -30,13 +30,13 @@ const FILES: [(&str, &str, bool); 7] = [
 /// Returns the content of each file, different at each call.
 fn contents() -> [Vec<u8>; 7] {
     let ca = || {
-        Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap())
+        VtpmCa::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap())
             .certificate()
             .to_vec()
     };
-    let azure = Authority::new("eastus");
+    let azure = AzureAuthority::new("eastus");
     [
-        Keys::new().jwks().to_string().into_bytes(),
+        StandInKeys::new().jwks().to_string().into_bytes(),
         ca(),
         NitroAuthority::new().root_pem().into_bytes(),
         RegionAuthority::new(1).certificate_pem().into_bytes(),

@@ -226,7 +226,9 @@ async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_w
     let (a, b) = (&site.a, &site.b);
     let kept = |of: &[&String]| {
         let file = site.gateway.path("some.jsonl");
-        let lines = of.iter().map(|line| Kept::new(line, None).unwrap().to_json().unwrap() + "\n");
+        let lines = of
+            .iter()
+            .map(|line| LastCheckpoint::new(line, None).unwrap().to_json().unwrap() + "\n");
         fs::write(&file, lines.collect::<String>()).unwrap();
         file.display().to_string()
     };

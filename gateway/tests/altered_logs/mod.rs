@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use attest_log::{Blobs, DecidedBy, Decision, Journal, Kept, LineHash, LogKey, Record, SegmentLimits, Signer};
+use attest_log::{Blobs, CheckpointSigner, DecidedBy, Decision, Journal, LastCheckpoint, LineHash, LogKey, Record, SegmentLimits};
 use attest_system::clock::rfc3339;
 use data_encoding::BASE64;
 use flate2::Compression;
@@ -61,7 +61,7 @@ async fn written(folder: &Path, before: &str) -> Lines {
     fs::write(&log, before).unwrap();
     let name = folder.file_name().unwrap().to_str().unwrap();
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
-    let signer = Signer::new(key, Some(name), 1000);
+    let signer = CheckpointSigner::new(key, Some(name), 1000);
     let (journal, _) = Journal::open(&log, signer, SegmentLimits::NEVER, blobs, std::sync::Arc::new(())).unwrap();
     for number in 1..=u64::try_from(LAST).unwrap() {
         if CHECKPOINTS.contains(&usize::try_from(number).unwrap()) {

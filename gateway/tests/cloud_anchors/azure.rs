@@ -5,9 +5,9 @@ use std::sync::Arc;
 use attest::azure::attested_document::{AttestedDocumentError, ImdsNonce, verify};
 use attest_gateway::cloud::{AzureTrustInUse, Clouds};
 use cloud_fixtures::azure::attested_document::{ISSUER_URL, access};
-use cloud_fixtures::azure::{Aia, Authority, Machine, metadata_params};
-use cloud_fixtures::pkcs7::{Key, Message, ca_params, issued};
-use cloud_fixtures::server::{Answer, Fault, Server, loopback};
+use cloud_fixtures::azure::{Aia, AzureAuthority, AzureMachine, metadata_params};
+use cloud_fixtures::pkcs7::{Pkcs7Key, TestMessage, ca_params, issued};
+use cloud_fixtures::server::{ServerAnswer, ServerFault, TestServer, loopback};
 use futures_util::future::join_all;
 use rcgen::RsaKeySize;
 use rustls_pki_types::CertificateDer;
@@ -20,17 +20,17 @@ const HOSTS: [&str; 2] = ["www.microsoft.com", "cacerts.digicert.com"];
 const NAMES: [&str; 1] = ["eastus.metadata.azure.com"];
 
 struct Azure {
-    authority: Authority,
+    authority: AzureAuthority,
     aia: Aia,
     setup: Setup,
 }
 
 impl Azure {
     fn start() -> Self {
-        Self::of(Authority::new("eastus"))
+        Self::of(AzureAuthority::new("eastus"))
     }
 
-    fn of(authority: Authority) -> Self {
+    fn of(authority: AzureAuthority) -> Self {
         let aia = Aia::start(authority.intermediate());
         let mut setup = Setup::new();
         setup.connect(&HOSTS, aia.address(), None);
@@ -50,8 +50,8 @@ impl Azure {
     }
 }
 
-fn signature(authority: &Authority) -> String {
-    authority.sign(&Machine::default().document(Some(NONCE), NOW))
+fn signature(authority: &AzureAuthority) -> String {
+    authority.sign(&AzureMachine::default().document(Some(NONCE), NOW))
 }
 
 fn holds(signature: &str, trust: &AzureTrustInUse) -> Result<(), AttestedDocumentError> {
@@ -87,7 +87,7 @@ async fn an_intermediate_is_fetched_once_and_kept() {
         [azure.authority.root().clone(), azure.authority.intermediate().clone()]
     );
     // Without a network, and long after.
-    azure.aia.fail(Fault::Down);
+    azure.aia.fail(ServerFault::Down);
     assert!(completed(&clouds, &signature, NOW + 100).await);
     azure
         .setup
@@ -135,13 +135,13 @@ async fn attack_19_other_places_are_not_asked() {
         "http://127.0.0.1/pkiops/certs/a.crt",
         "http://www.microsoft.com:8080/pkiops/certs/a.crt",
     ] {
-        let mut azure = Azure::of(Authority::with(&NAMES, &[url]));
+        let mut azure = Azure::of(AzureAuthority::with(&NAMES, &[url]));
         azure.setup.connect(&["evil.example"], azure.aia.address(), None);
         assert!(!completed(&azure.setup.open(), &azure.signature(), NOW).await, "{url}");
         assert_eq!(azure.fetches(), 0, "{url}");
     }
     // The second place may be better.
-    let azure = Azure::of(Authority::with(
+    let azure = Azure::of(AzureAuthority::with(
         &NAMES,
         &["http://evil.example/a.crt", "http://cacerts.digicert.com/a.crt", ISSUER_URL],
     ));
@@ -151,7 +151,7 @@ async fn attack_19_other_places_are_not_asked() {
 
 #[tokio::test]
 async fn attack_19_what_comes_has_to_complete_the_chain() {
-    let somebody = Authority::new("eastus");
+    let somebody = AzureAuthority::new("eastus");
     let check = async |alter: &dyn Fn(&Azure)| {
         let azure = Azure::start();
         let clouds = azure.setup.open();
@@ -163,11 +163,11 @@ async fn attack_19_what_comes_has_to_complete_the_chain() {
         assert_eq!(azure.fetches(), 0);
         assert_eq!(clouds.azure_trust().certificates.len(), 1);
     };
-    check(&|azure| azure.aia.fail(Fault::Status(404))).await;
-    check(&|azure| azure.aia.fail(Fault::Garbage)).await;
-    check(&|azure| azure.aia.fail(Fault::Huge)).await;
-    check(&|azure| azure.aia.fail(Fault::Redirect(ISSUER_URL.to_owned()))).await;
-    check(&|azure| azure.aia.fail(Fault::Down)).await;
+    check(&|azure| azure.aia.fail(ServerFault::Status(404))).await;
+    check(&|azure| azure.aia.fail(ServerFault::Garbage)).await;
+    check(&|azure| azure.aia.fail(ServerFault::Huge)).await;
+    check(&|azure| azure.aia.fail(ServerFault::Redirect(ISSUER_URL.to_owned()))).await;
+    check(&|azure| azure.aia.fail(ServerFault::Down)).await;
     check(&|azure| azure.aia.set_certificate(azure.authority.root())).await;
     check(&|azure| azure.aia.set_certificate(azure.authority.leaf())).await;
     check(&|azure| azure.aia.set_certificate(somebody.intermediate())).await;
@@ -185,7 +185,7 @@ async fn attack_19_what_comes_has_to_complete_the_chain() {
 async fn what_did_not_come_may_come_later() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
-    azure.aia.fail(Fault::Status(503));
+    azure.aia.fail(ServerFault::Status(503));
     assert!(!completed(&clouds, &azure.signature(), NOW).await);
     azure.aia.recover();
     assert!(!completed(&clouds, &azure.signature(), NOW + 59).await);
@@ -197,7 +197,7 @@ async fn what_did_not_come_may_come_later() {
 async fn a_slow_answer_is_not_waited_for() {
     let mut azure = Azure::start();
     azure.setup.impatient();
-    azure.aia.fail(Fault::Slow);
+    azure.aia.fail(ServerFault::Slow);
     assert!(!completed(&azure.setup.open(), &azure.signature(), NOW).await);
 }
 
@@ -206,15 +206,15 @@ async fn attack_12_a_document_that_is_not_azures_brings_nothing_in() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
     // Another hierarchy, with names as Azure's and an intermediate that can be fetched.
-    let stranger = Authority::new("eastus");
+    let stranger = AzureAuthority::new("eastus");
     azure.aia.set_certificate(stranger.intermediate());
     assert!(!completed(&clouds, &signature(&stranger), NOW).await);
     assert_eq!(azure.fetches(), 1);
     // The real signer's certificate, which is no secret, and another key's signature.
     let azure = Azure::start();
     let clouds = azure.setup.open();
-    let document = Machine::default().document(Some(NONCE), NOW).to_string();
-    let forged = Message::azure(document.as_bytes(), azure.authority.leaf()).sign(&Key::new(RsaKeySize::_2048));
+    let document = AzureMachine::default().document(Some(NONCE), NOW).to_string();
+    let forged = TestMessage::azure(document.as_bytes(), azure.authority.leaf()).sign(&Pkcs7Key::new(RsaKeySize::_2048));
     assert!(!completed(&clouds, &data_encoding::BASE64.encode(&forged), NOW).await);
     assert_eq!(clouds.azure_trust().certificates.len(), 1);
     assert!(
@@ -227,11 +227,11 @@ async fn attack_12_a_document_that_is_not_azures_brings_nothing_in() {
 struct Long {
     root: CertificateDer<'static>,
     signature: String,
-    server: Server,
+    server: TestServer,
 }
 
 fn long(length: u64) -> Long {
-    let key = Arc::new(Key::new(RsaKeySize::_2048));
+    let key = Arc::new(Pkcs7Key::new(RsaKeySize::_2048));
     let url = |number: u64| format!("http://cacerts.digicert.com/{number}.crt");
     let name = |number: u64| format!("CA {number}");
     let root = ca_params(&name(0), 1);
@@ -246,14 +246,14 @@ fn long(length: u64) -> Long {
     let mut leaf = metadata_params(&NAMES);
     leaf.custom_extensions = vec![access(&[&url(length)])];
     let leaf = issued(&leaf, &key, &issuer, &key);
-    let document = Machine::default().document(Some(NONCE), NOW).to_string();
-    let signature = data_encoding::BASE64.encode(&Message::azure(document.as_bytes(), &leaf).sign(&key));
+    let document = AzureMachine::default().document(Some(NONCE), NOW).to_string();
+    let signature = data_encoding::BASE64.encode(&TestMessage::azure(document.as_bytes(), &leaf).sign(&key));
     let root = certificates[0].clone();
-    let server = Server::start(loopback(), None, move |request| {
+    let server = TestServer::start(loopback(), None, move |request| {
         let number = request.path().trim_matches(|char: char| !char.is_ascii_digit()).parse::<usize>();
         match number.ok().and_then(|number| certificates.get(number)) {
-            Some(certificate) => Answer::new(200, "application/pkix-cert", certificate.to_vec()),
-            None => Answer::new(404, "text/plain", ""),
+            Some(certificate) => ServerAnswer::new(200, "application/pkix-cert", certificate.to_vec()),
+            None => ServerAnswer::new(404, "text/plain", ""),
         }
     });
     Long { root, signature, server }
@@ -278,14 +278,14 @@ async fn attack_19_chains_have_so_many_hops_and_no_more() {
 async fn attack_19_whoever_sends_documents_has_few_urls_asked() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
-    let key = Key::new(RsaKeySize::_2048);
+    let key = Pkcs7Key::new(RsaKeySize::_2048);
     let issuer = ca_params("Nobody", 1);
     let invented = |number: u64| {
         let mut leaf = metadata_params(&NAMES);
         leaf.custom_extensions = vec![access(&[&format!("http://cacerts.digicert.com/{number}.crt")])];
         let leaf = issued(&leaf, &key, &issuer, &key);
-        let document = Machine::default().document(Some(NONCE), NOW).to_string();
-        data_encoding::BASE64.encode(&Message::azure(document.as_bytes(), &leaf).sign(&key))
+        let document = AzureMachine::default().document(Some(NONCE), NOW).to_string();
+        data_encoding::BASE64.encode(&TestMessage::azure(document.as_bytes(), &leaf).sign(&key))
     };
     for number in 0..40 {
         assert!(!completed(&clouds, &invented(number), NOW).await);

@@ -4,13 +4,13 @@ use attest::Kind;
 use attest::aws::identity_document;
 use attest::azure::attested_document::{ImdsNonce, verify};
 use attest_certificates::cloud_roots::{azure_trust_of, vtpm_roots_of};
-use attest_gateway::cloud::{CloudError, Clouds, Role};
-use attest_gateway::inspection::{self, Finding};
+use attest_gateway::cloud::{CloudSettingsError, Clouds, Role};
+use attest_gateway::inspection::{self, InspectionFinding};
 use attest_gateway::pools;
 use attest_pool::needed::NeededState;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
-use cloud_fixtures::azure::{Authority, Machine};
-use cloud_fixtures::google::vtpm::Ca;
+use cloud_fixtures::azure::{AzureAuthority, AzureMachine};
+use cloud_fixtures::google::vtpm::VtpmCa;
 use rcgen::{KeyPair, PKCS_ECDSA_P384_SHA384};
 use serde_json::json;
 
@@ -69,7 +69,7 @@ fn a_region_has_a_file_or_a_folder_or_both() {
         roles(&clouds),
         [&region("eu-central-1"), &region("eu-central-1"), &region("us-gov-west-1")]
     );
-    let instance = aws::Instance::example(NOW - 60);
+    let instance = aws::AwsInstance::example(NOW - 60);
     for authority in [&first, &second] {
         let signed = authority.sign(&instance.identity_document());
         identity_document::verify(signed.as_bytes(), clouds.region_certificates(), at(NOW)).unwrap();
@@ -128,7 +128,7 @@ fn roots_of_nitro_and_of_vtpms() {
     setup.write("aws-nitro-roots/root.pem", &root);
     setup.write("aws-nitro-roots/again.pem", &root);
     setup.write("aws-nitro-roots/other.pem", other.certificate_pem());
-    let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
+    let vtpm = VtpmCa::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
     setup.write("gcp-vtpm-roots/odd.crt", "odd");
     let clouds = setup.open();
@@ -139,21 +139,24 @@ fn roots_of_nitro_and_of_vtpms() {
     assert!(problems.is_empty(), "{problems:?}");
     let found = inspection::clouds::findings(&clouds);
     assert!(
-        found.contains(&Finding::Good("aws-nitro-tpm: 1 certificate".to_owned())),
+        found.contains(&InspectionFinding::Good("aws-nitro-tpm: 1 certificate".to_owned())),
         "{found:?}"
     );
-    let warnings = found.iter().filter(|finding| matches!(finding, Finding::Warning(_))).count();
+    let warnings = found
+        .iter()
+        .filter(|finding| matches!(finding, InspectionFinding::Warning(_)))
+        .count();
     assert_eq!(warnings, 2);
 }
 
 #[test]
 fn azures_roots_and_cas_in_between_are_not_mistaken_for_each_other() {
     let mut setup = Setup::new();
-    let authority = Authority::new("eastus");
+    let authority = AzureAuthority::new("eastus");
     let check = |setup: &Setup, holds: bool| {
         let clouds = setup.open();
         let trust = clouds.azure_trust();
-        let document = Machine::default().document(Some("1234567890"), NOW);
+        let document = AzureMachine::default().document(Some("1234567890"), NOW);
         let signature = authority.sign(&document);
         let nonce = ImdsNonce::recorded("1234567890").unwrap();
         assert_eq!(verify(signature.as_bytes(), &trust.trust, &nonce, at(NOW)).is_ok(), holds);
@@ -219,7 +222,7 @@ fn the_gateways_name_is_the_settings_or_the_certificates() {
     setup.settings.gcp.name = Some("gateway-of-mine".to_owned());
     assert_eq!(setup.open().gateway_name(), "gateway-of-mine");
     assert!(matches!(Clouds::open(&setup.settings, None), Ok(clouds) if clouds.gateway_name() == "gateway-of-mine"));
-    assert!(!matches!(setup.try_open(), Err(CloudError::Client(_))));
+    assert!(!matches!(setup.try_open(), Err(CloudSettingsError::Client(_))));
 }
 
 #[tokio::test]
@@ -248,8 +251,8 @@ subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: no root is in "));
     assert!(warnings[1].contains("gcp-vtpm-roots"), "{}", warnings[1]);
-    let vtpm = Ca::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
+    let vtpm = VtpmCa::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
-    setup.write("azure-roots/root.pem", Authority::new("eastus").root_pem());
+    setup.write("azure-roots/root.pem", AzureAuthority::new("eastus").root_pem());
     assert_eq!(inspection::clouds::warnings(&setup.open(), &pool), Vec::<String>::new());
 }

@@ -8,8 +8,8 @@ use attest::nonce::{PURPOSE_CONFIG, SpkiSha256};
 use attest_gateway::cloud::watch::watch;
 use attest_gateway::cloud::{CloudUnavailable, Clouds};
 use cloud_fixtures::google::identity_provider::{ISSUER_HOST, IdentityProvider, KEYS_HOST};
-use cloud_fixtures::google::{Instance, Keys, Signer};
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::google::{GoogleInstance, JwtSigner, StandInKeys};
+use cloud_fixtures::server::ServerFault;
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,14 +26,14 @@ const PAUSE: u64 = 30;
 const REQUESTS: usize = 2;
 
 struct Google {
-    keys: Arc<Keys>,
+    keys: Arc<StandInKeys>,
     provider: IdentityProvider,
     setup: Setup,
 }
 
 impl Google {
     fn start() -> Self {
-        let keys = Keys::new();
+        let keys = StandInKeys::new();
         let provider = IdentityProvider::start(Arc::clone(&keys));
         provider.set_max_age(FRESH);
         let mut setup = Setup::new();
@@ -51,14 +51,14 @@ impl Google {
 }
 
 /// Verifies a token by this signer.
-fn accepted(keys: &GoogleKeys, signer: &Signer, now: u64) -> Result<(), GcpError> {
+fn accepted(keys: &GoogleKeys, signer: &JwtSigner, now: u64) -> Result<(), GcpError> {
     let audience = Audience::new("api-int.example.com", PURPOSE_CONFIG, "worker", &[7; 32], &SpkiSha256([9; 32]));
-    let token = signer.sign(&Instance::example(now - 600).claims(audience.as_str(), now - 5));
+    let token = signer.sign(&GoogleInstance::example(now - 600).claims(audience.as_str(), now - 5));
     verify(token.as_bytes(), keys, &[audience], at(now)).map(drop)
 }
 
 /// Verifies the signer's tokens with the keys at that time.
-async fn good(clouds: &Clouds, signer: &Signer, now: u64) {
+async fn good(clouds: &Clouds, signer: &JwtSigner, now: u64) {
     let keys = clouds.google_keys(at(now)).await.unwrap();
     accepted(&keys.keys, signer, now).unwrap();
     let stranger = accepted(&keys.keys, &foreign(signer), now).unwrap_err();
@@ -66,8 +66,8 @@ async fn good(clouds: &Clouds, signer: &Signer, now: u64) {
 }
 
 /// Returns a foreign signer with the same key id.
-fn foreign(signer: &Signer) -> Signer {
-    Signer::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid())
+fn foreign(signer: &JwtSigner) -> JwtSigner {
+    JwtSigner::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid())
 }
 
 async fn failed(clouds: &Clouds, now: u64, expected: &str) {
@@ -135,7 +135,7 @@ async fn an_outage_is_survived_for_a_day_and_costs_a_fetch_each_half_minute() {
     let signer = google.keys.current();
     good(&clouds, &signer, NOW).await;
     google.fetches();
-    google.provider.fail(Fault::Down);
+    google.provider.fail(ServerFault::Down);
     let over = NOW + FRESH + KEPT;
     for now in [NOW + FRESH + 1, NOW + FRESH + 2, NOW + FRESH + PAUSE, NOW + FRESH + 1 + PAUSE, over] {
         good(&clouds, &signer, now).await;
@@ -168,7 +168,7 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
     )]);
     good(&clouds, &signer, NOW + FRESH + 1).await;
     log.said(&[]);
-    google.provider.fail(Fault::Status(503));
+    google.provider.fail(ServerFault::Status(503));
     let stale = NOW + 2 * FRESH + 2;
     for fetch in 0..5 {
         good(&clouds, &signer, stale + fetch * PAUSE).await;
@@ -187,7 +187,7 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
 #[tokio::test]
 async fn without_any_keys_a_dead_google_costs_a_fetch_each_half_minute() {
     let google = Google::start();
-    google.provider.fail_at("/oauth2", Fault::Status(500));
+    google.provider.fail_at("/oauth2", ServerFault::Status(500));
     let clouds = google.setup.open();
     for now in [NOW, NOW + 1, NOW + PAUSE - 1] {
         failed(&clouds, now, "HTTP 500").await;
@@ -202,7 +202,7 @@ async fn without_any_keys_a_dead_google_costs_a_fetch_each_half_minute() {
 async fn a_slow_google_is_not_waited_for() {
     let mut google = Google::start();
     google.setup.impatient();
-    google.provider.fail(Fault::Slow);
+    google.provider.fail(ServerFault::Slow);
     let clouds = google.setup.open();
     for _ in 0..3 {
         let error = clouds.google_keys(at(NOW)).await.unwrap_err();
@@ -219,7 +219,7 @@ async fn a_google_that_has_become_slow_leaves_what_there_was() {
     let signer = google.keys.current();
     // It comes, though it is not waited for.
     while clouds.google_keys(at(NOW)).await.is_err() {}
-    google.provider.fail(Fault::Slow);
+    google.provider.fail(ServerFault::Slow);
     good(&clouds, &signer, NOW + FRESH + 1).await;
     google.setup.measured("attest_gateway_google_keys_stale 1");
 }
@@ -238,10 +238,10 @@ async fn attack_16_nonsense_is_never_taken_for_keys() {
         google.setup.measured("attest_gateway_google_keys_stale 1");
     };
     for path in ["/.well-known", "/oauth2"] {
-        check(&|google| google.provider.fail_at(path, Fault::Garbage), "cannot be read").await;
-        check(&|google| google.provider.fail_at(path, Fault::Huge), "more than 65536 bytes").await;
-        check(&|google| google.provider.fail_at(path, Fault::Status(404)), "HTTP 404").await;
-        let redirect = Fault::Redirect("https://evil.example/".to_owned());
+        check(&|google| google.provider.fail_at(path, ServerFault::Garbage), "cannot be read").await;
+        check(&|google| google.provider.fail_at(path, ServerFault::Huge), "more than 65536 bytes").await;
+        check(&|google| google.provider.fail_at(path, ServerFault::Status(404)), "HTTP 404").await;
+        let redirect = ServerFault::Redirect("https://evil.example/".to_owned());
         check(&|google| google.provider.fail_at(path, redirect.clone()), "HTTP 302").await;
     }
     let discovery = async |field: &str, value: &str| {
@@ -268,7 +268,7 @@ async fn attack_16_a_server_that_is_not_googles_is_not_believed() {
 
 /// Connects to the same provider, but trusts another CA than that of its certificate.
 fn other_ca(google: &Google) -> Clouds {
-    let other = IdentityProvider::start(Keys::new());
+    let other = IdentityProvider::start(StandInKeys::new());
     let mut setup = Setup::new();
     setup.connect(&[ISSUER_HOST, KEYS_HOST], google.provider.address(), Some(other.ca_pem()));
     setup.open()
@@ -313,7 +313,7 @@ async fn attack_16_invented_key_ids_cost_a_fetch_each_half_minute() {
         assert!(clouds.newer_google_keys(&keys, at(now)).await.is_none());
     }
     assert_eq!(google.fetches(), 9);
-    google.provider.fail(Fault::Down);
+    google.provider.fail(ServerFault::Down);
     assert!(clouds.newer_google_keys(&keys, at(NOW + 20 * PAUSE)).await.is_none());
     good(&clouds, &google.keys.current(), NOW + 20 * PAUSE).await;
 }

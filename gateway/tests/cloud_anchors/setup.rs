@@ -8,7 +8,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest_gateway::cloud::{CloudError, Clouds};
+use attest_gateway::cloud::{CloudSettingsError, Clouds};
 use attest_gateway::metrics::Metrics;
 use attest_gateway::settings::{CloudSettings, Settings};
 use tempfile::TempDir;
@@ -63,7 +63,7 @@ impl Setup {
         self.settings.wait = Duration::from_millis(1);
     }
 
-    pub fn try_open(&self) -> Result<Clouds, CloudError> {
+    pub fn try_open(&self) -> Result<Clouds, CloudSettingsError> {
         Clouds::open_counted(&self.settings, Some("api-int.example.com"), Arc::clone(&self.metrics))
     }
 

@@ -8,8 +8,8 @@ use attest::aws::sts::{
 use attest::nonce::PURPOSE_CONFIG;
 use attest_gateway::cloud::{CloudUnavailable, Clouds, StsAnswer};
 use cloud_fixtures::aws::session::sts_host;
-use cloud_fixtures::aws::{Instance, Session, Sts};
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::aws::{AwsInstance, RoleSession, StsServer};
+use cloud_fixtures::server::ServerFault;
 
 use super::setup::{NOW, Setup, at};
 
@@ -18,17 +18,17 @@ const NONCE: [u8; 32] = [7; 32];
 const SERVER_KEY: SpkiSha256 = SpkiSha256([9; 32]);
 
 struct Aws {
-    instance: Instance,
-    session: Session,
-    sts: Sts,
+    instance: AwsInstance,
+    session: RoleSession,
+    sts: StsServer,
     setup: Setup,
 }
 
 impl Aws {
     fn start() -> Self {
-        let instance = Instance::example(NOW - 60);
-        let session = Session::of(&instance, NOW);
-        let sts = Sts::start(REGION, vec![session.clone()]);
+        let instance = AwsInstance::example(NOW - 60);
+        let session = RoleSession::of(&instance, NOW);
+        let sts = StsServer::start(REGION, vec![session.clone()]);
         sts.clock().set(NOW);
         let mut setup = Setup::new();
         setup.connect(&[&sts_host(REGION)], sts.address(), Some(sts.ca_pem()));
@@ -41,7 +41,7 @@ impl Aws {
     }
 
     /// Returns the node's signed request, checked like in the gateway before its call.
-    fn request(&self, session: &Session) -> CheckedRequest {
+    fn request(&self, session: &RoleSession) -> CheckedRequest {
         let server_id = expected_server_id(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY);
         let request: SignedRequest = serde_json::from_value(session.presigned(REGION, &server_id, NOW)).unwrap();
         let rules = serde_json::json!({ "accounts": [self.instance.account], "roles": [self.instance.role], "regions": [REGION] });
@@ -107,7 +107,7 @@ async fn attack_15_credentials_that_aws_does_not_know_are_refused() {
 
 #[tokio::test]
 async fn attack_15_nobody_else_is_asked_whatever_the_answer_says() {
-    let check = async |fault: Fault, refused: fn(&StsError) -> bool| {
+    let check = async |fault: ServerFault, refused: fn(&StsError) -> bool| {
         let aws = Aws::start();
         aws.sts.fail(fault);
         let answer = aws.ask(&aws.setup.open()).await.unwrap();
@@ -117,13 +117,16 @@ async fn attack_15_nobody_else_is_asked_whatever_the_answer_says() {
         assert_eq!(aws.sts.requests().len(), 1, "no redirect, no second attempt");
     };
     let elsewhere = format!("https://{}/elsewhere", sts_host(REGION));
-    check(Fault::Redirect(elsewhere), |error| matches!(error, StsError::Status { found: 302 })).await;
-    check(Fault::Status(500), |error| matches!(error, StsError::Status { found: 500 })).await;
-    check(Fault::Garbage, |error| {
+    check(ServerFault::Redirect(elsewhere), |error| {
+        matches!(error, StsError::Status { found: 302 })
+    })
+    .await;
+    check(ServerFault::Status(500), |error| matches!(error, StsError::Status { found: 500 })).await;
+    check(ServerFault::Garbage, |error| {
         matches!(error, StsError::ContentType { .. } | StsError::Answer { .. })
     })
     .await;
-    check(Fault::Huge, |error| {
+    check(ServerFault::Huge, |error| {
         matches!(error, StsError::ContentType { .. } | StsError::AnswerTooLarge { .. })
     })
     .await;
@@ -132,7 +135,7 @@ async fn attack_15_nobody_else_is_asked_whatever_the_answer_says() {
 #[tokio::test]
 async fn an_sts_that_does_not_answer_says_nothing_about_the_node() {
     let mut aws = Aws::start();
-    aws.sts.fail(Fault::Down);
+    aws.sts.fail(ServerFault::Down);
     let error = aws.ask(&aws.setup.open()).await.unwrap_err();
     assert!(matches!(error, CloudUnavailable::Failed { .. }), "{error}");
     aws.setup
@@ -141,7 +144,7 @@ async fn an_sts_that_does_not_answer_says_nothing_about_the_node() {
         assert!(!format!("{error} {error:?}").contains(secret.as_str()));
     }
     aws.sts.recover();
-    aws.sts.fail(Fault::Slow);
+    aws.sts.fail(ServerFault::Slow);
     aws.setup.impatient();
     let error = aws.ask(&aws.setup.open()).await.unwrap_err();
     assert!(matches!(error, CloudUnavailable::Slow { .. }), "{error}");
@@ -151,7 +154,7 @@ async fn an_sts_that_does_not_answer_says_nothing_about_the_node() {
 async fn attack_15_a_server_that_is_not_awss_hears_nothing() {
     let aws = Aws::start();
     let mut setup = Setup::new();
-    let other = Sts::start(REGION, Vec::new());
+    let other = StsServer::start(REGION, Vec::new());
     setup.connect(&[&sts_host(REGION)], aws.sts.address(), Some(other.ca_pem()));
     let error = aws.ask(&setup.open()).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -1,7 +1,7 @@
 //! Accepted evidence and its identity. A replay of the record alone gives the same result.
 
 use attest::Kind;
-use cloud_fixtures::aws::Sts;
+use cloud_fixtures::aws::StsServer;
 use serde_json::json;
 
 use super::machine::Machine;
@@ -60,7 +60,7 @@ async fn documents_of_aws_alone_and_together() {
     const DOCUMENT_KIND: Kind = Kind::AwsIdentityDocument;
     let mut gateway = site::init(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
     let machine = Machine::new();
-    let sts = Sts::start("eu-central-1", vec![machine.session.clone()]);
+    let sts = StsServer::start("eu-central-1", vec![machine.session.clone()]);
     site::reach_sts(&gateway, &sts);
     let of = |name: &str, accepts: &str, rules: &[&str]| site::pool(&gateway, name, accepts, rules);
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");

@@ -8,7 +8,7 @@ use attest::{Kind, SpkiSha256};
 use ciborium::Value as Cbor;
 use cloud_fixtures::aws::{NitroAuthority, NitroDocument, RegionAuthority, WeakAuthority};
 use cloud_fixtures::clock::{self, rfc3339};
-use cloud_fixtures::pkcs7::{Key, OTHER};
+use cloud_fixtures::pkcs7::{OTHER, Pkcs7Key};
 use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use serde_json::{Value, json};
 
@@ -120,7 +120,7 @@ async fn attack_12_a_signer_that_is_not_the_regions_is_refused() {
     check(stranger.sign(&signed), "aws-document-signer").await;
     let content = RegionAuthority::text(&signed);
     // His certificate in the bag, which is where a verifier that searches the bag finds it.
-    let bag = |signer: &RegionAuthority, key: &Key, certificates: &[&RegionAuthority]| {
+    let bag = |signer: &RegionAuthority, key: &Pkcs7Key, certificates: &[&RegionAuthority]| {
         let certificates = certificates.iter().map(|authority| authority.certificate().to_vec()).collect();
         let message = signer
             .message(content.as_bytes())

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use attest::{EkDigest, Kind};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::instances;
-use attest_store::{Entry, EntryKind, Mode, Store, Transact};
-use cloud_fixtures::aws::Sts;
+use attest_store::{EntryKind, Mode, Store, StoreEntry, Transact};
+use cloud_fixtures::aws::StsServer;
 use serde_json::json;
 
 use super::machine::Machine;
@@ -66,7 +66,7 @@ impl Copying {
                 self.held.fetch_or(bit, Ordering::Relaxed);
             } else if self.held.load(Ordering::Relaxed) & bit != 0 {
                 self.free.fetch_or(bit, Ordering::Relaxed);
-                let entry = Entry {
+                let entry = StoreEntry {
                     id: id.to_owned(),
                     value: json!({ "holder": "tpm:copy", "at": 1, "peer": "::1" }).to_string(),
                 };
@@ -157,7 +157,7 @@ async fn who_is_given_a_name_while_it_is_judged_has_that_name_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_judged() {
     let gateway = site::init(r#"[["tpm", "aws-sts"]]"#, &[TPM, STS]);
-    let sts = Sts::start("eu-central-1", Vec::new());
+    let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
     let case = tpm();
     gateway.endorse(&case, &[]);

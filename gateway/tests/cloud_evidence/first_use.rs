@@ -2,7 +2,7 @@
 
 use attest::Kind;
 use attest::protocol::{Blob, Evidence};
-use attest_store::{DecisionRecord, Embedded, Entry, EntryKind, StoreError, Transact};
+use attest_store::{DecisionRecord, Embedded, EntryKind, StoreEntry, StoreError, Transact};
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine, sha256};
@@ -153,7 +153,7 @@ async fn claim_for(store: &Embedded, decided: DecisionRecord, instance: &'static
     let claimed = store.decide(&id, move |transaction| {
         let value = json!({ "holder": holder, "at": now(), "peer": "::1" }).to_string();
         let id = instance.to_owned();
-        transaction.put(EntryKind::Instance, Entry { id, value })?;
+        transaction.put(EntryKind::Instance, StoreEntry { id, value })?;
         transaction.decide(decided.clone())
     });
     let claimed: Result<(), StoreError> = claimed.await;

@@ -3,7 +3,7 @@
 use attest::{Kind, SpkiSha256};
 use aws_lc_rs::rsa::KeySize;
 use cloud_fixtures::clock;
-use cloud_fixtures::google::{Instance, Signer, vtpm};
+use cloud_fixtures::google::{GoogleInstance, JwtSigner, vtpm};
 use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use rcgen::KeyPair;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ async fn check(gateway: &Gateway, token: impl FnOnce(&str) -> String, code: &str
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_16_whatever_is_altered_in_an_identity_token_after_google_signed_it_is_refused() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
-    let claims = Instance::example(0).claims("", 0);
+    let claims = GoogleInstance::example(0).claims("", 0);
     for (path, _) in each_value(&claims) {
         let alter = |claims: &mut Value| *claims.pointer_mut(&path).unwrap() = altered(claims, &path);
         // The audience is looked for before the challenge is spent; all else is read after the signature holds.
@@ -89,7 +89,7 @@ async fn attack_16_what_google_would_not_say_of_the_pools_instances_is_refused()
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_16_a_token_without_one_of_its_claims_is_refused() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
-    let claims = Instance::example(0).claims("", 0);
+    let claims = GoogleInstance::example(0).claims("", 0);
     // What no rule is about.
     let optional = ["/google/compute_engine/instance_confidentiality"];
     for (path, _) in each_member_removed(&claims) {
@@ -125,8 +125,8 @@ async fn attack_16_a_token_without_one_of_its_claims_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_16_the_header_of_a_token_chooses_neither_algorithm_nor_key() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
-    let stranger = Signer::new(KeySize::Rsa2048);
-    let header = async |signer: &Signer, header: Value, code: &str| {
+    let stranger = JwtSigner::new(KeySize::Rsa2048);
+    let header = async |signer: &JwtSigner, header: Value, code: &str| {
         let sign = |token: &str| signer.sign_with(&header, &tampering::claims(token));
         check(&gateway, sign, code).await;
     };
@@ -241,7 +241,7 @@ async fn attack_03_a_vtpm_that_google_has_not_certified_for_the_pools_instance_i
         };
         site::refused(&gateway, &answer, code);
     };
-    let instance = |change: fn(&mut Instance)| site::with_vtpm(Machine::new().but(|machine| change(&mut machine.google)));
+    let instance = |change: fn(&mut GoogleInstance)| site::with_vtpm(Machine::new().but(|machine| change(&mut machine.google)));
     check(instance(|instance| instance.project_id = "other".to_owned()), "gcp-project-refused").await;
     check(instance(|instance| instance.project_number = 1), "gcp-project-refused").await;
     check(
@@ -255,9 +255,9 @@ async fn attack_03_a_vtpm_that_google_has_not_certified_for_the_pools_instance_i
     )
     .await;
 
-    let stranger = vtpm::Ca::new(KeyPair::generate().unwrap());
+    let stranger = vtpm::VtpmCa::new(KeyPair::generate().unwrap());
     let key = KeyPair::generate().unwrap();
-    let certified = |ca: &vtpm::Ca, change: fn(&mut rcgen::CertificateParams)| {
+    let certified = |ca: &vtpm::VtpmCa, change: fn(&mut rcgen::CertificateParams)| {
         let machine = site::with_vtpm(Machine::new());
         let mut params = vtpm::ek_params(&machine.google);
         change(&mut params);
@@ -280,7 +280,7 @@ async fn attack_03_a_vtpm_that_google_has_not_certified_for_the_pools_instance_i
 async fn a_vtpm_and_an_identity_token_of_two_instances_are_refused() {
     let gateway = vtpms();
     let kinds = [Kind::Tpm, Kind::Gcp];
-    let check = async |change: fn(&mut Instance)| {
+    let check = async |change: fn(&mut GoogleInstance)| {
         let machine = site::with_vtpm(Machine::new()).but(|machine| change(&mut machine.google));
         let answer = machine.attest(&gateway, &kinds).await;
         site::refused(&gateway, &answer, "gcp-instance-mismatch");

@@ -2,7 +2,7 @@
 
 use attest::nonce::PURPOSE_CONFIG;
 use attest::{Kind, SpkiSha256, purpose};
-use cloud_fixtures::aws::Sts;
+use cloud_fixtures::aws::StsServer;
 
 use super::machine::Machine;
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
@@ -29,7 +29,7 @@ async fn whatever_is_signed_says_the_key_and_what_is_not_says_none() {
     let of_tpm = format!("tpm:{}", crate::support::digest(&case));
     gateway.endorse(&case, &[]);
     let machine = Machine::new().but(|machine| machine.tpm = Some(case));
-    let sts = Sts::start("eu-central-1", vec![machine.session.clone()]);
+    let sts = StsServer::start("eu-central-1", vec![machine.session.clone()]);
     site::reach_sts(&gateway, &sts);
     let of_instance = "aws:123456789012/i-0123456789abcdef0";
     let of_azure = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";

@@ -9,13 +9,13 @@ use std::time::Duration;
 use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
-use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned};
+use attest_gateway::credentials::seal::SealKeyRing;
+use attest_gateway::credentials::tickets::{self, TicketGrant};
 use attest_gateway::settings::TicketSettings;
-use attest_log::admin::{Act, By, ByObject, Thing, Verb};
+use attest_log::admin::{Act, By, ByObject, ValueChange, Verb};
 use attest_log::{Decision, Record};
 use attest_store::{Store, StoreError, Transact};
-use cloud_fixtures::aws::Sts;
+use cloud_fixtures::aws::StsServer;
 use serde_json::{Value, json};
 
 use super::machine::{Asked, Machine};
@@ -218,7 +218,7 @@ async fn administered() -> Vec<Value> {
         controller: Some("controller-1".to_owned()),
         object: Some(ByObject::new("tpm-00", "17", Some("kubectl-edit"))),
     };
-    let thing = Thing {
+    let thing = ValueChange {
         kind: "ek".to_owned(),
         id: "0".repeat(64),
         before: Some(json!({ "name": null })),
@@ -266,7 +266,7 @@ async fn evidence() -> Vec<Value> {
     site::pool(&gateway, "twice", r#"[["tpm", "azure-vtpm"]]"#, &[TPM, &recorded]);
     site::configs(&gateway, "twice");
     let mut machine = site::with_vtpm(Machine::new());
-    let sts = Sts::start("eu-central-1", vec![machine.session.clone()]);
+    let sts = StsServer::start("eu-central-1", vec![machine.session.clone()]);
     site::reach_sts(&gateway, &sts);
     gateway.run();
     let token = gateway.command(&["token", "create", "--pool", "documents", "--name", "rack-7"]);
@@ -290,13 +290,13 @@ async fn evidence() -> Vec<Value> {
 
 /// Returns a ticket that has expired, and was not used.
 fn late_ticket(gateway: &Gateway) -> String {
-    let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
+    let seal = SealKeyRing::open(&gateway.path("state/seal.key")).unwrap();
     let settings = TicketSettings {
         lifetime: Duration::from_secs(600),
         late: Duration::from_secs(3600),
         uses: 1,
     };
-    let earned = Earned {
+    let earned = TicketGrant {
         identity: &NodeIdentity::of_tpm(digest(&tpm()).parse().unwrap()),
         instance: None,
         holder: None,

@@ -10,47 +10,47 @@ use attest::challenge::Subject;
 use attest::gcp::Audience;
 use attest::nonce::qualifying_data;
 use attest::protocol::{
-    Attester, AzureEvidence, Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, GcpEvidence, HexDigest,
-    IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, Text, TokenEvidence,
+    Attester, AzureEvidence, BearerText, Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, GcpEvidence, HexDigest,
+    IdentityDocumentEvidence, NitroTpmEvidence, Nothing, SecretText, StsEvidence, Task, TokenEvidence,
 };
 use attest::{Kind, SpkiSha256, UnixTime};
-use attest_gateway::credentials::challenges::Opened;
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::challenges::OpenedChallenge;
+use attest_gateway::credentials::seal::SealKeyRing;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
-use cloud_fixtures::aws::{self, NitroAuthority, NitroDocument, RegionAuthority, Session};
+use cloud_fixtures::aws::{self, NitroAuthority, NitroDocument, RegionAuthority, RoleSession};
 use cloud_fixtures::azure::vtpm::{Vtpm, VtpmCas, ak_params, nv_contents};
-use cloud_fixtures::azure::{self, Authority};
-use cloud_fixtures::google::{self, Signer};
+use cloud_fixtures::azure::{self, AzureAuthority};
+use cloud_fixtures::google::{self, JwtSigner};
 use cloud_fixtures::{clock, random};
 
 use crate::support::{Answer, Case, Gateway, POOL};
 
 /// Google's key for identity tokens.
-pub static GOOGLE: LazyLock<Arc<Signer>> = LazyLock::new(|| Arc::new(Signer::new(KeySize::Rsa2048)));
+pub static GOOGLE: LazyLock<Arc<JwtSigner>> = LazyLock::new(|| Arc::new(JwtSigner::new(KeySize::Rsa2048)));
 /// The region's key for identity documents.
 pub static REGION: LazyLock<RegionAuthority> = LazyLock::new(|| RegionAuthority::new(1));
 /// AWS's CAs of NitroTPM documents.
 pub static NITRO: LazyLock<NitroAuthority> = LazyLock::new(NitroAuthority::new);
 /// Azure's CAs of attested documents.
-pub static AZURE: LazyLock<Authority> = LazyLock::new(|| Authority::new("eastus"));
+pub static AZURE: LazyLock<AzureAuthority> = LazyLock::new(|| AzureAuthority::new("eastus"));
 
 /// Azure's CAs of the AKs of vTPMs.
 pub static AZURE_VTPM: LazyLock<VtpmCas> = LazyLock::new(VtpmCas::global);
 /// The vTPM of the machine in Azure.
-static VTPM_OF_AZURE: LazyLock<Arc<Vtpm>> = LazyLock::new(|| Arc::new(Vtpm::new(&azure::Machine::default().vm_id)));
+static VTPM_OF_AZURE: LazyLock<Arc<Vtpm>> = LazyLock::new(|| Arc::new(Vtpm::new(&azure::AzureMachine::default().vm_id)));
 
 /// Time since the instances were started, in seconds.
 pub const STARTED: u64 = 60;
 
 /// Machine that is in every cloud at once: the requested kind of evidence selects one.
 pub struct Machine {
-    pub google: google::Instance,
-    pub signer: Arc<Signer>,
-    pub aws: aws::Instance,
+    pub google: google::GoogleInstance,
+    pub signer: Arc<JwtSigner>,
+    pub aws: aws::AwsInstance,
     pub claimant: [u8; 32],
-    pub session: Session,
-    pub azure: azure::Machine,
+    pub session: RoleSession,
+    pub azure: azure::AzureMachine,
     pub vtpm: Arc<Vtpm>,
     pub token: String,
     pub tpm: Option<Case>,
@@ -62,14 +62,14 @@ pub struct Machine {
 impl Machine {
     pub fn new() -> Self {
         let now = clock::now();
-        let aws = aws::Instance::example(now - STARTED);
+        let aws = aws::AwsInstance::example(now - STARTED);
         Self {
-            google: google::Instance::example(now - STARTED),
+            google: google::GoogleInstance::example(now - STARTED),
             signer: GOOGLE.clone(),
             claimant: [0x33; 32],
-            session: Session::of(&aws, now),
+            session: RoleSession::of(&aws, now),
             aws,
-            azure: azure::Machine::default(),
+            azure: azure::AzureMachine::default(),
             vtpm: VTPM_OF_AZURE.clone(),
             token: String::new(),
             tpm: None,
@@ -127,8 +127,11 @@ impl Machine {
         let answer = gateway.post("/v1/attest/challenge", request).await;
         assert_eq!(answer.status.as_u16(), 200, "{}", String::from_utf8_lossy(&answer.body));
         let response: ChallengeResponse = serde_json::from_slice(&answer.body).unwrap();
-        let seal = Seal::open(&gateway.path("state/seal.key")).unwrap();
-        let challenge = Opened::open(&seal, &response.challenge, UnixTime::now()).unwrap().peek().clone();
+        let seal = SealKeyRing::open(&gateway.path("state/seal.key")).unwrap();
+        let challenge = OpenedChallenge::open(&seal, &response.challenge, UnixTime::now())
+            .unwrap()
+            .peek()
+            .clone();
         Asked {
             challenge: response.challenge,
             task: response.task,
@@ -192,7 +195,7 @@ impl Machine {
     }
 
     pub fn document(&self, pkcs7: String) -> IdentityDocumentEvidence {
-        IdentityDocumentEvidence { pkcs7: Text(pkcs7) }
+        IdentityDocumentEvidence { pkcs7: BearerText(pkcs7) }
     }
 
     pub fn nitro_document(&self, asked: &Asked) -> NitroDocument {
@@ -293,7 +296,7 @@ impl Asked {
 }
 
 pub fn gcp_evidence(token: String) -> GcpEvidence {
-    GcpEvidence { token: Text(token) }
+    GcpEvidence { token: BearerText(token) }
 }
 
 pub fn nitro_evidence(document: Vec<u8>) -> NitroTpmEvidence {
@@ -308,7 +311,7 @@ pub fn sts_evidence(request: &serde_json::Value) -> StsEvidence {
 
 pub fn azure_evidence(signature: String) -> AzureEvidence {
     AzureEvidence {
-        signature: Text(signature),
+        signature: BearerText(signature),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use attest::Kind;
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use serde_json::{Value, json};
 
 use super::machine::Machine;
@@ -23,8 +23,8 @@ const CONTROL_PLANE: &str = "[inventory]\nmachines = { control_plane = true, wai
 const BOTH: &str = r#"[["gcp"], ["aws-identity-document"]]"#;
 
 /// Starts a cluster's API, which the gateway may ask for Machine objects of one namespace and for Nodes, and for nothing else.
-fn api() -> Kubernetes {
-    let api = Kubernetes::start();
+fn api() -> KubernetesApi {
+    let api = KubernetesApi::start();
     let (rbac, gateway) = (
         "rbac.authorization.k8s.io",
         json!([{"kind": "ServiceAccount", "name": "gateway", "namespace": "attest-gateway"}]),
@@ -43,7 +43,7 @@ fn api() -> Kubernetes {
 }
 
 /// Returns a gateway that watches this API for machines, not yet started.
-fn init(api: &Kubernetes, accepts: &str, rules: &[&str]) -> Gateway {
+fn init(api: &KubernetesApi, accepts: &str, rules: &[&str]) -> Gateway {
     let gateway = site::init(accepts, rules);
     site::write(&gateway, "kubeconfig", api.kubeconfig(&api.token("attest-gateway", "gateway")));
     let cluster = "[cluster]\napi = \"kubeconfig\"\nconfigs = false\nmachines = true\n";
@@ -70,7 +70,7 @@ fn object(name: &str, provider_id: &str) -> Value {
     })
 }
 
-fn put(api: &Kubernetes, name: &str, provider_id: &str, change: impl Fn(&mut Value)) {
+fn put(api: &KubernetesApi, name: &str, provider_id: &str, change: impl Fn(&mut Value)) {
     let mut object = object(name, provider_id);
     change(&mut object);
     api.put(object);
@@ -272,7 +272,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
     let answer = machine.attest(&gateway, &[Kind::Gcp]).await;
     answer.refused(503, "machines-unknown");
     gateway.config("/config/worker", &[&ticket]).await.try_again();
-    for history in [History::Kept, History::Lost] {
+    for history in [RestartHistory::Kept, RestartHistory::Lost] {
         api.restart(history);
         comes_to(&gateway, &machine, Kind::Gcp, "trusted").await;
     }

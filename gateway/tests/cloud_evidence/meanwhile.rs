@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use attest::{EkDigest, Kind};
 use attest_gateway::credentials::tokens;
 use attest_machines::{enrolment, instances, revocations};
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 use serde_json::json;
 
 use super::machine::Machine;
@@ -49,7 +49,7 @@ impl Step {
             Self::Release => drop(instances::release(store, IDENTITY).await.unwrap()),
             Self::RevokeToken => assert_eq!(tokens::revoke(store, "t").await.unwrap(), 1),
             Self::Supersede => {
-                let entry = Entry {
+                let entry = StoreEntry {
                     id: IDENTITY.to_owned(),
                     value: json!({ "holder": "tpm:other", "at": 1, "peer": "::1" }).to_string(),
                 };

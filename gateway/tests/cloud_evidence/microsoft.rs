@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use attest::protocol::Evidence;
 use attest::{Kind, SpkiSha256};
 use cloud_fixtures::azure::attested_document::{ISSUER_URL, access};
-use cloud_fixtures::azure::{Aia, Authority, metadata_params};
+use cloud_fixtures::azure::{Aia, AzureAuthority, metadata_params};
 use cloud_fixtures::clock::{self, american};
-use cloud_fixtures::pkcs7::{Key, Message, OTHER};
-use cloud_fixtures::server::{Answer as Said, Fault, Server, loopback};
+use cloud_fixtures::pkcs7::{OTHER, Pkcs7Key, TestMessage};
+use cloud_fixtures::server::{ServerAnswer as Said, ServerFault, TestServer, loopback};
 use cloud_fixtures::tampering::{self, each_member_removed, each_value};
 use serde_json::{Value, json};
 
@@ -121,7 +121,7 @@ async fn attack_26_a_collection_of_documents_with_short_nonces_fits_no_challenge
 }
 
 /// Signs the document in a message that is altered before.
-fn message(document: &Value, key: &Key, alter: impl FnOnce(Message) -> Message) -> String {
+fn message(document: &Value, key: &Pkcs7Key, alter: impl FnOnce(TestMessage) -> TestMessage) -> String {
     let message = alter(AZURE.message(document.to_string().as_bytes()));
     data_encoding::BASE64.encode(&message.sign(key))
 }
@@ -136,7 +136,7 @@ async fn attack_12_the_bag_of_certificates_makes_nobody_the_signer() {
     )
     .await;
     // Somebody who calls himself Azure.
-    let stranger = Authority::new("eastus");
+    let stranger = AzureAuthority::new("eastus");
     check(&gateway, |document| stranger.sign(&document), "azure-document-certificate").await;
     // Azure's own certificate in the bag, and another one's signature.
     let bag = |certificates: &[&[u8]]| certificates.iter().map(|certificate| certificate.to_vec()).collect::<Vec<_>>();
@@ -174,13 +174,13 @@ async fn attack_12_the_bag_of_certificates_makes_nobody_the_signer() {
     let detached = |document: Value| message(&document, AZURE.signer(), |message| message.but(|message| message.detached = true));
     check(&gateway, detached, "azure-document-malformed").await;
     // A certificate by Azure's CA for something else than its metadata service.
-    let web = Authority::with(&["www.example.com"], &[]);
+    let web = AzureAuthority::with(&["www.example.com"], &[]);
     let mut other = site::init(r#"[["azure"]]"#, &[AZURE_RULES]);
     site::write(&other, "azure-roots/web.pem", web.root_pem());
     site::write(&other, "azure-intermediates/web.pem", web.intermediate_pem());
     other.run();
     check(&other, |document| web.sign(&document), "azure-document-certificate").await;
-    let elsewhere = Authority::new("westus");
+    let elsewhere = AzureAuthority::new("westus");
     let mut west = site::init(r#"[["azure"]]"#, &[AZURE_RULES]);
     site::write(&west, "azure-roots/west.pem", elsewhere.root_pem());
     site::write(&west, "azure-intermediates/west.pem", elsewhere.intermediate_pem());
@@ -189,7 +189,7 @@ async fn attack_12_the_bag_of_certificates_makes_nobody_the_signer() {
 }
 
 /// Starts a gateway that has Azure's roots only, and reaches these hosts at one address.
-fn fetching(authority: &Authority, hosts: &[&str], address: SocketAddr) -> Gateway {
+fn fetching(authority: &AzureAuthority, hosts: &[&str], address: SocketAddr) -> Gateway {
     let mut gateway = site::init(r#"[["azure"]]"#, &[AZURE_RULES]);
     std::fs::remove_dir_all(gateway.path("azure-intermediates")).unwrap();
     site::write(&gateway, "azure-roots/root.pem", authority.root_pem());
@@ -218,7 +218,7 @@ async fn attack_19_an_intermediate_is_fetched_once_from_where_microsoft_publishe
 async fn attack_19_nothing_is_fetched_from_where_a_document_says_but_from_allowed_hosts() {
     // Whoever is asked would give the right certificate.
     let (authority, certificate) = (&*AZURE, AZURE.intermediate().to_vec());
-    let everybody = Server::start(loopback(), None, move |_| {
+    let everybody = TestServer::start(loopback(), None, move |_| {
         Said::new(200, "application/pkix-cert", certificate.clone())
     });
     let address = everybody.address();
@@ -250,7 +250,7 @@ async fn attack_19_nothing_is_fetched_from_where_a_document_says_but_from_allowe
         leaf.custom_extensions = vec![access(&[url])];
         let leaf = authority.issue(&leaf);
         let make = |document: Value| {
-            let message = Message::azure(document.to_string().as_bytes(), &leaf);
+            let message = TestMessage::azure(document.to_string().as_bytes(), &leaf);
             data_encoding::BASE64.encode(&message.sign(authority.signer()))
         };
         check(&gateway, make, "azure-document-issuer").await;
@@ -263,11 +263,11 @@ async fn attack_19_nothing_is_fetched_from_where_a_document_says_but_from_allowe
 async fn attack_19_what_is_fetched_is_bounded_and_not_believed() {
     let aia = Aia::start(AZURE.intermediate());
     for fault in [
-        Fault::Down,
-        Fault::Garbage,
-        Fault::Huge,
-        Fault::Status(404),
-        Fault::Redirect("http://www.microsoft.com/pkiops/certs/other.crt".to_owned()),
+        ServerFault::Down,
+        ServerFault::Garbage,
+        ServerFault::Huge,
+        ServerFault::Status(404),
+        ServerFault::Redirect("http://www.microsoft.com/pkiops/certs/other.crt".to_owned()),
     ] {
         aia.forget_requests();
         let gateway = fetching(&AZURE, &["www.microsoft.com"], aia.address());
@@ -281,7 +281,7 @@ async fn attack_19_what_is_fetched_is_bounded_and_not_believed() {
         aia.recover();
     }
     // A certificate that leads to no root that is trusted.
-    let stranger = Authority::new("eastus");
+    let stranger = AzureAuthority::new("eastus");
     let aia = Aia::start(stranger.intermediate());
     let gateway = fetching(&AZURE, &["www.microsoft.com"], aia.address());
     let answer = show(&gateway, |document| stranger.sign(&document)).await;

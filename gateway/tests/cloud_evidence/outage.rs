@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use attest::Kind;
 use cloud_fixtures::google::identity_provider::{ISSUER_HOST, KEYS_HOST};
-use cloud_fixtures::google::{IdentityProvider, Keys, Signer};
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::google::{IdentityProvider, JwtSigner, StandInKeys};
+use cloud_fixtures::server::ServerFault;
 
 use super::machine::Machine;
 use super::site::{self, GCP};
@@ -17,7 +17,7 @@ const IDENTITY: &str = "gcp:example-project/152986662232938449";
 
 /// Google's services, and a gateway that gets its keys from there.
 struct Google {
-    keys: Arc<Keys>,
+    keys: Arc<StandInKeys>,
     provider: IdentityProvider,
     gateway: Gateway,
 }
@@ -29,7 +29,7 @@ impl Google {
 
     /// Starts both with a fault of Google's from the beginning.
     fn start_with(wrong: impl FnOnce(&IdentityProvider)) -> Self {
-        let keys = Keys::new();
+        let keys = StandInKeys::new();
         let provider = IdentityProvider::start(keys.clone());
         wrong(&provider);
         let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
@@ -44,22 +44,22 @@ impl Google {
     }
 
     /// Returns a machine whose tokens this key signs.
-    fn machine(signer: &Arc<Signer>) -> Machine {
+    fn machine(signer: &Arc<JwtSigner>) -> Machine {
         Machine::new().but(|machine| machine.signer = signer.clone())
     }
 
-    async fn trusted(&self, signer: &Arc<Signer>) {
+    async fn trusted(&self, signer: &Arc<JwtSigner>) {
         let answer = Self::machine(signer).attest(&self.gateway, &KINDS).await;
         site::trusted(&self.gateway, &answer, IDENTITY, &KINDS);
     }
 
-    async fn refused(&self, signer: &Arc<Signer>, code: &str) {
+    async fn refused(&self, signer: &Arc<JwtSigner>, code: &str) {
         let answer = Self::machine(signer).attest(&self.gateway, &KINDS).await;
         site::refused(&self.gateway, &answer, code);
     }
 
     /// Boots repeatedly like a node, until it is trusted.
-    async fn trusted_in_the_end(&self, signer: &Arc<Signer>) {
+    async fn trusted_in_the_end(&self, signer: &Arc<JwtSigner>) {
         let deadline = Instant::now() + LIMIT;
         let mut pause = tokio::time::interval(Duration::from_secs(1));
         loop {
@@ -77,13 +77,13 @@ impl Google {
 }
 
 /// Returns a signer with a forged key under the id of Google's.
-fn forger(signer: &Signer) -> Arc<Signer> {
-    Arc::new(Signer::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid()))
+fn forger(signer: &JwtSigner) -> Arc<JwtSigner> {
+    Arc::new(JwtSigner::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, signer.kid()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_waited_for_and_changed_keys_are_found() {
-    let (dead, rotating) = (Google::start_with(|google| google.fail(Fault::Down)), Google::start());
+    let (dead, rotating) = (Google::start_with(|google| google.fail(ServerFault::Down)), Google::start());
     let at_first = async {
         let signer = dead.keys.current();
         let begun = Instant::now();
@@ -114,7 +114,7 @@ async fn keys_that_there_were_are_used_through_an_outage() {
     let google = Google::start();
     let signer = google.keys.current();
     google.trusted(&signer).await;
-    google.provider.fail(Fault::Down);
+    google.provider.fail(ServerFault::Down);
     for _ in 0..3 {
         google.trusted(&signer).await;
         google.refused(&forger(&signer), "gcp-identity-signature").await;
@@ -123,7 +123,7 @@ async fn keys_that_there_were_are_used_through_an_outage() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_16_nonsense_in_the_place_of_keys_makes_nobody_trusted() {
-    let google = Google::start_with(|google| google.fail(Fault::Garbage));
+    let google = Google::start_with(|google| google.fail(ServerFault::Garbage));
     let signer = google.keys.current();
     for signer in [&signer, &forger(&signer)] {
         let answer = Google::machine(signer).attest(&google.gateway, &KINDS).await;
@@ -140,7 +140,7 @@ async fn attack_19_a_flood_of_invented_key_ids_costs_google_two_requests() {
     let google = Google::start();
     google.trusted(&google.keys.current()).await;
     google.provider.forget_requests();
-    let flood = Arc::new(Signer::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, "invented"));
+    let flood = Arc::new(JwtSigner::with_id(aws_lc_rs::rsa::KeySize::Rsa2048, "invented"));
     let begun = Instant::now();
     for _ in 0..40 {
         google.refused(&flood, "gcp-identity-key-unknown").await;

@@ -8,7 +8,7 @@ use attest::{Kind, reject};
 use attest_audit::replay::{ReplayError, replay};
 use attest_log::Blobs;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
-use cloud_fixtures::aws::Sts;
+use cloud_fixtures::aws::StsServer;
 use cloud_fixtures::aws::session::sts_host;
 use cloud_fixtures::google::vtpm;
 use rcgen::KeyPair;
@@ -18,7 +18,7 @@ use super::machine::{AZURE, AZURE_VTPM, GOOGLE, Machine, NITRO, REGION};
 use crate::support::{Answer, Gateway, SoftKey, bearer, soft_tpm, tpm};
 
 /// Google's CA of vTPMs.
-pub static VTPM: LazyLock<vtpm::Ca> = LazyLock::new(|| vtpm::Ca::new(KeyPair::generate().unwrap()));
+pub static VTPM: LazyLock<vtpm::VtpmCa> = LazyLock::new(|| vtpm::VtpmCa::new(KeyPair::generate().unwrap()));
 
 /// Rules of each kind, for the tests' machine.
 pub const TPM: &str = "[tpm]\nendorsement = \"allowlist\"\n[tpm.pcrs]\n\"0-7\" = \"not checked\"\n";
@@ -130,7 +130,7 @@ pub fn configs(gateway: &Gateway, name: &str) {
 }
 
 /// Connects the region's STS at this address.
-pub fn reach_sts(gateway: &Gateway, sts: &Sts) {
+pub fn reach_sts(gateway: &Gateway, sts: &StsServer) {
     write(gateway, "outgoing-ca.pem", sts.ca_pem());
     let host = sts_host("eu-central-1");
     let outgoing = format!(

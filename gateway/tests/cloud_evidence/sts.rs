@@ -2,9 +2,9 @@
 
 use attest::protocol::Evidence;
 use attest::{Kind, SpkiSha256};
-use cloud_fixtures::aws::{Session, Sts};
+use cloud_fixtures::aws::{RoleSession, StsServer};
 use cloud_fixtures::clock;
-use cloud_fixtures::server::Fault;
+use cloud_fixtures::server::ServerFault;
 use cloud_fixtures::tampering;
 use serde_json::{Value, json};
 
@@ -15,16 +15,16 @@ use crate::support::{Answer, Gateway};
 const KINDS: [Kind; 1] = [Kind::AwsSts];
 
 /// Starts a gateway with a pool that accepts callers of STS, and the region's STS.
-fn start() -> (Gateway, Sts) {
+fn start() -> (Gateway, StsServer) {
     let mut gateway = site::init(r#"[["aws-sts"]]"#, &[STS]);
-    let sts = Sts::start("eu-central-1", Vec::new());
+    let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
     gateway.run();
     (gateway, sts)
 }
 
 /// Returns a machine whose credentials STS knows.
-fn known(sts: &Sts) -> Machine {
+fn known(sts: &StsServer) -> Machine {
     let machine = Machine::new();
     sts.add(machine.session.clone());
     machine
@@ -196,8 +196,8 @@ async fn attack_15_the_gateway_sends_what_it_spelled_out_itself_and_nothing_more
 async fn attack_15_a_redirect_of_sts_is_not_followed() {
     let (gateway, sts) = start();
     let machine = known(&sts);
-    let elsewhere = Sts::start("eu-central-1", vec![machine.session.clone()]);
-    sts.fail(Fault::Redirect(elsewhere.url()));
+    let elsewhere = StsServer::start("eu-central-1", vec![machine.session.clone()]);
+    sts.fail(ServerFault::Redirect(elsewhere.url()));
     let answer = machine.attest(&gateway, &KINDS).await;
     site::refused(&gateway, &answer, "sts-unavailable");
     assert_eq!((sts.requests().len(), elsewhere.requests().len()), (1, 0));
@@ -208,14 +208,14 @@ async fn an_sts_that_does_not_answer_is_nobodys_verdict() {
     let (gateway, sts) = start();
     let machine = known(&sts);
     let before = gateway.records().len();
-    sts.fail(Fault::Down);
+    sts.fail(ServerFault::Down);
     let answer = machine.attest(&gateway, &KINDS).await;
     answer.refused(503, "cloud-unavailable");
     assert_eq!(gateway.records().len(), before);
     gateway.line(|line| line.contains("cannot verify evidence of a cloud"));
     sts.recover();
     drop(machine.attest(&gateway, &KINDS).await.ticket());
-    for fault in [Fault::Garbage, Fault::Status(500), Fault::Status(204)] {
+    for fault in [ServerFault::Garbage, ServerFault::Status(500), ServerFault::Status(204)] {
         sts.fail(fault.clone());
         let answer = machine.attest(&gateway, &KINDS).await;
         assert_ne!(answer.status.as_u16(), 200, "{fault:?}");
@@ -231,16 +231,16 @@ async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
         sts.add(machine.session.clone());
         site::refused(&gateway, &machine.attest(&gateway, &KINDS).await, code);
     };
-    let somebody = |machine: &mut Machine| machine.session = Session::named(&machine.aws, "somebody", clock::now());
+    let somebody = |machine: &mut Machine| machine.session = RoleSession::named(&machine.aws, "somebody", clock::now());
     check(somebody, "sts-not-an-instance").await;
     let of_role = |machine: &mut Machine| {
         machine.aws.role = "admin".to_owned();
-        machine.session = Session::of(&machine.aws, clock::now());
+        machine.session = RoleSession::of(&machine.aws, clock::now());
     };
     check(of_role, "sts-role").await;
     let of_account = |machine: &mut Machine| {
         machine.aws.account = "210987654321".to_owned();
-        machine.session = Session::of(&machine.aws, clock::now());
+        machine.session = RoleSession::of(&machine.aws, clock::now());
     };
     check(of_account, "sts-account").await;
     // Credentials that STS does not know, and a signature by another key.
@@ -283,7 +283,7 @@ async fn attack_15_an_answer_that_is_not_stss_own_is_refused() {
     sts.change_answers(move |answer| (answer["Arn"], answer["UserId"]) = (json!(arn), json!("AROA1:i-00000000000000000")));
     site::refused(&gateway, &machine.attest(&gateway, &KINDS).await, "sts-unavailable");
     // Who answers in the name of STS is another CA's.
-    let stranger = Sts::start("eu-central-1", vec![machine.session.clone()]);
+    let stranger = StsServer::start("eu-central-1", vec![machine.session.clone()]);
     let mut other = site::init(r#"[["aws-sts"]]"#, &[STS]);
     site::reach_sts(&other, &stranger);
     site::write(&other, "outgoing-ca.pem", sts.ca_pem());
@@ -295,7 +295,7 @@ async fn attack_15_an_answer_that_is_not_stss_own_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
     let mut gateway = site::init(r#"[["aws-identity-document", "aws-sts"]]"#, &[DOCUMENT, STS]);
-    let sts = Sts::start("eu-central-1", Vec::new());
+    let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
     gateway.run();
     let kinds = [Kind::AwsIdentityDocument, Kind::AwsSts];
@@ -310,7 +310,7 @@ async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_27_a_caller_beside_a_document_takes_no_binding_away() {
     let mut gateway = site::init(r#"[["aws-identity-document", "aws-sts"], ["aws-sts"]]"#, &[DOCUMENT, STS]);
-    let sts = Sts::start("eu-central-1", Vec::new());
+    let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
     gateway.run();
     let both = [Kind::AwsIdentityDocument, Kind::AwsSts];

@@ -5,12 +5,12 @@ use std::fs;
 
 use crate::support::pending::{evidence, is_recorded_late};
 use attest::{NodeIdentity, SpkiSha256, purpose};
-use attest_controller::settings::Settings;
-use attest_machines::attested::{self, Attested};
+use attest_controller::settings::ControllerSettings;
+use attest_machines::attested::{self, AttestedMachine};
 use attest_store::{Embedded, EntryKind, Store as _, StoreError, Transact as _};
 use attest_system::clock::Clock;
-use cloud_fixtures::kubernetes::Kubernetes;
-use cloud_fixtures::port::Port;
+use cloud_fixtures::kubernetes::KubernetesApi;
+use cloud_fixtures::port::ReservedPort;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _};
 use serde_json::{Value, json};
 
@@ -33,15 +33,15 @@ fn rights() -> Vec<Value> {
 }
 
 struct Site {
-    api: Kubernetes,
+    api: KubernetesApi,
     gateway: Gateway,
-    _port: Port,
+    _port: ReservedPort,
 }
 
 impl Site {
     /// Starts a gateway with these settings, and a controller of its store with these, in this process.
     async fn start(settings: &str, approval: &str) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         rights().into_iter().for_each(|object| api.put(object));
         for name in [NODE, "worker-2"] {
             api.put(machine(name));
@@ -51,7 +51,7 @@ impl Site {
         gateway.edit_pool("worker", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
         gateway.edit_pool("infra", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
         gateway.run();
-        let port = Port::reserve();
+        let port = ReservedPort::reserve();
         fs::write(
             gateway.path("kubeconfig"),
             api.kubeconfig(&api.token(NAMESPACE, "attest-controller")),
@@ -61,7 +61,7 @@ impl Site {
             "listen = \"{}\"\n[cluster]\napi = \"kubeconfig\"\n[approval]\nenabled = true\n{approval}",
             port.address()
         );
-        let settings = Settings::parse(&text, &gateway.path("controller.toml")).unwrap();
+        let settings = ControllerSettings::parse(&text, &gateway.path("controller.toml")).unwrap();
         // Until this process ends.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -143,7 +143,7 @@ async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_att
     let store = Embedded::open(&site.gateway.path("state/gateway.db")).unwrap();
     let (identity, attested) = attested::list(&store).await.unwrap().pop().unwrap();
     assert!(store.remove(EntryKind::Attested, &identity).await.unwrap());
-    let decided = async |case: &Case, attested: Attested, at: u64| {
+    let decided = async |case: &Case, attested: AttestedMachine, at: u64| {
         let ek = crate::support::digest(case).parse().unwrap();
         let decided = evidence(&attested.decision, at, ek);
         let id = attested.decision.clone();
@@ -156,7 +156,7 @@ async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_att
     };
     decided(&recorded, attested.clone(), at).await;
     let unanswered = "ab".repeat(16);
-    let never = Attested {
+    let never = AttestedMachine {
         name: Some("worker-2".to_owned()),
         decision: unanswered.clone(),
         ..attested

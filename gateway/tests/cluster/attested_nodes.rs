@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use attest_gateway::cluster::attested_nodes::object_name;
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes, Mishap};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, Mishap, RestartHistory};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, shown};
@@ -20,13 +20,13 @@ fn part() -> Vec<Value> {
 }
 
 struct Site {
-    api: Kubernetes,
+    api: KubernetesApi,
     gateway: Gateway,
 }
 
 impl Site {
     fn with(mode: &str) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         part().into_iter().for_each(|object| api.put(object));
         let gateway = Gateway::init();
         fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(NAMESPACE, "attest-gateway"))).unwrap();
@@ -424,7 +424,7 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
     site.boots(&second).await;
     site.gateway.kill();
     site.api.recover();
-    site.api.restart(History::Lost);
+    site.api.restart(RestartHistory::Lost);
     // Edited while no gateway is there.
     site.patch(&object, &json!({"banned": true}));
     site.gateway.run();

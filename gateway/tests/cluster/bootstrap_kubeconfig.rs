@@ -1,7 +1,7 @@
 //! The kubelets' bootstrap kubeconfig from the cluster, read by the real program, and its use in the configs of a pool of MachineConfigs.
 
 use attest_ignition::data_url;
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
@@ -33,8 +33,8 @@ fn token(subject: &str) -> String {
     )
 }
 
-fn api() -> Kubernetes {
-    let api = Kubernetes::start();
+fn api() -> KubernetesApi {
+    let api = KubernetesApi::start();
     let rules = json!([
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["node-bootstrapper-token"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["kube-apiserver-server-ca"], "verbs": ["list", "watch"]},
@@ -50,7 +50,7 @@ fn api() -> Kubernetes {
     api
 }
 
-fn put_token(api: &Kubernetes, token: &str, ca: &str) {
+fn put_token(api: &KubernetesApi, token: &str, ca: &str) {
     let encoded = |text: &str| BASE64.encode(text.as_bytes());
     let metadata = json!({"name": "node-bootstrapper-token", "namespace": NAMESPACE});
     let data = json!({"token": encoded(token), "ca.crt": encoded(ca), "namespace": encoded(NAMESPACE)});
@@ -60,7 +60,7 @@ fn put_token(api: &Kubernetes, token: &str, ca: &str) {
 }
 
 /// Creates a gateway with a pool that has MachineConfigs and that kubeconfig.
-fn init(api: &Kubernetes) -> Gateway {
+fn init(api: &KubernetesApi) -> Gateway {
     let gateway = Gateway::init();
     std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
     gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = false\nbootstrap_kubeconfig = true\n");
@@ -133,7 +133,7 @@ async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
     gateway.run();
     assert_eq!(of(&gateway.config("/config/worker", &[]).await.body), two);
     put_token(&api, &one, &ca);
-    api.restart(History::Lost);
+    api.restart(RestartHistory::Lost);
     gateway.line(|line| line.contains("bootstrap kubeconfig") && line.contains("is now what the cluster says"));
     let output = gateway.output();
     assert!(!output.contains(&one) && !output.contains(&two) && !output.contains("hunter2"));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use serde_json::{Value, json};
 
 use crate::support::{Gateway, LIMIT, bearer};
@@ -12,8 +12,8 @@ const TOKEN: &str = "4hq7wz.k2v9x0t8r1m5n3c6";
 const END: &str = "2100-01-01T00:00:00Z";
 
 /// Starts an API whose Secrets of one namespace the gateway may read, and nothing else.
-fn api() -> Kubernetes {
-    let api = Kubernetes::start();
+fn api() -> KubernetesApi {
+    let api = KubernetesApi::start();
     let (group, metadata) = (
         "rbac.authorization.k8s.io",
         json!({"name": "attest-gateway-bootstrap-tokens", "namespace": "kube-system"}),
@@ -27,7 +27,7 @@ fn api() -> Kubernetes {
     api
 }
 
-fn init(api: &Kubernetes) -> Gateway {
+fn init(api: &KubernetesApi) -> Gateway {
     let gateway = Gateway::init();
     gateway.edit_pool("worker", "\ntoken = \"refuse\"", "\ntoken = \"full\"");
     std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
@@ -56,7 +56,7 @@ fn secret(text: &str, end: &str) -> Value {
     })
 }
 
-fn remove(api: &Kubernetes) {
+fn remove(api: &KubernetesApi) {
     api.remove("secrets", "kube-system", "bootstrap-token-4hq7wz");
 }
 
@@ -200,7 +200,7 @@ async fn an_api_that_is_away_ends_no_token_and_what_has_changed_meanwhile_is_mad
     api.put(secret(TOKEN, END));
     gateway.run();
     list(&gateway, NAME, Some(&["current"])).await;
-    for history in [History::Kept, History::Lost] {
+    for history in [RestartHistory::Kept, RestartHistory::Lost] {
         api.disturb(Disturbance::Down);
         gateway.terminate();
         gateway.wait();

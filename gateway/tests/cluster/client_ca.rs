@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use rustls::version::TLS13;
 use serde_json::json;
 
@@ -13,8 +13,8 @@ const NAMESPACE: &str = "openshift-config-managed";
 const NAME: &str = "csr-controller-ca";
 
 /// Starts an API of which the gateway may read that one ConfigMap, and nothing else.
-fn api() -> Kubernetes {
-    let api = Kubernetes::start();
+fn api() -> KubernetesApi {
+    let api = KubernetesApi::start();
     let version = "rbac.authorization.k8s.io/v1";
     let metadata = json!({"name": "attest-gateway-client-ca", "namespace": NAMESPACE});
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [NAME], "verbs": ["list", "watch"]}]);
@@ -25,12 +25,12 @@ fn api() -> Kubernetes {
     api
 }
 
-fn put(api: &Kubernetes, bundle: &str) {
+fn put(api: &KubernetesApi, bundle: &str) {
     let metadata = json!({"name": NAME, "namespace": NAMESPACE});
     api.put(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca-bundle.crt": bundle}}));
 }
 
-fn start(api: &Kubernetes) -> Gateway {
+fn start(api: &KubernetesApi) -> Gateway {
     let mut gateway = init(&Cluster::new());
     std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
     gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = false\nclient_ca = true\n");
@@ -58,7 +58,7 @@ async fn gets(gateway: &Gateway, kubelet: &Identity) -> String {
 const USED: &str = "the certificates' files have changed";
 
 /// Changes the bundle, and waits until it is used. A client that polled would be rate-limited as if it guessed credentials.
-fn change(gateway: &Gateway, api: &Kubernetes, bundle: &str) {
+fn change(gateway: &Gateway, api: &KubernetesApi, bundle: &str) {
     let before = gateway.how_often(|line| line.contains(USED));
     put(api, bundle);
     gateway.lines(before + 1, |line| line.contains(USED));
@@ -110,7 +110,7 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
     gateway.run();
     assert_eq!(gets(&gateway, &of_other).await, "served");
     put(&api, one.pem());
-    api.restart(History::Lost);
+    api.restart(RestartHistory::Lost);
     gateway.line(|line| line.contains(USED));
     assert_eq!(gets(&gateway, &of_one).await, "served");
 }

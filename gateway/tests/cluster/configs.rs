@@ -4,9 +4,9 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use attest_ignition::data_url;
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use cloud_fixtures::machine_config_server::MachineConfigServer;
-use cloud_fixtures::server::Server;
+use cloud_fixtures::server::TestServer;
 use serde_json::{Value, json};
 
 use super::NAMESPACE;
@@ -19,8 +19,8 @@ const NEEDED: &str = "machineconfiguration.openshift.io/needed-before-node-appro
 /// Cluster with its API, its Machine Config Server, and a gateway that asks both.
 struct Cluster {
     gateway: Gateway,
-    api: Kubernetes,
-    server: Server,
+    api: KubernetesApi,
+    server: TestServer,
     /// Content of `/etc/state` in the server's config.
     state: Arc<Mutex<&'static str>>,
 }
@@ -70,7 +70,7 @@ impl Cluster {
     /// Creates a cluster without starting the gateway; `include` is the pool's section for the pre-approved config.
     fn new(include: &str) -> Self {
         let gateway = Gateway::init();
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         api.grant(NAMESPACE, "gateway", &rules());
         api.put(pool("rendered-worker-1"));
         let kubeconfig = api.kubeconfig(&api.token(NAMESPACE, "gateway"));
@@ -160,7 +160,7 @@ async fn a_server_is_asked_when_new_nodes_get_another_rendered_config() {
     );
     cluster.says("three");
     cluster.api.put(pool("rendered-worker-3"));
-    cluster.api.restart(History::Lost);
+    cluster.api.restart(RestartHistory::Lost);
     cluster.is_served_anew(2);
     assert!(cluster.full().await.contains("data:,three"));
     cluster

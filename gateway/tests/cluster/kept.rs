@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use attest_cluster_api::{Heard, Kept, keep};
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use attest_cluster_api::{Heard, WatchCache, keep};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};
 use kube::core::Selector;
@@ -23,14 +23,14 @@ fn node(name: &str) -> serde_json::Value {
 }
 
 /// Starts a watch cache of the nodes.
-fn kept(asked: &Asked) -> Kept<Node> {
+fn kept(asked: &Asked) -> WatchCache<Node> {
     let nodes = Api::all(asked.cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
     tokio::spawn(keeping.run());
     kept
 }
 
-fn names(kept: &Kept<Node>) -> Option<Vec<String>> {
+fn names(kept: &WatchCache<Node>) -> Option<Vec<String>> {
     let mut names: Vec<String> = kept.all()?.iter().filter_map(|node| node.metadata.name.clone()).collect();
     names.sort();
     Some(names)
@@ -58,7 +58,7 @@ async fn well(asked: &Asked) {
 }
 
 /// Waits until exactly these nodes are in the cache.
-async fn has(kept: &mut Kept<Node>, wanted: &[&str]) {
+async fn has(kept: &mut WatchCache<Node>, wanted: &[&str]) {
     let wanted = Some(wanted.iter().map(|name| (*name).to_owned()).collect());
     let waited = async {
         while names(kept) != wanted {
@@ -103,7 +103,7 @@ async fn each_change_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed() {
-    for history in [History::Kept, History::Lost] {
+    for history in [RestartHistory::Kept, RestartHistory::Lost] {
         let asked = Asked::with(&rules()).await;
         asked.api.put(node("a"));
         let mut kept = kept(&asked);
@@ -264,7 +264,7 @@ async fn an_expired_token_is_said_as_that() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_all_watches_is_two_lines() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let rules = json!([
         {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": ["list", "watch"]},
         {"apiGroups": ["machine.openshift.io"], "resources": ["machines"], "verbs": ["list", "watch"]},
@@ -275,7 +275,7 @@ async fn an_outage_of_all_watches_is_two_lines() {
     fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token(super::NAMESPACE, "gateway"))).unwrap();
     gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = true\nmachines = true\nclient_ca = true");
     gateway.run();
-    let watched = |api: &Kubernetes| {
+    let watched = |api: &KubernetesApi| {
         api.asked()
             .iter()
             .filter(|asked| asked.verb == "watch" && asked.status == 200)

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use attest::UnixTime;
 use attest_certificates::Certificate;
-use attest_gateway::pki::issue::{self, Made, SigningKey};
-use attest_gateway::pki::{Algorithm, Names, Wanted};
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use attest_gateway::pki::issue::{self, IssuedCertificate, SigningKey};
+use attest_gateway::pki::{Algorithm, CertificateRequest, GatewayNames};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use data_encoding::BASE64;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
@@ -30,27 +30,27 @@ fn at(seconds: u64) -> UnixTime {
 }
 
 /// Creates a CA that is this number of days old.
-fn ca(name: &str, days: u64) -> Made {
+fn ca(name: &str, days: u64) -> IssuedCertificate {
     let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     issue::authority(name, key, 400, at(now() - days * DAY)).unwrap()
 }
 
 /// Creates a certificate of 30 days by a CA that is this number of days old.
-fn signed(ca: &Made, days: u64) -> Made {
-    let names = Names {
+fn signed(ca: &IssuedCertificate, days: u64) -> IssuedCertificate {
+    let names = GatewayNames {
         hosts: vec!["localhost".to_owned()],
         addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
     };
-    let wanted = Wanted {
+    let wanted = CertificateRequest {
         days: 30,
-        ..Wanted::default()
+        ..CertificateRequest::default()
     };
     issue::serving(&ca.certificate, &ca.key, &names, &wanted, at(now() - days * DAY)).unwrap()
 }
 
 /// Starts an API of which the gateway may read these objects, and nothing else.
-fn api() -> Kubernetes {
-    let api = Kubernetes::start();
+fn api() -> KubernetesApi {
+    let api = KubernetesApi::start();
     let objects = [
         (NAMESPACE, "secrets", TLS),
         (NAMESPACE, "configmaps", CA),
@@ -68,23 +68,23 @@ fn api() -> Kubernetes {
     api
 }
 
-fn put_bundle(api: &Kubernetes, authorities: &[&Made]) {
+fn put_bundle(api: &KubernetesApi, authorities: &[&IssuedCertificate]) {
     let bundle: String = authorities.iter().map(|ca| ca.certificate.pem()).collect();
     let metadata = json!({"name": CA, "namespace": NAMESPACE});
     api.put(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"ca-bundle.crt": bundle}}));
 }
 
-fn put_data(api: &Kubernetes, data: Value) {
+fn put_data(api: &KubernetesApi, data: Value) {
     let metadata = json!({"name": TLS, "namespace": NAMESPACE});
     api.put(json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "data": data}));
 }
 
-fn data(made: &Made) -> Value {
+fn data(made: &IssuedCertificate) -> Value {
     let encoded = |text: &str| BASE64.encode(text.as_bytes());
     json!({"tls.crt": encoded(&made.certificate.pem()), "tls.key": encoded(&made.key.pem())})
 }
 
-fn init(api: &Kubernetes) -> Gateway {
+fn init(api: &KubernetesApi) -> Gateway {
     let gateway = Gateway::init();
     std::fs::write(gateway.path("kubeconfig"), api.kubeconfig(&api.token("attest-gateway", "gateway"))).unwrap();
     gateway.settings("[cluster]\napi = \"kubeconfig\"\nconfigs = false\nmcs_certificate = true\n");
@@ -95,7 +95,7 @@ fn init(api: &Kubernetes) -> Gateway {
 }
 
 /// Returns the certificate that a node with this CA sees; `None` if the node refuses it.
-async fn shown(gateway: &Gateway, trusted: &Made) -> Option<Certificate> {
+async fn shown(gateway: &Gateway, trusted: &IssuedCertificate) -> Option<Certificate> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.certificate.der.clone()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
@@ -192,7 +192,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&second.certificate));
     let third = signed(&new, 0);
     put_data(&api, data(&third));
-    api.restart(History::Lost);
+    api.restart(RestartHistory::Lost);
     gateway.line(|line| line.contains("the MCS certificate is now"));
     assert_eq!(shown(&gateway, &new).await.as_ref(), Some(&third.certificate));
 }

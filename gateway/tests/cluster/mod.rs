@@ -9,17 +9,17 @@ mod configs;
 mod kept;
 mod mcs_certificate;
 
-use attest_cluster_api::Cluster;
+use attest_cluster_api::ClusterClient;
 use attest_store::settings::{ClusterAccess, ClusterApi};
 use attest_system::clock::Clock;
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 
 use super::support::LIMIT;
 
 /// API, and a client of it with a kubeconfig.
 struct Asked {
-    api: Kubernetes,
-    cluster: Cluster,
+    api: KubernetesApi,
+    cluster: ClusterClient,
     token: String,
     _folder: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ const NAMESPACE: &str = "attest-gateway";
 impl Asked {
     /// Starts an API and connects as a service account with these rights everywhere.
     async fn with(rules: &serde_json::Value) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         api.grant(NAMESPACE, "gateway", rules);
         let token = api.token(NAMESPACE, "gateway");
         let folder = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ impl Asked {
             api: ClusterApi::Kubeconfig(kubeconfig),
             namespace: Some(NAMESPACE.to_owned()),
         };
-        let cluster = Cluster::open(&access, Clock::System, std::sync::Arc::new(())).await.unwrap();
+        let cluster = ClusterClient::open(&access, Clock::System, std::sync::Arc::new(())).await.unwrap();
         Self {
             api,
             cluster,
@@ -51,6 +51,6 @@ impl Asked {
 }
 
 /// Waits for a change of the API's objects or an answered request after which the condition holds.
-async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
+async fn shown(api: &KubernetesApi, what: &str, is_so: impl FnMut() -> bool) {
     assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
 }

@@ -9,7 +9,7 @@ pub async fn what_was_answered_is_there_after_a_crash<P: Place>() {
         let decision = round.to_string();
         let id = decision.clone();
         let written = store.decide(&decision, move |transaction| {
-            let found = transaction.spend(&thing("a", 9, 10), &Occasion::Any, 5)?;
+            let found = transaction.spend(&thing("a", 9, 10), &UseOccasion::Any, 5)?;
             transaction.put(EntryKind::Name, entry(&id, "1"))?;
             transaction.decide(decided(&id))?;
             Ok::<_, StoreError>(found)

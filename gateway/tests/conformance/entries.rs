@@ -173,7 +173,7 @@ pub async fn what_is_written_raises_the_mark_and_what_is_read_does_not<P: Place>
     store.remove(EntryKind::Name, "a").await.unwrap();
     store.list(EntryKind::Name).await.unwrap();
     store.pending().await.unwrap();
-    would_spend(&*store, thing("a", 1, 10), Occasion::Any, 5).await.unwrap();
+    would_spend(&*store, thing("a", 1, 10), UseOccasion::Any, 5).await.unwrap();
     assert_eq!(mark(&*store).await, first);
     store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
     let put = mark(&*store).await;

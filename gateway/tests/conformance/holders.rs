@@ -1,6 +1,6 @@
 //! Idempotent retries: uses that their holder can make again.
 
-use attest_store::Holder;
+use attest_store::UseHolder;
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn token(limit: u32) -> Spendable {
     }
 }
 
-fn by(who: &str) -> Occasion {
-    Occasion::By(Holder {
+fn by(who: &str) -> UseOccasion {
+    UseOccasion::By(UseHolder {
         id: who.to_owned(),
         seconds: HOUR,
         repeats: 2,

@@ -1,11 +1,11 @@
 //! Grace period: uses of expired credentials.
 
-use attest_store::Late;
+use attest_store::ExpiredUse;
 
 use super::*;
 
 /// Grace period of a thing that expires at 600: it can be used first until 1000, and then for 100 seconds.
-const LATE: Occasion = Occasion::Late(Late {
+const LATE: UseOccasion = UseOccasion::Late(ExpiredUse {
     first_until: 1000,
     seconds: 100,
 });
@@ -36,7 +36,7 @@ pub async fn what_has_expired_is_used_first_in_time_and_then_for_a_while<P: Plac
 pub async fn what_was_used_before_it_expired_is_too_late<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
-    let early = use_for(&*store, thing("a", 5, 600), Occasion::Any, decided_at("d1", 599)).await;
+    let early = use_for(&*store, thing("a", 5, 600), UseOccasion::Any, decided_at("d1", 599)).await;
     assert_eq!(early, granted(1));
     assert_eq!(late(&*store, "d2", 601).await, Spend::TooLate, "also while that use is pending");
     store.settle("d1");

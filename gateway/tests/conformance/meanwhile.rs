@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
-use attest_gateway::credentials::seal::Seal;
-use attest_gateway::credentials::tickets::{self, Earned, TicketError};
-use attest_gateway::credentials::tokens::{self, Draft, Node, RotateOptions, TokenError};
+use attest_gateway::credentials::seal::SealKeyRing;
+use attest_gateway::credentials::tickets::{self, TicketError, TicketGrant};
+use attest_gateway::credentials::tokens::{self, Draft, RotateOptions, TokenError, TokenHolder};
 use attest_gateway::settings::TicketSettings;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::instances::{self, InstanceRecord};
@@ -101,7 +101,7 @@ impl Ground {
 /// Attested machine, and its ticket.
 struct Attested {
     store: Arc<dyn Store>,
-    seal: Seal,
+    seal: SealKeyRing,
     settings: TicketSettings,
     ticket: String,
 }
@@ -113,13 +113,13 @@ impl Attested {
         bind(&*store, &holder).await;
         enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+        let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
         let settings = TicketSettings {
             lifetime: Duration::from_secs(600),
             late: Duration::ZERO,
             uses: 10_000,
         };
-        let earned = Earned {
+        let earned = TicketGrant {
             identity: &tpm(),
             instance: Some(&instance()),
             holder: Some(&holder),
@@ -256,7 +256,7 @@ impl Step {
                 let token = store.list(EntryKind::Token).await.unwrap().remove(0);
                 store.remove(EntryKind::Token, &token.id).await.unwrap();
                 let value = token.value.replace("worker", "infra");
-                store.put(EntryKind::Token, Entry { value, ..token }).await.unwrap();
+                store.put(EntryKind::Token, StoreEntry { value, ..token }).await.unwrap();
             }
         }
     }
@@ -291,7 +291,7 @@ pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>(
         looked.await.unwrap();
         let meanwhile = meanwhile(&store, 1, move |store| async move { step.is_done(&*store).await });
         let redeemed = meanwhile.decide("d", move |transaction| {
-            let redeemed = open(transaction, &text)?.redeem(transaction, Node::Unknown)?;
+            let redeemed = open(transaction, &text)?.redeem(transaction, TokenHolder::Unknown)?;
             transaction.decide(decided("d"))?;
             Ok(redeemed)
         });

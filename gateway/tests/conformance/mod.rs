@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attest_store::{DecisionRecord, Entry, EntryKind, Occasion, Pending, Spend, Spendable, Store, StoreError, Tick, Transact};
+use attest_store::{DecisionRecord, EntryKind, Pending, Spend, Spendable, Store, StoreEntry, StoreError, Tick, Transact, UseOccasion};
 
 /// Location of a store on one engine.
 #[async_trait]
@@ -150,8 +150,8 @@ pub fn challenge(id: &str, remember_until: u64) -> Spendable {
     }
 }
 
-pub fn entry(id: &str, value: &str) -> Entry {
-    Entry {
+pub fn entry(id: &str, value: &str) -> StoreEntry {
+    StoreEntry {
         id: id.to_owned(),
         value: value.to_owned(),
     }
@@ -204,7 +204,7 @@ pub const fn granted(use_number: u32) -> Spend {
 }
 
 /// Uses a thing for a decision, which is pending from then on. Makes no decision if the thing cannot be used.
-pub async fn try_use(store: &dyn Store, thing: Spendable, occasion: Occasion, decided: DecisionRecord) -> Result<Spend, StoreError> {
+pub async fn try_use(store: &dyn Store, thing: Spendable, occasion: UseOccasion, decided: DecisionRecord) -> Result<Spend, StoreError> {
     let decision = decided.decision.clone();
     let spent = store.decide(&decision, move |transaction| {
         let found = transaction.spend(&thing, &occasion, decided.at)?;
@@ -217,17 +217,17 @@ pub async fn try_use(store: &dyn Store, thing: Spendable, occasion: Occasion, de
 }
 
 /// Like [`try_use`], for a store that answers.
-pub async fn use_for(store: &dyn Store, thing: Spendable, occasion: Occasion, decided: DecisionRecord) -> Spend {
+pub async fn use_for(store: &dyn Store, thing: Spendable, occasion: UseOccasion, decided: DecisionRecord) -> Spend {
     try_use(store, thing, occasion, decided).await.unwrap()
 }
 
 /// Uses a ticket for a decision, if it has this number of uses.
 pub async fn spend_for(store: &dyn Store, id: &str, limit: u32, decision: &str) -> Spend {
-    use_for(store, thing(id, limit, 10), Occasion::Any, decided(decision)).await
+    use_for(store, thing(id, limit, 10), UseOccasion::Any, decided(decision)).await
 }
 
 /// Returns the result that a use would have, without making it.
-pub async fn would_spend(store: &dyn Store, thing: Spendable, occasion: Occasion, at: u64) -> Result<Spend, StoreError> {
+pub async fn would_spend(store: &dyn Store, thing: Spendable, occasion: UseOccasion, at: u64) -> Result<Spend, StoreError> {
     store.read(move |transaction| transaction.would_spend(&thing, &occasion, at)).await
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attest_store::{Change, EntryKind, Store, StoreError, Transact, Witness};
+use attest_store::{EntryChange, EntryKind, Store, StoreError, Transact, Witness};
 
 use super::{Place, entry};
 
@@ -17,14 +17,14 @@ impl Tells {
 }
 
 impl Witness for Tells {
-    fn tell(&self, changes: &[Change]) -> Result<Option<String>, StoreError> {
+    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
         if changes.is_empty() {
             return Ok(None);
         }
         if changes.iter().any(|change| change.kind == self.0.as_str()) {
             return Err(StoreError::Random);
         }
-        let one = |Change { kind, id, before, after }: &Change| {
+        let one = |EntryChange { kind, id, before, after }: &EntryChange| {
             let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
             format!("{kind} {id} {} {}", value(before), value(after))
         };

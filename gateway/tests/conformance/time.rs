@@ -52,7 +52,7 @@ pub async fn attack_41_a_challenge_is_remembered_for_a_day_and_is_never_good_aga
     assert_eq!(store.uses(EntryKind::Challenge, "a").await.unwrap(), 0);
     assert_eq!(store.uses(EntryKind::Ticket, "t").await.unwrap(), 1);
     assert_forgotten(&store.spend(challenge("a", 1120)).await, 1120);
-    let would = would_spend(&*store, challenge("a", 1120), Occasion::Any, 5).await;
+    let would = would_spend(&*store, challenge("a", 1120), UseOccasion::Any, 5).await;
     assert_forgotten(&would, 1120);
 }
 
@@ -177,7 +177,7 @@ pub async fn a_thousand_things_are_forgotten_and_decisions_come_in_between<P: Pl
     while !forgets.is_finished() {
         let new = numbers.len().to_string();
         let challenge = challenge(&format!("new-{new}"), 2 * DAY + 120);
-        let spent = use_for(&*store, challenge, Occasion::Any, decided(&new)).await;
+        let spent = use_for(&*store, challenge, UseOccasion::Any, decided(&new)).await;
         assert_eq!(spent, granted(1));
         numbers.insert(new);
     }

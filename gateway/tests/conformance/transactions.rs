@@ -17,11 +17,11 @@ pub async fn attack_33_a_decision_that_is_refused_leaves_nothing<P: Place>() {
     store.spend(thing("b", 1, 10)).await.unwrap();
     let before = store.standing().unwrap().mark;
     let refused = store.decide("d", |transaction| {
-        assert_eq!(transaction.spend(&thing("a", 1, 10), &Occasion::Any, 5)?, granted(1));
+        assert_eq!(transaction.spend(&thing("a", 1, 10), &UseOccasion::Any, 5)?, granted(1));
         assert!(transaction.remove(EntryKind::Name, "n")?);
         transaction.put(KIND, entry("i", "1"))?;
         transaction.decide(decided("d"))?;
-        match transaction.spend(&thing("b", 1, 10), &Occasion::Any, 5)? {
+        match transaction.spend(&thing("b", 1, 10), &UseOccasion::Any, 5)? {
             Spend::Exhausted => Err(StoreError::Random),
             found => panic!("{found:?}"),
         }
@@ -130,7 +130,7 @@ pub async fn attack_44_of_decisions_that_race_each_sees_what_the_others_have_wri
                 let counted = store.decide(&id, move |transaction| {
                     let found: usize = transaction.get(KIND, "a")?.map_or(0, |entry| entry.value.parse().unwrap());
                     transaction.put(KIND, entry("a", &(found + 1).to_string()))?;
-                    transaction.spend(&thing("t", 1000, 10), &Occasion::Any, 5)?;
+                    transaction.spend(&thing("t", 1000, 10), &UseOccasion::Any, 5)?;
                     transaction.decide(decided.clone())?;
                     Ok::<_, StoreError>(found)
                 });
@@ -229,7 +229,7 @@ pub async fn what_a_decision_has_written_stands_whatever_becomes_of_its_use<P: P
     let store = place.open().await;
     let written = store.decide("d", |transaction| {
         transaction.put(KIND, entry("i", "1"))?;
-        transaction.spend(&thing("a", 1, 10), &Occasion::Any, 5)?;
+        transaction.spend(&thing("a", 1, 10), &UseOccasion::Any, 5)?;
         transaction.decide(decided("d"))
     });
     written.await.unwrap();

@@ -112,7 +112,7 @@ pub async fn what_is_pending_is_told_the_oldest_first<P: Place>() {
     let mut told = Vec::new();
     for (decision, at) in [("d3", 7), ("d1", 9), ("d2", 7), ("d4", 1)] {
         told.push(pending_at(decision, at));
-        let spent = use_for(&*store, thing(decision, 1, 10), Occasion::Any, decided_at(decision, at)).await;
+        let spent = use_for(&*store, thing(decision, 1, 10), UseOccasion::Any, decided_at(decision, at)).await;
         assert_eq!(spent, granted(1));
     }
     told.sort_by(|a, b| (a.decided.at, &a.decided.decision).cmp(&(b.decided.at, &b.decided.decision)));
@@ -123,13 +123,13 @@ pub async fn to_look_uses_nothing_up<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
     for _ in 0..3 {
-        let would = would_spend(&*store, thing("a", 1, 10), Occasion::Any, 5).await.unwrap();
+        let would = would_spend(&*store, thing("a", 1, 10), UseOccasion::Any, 5).await.unwrap();
         assert_eq!(would, granted(1));
     }
     assert_eq!(store.uses(EntryKind::Ticket, "a").await.unwrap(), 0);
     assert_eq!(store.spend(thing("a", 1, 10)).await.unwrap(), granted(1));
     assert_eq!(
-        would_spend(&*store, thing("a", 1, 10), Occasion::Any, 5).await.unwrap(),
+        would_spend(&*store, thing("a", 1, 10), UseOccasion::Any, 5).await.unwrap(),
         Spend::Exhausted
     );
 }

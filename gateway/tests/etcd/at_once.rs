@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, Cursor, Read, Write};
 
 use attest_gateway::settings::Settings;
-use attest_store::{Accepted, Contents, Entry, EntryKind, HouseError, Store, export, import};
+use attest_store::{AcceptedStore, Contents, EntryKind, HouseError, Store, StoreEntry, export, import};
 
 use super::house::gateway;
 use super::*;
@@ -48,8 +48,8 @@ async fn a_backup_is_of_one_moment_whoever_writes_meanwhile() {
     let site = Site::start();
     let gateway = gateway(&site);
     let store = site.open("one");
-    let names: Vec<Entry> = (0..3000)
-        .map(|number| Entry {
+    let names: Vec<StoreEntry> = (0..3000)
+        .map(|number| StoreEntry {
             id: format!("worker-{number:04}"),
             value: "{}".to_owned(),
         })
@@ -113,7 +113,7 @@ fn file(name: &str, entries: usize) -> String {
         tokio::runtime::Builder::new_current_thread().build().unwrap(),
     );
     let store = attest_store::Embedded::open(&folder.path().join("gateway.db")).unwrap();
-    let names = (0..entries).map(|number| Entry {
+    let names = (0..entries).map(|number| StoreEntry {
         id: format!("{name}-{number:04}"),
         value: "{}".to_owned(),
     });
@@ -158,7 +158,7 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
             then: RefCell::new(then),
         }))
     };
-    let taken: Result<(Accepted, Contents), HouseError> = import(&first.store, open, |_| {
+    let taken: Result<(AcceptedStore, Contents), HouseError> = import(&first.store, open, |_| {
         if let Some(then) = then.take() {
             then();
         }

@@ -16,7 +16,7 @@ fn challenge(number: u32, remember_until: u64) -> Spendable {
 }
 
 /// Returns the number of transactions that etcd has executed.
-async fn transactions(etcd: &etcd::Etcd) -> u64 {
+async fn transactions(etcd: &etcd::EtcdServer) -> u64 {
     // For a client that needs none.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let metrics = reqwest::get(format!("{}/metrics", etcd.endpoint()))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 
 use crate::support::{Gateway, POOL, bearer, now, tpm};
 
@@ -68,7 +68,7 @@ async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
         ..site.settings()
     };
     let store = Arc::new(site.open_by("test", &below).unwrap());
-    let seal = Seal::open_shared(store, &key_file(&site), now()).await.unwrap();
+    let seal = SealKeyRing::open_shared(store, &key_file(&site), now()).await.unwrap();
     let challenge = one.challenge(&case, None);
     let answer = two.answer_sealed(case, &challenge, &seal);
     let ticket = two.post("/v1/attest/evidence", &answer).await.ticket();

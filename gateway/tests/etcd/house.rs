@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
-use attest_store::{Embedded, Entry, EntryKind, Store};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry};
 
 use super::*;
 use crate::support::{Gateway, POOL, bearer};
@@ -20,7 +20,7 @@ pub(super) fn gateway(site: &Site) -> Gateway {
     gateway
 }
 
-fn on(etcd: &etcd::Etcd) -> String {
+fn on(etcd: &etcd::EtcdServer) -> String {
     format!(
         "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"a/gateway\"\nkey_file = \"store.key\"\n",
         etcd.endpoint()
@@ -132,7 +132,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
 }
 
 /// Returns the number of the store's keys in etcd.
-fn count(etcd: &etcd::Etcd) -> u64 {
+fn count(etcd: &etcd::EtcdServer) -> u64 {
     let said = etcd.ctl(&["get", "--prefix", "--keys-only", "--limit", "1", "-w", "json", "a/gateway/kv/"]);
     let (_, count) = said.split_once("\"count\":").unwrap_or(("", "0"));
     count.trim_end().trim_end_matches('}').parse().unwrap()
@@ -141,7 +141,7 @@ fn count(etcd: &etcd::Etcd) -> u64 {
 async fn fill(file: &Path, entries: u32) {
     let store = Embedded::open(file).unwrap();
     for first in (0..entries).step_by(2500) {
-        let names = (first..(first + 2500).min(entries)).map(|number| Entry {
+        let names = (first..(first + 2500).min(entries)).map(|number| StoreEntry {
             id: format!("worker-{number}"),
             value: format!("{{\"number\":{number}}}"),
         });
@@ -151,7 +151,7 @@ async fn fill(file: &Path, entries: u32) {
 }
 
 /// Kills the copying process when this number of keys has arrived.
-fn kill_at(mut copying: Child, etcd: &etcd::Etcd, keys: u64) {
+fn kill_at(mut copying: Child, etcd: &etcd::EtcdServer, keys: u64) {
     while count(etcd) < keys {
         assert!(copying.try_wait().unwrap().is_none(), "it is done already");
     }
@@ -243,7 +243,7 @@ async fn a_store_that_is_written_to_while_it_is_copied_is_not_copied() {
 
 /// Writer that makes etcd compact its history at the first bytes.
 struct Compacting<'e> {
-    etcd: &'e etcd::Etcd,
+    etcd: &'e etcd::EtcdServer,
     done: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Leader election: a process that has lost its lease writes nothing.
 
 use attest_store::fence::{Fence, Fenced};
-use attest_store::{Entry, EntryKind, Turn};
+use attest_store::{EntryKind, LeaderTask, StoreEntry};
 
 use super::*;
 
@@ -59,8 +59,8 @@ async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
     put(&Fenced::new(one, Fence::alone()), "a", "alone").await.unwrap();
 }
 
-fn entry(value: &str) -> Entry {
-    Entry {
+fn entry(value: &str) -> StoreEntry {
+    StoreEntry {
         id: "a".to_owned(),
         value: value.to_owned(),
     }
@@ -69,7 +69,7 @@ fn entry(value: &str) -> Entry {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
     let site = Site::start();
-    let [one, two, three] = ["one", "two", "three"].map(|gateway| Turn::new(Arc::new(site.open(gateway)), "tend"));
+    let [one, two, three] = ["one", "two", "three"].map(|gateway| LeaderTask::new(Arc::new(site.open(gateway)), "tend"));
     let mut turns = [one, two, three];
     let mut leads = Vec::new();
     for turn in &mut turns {

@@ -37,14 +37,14 @@ use crate::support::LIMIT;
 
 /// Running etcd, and the state of gateways that have their store on it.
 struct Site {
-    etcd: etcd::Etcd,
+    etcd: etcd::EtcdServer,
     states: tempfile::TempDir,
 }
 
 impl Site {
     fn start() -> Self {
         Self {
-            etcd: etcd::Etcd::start(),
+            etcd: etcd::EtcdServer::start(),
             states: tempfile::tempdir().unwrap(),
         }
     }

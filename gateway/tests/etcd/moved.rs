@@ -1,7 +1,7 @@
 //! A migrated store: no process continues to use it at its old place, and pending decisions are settled first.
 
 use attest_gateway::settings::Settings;
-use attest_store::{AnyStore, EntryKind, Occasion, Spend, Spendable, Store};
+use attest_store::{AnyStore, EntryKind, Spend, Spendable, Store, UseOccasion};
 use cloud_fixtures::etcd::signal;
 
 use super::gateways::gateway;
@@ -100,7 +100,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
     gateway.kill();
     let under_way = async |store: &dyn Store, id: &str, decision: &str| {
         let decided = evidence(decision, now() + 60, "ab".repeat(32).parse().unwrap());
-        let spent = use_for(store, ticket(id), Occasion::Any, decided).await;
+        let spent = use_for(store, ticket(id), UseOccasion::Any, decided).await;
         assert!(matches!(spent, Spend::Granted { .. }), "{spent:?}");
     };
     let store = embedded(&gateway);
@@ -159,14 +159,14 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         let open = |settings: &str| AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
         std::fs::create_dir_all(gateway.path("state")).unwrap();
         let at = now();
-        use_for(&open(from), ticket("t"), Occasion::Any, decided_at("d1", at)).await;
+        use_for(&open(from), ticket("t"), UseOccasion::Any, decided_at("d1", at)).await;
         assert!(backup(&gateway, from, "store.jsonl").status.success());
         let taken = super::house::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
         let taken = { taken }.output().unwrap();
         assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
         let store = open(to);
         Store::serve(&store).await.unwrap();
-        let would = would_spend(&store, ticket("t"), Occasion::Any, now()).await;
+        let would = would_spend(&store, ticket("t"), UseOccasion::Any, now()).await;
         assert_eq!(would.unwrap(), Spend::Exhausted);
         assert_eq!(
             store.pending().await.unwrap(),
@@ -175,7 +175,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         );
         assert!(!store.give_back("d1").await.unwrap(), "{to}: its use counts");
         // What is under way at a start is another's.
-        use_for(&store, ticket("u"), Occasion::Any, decided_at("d2", now())).await;
+        use_for(&store, ticket("u"), UseOccasion::Any, decided_at("d2", now())).await;
         drop(store);
         let store = open(to);
         Store::serve(&store).await.unwrap();

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cloud_fixtures::port::Port;
+use cloud_fixtures::port::ReservedPort;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -73,7 +73,7 @@ async fn an_etcd_that_stands_still_is_an_error_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_away_is_passed_over() {
     let site = Site::start();
-    let nobody = Port::reserve();
+    let nobody = ReservedPort::reserve();
     // And one that takes connections, and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoints = vec![
@@ -94,10 +94,10 @@ async fn a_member_that_is_away_is_passed_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_three_members_any_may_die_or_stand_still_and_nothing_is_lost_or_done_twice() {
     const EACH: u32 = 30;
-    let mut members = etcd::Etcd::start_three();
+    let mut members = etcd::EtcdServer::start_three();
     let states = tempfile::tempdir().unwrap();
     let three = EtcdSettings {
-        endpoints: members.iter().map(etcd::Etcd::endpoint).collect(),
+        endpoints: members.iter().map(etcd::EtcdServer::endpoint).collect(),
         timeout: Duration::from_secs(20),
         ..settings(String::new())
     };
@@ -204,7 +204,7 @@ async fn what_is_no_text_is_an_error_and_no_other_text() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told() {
     let site = Site {
-        etcd: etcd::Etcd::start_with_quota(2 << 20),
+        etcd: etcd::EtcdServer::start_with_quota(2 << 20),
         states: tempfile::tempdir().unwrap(),
     };
     let store = site.open("one");
@@ -238,7 +238,7 @@ async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told(
 /// Returns an etcd whose quota is used up, with earlier data: `a` is 1.
 async fn without_room() -> (Site, Etcd) {
     let site = Site {
-        etcd: etcd::Etcd::start_with_quota(2 << 20),
+        etcd: etcd::EtcdServer::start_with_quota(2 << 20),
         states: tempfile::tempdir().unwrap(),
     };
     let store = site.open("one");
@@ -249,7 +249,7 @@ async fn without_room() -> (Site, Etcd) {
 }
 
 /// Frees space in etcd as an administrator does.
-fn make_room(etcd: &etcd::Etcd) {
+fn make_room(etcd: &etcd::EtcdServer) {
     let state = etcd.ctl(&["get", "none", "-w", "json"]);
     let (_, revision) = state.split_once("\"revision\":").unwrap();
     etcd.ctl(&["compact", revision.split(',').next().unwrap()]);

@@ -2,7 +2,7 @@
 //! results.
 
 use attest_store::etcd::Etcd;
-use attest_store::{EntryKind, Occasion, Pending, Spend, Spendable, Store, Tick};
+use attest_store::{EntryKind, Pending, Spend, Spendable, Store, Tick, UseOccasion};
 
 use super::Site;
 use crate::conformance::{adopted_at, decided_at, use_for};
@@ -19,7 +19,7 @@ fn ticket() -> Spendable {
 }
 
 async fn spend(store: &Etcd, decision: &str) -> Spend {
-    use_for(store, ticket(), Occasion::Any, decided_at(decision, 1000)).await
+    use_for(store, ticket(), UseOccasion::Any, decided_at(decision, 1000)).await
 }
 
 async fn pending(store: &Etcd) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
-use attest_gateway::credentials::tokens::{Done, Draft, RotateOptions, Rotation, create, rotate, tick};
+use attest_gateway::credentials::tokens::{Draft, RotateOptions, Rotation, RotationResult, create, rotate, tick};
 use attest_store::{Embedded, EntryKind, Store};
 
 use super::*;
@@ -35,7 +35,7 @@ fn draft(into: PathBuf) -> Draft {
     }
 }
 
-async fn done(store: &dyn Store, ca: &Path, now: u64) -> Option<Done> {
+async fn done(store: &dyn Store, ca: &Path, now: u64) -> Option<RotationResult> {
     tick(store, ca, at(now)).await.unwrap().pop().map(|(_, done)| done)
 }
 
@@ -59,16 +59,19 @@ async fn a_scheduled_token_of_an_embedded_store_goes_over_to_the_gateway_whose_f
     for now in [START + 300, due] {
         assert!(done(&two, &ca, now).await.is_none());
     }
-    assert!(matches!(done(&two, &ca, due + 600).await, Some(Done::Overdue)), "it says so");
+    assert!(
+        matches!(done(&two, &ca, due + 600).await, Some(RotationResult::Overdue)),
+        "it says so"
+    );
     assert!(!file.exists(), "and has written nothing");
     std::fs::write(&file, &text).unwrap();
     assert!(done(&one, &ca, START + 300).await.is_none());
-    assert!(matches!(done(&one, &ca, due).await, Some(Done::Rotated)));
+    assert!(matches!(done(&one, &ca, due).await, Some(RotationResult::Rotated)));
     assert_ne!(std::fs::read_to_string(&file).unwrap(), text);
     // From then on it is that one's.
     std::fs::remove_file(&file).unwrap();
     assert!(done(&two, &ca, due + 300).await.is_none());
-    assert!(matches!(done(&one, &ca, due + 300).await, Some(Done::Rotated)));
+    assert!(matches!(done(&one, &ca, due + 300).await, Some(RotationResult::Rotated)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,19 +92,22 @@ async fn a_scheduled_token_is_rotated_by_the_gateway_whose_folder_has_it_and_by_
     assert!(done(&two, &ca, START + 300).await.is_none());
     assert_eq!(token(), None, "and it has written nothing");
     assert!(
-        matches!(done(&one, &ca, START + 300).await, Some(Done::Rotated)),
+        matches!(done(&one, &ca, START + 300).await, Some(RotationResult::Rotated)),
         "a crash of its own"
     );
     let first = token();
     let due = START + 300 + 30 * DAY;
     assert!(done(&two, &ca, due).await.is_none());
-    assert!(matches!(done(&two, &ca, due + 600).await, Some(Done::Overdue)), "it says so");
+    assert!(
+        matches!(done(&two, &ca, due + 600).await, Some(RotationResult::Overdue)),
+        "it says so"
+    );
     assert_eq!(token(), first);
-    assert!(matches!(done(&one, &ca, due).await, Some(Done::Rotated)));
+    assert!(matches!(done(&one, &ca, due).await, Some(RotationResult::Rotated)));
     assert_ne!(token(), first);
     // The first one's machine is lost.
     rotate(&two, "fleet", RotateOptions::default(), &ca, at(due + DAY)).await.unwrap();
     let due = due + 31 * DAY;
     assert!(done(&one, &ca, due).await.is_none());
-    assert!(matches!(done(&two, &ca, due).await, Some(Done::Rotated)));
+    assert!(matches!(done(&two, &ca, due).await, Some(RotationResult::Rotated)));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 
 use super::gateways::gateway;
 use super::*;
@@ -107,7 +107,7 @@ async fn a_document_of_a_newer_version_or_with_more_in_it_is_not_taken_for_somet
     let site = Site::start();
     let store = site.open("one");
     let (kind, key) = (EntryKind::Name, "entry/name/node-1");
-    let named = |value: &str| Entry {
+    let named = |value: &str| StoreEntry {
         id: "node-1".to_owned(),
         value: value.to_owned(),
     };

@@ -1,11 +1,11 @@
 //! A store that was restored to an old state and then used by others. The gateways that know better notice it, and then all of them do.
 
-use attest_store::Accepted;
+use attest_store::AcceptedStore;
 
 use super::*;
 
 impl Site {
-    fn accept(&self, gateway: &str) -> Accepted {
+    fn accept(&self, gateway: &str) -> AcceptedStore {
         Etcd::accept(&self.settings(), &self.state(gateway).join("gateway.db"), |_| {
             Ok::<_, StoreError>(())
         })

@@ -11,17 +11,17 @@ use crate::conformance::{self, Place};
 
 /// Store below a prefix of an etcd, opened by several processes with the state of the same gateway.
 struct OnEtcd {
-    etcd: Arc<etcd::Etcd>,
+    etcd: Arc<etcd::EtcdServer>,
     prefix: String,
     states: tempfile::TempDir,
 }
 
 /// Running etcd of the current cases: each has a prefix of its own, and the last one stops it.
-static SHARED: Mutex<Weak<etcd::Etcd>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<etcd::EtcdServer>> = Mutex::new(Weak::new());
 static PREFIXES: AtomicUsize = AtomicUsize::new(0);
 
 impl OnEtcd {
-    fn on(etcd: Arc<etcd::Etcd>) -> Self {
+    fn on(etcd: Arc<etcd::EtcdServer>) -> Self {
         Self {
             etcd,
             prefix: format!("case/{}", PREFIXES.fetch_add(1, Ordering::Relaxed)),
@@ -43,13 +43,13 @@ impl Drop for Paused {
 impl Place for OnEtcd {
     async fn empty() -> Self {
         let mut shared = SHARED.lock().unwrap();
-        let etcd = shared.upgrade().unwrap_or_else(|| Arc::new(etcd::Etcd::start()));
+        let etcd = shared.upgrade().unwrap_or_else(|| Arc::new(etcd::EtcdServer::start()));
         *shared = Arc::downgrade(&etcd);
         Self::on(etcd)
     }
 
     async fn alone() -> Self {
-        Self::on(Arc::new(etcd::Etcd::start()))
+        Self::on(Arc::new(etcd::EtcdServer::start()))
     }
 
     async fn open(&self) -> Arc<dyn Store> {

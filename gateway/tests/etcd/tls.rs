@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cloud_fixtures::tls::Authority;
+use cloud_fixtures::tls::TestCa;
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn encrypted(site: &Site, ca: &Path, client: Option<&str>) -> EtcdSettings {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
     let site = Site {
-        etcd: etcd::Etcd::start_encrypted(),
+        etcd: etcd::EtcdServer::start_encrypted(),
         states: tempfile::tempdir().unwrap(),
     };
     let ca = site.etcd.path("ca.crt");
@@ -33,7 +33,7 @@ async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
     put(&store, "a", "1").await.unwrap();
     assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
 
-    let stranger = Authority::new("a stranger's CA");
+    let stranger = TestCa::new("a stranger's CA");
     let strange = site.states.path().join("strange.crt");
     std::fs::write(&strange, stranger.pem()).unwrap();
     stranger.issue(&site.etcd.path(""), "stranger", 2040);

@@ -10,7 +10,7 @@ use crate::support::Gateway;
 /// Starts an etcd with JSON Web Tokens, with `root`, and a user `gateway` that may access the keys below the prefix.
 fn with_users(prefix: &str) -> Site {
     let site = Site {
-        etcd: etcd::Etcd::start_with_jwt(),
+        etcd: etcd::EtcdServer::start_with_jwt(),
         states: tempfile::tempdir().unwrap(),
     };
     for arguments in [

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use attest::reference_sets::{Generation, Origin, ReferenceSet, Time, Values};
+use attest::reference_sets::{Generation, ReferenceSet, Time, ValueOrigin, Values};
 use attest::tpm::door::DOOR_PCR;
 use attest::tpm::rules::recorded;
 use attest::{AppraisalPolicy, Claims, HashAlg, UnixTime, appraise};
@@ -100,7 +100,7 @@ impl Fleet {
             name: format!("image {count}"),
             added: Time { at: 1 },
             by: "root".to_owned(),
-            from: Origin::ByHand,
+            from: ValueOrigin::ByHand,
             expires: expires.map(|at| Time { at }),
             values,
         });

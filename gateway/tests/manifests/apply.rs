@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use serde_json::Value;
 
 use super::*;
@@ -19,7 +19,7 @@ fn has(found: &Value, wanted: &Value) -> bool {
 
 #[test]
 fn kubectl_makes_each_object_in_the_order_that_is_printed_and_changes_nothing_the_second_time() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("config"), api.kubeconfig(api.admin())).unwrap();
@@ -134,7 +134,7 @@ fn commands(section: &str) -> String {
 
 #[test]
 fn certificate_key_and_ca_are_copied_as_the_document_says_and_again() {
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config");
     fs::write(&config, api.kubeconfig(api.admin())).unwrap();

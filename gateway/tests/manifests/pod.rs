@@ -253,7 +253,7 @@ fn the_controller_is_a_deployment_with_an_account_of_its_own() {
     let settings = object(&objects, "ConfigMap", "attest-controller");
     let text = settings["data"]["controller.toml"].as_str().unwrap();
     let settings =
-        attest_controller::settings::Settings::parse(text, Path::new("/etc/attest-controller/settings/controller.toml")).unwrap();
+        attest_controller::settings::ControllerSettings::parse(text, Path::new("/etc/attest-controller/settings/controller.toml")).unwrap();
     let mounts: Vec<&Path> = list(container, "/volumeMounts")
         .iter()
         .map(|mount| Path::new(mount["mountPath"].as_str().unwrap()))

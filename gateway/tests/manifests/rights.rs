@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use attest_gateway::manifests::Part;
-use cloud_fixtures::kubernetes::{Kind, Kubernetes};
+use attest_gateway::manifests::ApiFeature;
+use cloud_fixtures::kubernetes::{KubernetesApi, ResourceKind};
 use reqwest::Method;
 
 use super::*;
@@ -89,13 +89,13 @@ const OF_CONTROLLER: [&str; 3] = ["pointers", "approval", "second-stage"];
 const LEASE: Right = ("create", "leases", "attest-gateway");
 
 /// Returns an API that has the roles of these parts, and the token of the gateway's account there.
-fn api(parts: &[&str]) -> (Kubernetes, String) {
+fn api(parts: &[&str]) -> (KubernetesApi, String) {
     api_of(GATEWAY, parts)
 }
 
 /// Returns the same, with the token of this account.
-fn api_of(account: &str, parts: &[&str]) -> (Kubernetes, String) {
-    let api = Kubernetes::start();
+fn api_of(account: &str, parts: &[&str]) -> (KubernetesApi, String) {
+    let api = KubernetesApi::start();
     for object in objects(&all(parts)) {
         api.put(object);
     }
@@ -107,7 +107,7 @@ fn api_of(account: &str, parts: &[&str]) -> (Kubernetes, String) {
 fn allowed(account: &str, parts: &[&str]) -> BTreeSet<(&'static str, String, &'static str)> {
     let (api, token) = api_of(account, parts);
     let mut allowed = BTreeSet::new();
-    for kind in Kind::all() {
+    for kind in ResourceKind::all() {
         for subresource in std::iter::once(None).chain(kind.subresources.iter().map(|sub| Some(*sub))) {
             let resource = subresource.map_or(kind.plural.to_owned(), |sub| format!("{}/{sub}", kind.plural));
             for namespace in NAMESPACES.iter().filter(|namespace| kind.namespaced || namespace.is_empty()) {
@@ -129,7 +129,7 @@ fn of_table(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
     let mut all = BTreeSet::new();
     for (verbs, resource, place) in *rights {
         // What may be done everywhere may be done in each namespace.
-        let is_everywhere = *place == "*" && Kind::by_plural(resource.split('/').next().unwrap()).namespaced;
+        let is_everywhere = *place == "*" && ResourceKind::by_plural(resource.split('/').next().unwrap()).namespaced;
         let places = NAMESPACES.iter().filter(|namespace| is_everywhere && !namespace.is_empty());
         for place in std::iter::once(place).chain(places) {
             all.extend(verbs.split(' ').map(|verb| (verb, (*resource).to_owned(), *place)));
@@ -140,8 +140,8 @@ fn of_table(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
 
 #[test]
 fn each_part_may_do_what_it_needs_and_nothing_else() {
-    let of_code: Vec<&str> = attest_gateway::manifests::Part::ALL
-        .map(attest_gateway::manifests::Part::name)
+    let of_code: Vec<&str> = attest_gateway::manifests::ApiFeature::ALL
+        .map(attest_gateway::manifests::ApiFeature::name)
         .into();
     assert_eq!(PARTS.map(|(part, _)| part).to_vec(), of_code);
     let lease = || BTreeSet::from([(LEASE.0, LEASE.1.to_owned(), LEASE.2)]);
@@ -172,8 +172,8 @@ fn the_document_says_what_each_part_may_do() {
     let (_, section) = document.split_once("\n## Rights\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
-    assert_eq!(rows.len(), Part::ALL.len());
-    for (part, row) in Part::ALL.into_iter().zip(rows) {
+    assert_eq!(rows.len(), ApiFeature::ALL.len());
+    for (part, row) in ApiFeature::ALL.into_iter().zip(rows) {
         assert!(row.starts_with(&format!("| `{}` | {} |", part.name(), part.purpose())), "{row}");
         for object in objects(&printed(&["--only", "gateway", "--image", IMAGE, "--with", part.name()])) {
             // The roles of the part, and neither of the constraints nor of the editors of AttestedNodes.
@@ -200,10 +200,10 @@ fn nobody_else_gets_any_of_it() {
     let others = [("attest-gateway", "default"), ("default", "attest-gateway")];
     for (namespace, name) in others {
         let token = api.token(namespace, name);
-        for kind in Kind::all() {
+        for kind in ResourceKind::all() {
             assert!(!api.may(&token, "list", *kind, None, "", ""), "{namespace}/{name} {}", kind.plural);
         }
-        assert!(!api.may(&token, "list", Kind::by_plural("secrets"), None, "kube-system", ""));
+        assert!(!api.may(&token, "list", ResourceKind::by_plural("secrets"), None, "kube-system", ""));
     }
 }
 
@@ -231,7 +231,7 @@ fn what_is_named_is_told_and_nothing_beside_it() {
     for part in ["client-ca", "mcs-certificate", "bootstrap-kubeconfig"] {
         let (api, token) = api(&[part]);
         for resource in ["secrets", "configmaps", "infrastructures"] {
-            let kind = Kind::by_plural(resource);
+            let kind = ResourceKind::by_plural(resource);
             let namespaces = NAMESPACES.into_iter().chain(["openshift-config-managed"]);
             for namespace in namespaces.filter(|namespace| kind.namespaced || namespace.is_empty()) {
                 for name in names.into_iter().chain(others) {
@@ -253,7 +253,7 @@ fn what_is_named_is_told_and_nothing_beside_it() {
 #[test]
 fn of_the_secrets_of_machines_two_are_read_and_changed_and_the_operators_are_read() {
     let (api, token) = api_of(CONTROLLER, &["pointers"]);
-    let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, Kind::by_plural("secrets"), None, namespace, name);
+    let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, ResourceKind::by_plural("secrets"), None, namespace, name);
     for verb in VERBS {
         let expected = matches!(verb, "get" | "patch");
         for name in ["worker-user-data", "master-user-data"] {
@@ -285,7 +285,7 @@ fn the_controller_renews_its_own_lease_and_no_other() {
                 "create" => namespace == "attest-gateway",
                 _ => false,
             };
-            let may = api.may(&token, verb, Kind::by_plural("leases"), None, namespace, name);
+            let may = api.may(&token, verb, ResourceKind::by_plural("leases"), None, namespace, name);
             assert_eq!(may, expected, "{verb} {namespace}/{name}");
         }
     }
@@ -398,7 +398,7 @@ fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
     api.put(
         serde_json::json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": metadata, "roleRef": role, "subjects": subjects}),
     );
-    let (token, nodes) = (api.token("default", "editor"), Kind::by_plural("attestednodes"));
+    let (token, nodes) = (api.token("default", "editor"), ResourceKind::by_plural("attestednodes"));
     for verb in VERBS {
         assert_eq!(api.may(&token, verb, nodes, None, "", "any"), verb != "delete", "{verb}");
         assert!(!api.may(&token, verb, nodes, Some("status"), "", "any"), "{verb}");

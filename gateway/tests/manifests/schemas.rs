@@ -122,7 +122,7 @@ fn checked(object: &Value) -> Result<(), String> {
 
 #[test]
 fn the_api_knows_every_field_of_every_object() {
-    let parts = attest_gateway::manifests::Part::ALL.map(attest_gateway::manifests::Part::name);
+    let parts = attest_gateway::manifests::ApiFeature::ALL.map(attest_gateway::manifests::ApiFeature::name);
     for object in objects(&all(&parts)) {
         if let Err(problem) = checked(&object) {
             panic!("{}: {problem}", name(&object));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 
 use super::*;
 use crate::support::{Gateway, POOL, bearer, now, tpm};
@@ -22,7 +22,8 @@ pub(super) fn gateway(site: &Site, name: &str, more: &str) -> Gateway {
 
 /// Returns the number of changes of the head.
 pub(super) fn commits(site: &Site) -> usize {
-    let is_commit = |asked: &cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.name == HEAD && asked.status == 200;
+    let is_commit =
+        |asked: &cloud_fixtures::kubernetes::ResourceRequest| asked.verb == "patch" && asked.name == HEAD && asked.status == 200;
     site.api.asked().iter().filter(|asked| is_commit(asked)).count()
 }
 
@@ -40,7 +41,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
     let (before, _) = document.split_once(" commits of its own at most").unwrap();
     let most: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
     let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));
-    let seal = Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
+    let seal = SealKeyRing::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
     let before = commits(&site);
     let challenge = gateway.challenge(&case, None);
     let answer = gateway.answer_sealed(case, &challenge, &seal);

@@ -21,9 +21,9 @@ fn challenge(number: u64) -> Spendable {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refused_and_new_ones_are_taken() {
     let site = Site::start();
-    let limits = Limits {
+    let limits = KubernetesLimits {
         challenges: MOST,
-        ..Limits::default()
+        ..KubernetesLimits::default()
     };
     let store = site.open_within("one", limits).unwrap();
     let passed = Duration::ZERO;
@@ -56,10 +56,10 @@ async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refuse
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refused_until_some_are_forgotten() {
     let site = Site::start();
-    let limits = Limits {
+    let limits = KubernetesLimits {
         challenges: 20,
         leaves: 3,
-        ..Limits::default()
+        ..KubernetesLimits::default()
     };
     let (store, other) = (site.open_within("one", limits).unwrap(), site.open_within("two", limits).unwrap());
     let passed = Duration::ZERO;
@@ -96,7 +96,10 @@ async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refu
 
 #[test]
 fn the_document_says_how_many_challenges_the_objects_bear() {
-    let said = format!("on objects of the cluster no more than {}", grouped(Limits::default().challenges));
+    let said = format!(
+        "on objects of the cluster no more than {}",
+        grouped(KubernetesLimits::default().challenges)
+    );
     let document = include_str!("../../../docs/configuration.md");
     assert!(document.contains(&said), "{said}");
 }

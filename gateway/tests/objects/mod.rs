@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use attest_store::StoreError;
 use attest_store::engine::Engine;
-use attest_store::kubernetes::{Kubernetes, Limits};
+use attest_store::kubernetes::{Kubernetes, KubernetesLimits};
 use attest_store::settings::{ClusterAccess, ClusterApi, KubernetesSettings};
-use cloud_fixtures::kubernetes::Kubernetes as Api;
+use cloud_fixtures::kubernetes::KubernetesApi as Api;
 use serde_json::{Value, json};
 
 use crate::remote::{self, count_up, get, put, range, run};
@@ -99,7 +99,7 @@ impl Site {
         Kubernetes::open(&KubernetesSettings { timeout, ..settings }, &self.beside(gateway))
     }
 
-    fn open_within(&self, gateway: &str, limits: Limits) -> Result<Kubernetes, StoreError> {
+    fn open_within(&self, gateway: &str, limits: KubernetesLimits) -> Result<Kubernetes, StoreError> {
         Kubernetes::open_within(&self.settings(gateway), &self.beside(gateway), limits)
     }
 
@@ -109,9 +109,9 @@ impl Site {
             timeout,
             ..self.settings(gateway)
         };
-        let limits = Limits {
+        let limits = KubernetesLimits {
             lease: LEASE,
-            ..Limits::default()
+            ..KubernetesLimits::default()
         };
         Kubernetes::open_within(&settings, &self.beside(gateway), limits).unwrap()
     }

@@ -1,6 +1,6 @@
 //! An API that is unavailable, slow, or loses answers.
 
-use cloud_fixtures::kubernetes::{Disturbance, History, Mishap};
+use cloud_fixtures::kubernetes::{Disturbance, Mishap, RestartHistory};
 
 use super::*;
 
@@ -39,7 +39,7 @@ async fn an_api_that_is_away_is_an_error_and_back_it_is_used_again() {
 async fn an_api_that_begins_anew_and_has_lost_its_history_is_used_on() {
     let site = Site::start();
     let store = site.open("one");
-    for history in [History::Kept, History::Lost] {
+    for history in [RestartHistory::Kept, RestartHistory::Lost] {
         let before = count_up(&store, "counter").await.unwrap();
         site.api.restart(history);
         assert_eq!(count_up(&store, "counter").await.unwrap(), before + 1);

@@ -1,7 +1,7 @@
 //! Presence: two gateways with one state, of which one serves, and leader election. A gateway whose lease has expired does neither.
 
 use attest_store::fence::Fenced;
-use attest_store::{Entry, EntryKind, Turn};
+use attest_store::{EntryKind, LeaderTask, StoreEntry};
 use cloud_fixtures::kubernetes::Mishap;
 
 use super::*;
@@ -53,8 +53,8 @@ async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
     assert!(!leads.is_lost());
 }
 
-fn entry(value: &str) -> Entry {
-    Entry {
+fn entry(value: &str) -> StoreEntry {
+    StoreEntry {
         id: "a".to_owned(),
         value: value.to_owned(),
     }
@@ -67,7 +67,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     let site = Site::start();
     let one = site.open_briefly("one", Duration::from_secs(2));
     one.serve().await.unwrap();
-    let mut turn = Turn::new(Arc::new(one.clone()), "tend");
+    let mut turn = LeaderTask::new(Arc::new(one.clone()), "tend");
     let leads = turn.take().await.unwrap().expect("nobody else does");
     leads.put(EntryKind::Name, entry("one")).await.unwrap();
     let two = site.open_briefly("two", TIMEOUT);

@@ -9,7 +9,7 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// Returns the number of refused changes of the head.
 fn refusals(site: &Site) -> usize {
-    let is_one = |asked: &&cloud_fixtures::kubernetes::Asked| asked.verb == "patch" && asked.status == 422;
+    let is_one = |asked: &&cloud_fixtures::kubernetes::ResourceRequest| asked.verb == "patch" && asked.status == 422;
     site.api.asked().iter().filter(is_one).count()
 }
 
@@ -87,9 +87,9 @@ async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_readi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
-    let limits = Limits {
+    let limits = KubernetesLimits {
         lease: Duration::from_millis(800),
-        ..Limits::default()
+        ..KubernetesLimits::default()
     };
     let site = Site::start();
     let stores = ["one", "two", "three"].map(|name| {
@@ -121,9 +121,9 @@ async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
 /// A range of the store is larger than the cache.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_range_that_is_larger_than_what_is_kept_in_memory_is_counted() {
-    let limits = Limits {
+    let limits = KubernetesLimits {
         cache_bytes: 64 * 1024,
-        ..Limits::default()
+        ..KubernetesLimits::default()
     };
     let site = Site::start();
     let store = site.open("one");

@@ -1,11 +1,11 @@
 //! Replacement of the store by another one, or by an old state: the gateways that know better notice it, and then all of them do.
 
-use attest_store::Accepted;
+use attest_store::AcceptedStore;
 
 use super::*;
 
 impl Site {
-    fn accept(&self, gateway: &str) -> Accepted {
+    fn accept(&self, gateway: &str) -> AcceptedStore {
         Kubernetes::accept(&self.settings(gateway), &self.beside(gateway), |_| Ok::<_, StoreError>(())).unwrap()
     }
 }

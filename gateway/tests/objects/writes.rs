@@ -7,7 +7,7 @@ use attest::gcp::{Audience, GcpTask};
 use attest::protocol::{Evidence, EvidenceRequest, HexDigest};
 use attest::{Challenge, SpkiSha256};
 use attest_gateway::credentials::challenges;
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 use data_encoding::BASE64URL_NOPAD;
 
 use super::boots::{commits, gateway};
@@ -26,7 +26,7 @@ const SPENDS_EACH_SECOND: u64 = 10;
 struct Fixture {
     site: Site,
     gateway: Gateway,
-    seal: Seal,
+    seal: SealKeyRing,
     node: Case,
 }
 
@@ -40,7 +40,7 @@ async fn fixture() -> Fixture {
     gateway.endorse(&node, &[]);
     gateway.run();
     let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));
-    let seal = Seal::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
+    let seal = SealKeyRing::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
     Fixture { site, gateway, seal, node }
 }
 

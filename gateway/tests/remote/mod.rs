@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use attest_store::StoreError;
-use attest_store::engine::{Engine, KeyRange, Transaction, Unfinished};
+use attest_store::engine::{Engine, KeyRange, Transaction, WorkInterrupted};
 
 /// Engine of a store, and the state of gateways that use it.
 pub trait Site: Sized + Send + Sync + 'static {
@@ -66,7 +66,7 @@ pub(crate) use shares;
 /// Runs a transaction, and returns the result of its last attempt.
 pub async fn run<T: Send + 'static>(
     engine: &impl Engine,
-    mut work: impl FnMut(&mut dyn Transaction) -> Result<T, Unfinished> + Send + 'static,
+    mut work: impl FnMut(&mut dyn Transaction) -> Result<T, WorkInterrupted> + Send + 'static,
 ) -> Result<T, StoreError> {
     let slot = Arc::new(Mutex::new(None));
     let found = Arc::clone(&slot);

@@ -1,6 +1,6 @@
 //! Two gateways with one state, because it was copied: only one serves.
 
-use attest_store::{Entry, EntryKind, Transact};
+use attest_store::{EntryKind, StoreEntry, Transact};
 
 use super::*;
 
@@ -48,7 +48,7 @@ pub async fn an_entry_is_not_changed_while_the_gateway_serves_that_is_named<S: S
     let (one, two) = (site.open("one"), site.open("two"));
     one.serve().await.unwrap();
     two.serve().await.unwrap();
-    let entry = |value: &str| Entry {
+    let entry = |value: &str| StoreEntry {
         id: "c".to_owned(),
         value: format!("{value:?}"),
     };

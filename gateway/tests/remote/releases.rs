@@ -1,12 +1,12 @@
 //! Two releases on one store: the newer one writes entries that are unknown to the other.
 
 use attest::HashAlg;
-use attest::reference_sets::{NewValue, Wanted};
+use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
-use attest_machines::new_values::{AwaitedValues, Shown, Step, deny, questions};
+use attest_machines::new_values::{AwaitedValues, MachineStep, ObservedBoot, deny, questions};
 use attest_machines::{enrolment, history};
 use attest_pool::NewValueRules;
-use attest_store::{Entry, EntryKind, Store, Tick};
+use attest_store::{EntryKind, Store, StoreEntry, Tick};
 
 use super::*;
 
@@ -33,7 +33,7 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
     for (key, value) in BESIDE {
         put(&*store, key, value).await.unwrap();
     }
-    let counters = Entry {
+    let counters = StoreEntry {
         id: "tpm:00".to_owned(),
         value: r#"{"reset_count":7,"restart_count":1,"clock_ms":123456}"#.to_owned(),
     };
@@ -41,8 +41,8 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
 
     // Machines wait, are answered, and are forgotten.
     let awaited = AwaitedValues::new(store.clone(), store.clone());
-    let value = [NewValue::digest(Wanted::Images, HashAlg::Sha256, HexDigest::from([1; 32]))];
-    let shown = |machine, now| Shown {
+    let value = [NewValue::digest(ReferenceQuery::Images, HashAlg::Sha256, HexDigest::from([1; 32]))];
+    let shown = |machine, now| ObservedBoot {
         pool: "worker",
         rules: &RULES,
         machine,
@@ -51,11 +51,14 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
         observed: false,
         now,
     };
-    assert!(matches!(awaited.ask(shown("tpm:00", START)).await.unwrap(), Step::Begins(_)));
+    assert!(matches!(awaited.ask(shown("tpm:00", START)).await.unwrap(), MachineStep::Begins(_)));
     let rows = questions(&*store, None, START).await.unwrap();
     assert_eq!(rows.len(), 1, "{rows:?}");
     deny(&*store, "worker", &rows[0].id, "no", "alice", START).await.unwrap();
-    assert!(matches!(awaited.ask(shown("tpm:00", START + 1)).await.unwrap(), Step::Refused(_)));
+    assert!(matches!(
+        awaited.ask(shown("tpm:00", START + 1)).await.unwrap(),
+        MachineStep::Refused(_)
+    ));
     awaited.ask(shown("tpm:01", START + 10_000)).await.unwrap();
     assert_eq!(awaited.ended("worker", "tpm:01").await.unwrap(), None);
     // So is what a machine was, and what expires; and the TPMs that have attested are those that have.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use attest_store::{EntryKind, Occasion, Spend, Spendable, Store};
+use attest_store::{EntryKind, Spend, Spendable, Store, UseOccasion};
 
 use super::*;
 use crate::conformance::{decided, use_for};
@@ -71,7 +71,7 @@ pub async fn attack_18_of_two_replicas_that_race_for_one_ticket_exactly_one_spen
             limit: 1,
             remember_until: 10,
         };
-        use_for(store, ticket, Occasion::Any, decided(&decision)).await
+        use_for(store, ticket, UseOccasion::Any, decided(&decision)).await
     };
     for round in 0..200 {
         let id = format!("t{round}");

@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 
 use attest_ignition::data_url;
-use cloud_fixtures::kubernetes::Kubernetes;
+use cloud_fixtures::kubernetes::KubernetesApi;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Gateway, POOL, accept};
@@ -133,7 +133,7 @@ async fn by_controller(gateway: &Gateway) -> Value {
         url: gateway.url("").parse().unwrap(),
         address: None,
     };
-    let source = attest_controller::second_stage::Source::new(settings, gateway.path("tls/mcs-ca.crt"));
+    let source = attest_controller::second_stage::GatewayEndpoints::new(settings, gateway.path("tls/mcs-ca.crt"));
     let [object] = source.objects(POOL, POOL).await.unwrap().try_into().unwrap();
     object.value
 }
@@ -277,7 +277,7 @@ fn what_is_printed_is_taken_by_kubectl() {
     gateway.edit_pool("infra", "machine_config_daemon = false", "machine_config_daemon = true");
     let printed = objects(&gateway);
     assert_eq!(printed.len(), 2);
-    let api = Kubernetes::start();
+    let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config"), api.kubeconfig(api.admin())).unwrap();
     fs::write(folder.path().join("objects"), gateway.command(&["second-stage"])).unwrap();

@@ -12,12 +12,14 @@ async fn another_key_file_is_named_and_nothing_is_overwritten() {
     let (text, before) = (sealed(&seal), site.entry().await);
     let mine = fs::read(site.key_file()).unwrap();
     fs::remove_file(site.key_file()).unwrap();
-    let other = Seal::make_key_file(&site.key_file()).unwrap();
+    let other = SealKeyRing::make_key_file(&site.key_file()).unwrap();
     for error in [
         site.try_replica(NOW).await.unwrap_err(),
         seal.tend(NOW + 40 * DAY, KEEP).await.unwrap_err(),
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
-        Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
+        SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW)
+            .await
+            .unwrap_err(),
     ] {
         let said = error.to_string();
         let wanted = site.document().await["key_file"].as_str().unwrap().to_owned();
@@ -37,7 +39,10 @@ async fn a_key_file_is_its_owners_and_holds_a_key() {
     let site = Site::new();
     let file = site.key_file();
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(matches!(Seal::make_key_file(&file), Err(SealError::Io { .. })), "it is there");
+    assert!(
+        matches!(SealKeyRing::make_key_file(&file), Err(SealError::Io { .. })),
+        "it is there"
+    );
     let good = fs::read_to_string(&file).unwrap();
     let key = good.lines().nth(1).unwrap();
     assert_eq!(key.len(), 64);
@@ -71,9 +76,9 @@ async fn a_key_file_is_replaced_while_replicas_serve() {
     let elsewhere = site.folder.path().join("other-host.key");
     fs::copy(site.key_file(), &elsewhere).unwrap();
     let one = site.replica(NOW).await;
-    let other = Seal::open_shared(site.store(), &elsewhere, NOW).await.unwrap();
+    let other = SealKeyRing::open_shared(site.store(), &elsewhere, NOW).await.unwrap();
     let text = sealed(&one);
-    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let (old, new) = SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let document = site.document().await;
     assert_eq!(document["key_file"], new.as_str());
     assert_ne!(old, new);
@@ -103,14 +108,14 @@ async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
     let before = site.document().await["key_file"].clone();
     site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
     assert_eq!(site.document().await["key_file"], before, "others have the old one only");
-    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     assert_ne!(site.document().await["key_file"], before);
     let new = key(read());
     assert!(new != old && new != begun, "whoever has read the file has read both");
     // The store is encrypted by it, and the old one is in the file still.
     fs::write(site.key_file(), format!("attestation-gateway store key 1\n{new}\n{old}\n")).unwrap();
     assert!(opens(&site.replica(NOW).await, &text));
-    Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let newest = key(read());
     assert!(newest != new && newest != old && read().lines().count() == 2);
     assert!(opens(&site.replica(NOW).await, &text));
@@ -123,7 +128,7 @@ async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
     let replacing: Vec<_> = (0..8)
         .map(|_| {
             let site = Arc::clone(&site);
-            tokio::spawn(async move { Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap() })
+            tokio::spawn(async move { SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap() })
         })
         .collect();
     let mut steps = Vec::new();
@@ -148,7 +153,7 @@ async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_no
     };
     let store: Arc<dyn Store> = site.store();
     let store = meanwhile(&store, 1, step);
-    let refused = Seal::replace_key_file(&store, &site.key_file(), NOW).await;
+    let refused = SealKeyRing::replace_key_file(&store, &site.key_file(), NOW).await;
     assert!(matches!(refused, Err(SealError::KeyFileReplaced(_))), "{refused:?}");
 }
 
@@ -157,16 +162,18 @@ async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
     let site = Site::new();
     let text = sealed(&site.replica(NOW).await);
     let old = fs::read(site.key_file()).unwrap();
-    let (_, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let (_, new) = SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     fs::write(site.key_file(), old).unwrap();
     let before = site.entry().await;
-    let refused = Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await;
+    let refused = SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, false).await;
     assert!(
         matches!(&refused, Err(SealError::OtherStoreKey { wanted, .. }) if *wanted == new),
         "{refused:?}"
     );
     assert_eq!(site.entry().await, before);
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
+    SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, true)
+        .await
+        .unwrap();
     let seal = site.replica(NOW).await;
     assert!(!opens(&seal, &text) && opens(&seal, &sealed(&seal)));
 }
@@ -183,7 +190,7 @@ fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
             let lock = fs::File::open(site.key_file()).unwrap();
             lock.lock().unwrap();
             let (store, file) = (site.store(), site.key_file());
-            let rotate = Seal::rotate_shared(&*store, &file, NOW);
+            let rotate = SealKeyRing::rotate_shared(&*store, &file, NOW);
             let others = async {
                 // It has written by then, and waits.
                 while site.document().await["keys"].as_array().unwrap().len() < 2 {
@@ -207,9 +214,11 @@ async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gon
     other.put(of_another).await;
     let store = other.store().standing().unwrap();
     let entry = other.entry().await.unwrap();
-    Seal::look_at_shared(&entry, &store, &other.key_file()).unwrap();
+    SealKeyRing::look_at_shared(&entry, &store, &other.key_file()).unwrap();
     // Nor of who drops all of them.
-    Seal::replace_shared(&*other.store(), &other.key_file(), NOW, false).await.unwrap();
+    SealKeyRing::replace_shared(&*other.store(), &other.key_file(), NOW, false)
+        .await
+        .unwrap();
     let elsewhere = other.replica(NOW).await;
     assert!(opens(&other.replica(NOW).await, &sealed(&elsewhere)));
     let document = other.document().await;

@@ -9,7 +9,7 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
-    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let rotated = site.document().await;
     seal.tend(NOW + 1, KEEP).await.unwrap();
     // One of the old set in the new one.
@@ -22,7 +22,7 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     for refused in [
         seal.tend(NOW + 2, KEEP).await.map(drop),
         site.try_replica(NOW).await.map(drop),
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
     ] {
         assert!(matches!(refused, Err(SealError::SetBack { found: 1, known: 2, .. })), "{refused:?}");
     }
@@ -32,7 +32,9 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     );
     seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
     // What is begun anew is newer than all, for who has read the old ones as well.
-    Seal::replace_shared(&*site.store(), &site.key_file(), NOW, false).await.unwrap();
+    SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, false)
+        .await
+        .unwrap();
     seal.tend(NOW + 3, KEEP).await.unwrap();
     assert!(!opens(&seal, &text));
     site.replica(NOW + 3).await;
@@ -103,7 +105,7 @@ async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
     assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))));
     // With the key file it is replaced, too.
     fs::write(&kept, &good).unwrap();
-    let (old, new) = Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    let (old, new) = SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let said = fs::read_to_string(&kept).unwrap();
     assert!(said.contains(&new) && !said.contains(&old), "{said}");
     // Of another store it says nothing.
@@ -120,7 +122,7 @@ async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_n
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let before = site.entry().await.unwrap().value;
-    Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+    SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     seal.tend(NOW + 1, KEEP).await.unwrap();
     let after = site.entry().await.unwrap().value;
     site.put(before).await;
@@ -143,7 +145,7 @@ async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_kno
     let site = Site::new();
     let seal = site.replica(NOW).await;
     for _ in 0..3 {
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     }
     assert_eq!(site.document().await["changes"], 4);
     assert!(site.store().remove(EntryKind::SealKey, "keys").await.unwrap());
@@ -161,7 +163,7 @@ async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_i
     drop(site.replica(NOW).await);
     let (kept, first) = (site.folder.path().join("seal.set"), site.entry().await.unwrap().value);
     for _ in 0..3 {
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     }
     let newest = fs::read_to_string(&kept).unwrap();
     assert!(newest.contains("\"changes\":4"), "{newest}");
@@ -170,7 +172,7 @@ async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_i
     let lock = fs::File::open(site.key_file()).unwrap();
     lock.lock().unwrap();
     let (store, file) = (site.store(), site.key_file());
-    let rotate = Seal::rotate_shared(&*store, &file, NOW);
+    let rotate = SealKeyRing::rotate_shared(&*store, &file, NOW);
     let other = async {
         while site.document().await["changes"] == 1 {
             tokio::task::yield_now().await;
@@ -198,7 +200,7 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
     assert_eq!(fs::metadata(&kept).unwrap().ino(), before);
     // Of the store that is in the place of that one it is written, wherever that one had come.
     for _ in 0..2 {
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     }
     let other = Site::new();
     fs::copy(site.key_file(), other.key_file()).unwrap();
@@ -224,13 +226,15 @@ async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting()
         altered["changes"] = u64::MAX.into();
         altered[member] = value;
         site.put(altered.to_string()).await;
-        Seal::replace_shared(&*site.store(), &site.key_file(), NOW, true).await.unwrap();
+        SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, true)
+            .await
+            .unwrap();
         let changes = async || site.document().await["changes"].as_u64().unwrap();
         assert_eq!(changes().await, NOW, "{altered}");
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
         assert_eq!(changes().await, NOW + 1);
         let before = site.entry().await.unwrap().value;
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
         site.put(before).await;
         assert!(matches!(site.try_replica(NOW).await, Err(SealError::SetBack { .. })));
     }
@@ -268,8 +272,8 @@ async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_wi
         for refused in [
             seal.tend(NOW + 40 * DAY, KEEP).await.map(drop),
             site.try_replica(NOW).await.map(drop),
-            Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
-            Seal::replace_key_file(&*site.store(), &site.key_file(), NOW).await.map(drop),
+            SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
+            SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.map(drop),
         ] {
             let error = refused.unwrap_err();
             assert_eq!(matches!(error, SealError::Version(3)), is_version, "{error}");
@@ -287,10 +291,12 @@ async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     for _ in 0..5 {
-        Seal::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
+        SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     }
     fs::remove_file(site.folder.path().join("seal.set")).unwrap();
-    Seal::replace_shared(&*site.store(), &site.key_file(), 3, false).await.unwrap();
+    SealKeyRing::replace_shared(&*site.store(), &site.key_file(), 3, false)
+        .await
+        .unwrap();
     assert_eq!(site.document().await["changes"], 7);
     seal.tend(NOW + 1, KEEP).await.unwrap();
 }
@@ -299,7 +305,7 @@ async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
 async fn a_set_that_was_read_before_is_not_put_over_one_that_was_read_after() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
-    let rotate = async |now: u64| Seal::rotate_shared(&*site.store(), &site.key_file(), now).await.unwrap();
+    let rotate = async |now: u64| SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), now).await.unwrap();
     rotate(NOW).await;
     let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
     *reads.held_after.lock().unwrap() = Some((begun, goes_on));

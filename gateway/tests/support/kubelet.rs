@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_store::{Embedded, Store};
@@ -197,8 +197,8 @@ pub async fn in_process(gateway: &Gateway, store: Arc<dyn Store>) -> Arc<attest_
     // A new seal is rotated when the gateway begins to serve: not while a test seals by it.
     if settings.store_key_file.is_none() && gateway.path("state/gateway.db").exists() {
         let seal = gateway.path("state/seal.key");
-        Seal::open(&seal).unwrap();
-        Seal::rotate(&seal, super::now(), Duration::from_secs(86_400)).unwrap();
+        SealKeyRing::open(&seal).unwrap();
+        SealKeyRing::rotate(&seal, super::now(), Duration::from_secs(86_400)).unwrap();
     }
     let server = Server::bind_with(settings, Clock::System, store).await.unwrap();
     let inner = Arc::clone(server.gateway());

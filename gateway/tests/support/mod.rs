@@ -40,10 +40,10 @@ use attest::nonce::qualifying_data;
 use attest::protocol::{Attester, ChallengeRequest, EvidenceRequest, HexDigest};
 use attest::{Challenge, EkDigest, SpkiSha256};
 use attest_gateway::credentials::challenges;
-use attest_gateway::credentials::seal::Seal;
+use attest_gateway::credentials::seal::SealKeyRing;
 pub use auditor::auditor;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use cloud_fixtures::port::Port;
+use cloud_fixtures::port::ReservedPort;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
@@ -62,7 +62,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// Folder of a gateway, and its process while it runs; killed on drop.
 pub struct Gateway {
     folder: tempfile::TempDir,
-    port: Port,
+    port: ReservedPort,
     process: Option<Running>,
     pub client: reqwest::Client,
 }
@@ -105,7 +105,7 @@ impl Gateway {
         let client = client(&path).build().unwrap();
         let gateway = Self {
             folder,
-            port: Port::reserve(),
+            port: ReservedPort::reserve(),
             process: None,
             client,
         };
@@ -434,11 +434,11 @@ impl Gateway {
 
     /// Returns the body that answers `challenge`.
     pub fn answer(&self, case: Case, challenge: &Challenge) -> EvidenceRequest {
-        self.answer_sealed(case, challenge, &Seal::open(&self.path("state/seal.key")).unwrap())
+        self.answer_sealed(case, challenge, &SealKeyRing::open(&self.path("state/seal.key")).unwrap())
     }
 
     /// Like [`Gateway::answer`], with a challenge that is sealed by this seal.
-    pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &Seal) -> EvidenceRequest {
+    pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &SealKeyRing) -> EvidenceRequest {
         let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
         case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, &key).to_vec();
         EvidenceRequest {

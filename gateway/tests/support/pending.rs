@@ -1,7 +1,7 @@
 //! Decisions that a killed gateway had made and not recorded.
 
 use attest::{EkDigest, NodeIdentity};
-use attest_log::{ConfigSet, Decision, Earns, Grants, Record, Shown, TicketTerms, Verdict};
+use attest_log::{ConfigSet, Decision, Earns, Grants, Record, ShownEvidence, TicketTerms, Verdict};
 use attest_store::DecisionRecord;
 
 use super::POOL;
@@ -10,7 +10,7 @@ use super::POOL;
 pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> DecisionRecord {
     let mut record = record(id, Decision::Config, at);
     record.verdict = Verdict::Served;
-    record.shown = Shown::Token;
+    record.shown = ShownEvidence::Token;
     record.name = Some(token.to_owned());
     record.use_number = Some(use_number);
     kept(&record)
@@ -20,7 +20,7 @@ pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> Decis
 pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
     let mut record = record(id, Decision::Evidence, at);
     record.verdict = Verdict::Trusted;
-    record.shown = Shown::Tpm;
+    record.shown = ShownEvidence::Tpm;
     record.identity = Some(NodeIdentity::of_tpm(ek).to_string());
     record.ticket = Some(TicketTerms {
         expires: at + 600,

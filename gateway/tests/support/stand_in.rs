@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attest_store::{Entry, EntryKind, EntryWork, Mode, Pending, Spend, Spendable, Store, StoreError, StoreMark, Tick, Witness};
+use attest_store::{EntryKind, EntryWork, Mode, Pending, Spend, Spendable, Store, StoreEntry, StoreError, StoreMark, Tick, Witness};
 
 /// Hooks that a test implements.
 #[async_trait]
@@ -72,7 +72,7 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.has_room()
     }
 
-    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<Entry>, StoreError> {
+    async fn get(&self, kind: EntryKind, id: &str) -> Result<Option<StoreEntry>, StoreError> {
         self.beside.reads(kind).await;
         if !self.beside.can_read(kind) {
             return Err(StoreError::Closed);
@@ -82,11 +82,11 @@ impl<B: Beside> Store for StandIn<B> {
         found
     }
 
-    async fn insert(&self, kind: EntryKind, entry: Entry) -> Result<Option<Entry>, StoreError> {
+    async fn insert(&self, kind: EntryKind, entry: StoreEntry) -> Result<Option<StoreEntry>, StoreError> {
         self.store.insert(kind, entry).await
     }
 
-    async fn put(&self, kind: EntryKind, entry: Entry) -> Result<(), StoreError> {
+    async fn put(&self, kind: EntryKind, entry: StoreEntry) -> Result<(), StoreError> {
         self.store.put(kind, entry).await
     }
 
@@ -98,7 +98,7 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.uses(kind, id).await
     }
 
-    async fn list(&self, kind: EntryKind) -> Result<Vec<Entry>, StoreError> {
+    async fn list(&self, kind: EntryKind) -> Result<Vec<StoreEntry>, StoreError> {
         self.store.list(kind).await
     }
 
@@ -110,7 +110,7 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.tell(told).await
     }
 
-    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<Entry>, StoreError> {
+    async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError> {
         self.store.outbox(after, most).await
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use swtpm_tests::scenario::{Run, Scenario, Site};
+use swtpm_tests::scenario::{Scenario, Site, VmRun};
 use swtpm_tests::{Accelerator, DEFAULT_PORT, GUEST_VIEW_OF_HOST, Images, Programs, free_port};
 
 /// Lines of several threads, each with the time since the start.
@@ -91,15 +91,15 @@ fn demo(keep: bool) -> Result<bool> {
 }
 
 /// Row of the table at the end.
-struct Row {
+struct ResultRow {
     number: u32,
     scenario: Scenario,
-    run: Run,
+    run: VmRun,
     /// Number of files, if they are exactly the expected ones.
     proof: Result<usize>,
 }
 
-fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<Row> {
+fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<ResultRow> {
     let who = format!("VM {number}");
     story.tell(&who, &format!("boots; it has {}", scenario.shows()));
     let (voice, speaker) = (story.clone(), who.clone());
@@ -121,7 +121,7 @@ fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<R
         ),
         Err(error) => story.tell(&who, &format!("NOT as expected: {error:#}")),
     }
-    Ok(Row {
+    Ok(ResultRow {
         number,
         scenario,
         run,
@@ -142,12 +142,12 @@ fn worth_telling(line: &str) -> Option<String> {
     }
 }
 
-fn print_table(rows: &[Row]) {
+fn print_table(rows: &[ResultRow]) {
     println!(
         "\n{:<3} {:<22} {:<8} {:<42} {:<30} {:>7}",
         "VM", "showed", "verdict", "reason", "got", "seconds"
     );
-    for Row {
+    for ResultRow {
         number,
         scenario,
         run,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 
 use super::variables::{GLOBAL, Guid, SECURITY_DATABASE, Variable};
-use crate::images::{Images, Release, run};
+use crate::images::{DebianRelease, Images, run};
 
 /// GUID of the signature type `EFI_CERT_X509_GUID`.
 const X509: Guid = [
@@ -20,15 +20,15 @@ const OWNER: Guid = *b"attest tests key";
 #[derive(Debug)]
 pub struct SecureBootKeys {
     folder: PathBuf,
-    pk: Signer,
-    kek: Signer,
-    db: Signer,
-    other: Signer,
+    pk: SelfSignedKey,
+    kek: SelfSignedKey,
+    db: SelfSignedKey,
+    other: SelfSignedKey,
 }
 
 /// Key with its self-signed certificate.
 #[derive(Debug)]
-pub struct Signer {
+pub struct SelfSignedKey {
     key: PathBuf,
     certificate: PathBuf,
     der: Vec<u8>,
@@ -40,10 +40,10 @@ impl SecureBootKeys {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         let keys = Self {
             folder: folder.to_path_buf(),
-            pk: Signer::new(folder, "PK")?,
-            kek: Signer::new(folder, "KEK")?,
-            db: Signer::new(folder, "db")?,
-            other: Signer::new(folder, "other")?,
+            pk: SelfSignedKey::new(folder, "PK")?,
+            kek: SelfSignedKey::new(folder, "KEK")?,
+            db: SelfSignedKey::new(folder, "db")?,
+            other: SelfSignedKey::new(folder, "other")?,
         };
         for (name, list) in keys.signature_lists() {
             fs::write(keys.list_file(name), list)?;
@@ -68,13 +68,13 @@ impl SecureBootKeys {
 
     /// Returns the signer whose certificate is in `db`.
     #[must_use]
-    pub const fn accepted(&self) -> &Signer {
+    pub const fn accepted(&self) -> &SelfSignedKey {
         &self.db
     }
 
     /// Returns a signer whose certificate is in no list.
     #[must_use]
-    pub const fn other(&self) -> &Signer {
+    pub const fn other(&self) -> &SelfSignedKey {
         &self.other
     }
 
@@ -91,7 +91,7 @@ impl SecureBootKeys {
     }
 }
 
-impl Signer {
+impl SelfSignedKey {
     fn new(folder: &Path, name: &str) -> Result<Self> {
         // What each firmware can verify.
         let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048)?;
@@ -116,7 +116,7 @@ impl Signer {
 
     /// Signs an image with sbsign.
     pub fn sign(&self, image: &Path, signed: &Path) -> Result<()> {
-        let mut sbsign = Images::firmware(Release::Bookworm)?.firmware_program("usr/bin/sbsign");
+        let mut sbsign = Images::firmware(DebianRelease::Bookworm)?.firmware_program("usr/bin/sbsign");
         sbsign.arg("--key").arg(&self.key).arg("--cert").arg(&self.certificate);
         run(sbsign.arg("--output").arg(signed).arg(image)).map(|_| ())
     }

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::keys::Signer;
-use crate::images::{Images, Release, run};
+use super::keys::SelfSignedKey;
+use crate::images::{DebianRelease, Images, run};
 
 /// Size of a page: sections are on pages of their own in memory.
 const PAGE_BYTES: u64 = 4096;
@@ -20,7 +20,7 @@ const GRUB_MODULES: [&str; 11] = [
 const GRUB_START: &str = "set root=hd0,gpt1\nset prefix=(hd0,gpt1)/grub\n";
 
 /// Makes a unified kernel image of a release's stub, as systemd-stub(7) describes it; not signed.
-pub fn make_uki(release: Release, kernel: &Path, initrd: &Path, command_line: &str, folder: &Path) -> Result<PathBuf> {
+pub fn make_uki(release: DebianRelease, kernel: &Path, initrd: &Path, command_line: &str, folder: &Path) -> Result<PathBuf> {
     let stub = Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/linuxx64.efi.stub");
     let (text, name) = (folder.join("cmdline"), folder.join("os-release"));
     fs::write(&text, command_line)?;
@@ -62,18 +62,18 @@ fn sections_end(image: &Path) -> Result<u64> {
 }
 
 /// Returns the path of a release's systemd-boot; not signed.
-pub fn systemd_boot(release: Release) -> Result<PathBuf> {
+pub fn systemd_boot(release: DebianRelease) -> Result<PathBuf> {
     Ok(Images::firmware(release)?.firmware_file("usr/lib/systemd/boot/efi/systemd-bootx64.efi"))
 }
 
 /// Makes an unsigned GRUB image of a release, with all of its modules in it. Without shim it does not check the kernel's signature.
-pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<PathBuf> {
+pub fn make_grub(release: DebianRelease, behind_shim: bool, folder: &Path) -> Result<PathBuf> {
     let (start, sbat, image) = (folder.join("grub-start.cfg"), folder.join("sbat.csv"), folder.join("grubx64.efi"));
     fs::write(&start, GRUB_START)?;
     fs::write(&sbat, sbat_of(release))?;
     let modules = Images::firmware(release)?.firmware_file("usr/lib/grub/x86_64-efi");
     // One program puts images of both releases together.
-    let mut mkimage = Images::firmware(Release::Bookworm)?.firmware_program("usr/bin/grub-mkimage");
+    let mut mkimage = Images::firmware(DebianRelease::Bookworm)?.firmware_program("usr/bin/grub-mkimage");
     mkimage
         .arg("--directory")
         .arg(modules)
@@ -89,7 +89,7 @@ pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<P
         mkimage.arg("--disable-shim-lock");
     }
     mkimage.args(GRUB_MODULES);
-    if release == Release::Bookworm {
+    if release == DebianRelease::Bookworm {
         mkimage.arg("linuxefi");
     }
     run(&mut mkimage)?;
@@ -98,10 +98,10 @@ pub fn make_grub(release: Release, behind_shim: bool, folder: &Path) -> Result<P
 
 /// Returns the SBAT entries in the form of Debian's own images (`debian/sbat.debian.csv.in`): component, generation, vendor, package,
 /// version, URL.
-fn sbat_of(release: Release) -> String {
+fn sbat_of(release: DebianRelease) -> String {
     let (version, package, debian) = match release {
-        Release::Bookworm => ("2.06", "2.06-13+deb12u2", "grub.debian12,1"),
-        Release::Trixie => ("2.12", "2.12-9", "grub.debian13,1"),
+        DebianRelease::Bookworm => ("2.06", "2.06-13+deb12u2", "grub.debian12,1"),
+        DebianRelease::Trixie => ("2.12", "2.12-9", "grub.debian13,1"),
     };
     format!(
         "sbat,1,SBAT Version,sbat,1,https://github.com/rhboot/shim/blob/main/SBAT.md\n\
@@ -112,8 +112,8 @@ fn sbat_of(release: Release) -> String {
 }
 
 /// Makes Debian's shim with the accepted key's signature in place of Microsoft's.
-pub fn make_shim(signer: &Signer, folder: &Path) -> Result<PathBuf> {
-    let shim = Images::firmware(Release::Bookworm)?.firmware_file("usr/lib/shim/shimx64.efi");
+pub fn make_shim(signer: &SelfSignedKey, folder: &Path) -> Result<PathBuf> {
+    let shim = Images::firmware(DebianRelease::Bookworm)?.firmware_file("usr/lib/shim/shimx64.efi");
     let signed = folder.join("shimx64.efi");
     signer.sign(&shim, &signed)?;
     Ok(signed)

@@ -14,14 +14,14 @@ use flate2::read::GzDecoder;
 
 /// PCRs and event log of a machine at the start of its kernel.
 #[derive(Debug, Clone)]
-pub struct Measured {
+pub struct MachinePcrs {
     /// PCR values by bank and number.
     pub pcrs: BTreeMap<HashAlg, BTreeMap<u8, HexDigest>>,
     /// Event log of the firmware; `None` if the kernel did not get it.
     pub log: Option<Vec<u8>>,
 }
 
-impl Measured {
+impl MachinePcrs {
     /// Reads a whole console; fails unless the report is complete.
     pub fn parse(lines: &[String]) -> Result<Self> {
         let mut pcrs: BTreeMap<HashAlg, BTreeMap<u8, HexDigest>> = BTreeMap::new();
@@ -55,7 +55,7 @@ impl Measured {
     }
 }
 
-impl Measured {
+impl MachinePcrs {
     /// Writes the report below `folder` in the form of `attest`'s fixtures: `NAME.log` and `NAME.json`.
     pub fn record(&self, folder: &Path, name: &str) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;

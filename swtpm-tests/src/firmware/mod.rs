@@ -1,7 +1,7 @@
 //! Machines with UEFI: Debian's OVMF with Secure Boot by our own keys, the images that it boots, and the measurements until the kernel ran.
 //!
 //! Reading order: [`SecureBootKeys`] (the accepted keys), `variables` (how they get into the firmware), [`Firmware`], [`loaders`] (unified
-//! kernel images, systemd-boot, GRUB and shim), [`boot_disk`] (their disks), [`Measured`] (the VM's report).
+//! kernel images, systemd-boot, GRUB and shim), [`boot_disk`] (their disks), [`MachinePcrs`] (the VM's report).
 
 pub mod boot_disk;
 mod keys;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub use boot_disk::BootDisk;
-pub use keys::{SecureBootKeys, Signer};
-pub use measured::Measured;
+pub use keys::{SecureBootKeys, SelfSignedKey};
+pub use measured::MachinePcrs;
 
-use crate::images::{Images, Release};
+use crate::images::{DebianRelease, Images};
 
 /// Firmware of a machine: the code, which all machines share, and its own variables.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Firmware {
     }
 
     /// Returns a release's firmware with Microsoft's keys, as its package has them.
-    pub fn with_microsoft_keys(release: Release, folder: &Path) -> Result<Self> {
+    pub fn with_microsoft_keys(release: DebianRelease, folder: &Path) -> Result<Self> {
         let images = Images::firmware(release)?;
         let variables = folder.join("variables.fd");
         let enrolled = images.firmware_file("usr/share/OVMF/OVMF_VARS_4M.ms.fd");
@@ -51,7 +51,7 @@ impl Firmware {
     }
 
     fn new(folder: &Path, enrol: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
-        let images = Images::firmware(Release::Bookworm)?;
+        let images = Images::firmware(DebianRelease::Bookworm)?;
         let empty = images.firmware_file("usr/share/OVMF/OVMF_VARS_4M.fd");
         let mut store = fs::read(&empty).with_context(|| format!("reading {}", empty.display()))?;
         enrol(&mut store)?;

@@ -2,11 +2,13 @@
 
 use attest::HashAlg;
 use attest::protocol::{Attester as Presented, Blob, ChallengeRequest, HexDigest, TpmAttester, TpmEvidence};
-use attest::tpm::wire::{Attributes, ClockInfo, Curve, KeyParameters, Public, Quoted, Scheme, SelectedBank, Signature, SymmetricCipher};
-use attest_node::tpm::{AkKind, EkChoice, Tpm};
+use attest::tpm::wire::{
+    Attributes, ClockInfo, Curve, KeyParameters, Public, QuoteAttest, SelectedBank, SymmetricCipher, TpmScheme, TpmSignature,
+};
+use attest_node::tpm::{AkKind, EkChoice, TpmDevice};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
-use swtpm_tests::{Asked, EkAuthority, Endorsement, TpmServer};
+use swtpm_tests::{EkAuthority, IssuedChallenge, TestEndorsement, TpmServer};
 use tss_esapi::attributes::ObjectAttributesBuilder;
 use tss_esapi::handles::KeyHandle;
 use tss_esapi::interface_types::algorithm::{HashingAlgorithm, PublicAlgorithm};
@@ -21,7 +23,7 @@ use tss_esapi::traits::Marshall as _;
 use crate::bench::{self, Bench, endorsement_key, request, sha256, with_password};
 
 /// Creates a primary key for ECDSA with P-256 in the TPM. Returns its handle and its `TPMT_PUBLIC`.
-pub fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (KeyHandle, Vec<u8>) {
+pub fn signing_key(tpm: &mut TpmDevice, restricted: bool, hash: HashingAlgorithm) -> (KeyHandle, Vec<u8>) {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
         .with_fixed_parent(true)
@@ -56,9 +58,9 @@ pub fn signing_key(tpm: &mut Tpm, restricted: bool, hash: HashingAlgorithm) -> (
 }
 
 /// Returns a quote with all the right contents, made in software.
-pub(super) fn invented_quote(asked: &Asked, evidence: &TpmEvidence) -> Vec<u8> {
+pub(super) fn invented_quote(asked: &IssuedChallenge, evidence: &TpmEvidence) -> Vec<u8> {
     let values: Vec<&[u8]> = evidence.pcrs.values().map(HexDigest::as_bytes).collect();
-    Quoted {
+    QuoteAttest {
         qualified_signer: vec![0x00, 0x0b, 1],
         extra_data: asked.extra_data().to_vec(),
         clock: ClockInfo {
@@ -75,7 +77,7 @@ pub(super) fn invented_quote(asked: &Asked, evidence: &TpmEvidence) -> Vec<u8> {
 }
 
 /// Makes the TPM sign any bytes.
-pub(super) fn sign(tpm: &mut Tpm, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, tss_esapi::Error> {
+pub(super) fn sign(tpm: &mut TpmDevice, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, tss_esapi::Error> {
     let buffer = MaxBuffer::try_from(message.to_vec()).unwrap();
     let hashed = |context: &mut tss_esapi::Context| context.hash(buffer, HashingAlgorithm::Sha256, Hierarchy::Endorsement);
     let (digest, ticket): (Digest, HashcheckTicket) = tpm.context().execute_without_session(hashed)?;
@@ -132,7 +134,7 @@ fn software_key() -> (EcdsaKeyPair, Public, Public) {
         attributes: Attributes(0x0005_0072),
         auth_policy: Vec::new(),
         symmetric: SymmetricCipher::Null,
-        scheme: Scheme::Ecdsa(HashAlg::Sha256),
+        scheme: TpmScheme::Ecdsa(HashAlg::Sha256),
         key: KeyParameters::Ecc {
             curve: Curve::P256,
             x: x.to_vec(),
@@ -142,18 +144,18 @@ fn software_key() -> (EcdsaKeyPair, Public, Public) {
     let ek = Public {
         attributes: Attributes(0x0003_00b2),
         symmetric: SymmetricCipher::Aes128Cfb,
-        scheme: Scheme::Null,
+        scheme: TpmScheme::Null,
         ..ak.clone()
     };
     (pair, ek, ak)
 }
 
-fn software_quote(pair: &EcdsaKeyPair, asked: &Asked, evidence: &mut TpmEvidence) {
+fn software_quote(pair: &EcdsaKeyPair, asked: &IssuedChallenge, evidence: &mut TpmEvidence) {
     let quoted = invented_quote(asked, evidence);
     let signature = pair.sign(&SystemRandom::new(), &quoted).unwrap();
     let (r, s) = signature.as_ref().split_at(32);
-    let scheme = Scheme::Ecdsa(HashAlg::Sha256);
-    evidence.signature = Signature::Ecdsa { scheme, r, s }.to_bytes().into();
+    let scheme = TpmScheme::Ecdsa(HashAlg::Sha256);
+    evidence.signature = TpmSignature::Ecdsa { scheme, r, s }.to_bytes().into();
     evidence.quoted = quoted.into();
 }
 
@@ -185,11 +187,11 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     // Another manufacturer, whose CA calls itself as the trusted one does; and none.
     let stranger = EkAuthority::new(&bench.folder.path().join("stranger")).unwrap();
     for (name, endorsement, code) in [
-        ("foreign", Endorsement::By(&stranger), "ek-certificate-invalid"),
-        ("unendorsed", Endorsement::None, "ek-not-endorsed"),
+        ("foreign", TestEndorsement::By(&stranger), "ek-certificate-invalid"),
+        ("unendorsed", TestEndorsement::None, "ek-not-endorsed"),
     ] {
         let server = TpmServer::start(&bench.folder.path().join(name), endorsement).unwrap();
-        let mut tpm = Tpm::open(&server.tcti()).unwrap();
+        let mut tpm = TpmDevice::open(&server.tcti()).unwrap();
         let ek = endorsement_key(&mut tpm);
         assert_eq!(ek.certificate.is_some(), name == "foreign");
         let ak_public = tpm.attester(&ek, AkKind::EccP256).unwrap().ak_public().to_vec();
@@ -214,8 +216,8 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     bench.refuses(&asked, guessed, "credential-mismatch");
 
     // An endorsed EK with the AK of another TPM, unendorsed, that quotes truly.
-    let server = TpmServer::start(&bench.folder.path().join("elsewhere"), Endorsement::None).unwrap();
-    let mut other_tpm = Tpm::open(&server.tcti()).unwrap();
+    let server = TpmServer::start(&bench.folder.path().join("elsewhere"), TestEndorsement::None).unwrap();
+    let mut other_tpm = TpmDevice::open(&server.tcti()).unwrap();
     let other_ek = endorsement_key(&mut other_tpm);
     let mut other = other_tpm.attester(&other_ek, AkKind::EccP256).unwrap();
     let asked = bench.asked(&request(&ek, other.ak_public()));

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use attest::HashAlg;
 use attest::protocol::{Attester as Presented, ChallengeRequest, EvidenceResponse, HexDigest, TpmAttester, TpmEvidence};
-use attest_node::tpm::{Attester, EkChoice, EndorsementKey, Tpm};
+use attest_node::tpm::{Attester, EkChoice, EndorsementKey, TpmDevice};
 use aws_lc_rs::digest;
-use swtpm_tests::{Asked, Client, EkAuthority, Endorsement, Folder, Gateway, POOL, Record, Reply, TpmServer};
+use swtpm_tests::{Client, EkAuthority, IssuedChallenge, LogRecord, POOL, Reply, TestEndorsement, TestFolder, TestGateway, TpmServer};
 use tss_esapi::Context;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::{Data, SignatureScheme};
@@ -20,12 +20,12 @@ pub const SHA256_BANK: u16 = 0x000b;
 
 /// In the order of their end: the gateway and the TPM before the folder.
 pub struct Bench {
-    pub gateway: Gateway,
+    pub gateway: TestGateway,
     pub client: Client,
     pub authority: EkAuthority,
     /// TPM endorsed by `authority`, which the gateway trusts.
     pub server: TpmServer,
-    pub folder: Folder,
+    pub folder: TestFolder,
 }
 
 impl Bench {
@@ -34,29 +34,29 @@ impl Bench {
     }
 
     /// Starts a gateway whose folder was prepared before.
-    pub fn with(prepare: impl FnOnce(&Gateway)) -> Self {
-        let folder = Folder::new().unwrap();
+    pub fn with(prepare: impl FnOnce(&TestGateway)) -> Self {
+        let folder = TestFolder::new().unwrap();
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
-        let mut gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+        let mut gateway = TestGateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(&authority).unwrap();
         prepare(&gateway);
         gateway.start(None).unwrap();
         Self {
             client: Client::new(&gateway).unwrap(),
-            server: TpmServer::start(folder.path(), Endorsement::By(&authority)).unwrap(),
+            server: TpmServer::start(folder.path(), TestEndorsement::By(&authority)).unwrap(),
             gateway,
             authority,
             folder,
         }
     }
 
-    pub fn tpm(&self) -> Tpm {
-        Tpm::open(&self.server.tcti()).unwrap()
+    pub fn tpm(&self) -> TpmDevice {
+        TpmDevice::open(&self.server.tcti()).unwrap()
     }
 
     /// Starts another TPM of the authority that the gateway trusts.
     pub fn second_tpm(&self) -> TpmServer {
-        TpmServer::start(&self.folder.path().join("second"), Endorsement::By(&self.authority)).unwrap()
+        TpmServer::start(&self.folder.path().join("second"), TestEndorsement::By(&self.authority)).unwrap()
     }
 
     /// Adds a pool to the folder; the running gateway does not know it yet.
@@ -70,7 +70,7 @@ impl Bench {
         assert!(status.success());
     }
 
-    pub fn asked(&self, request: &ChallengeRequest) -> Asked {
+    pub fn asked(&self, request: &ChallengeRequest) -> IssuedChallenge {
         self.client.challenged(request).unwrap()
     }
 
@@ -87,7 +87,7 @@ impl Bench {
         attester: &mut Attester<'_>,
         request: &ChallengeRequest,
         code: &str,
-        alter: impl FnOnce(&mut TpmEvidence, &mut Attester<'_>, &Asked),
+        alter: impl FnOnce(&mut TpmEvidence, &mut Attester<'_>, &IssuedChallenge),
     ) {
         let asked = self.asked(request);
         let mut evidence = honest(attester, &asked);
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     /// Verifies that the evidence earns nothing but this refusal.
-    pub fn refuses(&self, asked: &Asked, evidence: TpmEvidence, code: &str) {
+    pub fn refuses(&self, asked: &IssuedChallenge, evidence: TpmEvidence, code: &str) {
         self.recorded_refusal("evidence", code, || self.client.evidence(&asked.answered(evidence)).unwrap());
     }
 
@@ -150,13 +150,13 @@ impl Bench {
         );
     }
 
-    pub fn last_record(&self) -> Record {
+    pub fn last_record(&self) -> LogRecord {
         self.gateway.records().unwrap().pop().unwrap()
     }
 }
 
 /// Returns the EK that attest-node would choose.
-pub fn endorsement_key(tpm: &mut Tpm) -> EndorsementKey {
+pub fn endorsement_key(tpm: &mut TpmDevice) -> EndorsementKey {
     tpm.endorsement_key(EkChoice::Auto).unwrap()
 }
 
@@ -184,7 +184,7 @@ pub fn named(request: &ChallengeRequest, name: &str) -> ChallengeRequest {
 }
 
 /// Returns the evidence that attest-node would send.
-pub fn honest(attester: &mut Attester<'_>, asked: &Asked) -> TpmEvidence {
+pub fn honest(attester: &mut Attester<'_>, asked: &IssuedChallenge) -> TpmEvidence {
     let task = asked.task();
     let secret = attester
         .activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())
@@ -209,7 +209,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// Runs a command that needs one empty password.
-pub fn with_password<T>(tpm: &mut Tpm, command: impl FnOnce(&mut Context) -> T) -> T {
+pub fn with_password<T>(tpm: &mut TpmDevice, command: impl FnOnce(&mut Context) -> T) -> T {
     tpm.context().execute_with_session(Some(AuthSession::Password), command)
 }
 
@@ -236,7 +236,7 @@ pub fn quote_instead(evidence: &mut TpmEvidence, attester: &mut Attester<'_>, ex
 }
 
 /// Extends a PCR of the sha256 bank.
-pub fn extend(tpm: &mut Tpm, pcr: u8, value: [u8; 32]) {
+pub fn extend(tpm: &mut TpmDevice, pcr: u8, value: [u8; 32]) {
     use tss_esapi::handles::PcrHandle;
     use tss_esapi::interface_types::algorithm::HashingAlgorithm;
     let mut digests = tss_esapi::structures::DigestValues::new();

@@ -4,15 +4,15 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cloud_fixtures::server::Server;
+use cloud_fixtures::server::TestServer;
 use cloud_fixtures::{aws, azure, clock, google};
-use swtpm_tests::{Cloud, Gateway};
+use swtpm_tests::{TestCloud, TestGateway};
 
 /// Metadata server of the machine.
 pub enum Metadata {
-    Gcp(google::MetadataServer),
-    Aws(aws::MetadataServer),
-    Azure(azure::MetadataServer),
+    Gcp(google::GoogleMetadataServer),
+    Aws(aws::AwsMetadataServer),
+    Azure(azure::AzureMetadataServer),
 }
 
 pub struct Estate {
@@ -30,33 +30,33 @@ pub struct Estate {
 }
 
 impl Estate {
-    pub fn of(cloud: Cloud) -> Self {
+    pub fn of(cloud: TestCloud) -> Self {
         match cloud {
-            Cloud::Gcp => Self::gcp(),
-            Cloud::Aws => Self::aws(),
-            Cloud::Azure => Self::azure(),
+            TestCloud::Gcp => Self::gcp(),
+            TestCloud::Aws => Self::aws(),
+            TestCloud::Azure => Self::azure(),
         }
     }
 
     /// Creates an estate whose gateway fetches the keys from a stand-in of Google's, by discovery.
     fn gcp() -> Self {
-        let (keys, instance) = (google::Keys::new(), google::Instance::example(clock::now()));
+        let (keys, instance) = (google::StandInKeys::new(), google::GoogleInstance::example(clock::now()));
         let issuer = google::IdentityProvider::start(Arc::clone(&keys));
         Self {
             identity: format!("gcp:{}/{}", instance.project_id, instance.instance_id),
             rules: "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\n",
             settings: outgoing(&["accounts.google.com", "www.googleapis.com"], issuer.address(), true),
             trusted: vec![("outgoing-ca.pem", issuer.ca_pem().to_owned())],
-            metadata: Metadata::Gcp(google::MetadataServer::start(instance, keys)),
+            metadata: Metadata::Gcp(google::GoogleMetadataServer::start(instance, keys)),
             _asked: Box::new(issuer),
         }
     }
 
     /// Creates an estate whose instance has a role, with an STS for it.
     fn aws() -> Self {
-        let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::Instance::example(clock::now()));
-        let session = aws::Session::of(&instance, clock::now());
-        let sts = aws::Sts::start(&instance.region, vec![session.clone()]);
+        let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::AwsInstance::example(clock::now()));
+        let session = aws::RoleSession::of(&instance, clock::now());
+        let sts = aws::StsServer::start(&instance.region, vec![session.clone()]);
         Self {
             identity: format!("aws:{}/{}", instance.account, instance.instance_id),
             rules: "[aws_identity_document]\naccounts = [\"123456789012\"]\nregions = [\"eu-central-1\"]\n\
@@ -66,28 +66,28 @@ impl Estate {
                 ("outgoing-ca.pem", sts.ca_pem().to_owned()),
                 ("aws-region-certificates/eu-central-1.pem", authority.certificate_pem()),
             ],
-            metadata: Metadata::Aws(aws::MetadataServer::start(instance, authority, Some(session))),
+            metadata: Metadata::Aws(aws::AwsMetadataServer::start(instance, authority, Some(session))),
             _asked: Box::new(sts),
         }
     }
 
     /// Creates an estate whose gateway has the root only, and fetches the CA in between.
     fn azure() -> Self {
-        let machine = azure::Machine::default();
-        let authority = Arc::new(azure::Authority::new(&machine.location));
+        let machine = azure::AzureMachine::default();
+        let authority = Arc::new(azure::AzureAuthority::new(&machine.location));
         let issuers = azure::Aia::start(authority.intermediate());
         Self {
             identity: format!("azure:{}/{}", machine.subscription_id, machine.vm_id),
             rules: "[azure]\nsubscriptions = [\"8a205152-b25a-417f-a676-80465535a6c9\"]\nmax_age_seconds = 300\n",
             settings: outgoing(&["www.microsoft.com"], issuers.address(), false),
             trusted: vec![("azure-roots/root.pem", authority.root_pem())],
-            metadata: Metadata::Azure(azure::MetadataServer::start(machine, authority)),
+            metadata: Metadata::Azure(azure::AzureMetadataServer::start(machine, authority)),
             _asked: Box::new(issuers),
         }
     }
 
     /// Makes the sample pool accept these kinds of evidence of this machine, together; from the gateway's next start on.
-    pub fn accept(&self, kinds: &[&str], gateway: &Gateway) {
+    pub fn accept(&self, kinds: &[&str], gateway: &TestGateway) {
         for (name, pem) in &self.trusted {
             gateway.write(name, pem).unwrap();
         }
@@ -106,15 +106,15 @@ fn outgoing(hosts: &[&str], address: SocketAddr, tls: bool) -> String {
 }
 
 impl Metadata {
-    pub fn cloud(&self) -> Cloud {
+    pub fn cloud(&self) -> TestCloud {
         match self {
-            Self::Gcp(_) => Cloud::Gcp,
-            Self::Aws(_) => Cloud::Aws,
-            Self::Azure(_) => Cloud::Azure,
+            Self::Gcp(_) => TestCloud::Gcp,
+            Self::Aws(_) => TestCloud::Aws,
+            Self::Azure(_) => TestCloud::Azure,
         }
     }
 
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &TestServer {
         match self {
             Self::Gcp(server) => server,
             Self::Aws(server) => server,

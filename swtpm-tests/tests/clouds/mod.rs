@@ -6,8 +6,8 @@ use std::path::Path;
 
 use estate::{Estate, Metadata};
 use serde_json::json;
-use swtpm_tests::scenario::{Run, Scenario, Site};
-use swtpm_tests::{ANY_TPM, Cloud, Folder, Record, Swtpm};
+use swtpm_tests::scenario::{Scenario, Site, VmRun};
+use swtpm_tests::{ANY_TPM, LogRecord, Swtpm, TestCloud, TestFolder};
 
 /// Program that QEMU starts for each connection to a metadata server.
 const CONNECT: &str = env!("CARGO_BIN_EXE_connect");
@@ -22,14 +22,14 @@ struct Extra<'e> {
 }
 
 /// Returns a gateway that is not started yet, and a cloud.
-fn prepared(cloud: Cloud) -> (Folder, Site, Estate) {
-    let folder = Folder::new().unwrap();
+fn prepared(cloud: TestCloud) -> (TestFolder, Site, Estate) {
+    let folder = TestFolder::new().unwrap();
     let site = Site::new(folder.path()).unwrap();
     (folder, site, Estate::of(cloud))
 }
 
 /// Boots the machine with the metadata server of its cloud.
-fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> Run {
+fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> VmRun {
     let cloud = estate.metadata.cloud();
     let metadata = estate.metadata.server().address();
     let mut vm = site.vm().cloud(cloud).metadata(metadata, Path::new(CONNECT));
@@ -44,7 +44,7 @@ fn boot(site: &Site, estate: &Estate, extra: &Extra<'_>) -> Run {
 
 /// Verifies that the node has the full config, and that the log has its identity and the kinds of evidence that earned it. Returns the
 /// decision about them.
-fn proven(site: &Site, run: &Run, shown: &str, kinds: &[&str]) -> Record {
+fn proven(site: &Site, run: &VmRun, shown: &str, kinds: &[&str]) -> LogRecord {
     let node = &run.outcome.node_lines;
     site.prove_exactly("full", &run.outcome)
         .unwrap_or_else(|error| panic!("{error}; {node:?}"));
@@ -70,7 +70,7 @@ fn proven(site: &Site, run: &Run, shown: &str, kinds: &[&str]) -> Record {
     trusted.clone()
 }
 
-fn check(cloud: Cloud, kinds: &[&str]) {
+fn check(cloud: TestCloud, kinds: &[&str]) {
     let (_folder, mut site, estate) = prepared(cloud);
     estate.accept(kinds, site.gateway());
     site.gateway().start(None).unwrap();
@@ -82,22 +82,22 @@ fn check(cloud: Cloud, kinds: &[&str]) {
 
 #[test]
 fn a_gcp_instance_gets_the_full_config_for_its_identity_token() {
-    check(Cloud::Gcp, &["gcp"]);
+    check(TestCloud::Gcp, &["gcp"]);
 }
 
 #[test]
 fn an_aws_instance_gets_the_full_config_for_its_identity_document_and_its_role() {
-    check(Cloud::Aws, &["aws-identity-document", "aws-sts"]);
+    check(TestCloud::Aws, &["aws-identity-document", "aws-sts"]);
 }
 
 #[test]
 fn an_azure_machine_gets_the_full_config_for_its_attested_document() {
-    check(Cloud::Azure, &["azure"]);
+    check(TestCloud::Azure, &["azure"]);
 }
 
 #[test]
 fn an_azure_machine_finds_its_pointer_in_its_custom_data_too() {
-    let (folder, mut site, estate) = prepared(Cloud::Azure);
+    let (folder, mut site, estate) = prepared(TestCloud::Azure);
     estate.accept(&["azure"], site.gateway());
     site.gateway().start(None).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
@@ -112,7 +112,7 @@ fn an_azure_machine_finds_its_pointer_in_its_custom_data_too() {
 
 #[test]
 fn a_gcp_instance_with_a_tpm_is_known_by_both() {
-    let (folder, mut site, estate) = prepared(Cloud::Gcp);
+    let (folder, mut site, estate) = prepared(TestCloud::Gcp);
     estate.accept(&["tpm", "gcp"], site.gateway());
     // Nothing but the administrator says that this TPM is that instance's.
     site.gateway().edit_pool(ANY_TPM, "endorsement = \"allowlist\"").unwrap();
@@ -138,7 +138,7 @@ fn a_gcp_instance_with_a_tpm_is_known_by_both() {
 
 #[test]
 fn a_gcp_instance_of_another_project_is_refused_and_gets_the_pre_approved_config() {
-    let (_folder, mut site, estate) = prepared(Cloud::Gcp);
+    let (_folder, mut site, estate) = prepared(TestCloud::Gcp);
     estate.accept(&["gcp"], site.gateway());
     site.gateway().start(None).unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());
@@ -162,7 +162,7 @@ fn a_gcp_instance_of_another_project_is_refused_and_gets_the_pre_approved_config
 
 #[test]
 fn an_aws_instance_that_its_pool_does_not_know_gets_the_full_config_for_a_token() {
-    let (_folder, mut site, estate) = prepared(Cloud::Aws);
+    let (_folder, mut site, estate) = prepared(TestCloud::Aws);
     site.gateway().start(None).unwrap();
     let token = site.gateway().create_token("rack7").unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(Some(&token)).unwrap());

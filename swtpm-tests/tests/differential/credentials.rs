@@ -7,7 +7,7 @@ const CREDENTIAL_STRIDE: usize = 11;
 
 /// Executes `TPM2_ActivateCredential`; the structures are without their sizes, as tss-esapi has them.
 fn activate(
-    tpm: &mut Tpm,
+    tpm: &mut TpmDevice,
     ek: KeyHandle,
     ek_public: &TssPublic,
     ak: KeyHandle,
@@ -15,7 +15,7 @@ fn activate(
     secret: &[u8],
 ) -> Result<Vec<u8>, tss_esapi::Error> {
     let (blob, secret) = (blob[2..].try_into()?, secret[2..].try_into()?);
-    let run = |tpm: &mut Tpm, session: AuthSession| {
+    let run = |tpm: &mut TpmDevice, session: AuthSession| {
         let sessions = (Some(AuthSession::Password), Some(session), None);
         tpm.context()
             .execute_with_sessions(sessions, |context| context.activate_credential(ak, ek, blob, secret))
@@ -45,7 +45,7 @@ fn activate(
     activated.map(|secret| secret.to_vec())
 }
 
-fn bytes_of(credential: &Credential) -> (Vec<u8>, Vec<u8>) {
+fn bytes_of(credential: &EncryptedCredential) -> (Vec<u8>, Vec<u8>) {
     (credential.blob.to_bytes(), credential.encrypted_secret.to_bytes())
 }
 
@@ -103,7 +103,7 @@ fn the_driver_activates_credentials_for_every_ek_and_ak() {
 }
 
 /// Returns the public area of an AK that has been flushed from the TPM.
-fn ak_templates_first(tpm: &mut Tpm) -> Vec<u8> {
+fn ak_templates_first(tpm: &mut TpmDevice) -> Vec<u8> {
     let (_, template) = ak_templates().into_iter().next().unwrap();
     let (handle, public, _) = create(tpm, template);
     flush(tpm, handle);
@@ -136,7 +136,7 @@ fn every_ek_template_and_ak_scheme_fit_together() {
 }
 
 /// Verifies both implementations on the structures of `TPM2_MakeCredential`.
-fn made_by_the_tpm(tpm: &mut Tpm, ek: KeyHandle, area: &TssPublic, ak_name: &[u8]) {
+fn made_by_the_tpm(tpm: &mut TpmDevice, ek: KeyHandle, area: &TssPublic, ak_name: &[u8]) {
     let (secret, name) = (SECRET.to_vec().try_into().unwrap(), ak_name.to_vec().try_into().unwrap());
     let (blob, secret) = tpm
         .context()

@@ -62,7 +62,7 @@ fn is_strictness(error: &WireError) -> bool {
 
 /// Returns whether the quote selects an unknown bank. attest reads it, so that the refusal can say which bank was signed.
 fn has_unknown_bank(quote: &[u8]) -> bool {
-    let quoted = Quoted::parse(quote).unwrap();
+    let quoted = QuoteAttest::parse(quote).unwrap();
     quoted.selection.iter().any(|selected| HashAlg::from_id(selected.bank).is_none())
 }
 
@@ -102,9 +102,9 @@ fn same_public(ours: &Public, theirs: &TssPublic) {
             assert_eq!(parameters.exponent().value(), *exponent);
             assert_eq!(unique.value(), modulus);
             let scheme = match parameters.rsa_scheme() {
-                RsaScheme::Null => Scheme::Null,
-                RsaScheme::RsaSsa(hash) => Scheme::RsaSsa(our_hash(hash.hashing_algorithm())),
-                RsaScheme::RsaPss(hash) => Scheme::RsaPss(our_hash(hash.hashing_algorithm())),
+                RsaScheme::Null => TpmScheme::Null,
+                RsaScheme::RsaSsa(hash) => TpmScheme::RsaSsa(our_hash(hash.hashing_algorithm())),
+                RsaScheme::RsaPss(hash) => TpmScheme::RsaPss(our_hash(hash.hashing_algorithm())),
                 other => panic!("{other:?}"),
             };
             assert_eq!(scheme, ours.scheme);
@@ -128,8 +128,8 @@ fn same_public(ours: &Public, theirs: &TssPublic) {
             };
             assert_eq!(coordinate_bytes, curve.coordinate_bytes());
             let scheme = match parameters.ecc_scheme() {
-                EccScheme::Null => Scheme::Null,
-                EccScheme::EcDsa(hash) => Scheme::Ecdsa(our_hash(hash.hashing_algorithm())),
+                EccScheme::Null => TpmScheme::Null,
+                EccScheme::EcDsa(hash) => TpmScheme::Ecdsa(our_hash(hash.hashing_algorithm())),
                 other => panic!("{other:?}"),
             };
             assert_eq!(scheme, ours.scheme);
@@ -147,7 +147,7 @@ fn hash_id(theirs: HashingAlgorithm) -> u16 {
 }
 
 /// Compares the fields of a quote, one by one.
-fn same_quote(ours: &Quoted, theirs: &Attest) {
+fn same_quote(ours: &QuoteAttest, theirs: &Attest) {
     let AttestInfo::Quote { info } = theirs.attested() else {
         panic!("a quote")
     };
@@ -175,18 +175,18 @@ fn same_quote(ours: &Quoted, theirs: &Attest) {
 }
 
 /// Compares the fields of a signature, one by one.
-fn same_signature(ours: &Signature<'_>, theirs: &TssSignature) {
+fn same_signature(ours: &TpmSignature<'_>, theirs: &TssSignature) {
     match (theirs, ours) {
-        (TssSignature::RsaSsa(theirs), Signature::Rsa { scheme, signature }) => {
-            assert_eq!(*scheme, Scheme::RsaSsa(our_hash(theirs.hashing_algorithm())));
+        (TssSignature::RsaSsa(theirs), TpmSignature::Rsa { scheme, signature }) => {
+            assert_eq!(*scheme, TpmScheme::RsaSsa(our_hash(theirs.hashing_algorithm())));
             assert_eq!(theirs.signature().value(), *signature);
         }
-        (TssSignature::RsaPss(theirs), Signature::Rsa { scheme, signature }) => {
-            assert_eq!(*scheme, Scheme::RsaPss(our_hash(theirs.hashing_algorithm())));
+        (TssSignature::RsaPss(theirs), TpmSignature::Rsa { scheme, signature }) => {
+            assert_eq!(*scheme, TpmScheme::RsaPss(our_hash(theirs.hashing_algorithm())));
             assert_eq!(theirs.signature().value(), *signature);
         }
-        (TssSignature::EcDsa(theirs), Signature::Ecdsa { scheme, r, s }) => {
-            assert_eq!(*scheme, Scheme::Ecdsa(our_hash(theirs.hashing_algorithm())));
+        (TssSignature::EcDsa(theirs), TpmSignature::Ecdsa { scheme, r, s }) => {
+            assert_eq!(*scheme, TpmScheme::Ecdsa(our_hash(theirs.hashing_algorithm())));
             assert_eq!((theirs.signature_r().value(), theirs.signature_s().value()), (*r, *s));
         }
         other => panic!("{other:?}"),
@@ -226,8 +226,8 @@ fn attest_and_the_tss_read_the_tpms_structures_alike() {
         flush(&mut tpm, ak);
         let (quoted, signed) = (attest.marshall().unwrap(), signature.marshall().unwrap());
         public.verify(&quoted, &signed).unwrap();
-        same_quote(&Quoted::parse(&quoted).unwrap(), &attest);
-        same_signature(&Signature::parse(&signed).unwrap(), &signature);
+        same_quote(&QuoteAttest::parse(&quoted).unwrap(), &attest);
+        same_signature(&TpmSignature::parse(&signed).unwrap(), &signature);
         alike::<Attest>(
             &quoted,
             rewrite_quote,

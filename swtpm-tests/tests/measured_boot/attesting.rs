@@ -5,8 +5,8 @@ use std::fs;
 
 use attest::HashAlg;
 use swtpm_tests::firmware::{BootDisk, SecureBootKeys};
-use swtpm_tests::scenario::{Run, Site};
-use swtpm_tests::{Endorsement, Folder, POOL, Swtpm, Vm};
+use swtpm_tests::scenario::{Site, VmRun};
+use swtpm_tests::{POOL, Swtpm, TestEndorsement, TestFolder, Vm};
 
 use super::firmware;
 use super::predicted::{Predicted, reference_values, with_keys};
@@ -14,14 +14,14 @@ use super::verdicts::{SECTION, accept, not_accepted};
 
 /// Gateway, and the keys of the machines that boot.
 struct Machines {
-    _folder: Folder,
+    _folder: TestFolder,
     site: Site,
     keys: SecureBootKeys,
 }
 
 impl Machines {
     fn new() -> Self {
-        let folder = Folder::new().unwrap();
+        let folder = TestFolder::new().unwrap();
         Self {
             keys: SecureBootKeys::new(&folder.path().join("keys")).unwrap(),
             site: Site::new(folder.path()).unwrap(),
@@ -40,10 +40,10 @@ impl Machines {
     }
 
     /// Boots a machine that has these disks.
-    fn boot(&mut self, disks: &[&BootDisk]) -> Run {
+    fn boot(&mut self, disks: &[&BootDisk]) -> VmRun {
         self.site.gateway().start(None).unwrap();
         let place = self.site.vm_folder("node").unwrap();
-        let tpm = Swtpm::start(&place, Endorsement::By(self.site.authority())).unwrap();
+        let tpm = Swtpm::start(&place, TestEndorsement::By(self.site.authority())).unwrap();
         let pointer = self.site.gateway().pointer(None).unwrap();
         let vm = Vm::with_firmware(&firmware(Some(&self.keys), &place), disks)
             .accelerator(self.site.accelerator())

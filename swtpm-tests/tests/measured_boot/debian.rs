@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use swtpm_tests::Release;
+use swtpm_tests::DebianRelease;
 use swtpm_tests::firmware::boot_disk::GrubFiles;
 use swtpm_tests::firmware::{BootDisk, Firmware};
 
@@ -20,7 +20,7 @@ struct Debian {
     place: Place,
 }
 
-fn boot(release: Release) -> Debian {
+fn boot(release: DebianRelease) -> Debian {
     let place = Place::of(release);
     let files = GrubFiles {
         shim: Some(place.images.firmware_file("usr/lib/shim/shimx64.efi.signed")),
@@ -110,7 +110,7 @@ impl Debian {
 /// The commands of the config in the image come first: therefore PCR 8 has no predicted value.
 #[test]
 fn debian_12_measures_what_is_listed_and_commands_of_its_image() {
-    let debian = boot(Release::Bookworm);
+    let debian = boot(DebianRelease::Bookworm);
     let prediction = debian.is_listed("a memory disk", false);
     let own_config = [None; 4];
     let config = (0..5).map(Some).collect::<Vec<_>>();
@@ -123,7 +123,7 @@ fn debian_12_measures_what_is_listed_and_commands_of_its_image() {
 /// Shim measures the kernel once, and the firmware does not.
 #[test]
 fn debian_13_measures_what_is_listed() {
-    let debian = boot(Release::Trixie);
+    let debian = boot(DebianRelease::Trixie);
     let prediction = debian.is_listed("a memory disk", true);
     assert_eq!(debian.places(8, &prediction), (0..5).map(Some).collect::<Vec<_>>());
     assert_eq!(debian.places(4, &prediction), [None, None, Some(0), Some(1), Some(2)]);

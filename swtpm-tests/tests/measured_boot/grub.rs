@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use swtpm_tests::firmware::boot_disk::{GrubFiles, KernelOn};
 use swtpm_tests::firmware::loaders::{make_grub, make_shim};
-use swtpm_tests::firmware::{BootDisk, SecureBootKeys, Signer};
-use swtpm_tests::{Images, Release};
+use swtpm_tests::firmware::{BootDisk, SecureBootKeys, SelfSignedKey};
+use swtpm_tests::{DebianRelease, Images};
 
 use super::predicted::Predicted;
 use super::verdicts::{Case, Expect, IMAGE, Judge, not_accepted, not_by, signed_by};
@@ -31,7 +31,7 @@ struct ByGrub {
 }
 
 /// Boots a machine with GRUB.
-fn by_grub(place: &Place, release: Release, kernel_on: KernelOn, keys: Option<&SecureBootKeys>) -> ByGrub {
+fn by_grub(place: &Place, release: DebianRelease, kernel_on: KernelOn, keys: Option<&SecureBootKeys>) -> ByGrub {
     let path = |name: &str| place.path().join(name);
     let built = make_grub(release, keys.is_some(), place.path()).unwrap();
     let (shim, grub, kernel) = match keys {
@@ -54,8 +54,8 @@ fn by_grub(place: &Place, release: Release, kernel_on: KernelOn, keys: Option<&S
     fs::write(&files.config, config(kernel_on, &place.command_line())).unwrap();
     let name = match (release, keys) {
         (_, Some(_)) => "grub-2.06-shim",
-        (Release::Bookworm, None) => "grub-2.06",
-        (Release::Trixie, None) => "grub-2.12",
+        (DebianRelease::Bookworm, None) => "grub-2.06",
+        (DebianRelease::Trixie, None) => "grub-2.12",
     };
     let disk = BootDisk::grub(&files, kernel_on, place.path()).unwrap();
     let booted = place.boot(name, keys, &disk);
@@ -82,7 +82,7 @@ fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, other: &[(&str, &Pa
 fn grub_behind_shim_measures_what_was_predicted() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
-    let ByGrub { files, disk, booted } = by_grub(&place, Release::Bookworm, KernelOn::BootPartition, Some(&keys));
+    let ByGrub { files, disk, booted } = by_grub(&place, DebianRelease::Bookworm, KernelOn::BootPartition, Some(&keys));
     assert!(booted.measured.log.is_some());
     let prediction = Predicted::new("on", &files.arguments());
     prediction.is(&booted.measured, &[4, 8, 9]);
@@ -98,11 +98,11 @@ fn grub_behind_shim_measures_what_was_predicted() {
     let judge = Judge::new(&place.authority);
     let (kernel, line) = (place.path().join("other-vmlinuz"), place.path().join("other-grub.cfg"));
     keys.accepted()
-        .sign(&Images::firmware(Release::Trixie).unwrap().kernel(), &kernel)
+        .sign(&Images::firmware(DebianRelease::Trixie).unwrap().kernel(), &kernel)
         .unwrap();
     let other_line = format!("{} debug", place.command_line());
     fs::write(&line, config(KernelOn::BootPartition, &other_line)).unwrap();
-    let by = |signer: &Signer, values: Value| signed_by(values, &[signer.certificate()], &[DEBIAN_SECURE_BOOT_CA]);
+    let by = |signer: &SelfSignedKey, values: Value| signed_by(values, &[signer.certificate()], &[DEBIAN_SECURE_BOOT_CA]);
     let values = |name: &str, other: &[(&str, &Path)]| by(keys.accepted(), grub_values(&judge, name, &files, other));
     let rules: &[&str] = &["secure-boot", "authorities", "images", "grub", "files"];
     let case = |pool, values, expect| Case {
@@ -162,7 +162,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
 #[test]
 fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
     let place = Place::new();
-    let ByGrub { disk, booted, .. } = by_grub(&place, Release::Bookworm, KernelOn::SystemPartition, None);
+    let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Bookworm, KernelOn::SystemPartition, None);
     // The kernel never sees the firmware, and so gets no event log from it.
     assert!(booted.measured.log.is_none());
     Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
@@ -184,7 +184,7 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
 #[test]
 fn grub_2_12_has_the_firmware_start_the_kernel() {
     let place = Place::new();
-    let ByGrub { disk, booted, .. } = by_grub(&place, Release::Trixie, KernelOn::SystemPartition, None);
+    let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Trixie, KernelOn::SystemPartition, None);
     assert!(booted.measured.log.is_some());
     Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
     let judge = Judge::new(&place.authority);

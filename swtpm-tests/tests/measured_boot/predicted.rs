@@ -7,7 +7,7 @@ use std::process::Command;
 use attest::HashAlg;
 use attest::tpm::event_log::EventLog;
 use serde_json::Value;
-use swtpm_tests::firmware::{BootDisk, Measured, SecureBootKeys};
+use swtpm_tests::firmware::{BootDisk, MachinePcrs, SecureBootKeys};
 use swtpm_tests::{Programs, run};
 
 use super::BANKS;
@@ -56,7 +56,7 @@ impl Predicted {
 
     /// Verifies that each predicted value for the kernel's start is the machine's.
     #[track_caller]
-    pub fn has_no_wrong_value(&self, measured: &Measured) {
+    pub fn has_no_wrong_value(&self, measured: &MachinePcrs) {
         let values = self.list("pcrs").iter();
         for value in values.filter(|value| value["when"].as_str().unwrap().starts_with("at the kernel's start")) {
             let pcr = u8::try_from(value["pcr"].as_u64().unwrap()).unwrap();
@@ -111,7 +111,7 @@ impl Predicted {
 
     /// Verifies that each event and the value of these PCRs is as predicted.
     #[track_caller]
-    pub fn is(&self, measured: &Measured, pcrs: &[u8]) {
+    pub fn is(&self, measured: &MachinePcrs, pcrs: &[u8]) {
         for &pcr in pcrs {
             for bank in BANKS {
                 if let Some(found) = logged(measured, pcr, bank) {
@@ -126,7 +126,7 @@ impl Predicted {
 
     /// Verifies that this PCR has no predicted value for this reason, and that each digest of `whats` was measured into it.
     #[track_caller]
-    pub fn is_among(&self, measured: &Measured, pcr: u8, whats: &[&str], why: &str) {
+    pub fn is_among(&self, measured: &MachinePcrs, pcr: u8, whats: &[&str], why: &str) {
         assert_eq!(self.values(pcr, HashAlg::Sha256).count(), 0);
         assert!(
             self.left_out(pcr).iter().any(|left_out| left_out.contains(why)),
@@ -172,7 +172,7 @@ impl<'p> Event<'p> {
 }
 
 /// Returns the digests in the log of a PCR, if there is a log.
-pub fn logged(measured: &Measured, pcr: u8, bank: HashAlg) -> Option<Vec<String>> {
+pub fn logged(measured: &MachinePcrs, pcr: u8, bank: HashAlg) -> Option<Vec<String>> {
     let log = EventLog::parse(measured.log.as_ref()?).unwrap();
     let of_pcr = log.events().iter().filter(|event| event.pcr == pcr && event.extends());
     let digests = of_pcr.map(|event| data_encoding::HEXLOWER.encode(event.digest(bank).unwrap()));

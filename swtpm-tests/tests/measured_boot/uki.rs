@@ -7,7 +7,7 @@ use std::process::Command;
 use attest::HashAlg;
 use swtpm_tests::firmware::loaders::{make_uki, systemd_boot};
 use swtpm_tests::firmware::{BootDisk, SecureBootKeys};
-use swtpm_tests::{Images, Release, run};
+use swtpm_tests::{DebianRelease, Images, run};
 
 use super::predicted::{Predicted, with_keys};
 use super::verdicts::{Case, Expect, IMAGE, Judge, SECTION, not_accepted, not_by, signed_by};
@@ -15,7 +15,7 @@ use super::{Booted, Place, record_keys};
 
 impl Place {
     /// Makes a unified kernel image of that release's stub and kernel.
-    fn uki(&self, release: Release) -> PathBuf {
+    fn uki(&self, release: DebianRelease) -> PathBuf {
         let kernel = Images::firmware(release).unwrap().kernel();
         make_uki(release, &kernel, &self.images.measured_initrd(), &self.command_line(), self.path()).unwrap()
     }
@@ -30,9 +30,11 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
     let path = |name: &str| place.path().join(name);
-    let (image, signed, loader) = (place.uki(Release::Bookworm), path("signed.efi"), path("systemd-bootx64.efi"));
+    let (image, signed, loader) = (place.uki(DebianRelease::Bookworm), path("signed.efi"), path("systemd-bootx64.efi"));
     keys.accepted().sign(&image, &signed).unwrap();
-    keys.accepted().sign(&systemd_boot(Release::Bookworm).unwrap(), &loader).unwrap();
+    keys.accepted()
+        .sign(&systemd_boot(DebianRelease::Bookworm).unwrap(), &loader)
+        .unwrap();
     let disk = BootDisk::systemd_boot(&loader, &signed, place.path()).unwrap();
     let prediction = Predicted::of_disk(&disk, Some(&keys));
     let booted = place.boot("systemd-boot-252-secure-boot", Some(&keys), &disk);
@@ -43,12 +45,12 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
     let before = predict_uki(&image, "on");
     let changed = |kernel: &Path, initrd: &Path, line: &str, expected: &[(u64, &str)]| {
         let folder = tempfile::tempdir().unwrap();
-        let image = make_uki(Release::Bookworm, kernel, initrd, line, folder.path()).unwrap();
+        let image = make_uki(DebianRelease::Bookworm, kernel, initrd, line, folder.path()).unwrap();
         assert_eq!(before.differences(&predict_uki(&image, "on")), expected);
     };
     let (kernel, initrd, line) = (place.images.kernel(), place.images.measured_initrd(), place.command_line());
     let image = (4, "image unified kernel image");
-    let other = Images::firmware(Release::Trixie).unwrap().kernel();
+    let other = Images::firmware(DebianRelease::Trixie).unwrap().kernel();
     changed(&other, &initrd, &line, &[image, (11, "section .linux")]);
     changed(&kernel, &other, &line, &[image, (11, "section .initrd"), (9, "initrd")]);
     let before = format!("command line \"{line}\"");
@@ -72,11 +74,11 @@ fn verdicts(place: &Place, keys: &SecureBootKeys, [loader, signed]: [&Path; 2], 
     // Another image, and its values.
     let other = |name: &str, kernel: &Path, initrd: &Path, line: &str| {
         let folder = tempfile::tempdir().unwrap();
-        let image = make_uki(Release::Bookworm, kernel, initrd, line, folder.path()).unwrap();
+        let image = make_uki(DebianRelease::Bookworm, kernel, initrd, line, folder.path()).unwrap();
         values(name, &image)
     };
     let (kernel, initrd, line) = (place.images.kernel(), place.images.measured_initrd(), place.command_line());
-    let other_kernel = Images::firmware(Release::Trixie).unwrap().kernel();
+    let other_kernel = Images::firmware(DebianRelease::Trixie).unwrap().kernel();
     let (by_image, by_section): (&[&str], &[&str]) = (
         &["secure-boot", "authorities", "images", "uki-sections", "kernel-config", "files"],
         &["secure-boot", "authorities", "uki-sections", "kernel-config", "files"],
@@ -127,8 +129,8 @@ fn verdicts(place: &Place, keys: &SecureBootKeys, [loader, signed]: [&Path; 2], 
 #[test]
 fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     let place = Place::new();
-    let loader = systemd_boot(Release::Trixie).unwrap();
-    let disk = BootDisk::systemd_boot(&loader, &place.uki(Release::Trixie), place.path()).unwrap();
+    let loader = systemd_boot(DebianRelease::Trixie).unwrap();
+    let disk = BootDisk::systemd_boot(&loader, &place.uki(DebianRelease::Trixie), place.path()).unwrap();
     let prediction = Predicted::of_disk(&disk, None);
     let booted = place.boot("systemd-boot-257", None, &disk);
     prediction.is(&booted.measured, &[4, 7, 9, 11, 12, 13]);
@@ -138,7 +140,7 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
 }
 
 /// Compares with systemd's own program, for the same sections.
-fn by_systemd_measure(release: Release) {
+fn by_systemd_measure(release: DebianRelease) {
     let folder = tempfile::tempdir().unwrap();
     let images = Images::firmware(release).unwrap();
     let image = make_uki(release, &images.kernel(), &images.measured_initrd(), "quiet", folder.path()).unwrap();
@@ -152,7 +154,7 @@ fn by_systemd_measure(release: Release) {
     ] {
         measure.arg(format!("--{section}={}", file.display()));
     }
-    if release == Release::Trixie {
+    if release == DebianRelease::Trixie {
         // Of the stub itself, and measured by this release.
         let sbat = folder.path().join("sbat");
         let mut objcopy = Command::new("objcopy");
@@ -174,6 +176,6 @@ fn by_systemd_measure(release: Release) {
 
 #[test]
 fn systemd_measure_predicts_the_same_of_pcr_11() {
-    by_systemd_measure(Release::Bookworm);
-    by_systemd_measure(Release::Trixie);
+    by_systemd_measure(DebianRelease::Bookworm);
+    by_systemd_measure(DebianRelease::Trixie);
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use attest::HashAlg;
 use serde_json::{Value, json};
-use swtpm_tests::firmware::Signer;
-use swtpm_tests::{EkAuthority, Folder, Gateway, Node, POOL, Record};
+use swtpm_tests::firmware::SelfSignedKey;
+use swtpm_tests::{EkAuthority, LogRecord, POOL, TestFolder, TestGateway, TestNode};
 
 use super::Booted;
 use super::predicted::{Predicted, reference_values};
@@ -47,14 +47,14 @@ pub enum Expect {
 
 /// A gateway that endorses the machine's TPM.
 pub struct Judge {
-    folder: Folder,
-    gateway: Gateway,
+    folder: TestFolder,
+    gateway: TestGateway,
 }
 
 impl Judge {
     pub fn new(authority: &EkAuthority) -> Self {
-        let folder = Folder::new().unwrap();
-        let gateway = Gateway::on_free_port(&folder.path().join("gateway")).unwrap();
+        let folder = TestFolder::new().unwrap();
+        let gateway = TestGateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(authority).unwrap();
         Self { folder, gateway }
     }
@@ -109,7 +109,7 @@ impl Judge {
     fn attest(&self, machine: &Booted, pool: &str) -> String {
         let pointer = self.gateway.pointer_to("127.0.0.1", self.gateway.port(), None).unwrap();
         let pointer = pointer.replace(&format!("/config/{POOL}"), &format!("/config/{pool}"));
-        let node = Node::new(self.folder.path(), &machine.tpm, &pointer).unwrap();
+        let node = TestNode::new(self.folder.path(), &machine.tpm, &pointer).unwrap();
         // There is none in what did not get one from the firmware.
         node.has_log(machine.measured.log.as_deref()).unwrap();
         node.attests().unwrap().1
@@ -138,7 +138,7 @@ pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
 impl Expect {
     /// Verifies the expected result of a machine in its console, in the decision's record, and in the gateway's own log.
     #[track_caller]
-    pub fn holds(&self, pool: &str, console: &str, record: &Record, gateway: &Gateway) {
+    pub fn holds(&self, pool: &str, console: &str, record: &LogRecord, gateway: &TestGateway) {
         let context = format!("{pool}: {console}\n{:#}", record.json());
         assert_eq!(record.text("/pool"), Some(pool), "{context}");
         let (code, said, accepted) = match self {
@@ -193,7 +193,7 @@ pub fn not_accepted(prediction: &Predicted, pcr: u8, what: &str, words: [&str; 2
 }
 
 /// Expects a refusal because of this authority.
-pub fn not_by(signer: &Signer, accepted: &'static str) -> Expect {
+pub fn not_by(signer: &SelfSignedKey, accepted: &'static str) -> Expect {
     let words = ["certificate that authorised an image", " (\"CN=Tests db\")"];
     refused(7, &sha256(signer.certificate()), words, accepted)
 }

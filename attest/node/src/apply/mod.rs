@@ -18,8 +18,8 @@ use self::twice::Abilities;
 use crate::console::say;
 use crate::failure::{Failure, printable};
 use crate::ignition::base::BaseConfig;
-use crate::ignition::version::{Version, newest_spec, release};
-use crate::ignition::{self, DEVICE, Origin, Told};
+use crate::ignition::version::{IgnitionVersion, newest_spec, release};
+use crate::ignition::{self, ConfigOrigin, DEVICE, IgnitionInput};
 use crate::keep::Initramfs;
 use crate::pointer::PointerError;
 
@@ -30,7 +30,7 @@ const FIRST_BOOT_OF_SYSTEMD: &str = "systemd.condition-first-boot=1";
 const KNOWS_FIRST_BOOT: u32 = 246;
 
 /// A system that can be made to apply a config at its next boot.
-pub struct Prepared {
+pub struct PreparedSystem {
     system: System,
     first_boot: FirstBoot,
     ignition: Option<(u32, u32)>,
@@ -38,12 +38,12 @@ pub struct Prepared {
     base: Vec<BaseConfig>,
 }
 
-impl Prepared {
+impl PreparedSystem {
     /// Sees that this system can, before anything is fetched for it.
     ///
     /// # Errors
     /// `apply-unsupported`, `apply-arranged`, `apply-failed`; `pointer-elsewhere` and `pointer-unclear` if Ignition would not read the config.
-    pub fn find(system: System, initramfs: Option<&Initramfs>, told: &Told) -> Result<Self, Failure> {
+    pub fn find(system: System, initramfs: Option<&Initramfs>, told: &IgnitionInput) -> Result<Self, Failure> {
         let first_boot = FirstBoot::find(&system, initramfs)?;
         let said = initramfs
             .map(|initramfs| initramfs.ignition.clone())
@@ -140,7 +140,7 @@ pub fn undo(system: &System, initramfs: Option<&Initramfs>) -> Result<bool, Fail
 
 /// Checks that Ignition reads a `user.ign`, which the config becomes. The kernel arguments of the next boot are those of this one. The
 /// booted system's own Ignition folders say nothing about the initramfs, which has reported its own.
-fn sees_config(told: &Told, said: &str, initramfs: Option<&Initramfs>) -> Result<(), Failure> {
+fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) -> Result<(), Failure> {
     if let Some(path) = initramfs.and_then(|initramfs| initramfs.outranked_by.as_ref()) {
         return Err(Failure::new(
             "pointer-elsewhere",
@@ -151,12 +151,12 @@ fn sees_config(told: &Told, said: &str, initramfs: Option<&Initramfs>) -> Result
             "make the initramfs without that file, and boot once",
         ));
     }
-    let error = match ignition::origin(Version::of(said), told, &|_| false) {
-        Origin::Url(argument) => PointerError::Elsewhere { argument },
-        Origin::Device => PointerError::Elsewhere { argument: DEVICE },
-        Origin::Nowhere => PointerError::Nowhere,
-        Origin::Unclear => PointerError::Unclear,
-        Origin::UserConfig(_) | Origin::Platform => return Ok(()),
+    let error = match ignition::origin(IgnitionVersion::of(said), told, &|_| false) {
+        ConfigOrigin::Url(argument) => PointerError::Elsewhere { argument },
+        ConfigOrigin::Device => PointerError::Elsewhere { argument: DEVICE },
+        ConfigOrigin::Nowhere => PointerError::Nowhere,
+        ConfigOrigin::Unclear => PointerError::Unclear,
+        ConfigOrigin::UserConfig(_) | ConfigOrigin::Platform => return Ok(()),
     };
     Err(Failure {
         reason: "an argument on the kernel command line has Ignition take its config from elsewhere".to_owned(),
@@ -168,7 +168,7 @@ fn sees_config(told: &Told, said: &str, initramfs: Option<&Initramfs>) -> Result
 }
 
 /// The base configs that Ignition merges below the config.
-fn base_configs(initramfs: Option<&Initramfs>, told: &Told) -> Result<Vec<BaseConfig>, Failure> {
+fn base_configs(initramfs: Option<&Initramfs>, told: &IgnitionInput) -> Result<Vec<BaseConfig>, Failure> {
     let Some(known) = initramfs.and_then(|initramfs| initramfs.base.as_ref()) else {
         return Err(Failure::new(
             "apply-unsupported",

@@ -22,7 +22,7 @@ pub struct System {
 
 /// A user or a group, in the table of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
+pub struct SystemAccount {
     pub name: String,
     /// UID or GID, in decimal.
     pub id: String,
@@ -115,18 +115,18 @@ impl System {
 
     /// The users, also those of the image's own table.
     #[must_use]
-    pub fn users(&self) -> Vec<Account> {
+    pub fn users(&self) -> Vec<SystemAccount> {
         self.accounts(["/etc/passwd", "/usr/lib/passwd"])
     }
 
     #[must_use]
-    pub fn groups(&self) -> Vec<Account> {
+    pub fn groups(&self) -> Vec<SystemAccount> {
         self.accounts(["/etc/group", "/usr/lib/group"])
     }
 
-    fn accounts(&self, tables: [&str; 2]) -> Vec<Account> {
+    fn accounts(&self, tables: [&str; 2]) -> Vec<SystemAccount> {
         let texts = tables.iter().filter_map(|table| self.text(table));
-        let accounts = texts.flat_map(|text| text.lines().filter_map(Account::parse).collect::<Vec<_>>());
+        let accounts = texts.flat_map(|text| text.lines().filter_map(SystemAccount::parse).collect::<Vec<_>>());
         accounts.collect()
     }
 }
@@ -153,7 +153,7 @@ impl Mount {
     }
 }
 
-impl Account {
+impl SystemAccount {
     /// A line of passwd(5) or group(5).
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(':').map(str::to_owned);
@@ -214,7 +214,7 @@ mod tests {
         fs::write(root.path().join("usr/lib/os-release"), "NAME=\"X\"\nID=\"flatcar\"\n").unwrap();
         let mounts = "22 1 254:1 / / rw - ext4 /dev/vda1 rw\n23 22 254:2 / /boot ro shared:1 - ext4 /dev/vda2 ro\n";
         fs::write(root.path().join("proc/self/mountinfo"), mounts).unwrap();
-        let core = Account {
+        let core = SystemAccount {
             name: "core".to_owned(),
             id: "1000".to_owned(),
             group: "1001".to_owned(),

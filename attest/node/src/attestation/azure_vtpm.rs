@@ -6,28 +6,28 @@ use std::thread;
 use attest_wire::azure::vtpm::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
 use attest_wire::protocol::Blob;
 
-use super::binding::Binding;
+use super::binding::ChallengeBinding;
 use super::{check_quote, digests, event_log};
-use crate::cloud::{Metadata, azure};
+use crate::cloud::{MetadataClient, azure};
 use crate::deadline::{Backoff, Deadline};
 use crate::door;
 use crate::failure::Failure;
-use crate::tpm::{AzureAk, Tpm, TpmError};
+use crate::tpm::{AzureAk, TpmDevice, TpmError};
 
 /// vTPM with Azure's key. The TPM is opened for each use, because another key of the same TPM may attest too.
-pub(super) struct AzureVtpm {
+pub(super) struct AzureVtpmSource {
     tcti: String,
     presented: AzureVtpmAttester,
     event_log: Option<Blob>,
 }
 
-impl AzureVtpm {
+impl AzureVtpmSource {
     /// Finds the machine's vTPM, with the vmId from its metadata service, and a note if there is an event log that cannot be sent; `None`
     /// for a TPM without Azure's key. A certificate that Azure has not provided yet is waited for.
     pub(super) fn find(
         tcti: String,
         log: &Path,
-        metadata: &Metadata,
+        metadata: &MetadataClient,
         deadline: Deadline,
     ) -> Result<Option<(Self, Option<String>)>, Failure> {
         let Some(AzureAk { public, certificate }) = wait_for_ak(&tcti, deadline)? else {
@@ -69,9 +69,14 @@ impl AzureVtpm {
     }
 
     /// The quote that is asked for.
-    pub(super) fn quote(&self, task: &AzureVtpmTask, binding: &Binding<'_>, deadline: Deadline) -> Result<AzureVtpmEvidence, Failure> {
+    pub(super) fn quote(
+        &self,
+        task: &AzureVtpmTask,
+        binding: &ChallengeBinding<'_>,
+        deadline: Deadline,
+    ) -> Result<AzureVtpmEvidence, Failure> {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
-        let mut tpm = Tpm::open_until(&self.tcti, deadline)?;
+        let mut tpm = TpmDevice::open_until(&self.tcti, deadline)?;
         let quote = tpm.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
         door::say_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
@@ -87,7 +92,7 @@ impl AzureVtpm {
 fn wait_for_ak(tcti: &str, deadline: Deadline) -> Result<Option<AzureAk>, TpmError> {
     let mut backoff = Backoff::default();
     loop {
-        let mut tpm = Tpm::open_until(tcti, deadline)?;
+        let mut tpm = TpmDevice::open_until(tcti, deadline)?;
         match tpm.azure_ak() {
             Err(error @ TpmError::Unwritten { .. }) => {
                 drop(tpm);

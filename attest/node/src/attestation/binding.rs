@@ -5,7 +5,7 @@ use attest_wire::nonce::qualifying_data;
 
 /// The values of a challenge that evidence is bound to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Binding<'a> {
+pub(super) struct ChallengeBinding<'a> {
     /// The nonce of the challenge.
     pub(super) nonce: &'a [u8],
     pub(super) purpose: &'a str,
@@ -14,7 +14,7 @@ pub(super) struct Binding<'a> {
     pub(super) server_key: &'a SpkiSha256,
 }
 
-impl Binding<'_> {
+impl ChallengeBinding<'_> {
     /// Returns the digest of these values, 32 bytes: the qualifying data of a quote.
     #[must_use]
     pub(super) fn qualifying_data(&self) -> [u8; 32] {

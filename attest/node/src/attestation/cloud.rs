@@ -10,18 +10,19 @@ use attest_wire::aws::{nitro_tpm as nitro_tpm_document, sts};
 use attest_wire::azure::attested_document::ImdsNonce;
 use attest_wire::gcp::Audience;
 use attest_wire::protocol::{
-    Attester, AzureEvidence, Evidence, GcpEvidence, GcpTask, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, StsEvidence, Task, Text,
+    Attester, AzureEvidence, BearerText, Evidence, GcpEvidence, GcpTask, IdentityDocumentEvidence, NitroTpmEvidence, Nothing, StsEvidence,
+    Task,
 };
 use zeroize::Zeroizing;
 
-use crate::claimant::{Claimants, Purpose, Secret};
-use crate::cloud::{Cloud, CloudError, Metadata, aws, azure, gcp, nitro_tpm};
+use crate::claimant::{ClaimPurpose, ClaimSecret, Claimants};
+use crate::cloud::{Cloud, CloudError, MetadataClient, aws, azure, gcp, nitro_tpm};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
-use crate::platform::Instance;
+use crate::platform::CloudInstance;
 
-use super::azure_vtpm::AzureVtpm;
-use super::binding::Binding;
+use super::azure_vtpm::AzureVtpmSource;
+use super::binding::ChallengeBinding;
 use super::{refuse, sha256};
 
 /// Kinds of evidence from a cloud.
@@ -39,7 +40,7 @@ const FIND_LIMIT: Duration = Duration::from_secs(5);
 
 /// Result of the search for the cloud's evidence.
 #[derive(Debug, Default)]
-pub struct Found<'a> {
+pub struct CloudEvidence<'a> {
     /// Means of attestation that were found, if any.
     pub means: Option<CloudMeans<'a>>,
     /// Messages about means that are missing.
@@ -50,12 +51,12 @@ pub struct Found<'a> {
 pub struct CloudMeans<'a> {
     source: CloudProvider<'a>,
     /// Secret that distinguishes this node from any other client with the cloud's evidence for the instance.
-    secret: Secret,
+    secret: ClaimSecret,
 }
 
 enum CloudProvider<'a> {
     /// Identity tokens from GCP's metadata server.
-    Gcp(&'a Metadata),
+    Gcp(&'a MetadataClient),
     /// Evidence from the metadata service, the role and the NitroTPM.
     Aws(Box<AwsMeans<'a>>),
     /// Attested documents, and the key that Azure has put into the vTPM.
@@ -64,16 +65,16 @@ enum CloudProvider<'a> {
 
 /// Sources of evidence on an EC2 instance.
 pub struct AwsMeans<'a> {
-    session: aws::Session<'a>,
+    session: aws::ImdsSession<'a>,
     /// Name of the role. Without it there are no credentials for STS.
     role: Option<String>,
     /// AWS's program that asks the NitroTPM, if there are both.
-    nitro_tpm: Option<NitroTpm>,
+    nitro_tpm: Option<NitroTpmSource>,
 }
 
 /// Access to the NitroTPM through AWS's program.
 #[derive(Debug, Clone)]
-pub struct NitroTpm {
+pub struct NitroTpmSource {
     /// Path of AWS's program.
     pub program: PathBuf,
     /// Folder for the program's input file.
@@ -82,16 +83,16 @@ pub struct NitroTpm {
 
 /// Sources of evidence on an Azure VM.
 struct AzureMeans<'a> {
-    metadata: &'a Metadata,
+    metadata: &'a MetadataClient,
     /// Its vTPM, if there is one with Azure's key.
-    vtpm: Option<AzureVtpm>,
+    vtpm: Option<AzureVtpmSource>,
 }
 
 /// TPM access that a cloud's evidence may need.
 #[derive(Debug, Clone, Default)]
 pub struct OwnTpm {
     /// Access to a NitroTPM, if AWS's program is installed.
-    pub nitro_tpm: Option<NitroTpm>,
+    pub nitro_tpm: Option<NitroTpmSource>,
     /// The TCTI of the TPM, if there is one.
     pub tcti: Option<String>,
     /// Path of the firmware's event log.
@@ -114,20 +115,20 @@ impl<'a> CloudMeans<'a> {
     /// # Errors
     /// The reason why the instance cannot show its cloud's evidence.
     pub fn find(
-        instance: &'a Instance,
+        instance: &'a CloudInstance,
         takes: &BTreeSet<Kind>,
         own_tpm: OwnTpm,
         claimants: &mut Claimants,
         deadline: Deadline,
-    ) -> Result<Found<'a>, Failure> {
+    ) -> Result<CloudEvidence<'a>, Failure> {
         let mut notes = Vec::new();
         let Some(source) = CloudProvider::find(instance, takes, own_tpm, deadline, &mut notes)? else {
-            return Ok(Found { means: None, notes });
+            return Ok(CloudEvidence { means: None, notes });
         };
         // Whatever else the gateway may ask for: which kinds it does is known only when it has been told who claims them.
         let secret = claimants.secret(deadline)?;
         let means = Some(Self { source, secret });
-        Ok(Found { means, notes })
+        Ok(CloudEvidence { means, notes })
     }
 
     /// Adds the cloud's evidence to an offer for the gateway at this base.
@@ -139,14 +140,14 @@ impl<'a> CloudMeans<'a> {
     }
 
     fn claimant(&self, base: &str) -> Zeroizing<Vec<u8>> {
-        self.secret.claimant(Purpose::Instance, base)
+        self.secret.claimant(ClaimPurpose::Instance, base)
     }
 
     /// Answers the cloud's members of a task, which were offered. Returns the instance's identities, as far as they can be read.
     pub(super) fn answer(
         &self,
         task: &Task,
-        binding: &Binding<'_>,
+        binding: &ChallengeBinding<'_>,
         base: &str,
         evidence: &mut Evidence,
         deadline: Deadline,
@@ -161,7 +162,7 @@ impl<'a> CloudMeans<'a> {
 
 impl<'a> CloudProvider<'a> {
     fn find(
-        instance: &'a Instance,
+        instance: &'a CloudInstance,
         takes: &BTreeSet<Kind>,
         own_tpm: OwnTpm,
         deadline: Deadline,
@@ -176,7 +177,7 @@ impl<'a> CloudProvider<'a> {
                     .iter()
                     .any(|kind| matches!(kind, Kind::AwsIdentityDocument | Kind::AwsNitroTpm | Kind::AwsSts)) =>
             {
-                let session = aws::Session::open(metadata, soon)?;
+                let session = aws::ImdsSession::open(metadata, soon)?;
                 let role = if takes.contains(&Kind::AwsSts) { session.role(soon)? } else { None };
                 let nitro_tpm = own_tpm.nitro_tpm;
                 Some(Self::Aws(Box::new(AwsMeans { session, role, nitro_tpm })))
@@ -193,7 +194,7 @@ impl<'a> CloudProvider<'a> {
             Self::Azure(azure) => {
                 offer.azure = if_taken(Kind::Azure);
                 let vtpm = azure.vtpm.as_ref().filter(|_| takes.contains(&Kind::AzureVtpm));
-                offer.azure_vtpm = vtpm.map(AzureVtpm::presented);
+                offer.azure_vtpm = vtpm.map(AzureVtpmSource::presented);
             }
             Self::Aws(aws) => {
                 offer.aws_identity_document = if_taken(Kind::AwsIdentityDocument);
@@ -203,7 +204,13 @@ impl<'a> CloudProvider<'a> {
         }
     }
 
-    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
+    fn answer(
+        &self,
+        task: &Task,
+        binding: &ChallengeBinding<'_>,
+        evidence: &mut Evidence,
+        deadline: Deadline,
+    ) -> Result<Option<String>, Failure> {
         match self {
             Self::Gcp(metadata) => {
                 let Some(GcpTask { gateway }) = &task.gcp else { return Ok(None) };
@@ -217,7 +224,7 @@ impl<'a> CloudProvider<'a> {
                 let token = gcp::identity_token(metadata, &audience, deadline)?;
                 let identity = gcp::instance_of(&token);
                 evidence.gcp = Some(GcpEvidence {
-                    token: Text(token.to_string()),
+                    token: BearerText(token.to_string()),
                 });
                 Ok(identity)
             }
@@ -233,7 +240,7 @@ impl<'a> CloudProvider<'a> {
 
 impl<'a> AzureMeans<'a> {
     fn find(
-        metadata: &'a Metadata,
+        metadata: &'a MetadataClient,
         takes: &BTreeSet<Kind>,
         own_tpm: OwnTpm,
         deadline: Deadline,
@@ -241,7 +248,7 @@ impl<'a> AzureMeans<'a> {
     ) -> Result<Option<Self>, Failure> {
         let found = match own_tpm.tcti.filter(|_| takes.contains(&Kind::AzureVtpm)) {
             // What is waited for leaves as much time for what comes after it.
-            Some(tcti) => AzureVtpm::find(tcti, &own_tpm.event_log, metadata, deadline.share(2)),
+            Some(tcti) => AzureVtpmSource::find(tcti, &own_tpm.event_log, metadata, deadline.share(2)),
             None => Ok(None),
         };
         let vtpm = match found {
@@ -259,7 +266,13 @@ impl<'a> AzureMeans<'a> {
         Ok((takes.contains(&Kind::Azure) || vtpm.is_some()).then_some(Self { metadata, vtpm }))
     }
 
-    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<Option<String>, Failure> {
+    fn answer(
+        &self,
+        task: &Task,
+        binding: &ChallengeBinding<'_>,
+        evidence: &mut Evidence,
+        deadline: Deadline,
+    ) -> Result<Option<String>, Failure> {
         let mut identity = None;
         if let (Some(task), Some(vtpm)) = (&task.azure_vtpm, &self.vtpm) {
             evidence.azure_vtpm = Some(vtpm.quote(task, binding, deadline)?);
@@ -270,7 +283,7 @@ impl<'a> AzureMeans<'a> {
             let signature = azure::attested_document(self.metadata, &nonce, deadline)?;
             identity = azure::machine_of(&signature).or(identity);
             evidence.azure = Some(AzureEvidence {
-                signature: Text(signature),
+                signature: BearerText(signature),
             });
         }
         Ok(identity)
@@ -278,8 +291,8 @@ impl<'a> AzureMeans<'a> {
 }
 
 impl AwsMeans<'_> {
-    fn answer(&self, task: &Task, binding: &Binding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<(), CloudError> {
-        let Binding {
+    fn answer(&self, task: &Task, binding: &ChallengeBinding<'_>, evidence: &mut Evidence, deadline: Deadline) -> Result<(), CloudError> {
+        let ChallengeBinding {
             nonce,
             purpose,
             pool,
@@ -287,10 +300,10 @@ impl AwsMeans<'_> {
         } = *binding;
         if task.aws_identity_document.is_some() {
             evidence.aws_identity_document = Some(IdentityDocumentEvidence {
-                pkcs7: Text(self.session.identity_document(deadline)?),
+                pkcs7: BearerText(self.session.identity_document(deadline)?),
             });
         }
-        if let (Some(_), Some(NitroTpm { program, folder })) = (task.aws_nitro_tpm, &self.nitro_tpm) {
+        if let (Some(_), Some(NitroTpmSource { program, folder })) = (task.aws_nitro_tpm, &self.nitro_tpm) {
             let user_data = nitro_tpm_document::expected_user_data(nonce, purpose, pool, server_key);
             let document = nitro_tpm::document(program, folder, nonce, &user_data, deadline)?;
             evidence.aws_nitro_tpm = Some(NitroTpmEvidence { document: document.into() });
@@ -311,7 +324,7 @@ mod tests {
     use attest_wire::protocol::Blob;
 
     use super::*;
-    use crate::cloud::Base;
+    use crate::cloud::MetadataAddress;
 
     /// A gateway refuses unknown kinds, regardless of other gateways in the pointer.
     #[test]
@@ -322,10 +335,10 @@ mod tests {
             ak_intermediates: Vec::new(),
             vm_id: VmId::try_from("b1310a36-d400-46f6-82cb-6217df846586".to_owned()).unwrap(),
         };
-        let metadata = Metadata::new(&Base::default()).unwrap();
+        let metadata = MetadataClient::new(&MetadataAddress::default()).unwrap();
         let source = CloudProvider::Azure(AzureMeans {
             metadata: &metadata,
-            vtpm: Some(AzureVtpm::presenting(presented)),
+            vtpm: Some(AzureVtpmSource::presenting(presented)),
         });
         let check = |takes: &[Kind]| {
             let takes: BTreeSet<Kind> = takes.iter().copied().collect();

@@ -25,9 +25,9 @@ use zeroize::Zeroizing;
 
 use crate::door;
 use crate::failure::{Failure, printable};
-use crate::gateway::{Gateway, GatewayError};
+use crate::gateway::{GatewayClient, GatewayError};
 
-use self::binding::Binding;
+use self::binding::ChallengeBinding;
 use self::means::{Means, TpmMeans};
 
 /// Number of challenges to try if one was spent (the answer was lost) or has expired (the TPM is slow).
@@ -49,8 +49,8 @@ const TICKET_LIMIT_BYTES: usize = 4096;
 
 /// Gateway, pool and credentials of an attestation.
 #[derive(Clone, Copy)]
-pub struct Target<'a> {
-    pub gateway: &'a Gateway<'a>,
+pub struct AttestationTarget<'a> {
+    pub gateway: &'a GatewayClient<'a>,
     /// Kinds of evidence that the gateway accepts.
     pub takes: &'a BTreeSet<Kind>,
     pub pool: &'a str,
@@ -61,7 +61,7 @@ pub struct Target<'a> {
 }
 
 /// Result of an attestation: the ticket, and the evidence that earned it.
-pub struct Attested {
+pub struct AttestationOutcome {
     pub ticket: Zeroizing<String>,
     /// Minimum lifetime of the ticket; `None` if the gateway's times do not say.
     pub lasts: Option<Duration>,
@@ -71,7 +71,7 @@ pub struct Attested {
     pub identities: Vec<String>,
 }
 
-impl fmt::Display for Attested {
+impl fmt::Display for AttestationOutcome {
     /// Writes `as tpm:45c9…`, and the kinds of evidence if it was not the TPM alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.identities.is_empty() {
@@ -95,8 +95,8 @@ fn list(kinds: &BTreeSet<Kind>) -> String {
 ///
 /// # Errors
 /// The gateway's refusal, or the reason why the node could not attest.
-pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Failure> {
-    let Target {
+pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<AttestationOutcome, Failure> {
+    let AttestationTarget {
         gateway,
         takes,
         pool,
@@ -122,7 +122,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
         challenges += 1;
         let (challenge, server_key) = gateway.challenge(&request)?;
         check_challenge(&challenge, &offered, kubelet_key.as_ref())?;
-        let binding = Binding {
+        let binding = ChallengeBinding {
             nonce: challenge.nonce.as_ref(),
             purpose: &challenge.purpose,
             pool,
@@ -138,7 +138,7 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
                 let ticket = check_ticket(response.ticket, &response.url, pool)?;
                 // By the gateway's clock alone: this node's may be off. The challenge was still good when the ticket was given for it.
                 let lasts = response.expires.checked_sub(expires).filter(|seconds| *seconds > 0);
-                return Ok(Attested {
+                return Ok(AttestationOutcome {
                     ticket,
                     lasts: lasts.map(Duration::from_secs),
                     kinds,
@@ -162,9 +162,9 @@ pub fn attest(target: Target<'_>, means: &mut Means<'_>) -> Result<Attested, Fai
 /// Returns evidence of each kind that the task asks for, and the node's identities in it.
 fn answer(
     challenge: &ChallengeResponse,
-    binding: &Binding<'_>,
+    binding: &ChallengeBinding<'_>,
     means: &mut Means<'_>,
-    target: Target<'_>,
+    target: AttestationTarget<'_>,
 ) -> Result<(Evidence, Vec<String>), Failure> {
     let (gateway, token) = (target.gateway, target.token);
     let task = &challenge.task;
@@ -197,7 +197,7 @@ fn log_once(evidence: &mut Evidence) {
     }
 }
 
-fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &Binding<'_>) -> Result<TpmEvidence, Failure> {
+fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &ChallengeBinding<'_>) -> Result<TpmEvidence, Failure> {
     let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
     let secret = tpm.keys.activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())?;
     let quote = tpm.keys.quote(&binding.qualifying_data(), bank, &task.pcrs)?;
@@ -478,7 +478,7 @@ mod tests {
     }
 
     fn check_line(kinds: &[Kind], identities: &[&str], expect: &str) {
-        let attested = Attested {
+        let attested = AttestationOutcome {
             lasts: None,
             ticket: Zeroizing::new("ticket.SECRET".to_owned()),
             kinds: kinds.iter().copied().collect(),

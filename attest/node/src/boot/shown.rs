@@ -4,26 +4,26 @@ use std::collections::BTreeSet;
 
 use attest_wire::Kind;
 
-use super::Settings;
-use crate::attestation::cloud::{CloudMeans, Found, NitroTpm, OwnTpm};
+use super::BootOptions;
+use crate::attestation::cloud::{CloudEvidence, CloudMeans, NitroTpmSource, OwnTpm};
 use crate::attestation::means::TpmMeans;
 use crate::claimant::Claimants;
-use crate::claimant::state::State;
+use crate::claimant::state::ClaimFolder;
 use crate::cloud::nitro_tpm;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::platform::Instance;
-use crate::tpm::{AkKind, EndorsementKey, Tpm, TpmError};
+use crate::platform::CloudInstance;
+use crate::tpm::{AkKind, EndorsementKey, TpmDevice, TpmError};
 
 /// A TPM with the EK that it attests by.
-pub(super) struct Opened {
-    tpm: Tpm,
+pub(super) struct OpenedTpm {
+    tpm: TpmDevice,
     ek: EndorsementKey,
     intermediates: Vec<Vec<u8>>,
 }
 
-pub(super) fn open(settings: &Settings, deadline: Deadline) -> Result<Opened, TpmError> {
-    let mut tpm = Tpm::open_until(&settings.tcti, deadline)?;
+pub(super) fn open(settings: &BootOptions, deadline: Deadline) -> Result<OpenedTpm, TpmError> {
+    let mut tpm = TpmDevice::open_until(&settings.tcti, deadline)?;
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
         match tpm.intermediates() {
@@ -34,11 +34,11 @@ pub(super) fn open(settings: &Settings, deadline: Deadline) -> Result<Opened, Tp
     } else {
         Vec::new()
     };
-    Ok(Opened { tpm, ek, intermediates })
+    Ok(OpenedTpm { tpm, ek, intermediates })
 }
 
-impl Opened {
-    pub(super) fn means<'a>(&'a mut self, settings: &Settings) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {
+impl OpenedTpm {
+    pub(super) fn means<'a>(&'a mut self, settings: &BootOptions) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {
         let ak = match settings.ak {
             Some(ak) => ak,
             None if self.tpm.can_make(AkKind::EccP256)? => AkKind::EccP256,
@@ -52,16 +52,16 @@ impl Opened {
 
 /// Finds the evidence of the cloud that this instance runs in.
 pub(super) fn cloud_means<'a>(
-    settings: &Settings,
-    instance: &'a Instance,
+    settings: &BootOptions,
+    instance: &'a CloudInstance,
     takes: &BTreeSet<Kind>,
     has_tpm: bool,
     claimants: &mut Claimants,
     deadline: Deadline,
-) -> Result<Found<'a>, Failure> {
-    let state = State::new(&settings.state);
+) -> Result<CloudEvidence<'a>, Failure> {
+    let state = ClaimFolder::new(&settings.state);
     let program = nitro_tpm::find(&settings.nitro_tpm_attest, std::env::var_os("PATH").as_deref());
-    let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpm {
+    let nitro_tpm = program.filter(|_| has_tpm).map(|program| NitroTpmSource {
         program,
         folder: state.input(),
     });

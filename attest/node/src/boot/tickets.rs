@@ -7,11 +7,11 @@ use attest_wire::Kind;
 use zeroize::Zeroizing;
 
 use super::shown::{cloud_means, open};
-use super::{Done, Settings, Surroundings};
+use super::{BootOptions, BootResult, Surroundings};
 use crate::attestation::means::Means;
-use crate::attestation::{self, Attested, Target};
+use crate::attestation::{self, AttestationOutcome, AttestationTarget};
 use crate::failure::Failure;
-use crate::gateway::{Gateway, Http, Takes};
+use crate::gateway::{GatewayClient, Http, Takes};
 use crate::patience::Patience;
 use crate::pointer::{GatewaySource, Pointer};
 
@@ -22,13 +22,13 @@ const TICKET_FRESH_PART: u32 = 4;
 
 /// Attests to each of these gateways, and puts their tickets into the pointer.
 pub(super) fn attest_to_all(
-    settings: &Settings,
+    settings: &BootOptions,
     http: &Http,
     gateways: &[(&GatewaySource, Takes)],
     surroundings: &mut Surroundings,
     patience: &Patience,
     pointer: &mut Pointer,
-    done: &mut Done,
+    done: &mut BootResult,
 ) -> Result<(), Failure> {
     let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
     let Surroundings {
@@ -80,7 +80,7 @@ pub(super) fn attest_to_all(
     let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
     let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
     // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
-    let mut earned: BTreeMap<usize, Earned> = BTreeMap::new();
+    let mut earned: BTreeMap<usize, EarnedTicket> = BTreeMap::new();
     let mut round: Vec<usize> = (0..gateways.len()).collect();
     // Each round but the first follows one in which a gateway has held this node, or minutes have passed, so their number is bounded as
     // its patience is.
@@ -90,8 +90,8 @@ pub(super) fn attest_to_all(
             let share = patience.work().share(left);
             left -= 1;
             patience.answered(Instant::now());
-            let target = Target {
-                gateway: &Gateway::patiently(http, source, share, patience).with_token(token.is_some()),
+            let target = AttestationTarget {
+                gateway: &GatewayClient::patiently(http, source, share, patience).with_token(token.is_some()),
                 takes: &takes.kinds,
                 pool: &source.pool,
                 kubelet_key: told_key.filter(|_| takes.kubelet_key),
@@ -104,14 +104,14 @@ pub(super) fn attest_to_all(
                     let with_key = if has_key { ", with the key that its kubelet will have" } else { "" };
                     done.attested_key |= has_key;
                     let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
-                    earned.insert(index, Earned::new(attested, line));
+                    earned.insert(index, EarnedTicket::new(attested, line));
                 }
                 (Err(failure), Some(before)) => before.not_again = Some(failure),
                 (Err(failure), None) => done.fail(source.place, failure, patience),
             }
         }
         round.clear();
-        let stale = |earned: &Earned| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
+        let stale = |earned: &EarnedTicket| earned.not_again.is_none() && earned.is_stale(patience.times() > held);
         round.extend(earned.iter().filter(|(_, earned)| stale(earned)).map(|(index, _)| *index));
     }
     for (((source, _), _), earned) in earned
@@ -132,7 +132,7 @@ pub(super) fn attest_to_all(
 }
 
 /// A ticket that is not in the pointer yet. A secret, so there is no `Debug`.
-struct Earned {
+struct EarnedTicket {
     ticket: Zeroizing<String>,
     at: Instant,
     lasts: Option<Duration>,
@@ -142,8 +142,8 @@ struct Earned {
     not_again: Option<Failure>,
 }
 
-impl Earned {
-    fn new(attested: Attested, line: String) -> Self {
+impl EarnedTicket {
+    fn new(attested: AttestationOutcome, line: String) -> Self {
         Self {
             ticket: attested.ticket,
             at: Instant::now(),

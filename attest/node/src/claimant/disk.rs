@@ -46,9 +46,9 @@ pub trait Disks {
 
 /// Disk access by `udevadm`, `mount` and `umount`.
 #[derive(Debug, Clone, Copy)]
-pub struct Programs;
+pub struct DiskPrograms;
 
-impl Disks for Programs {
+impl Disks for DiskPrograms {
     fn are_anothers(&self) -> bool {
         LIVE.iter().any(|file| Path::new(file).exists())
     }
@@ -131,15 +131,15 @@ mod tests {
     fn what_is_not_there_is_not_mounted_and_leaves_no_folder() {
         let root = tempfile::tempdir().unwrap();
         let at = root.path().join("at");
-        assert!(!Programs.are_there("attest-node-no-such-label"));
+        assert!(!DiskPrograms.are_there("attest-node-no-such-label"));
         for read_only in [true, false] {
-            let worked = Programs.with("attest-node-no-such-label", &at, read_only, |_| Ok(()));
+            let worked = DiskPrograms.with("attest-node-no-such-label", &at, read_only, |_| Ok(()));
             let error = worked.unwrap_err().to_string();
             assert!(!error.is_empty() && !at.exists(), "{error}");
         }
         // What is in the way stays.
         std::fs::write(&at, "x").unwrap();
-        Programs.with("attest-node-no-such-label", &at, true, |_| Ok(())).unwrap_err();
+        DiskPrograms.with("attest-node-no-such-label", &at, true, |_| Ok(())).unwrap_err();
         assert_eq!(std::fs::read(&at).unwrap(), b"x");
     }
 }

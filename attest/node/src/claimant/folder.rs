@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::Secret;
+use super::ClaimSecret;
 
 /// The folder, at the filesystem's root.
 pub const FOLDER: &str = "attest-node";
@@ -24,7 +24,7 @@ const OVERWRITE_LIMIT_BYTES: u64 = 4096;
 ///
 /// # Errors
 /// The operating system's error.
-pub fn read(root: &Path) -> io::Result<Option<Secret>> {
+pub fn read(root: &Path) -> io::Result<Option<ClaimSecret>> {
     if !is_own(&root.join(FOLDER), Metadata::is_dir)? {
         return Ok(None);
     }
@@ -36,14 +36,14 @@ pub fn read(root: &Path) -> io::Result<Option<Secret>> {
     File::open(&path)?.read_exact(bytes.as_mut())?;
     // An erasure that a power cut has ended before the file was gone: anybody can make what is made of zeros.
     let is_erased = bytes.iter().all(|byte| *byte == 0);
-    Ok((!is_erased).then(|| Secret::of(*bytes)))
+    Ok((!is_erased).then(|| ClaimSecret::of(*bytes)))
 }
 
 /// Writes the secret durably, in place of an existing one.
 ///
 /// # Errors
 /// The operating system's error; the existing secret may be lost by then.
-pub fn write(root: &Path, secret: &Secret) -> io::Result<()> {
+pub fn write(root: &Path, secret: &ClaimSecret) -> io::Result<()> {
     let folder = root.join(FOLDER);
     if !is_own(&folder, Metadata::is_dir)? {
         remove(&folder)?;
@@ -153,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    fn secret() -> Secret {
-        Secret::of([7; 32])
+    fn secret() -> ClaimSecret {
+        ClaimSecret::of([7; 32])
     }
 
     #[test]
@@ -167,8 +167,8 @@ mod tests {
         let folder = disk.path().join(FOLDER);
         assert_eq!((mode(&folder), mode(&folder.join(FILE))), (0o700, 0o600));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        write(disk.path(), &Secret::of([8; 32])).unwrap();
-        assert_eq!(read(disk.path()).unwrap(), Some(Secret::of([8; 32])));
+        write(disk.path(), &ClaimSecret::of([8; 32])).unwrap();
+        assert_eq!(read(disk.path()).unwrap(), Some(ClaimSecret::of([8; 32])));
     }
 
     /// Checks that an entry which is not a secret of this program's is neither used nor followed, but replaced.

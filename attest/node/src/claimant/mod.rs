@@ -15,7 +15,7 @@ use attest_wire::protocol::CLAIMANT_BYTES;
 use aws_lc_rs::{hmac, rand};
 use zeroize::Zeroizing;
 
-use self::state::State;
+use self::state::ClaimFolder;
 use self::storage::{ARGUMENT, Storage};
 use crate::deadline::Deadline;
 use crate::failure::Failure;
@@ -24,18 +24,18 @@ use crate::failure::Failure;
 const DOMAIN: &[u8] = b"attest-node claimant v1\0";
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<[u8; CLAIMANT_BYTES]>);
+pub struct ClaimSecret(Zeroizing<[u8; CLAIMANT_BYTES]>);
 
 /// Subject of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ClaimPurpose {
     /// An instance of a cloud, together with its evidence.
     Instance,
     /// A use of a provisioning token.
     Token,
 }
 
-impl Purpose {
+impl ClaimPurpose {
     const fn word(self) -> &'static [u8] {
         match self {
             Self::Instance => b"instance\0",
@@ -44,13 +44,13 @@ impl Purpose {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ClaimSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-impl Secret {
+impl ClaimSecret {
     /// Creates a secret from stored bytes.
     #[must_use]
     pub fn of(bytes: [u8; CLAIMANT_BYTES]) -> Self {
@@ -71,7 +71,7 @@ impl Secret {
 
     /// Derives the claimant for the gateway at this base and for that purpose: 32 bytes (HMAC-SHA256), always the same.
     #[must_use]
-    pub fn claimant(&self, purpose: Purpose, base: &str) -> Zeroizing<Vec<u8>> {
+    pub fn claimant(&self, purpose: ClaimPurpose, base: &str) -> Zeroizing<Vec<u8>> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
         let tag = hmac::sign(&key, &[DOMAIN, purpose.word(), base.as_bytes()].concat());
         Zeroizing::new(tag.as_ref().to_vec())
@@ -80,16 +80,16 @@ impl Secret {
 
 /// Lazy access to the secret, which is read or created at the first request. A node with nothing to claim touches no disk.
 pub struct Claimants {
-    state: State,
+    state: ClaimFolder,
     storage: Storage,
-    secret: Option<Secret>,
+    secret: Option<ClaimSecret>,
     note: Option<String>,
 }
 
 impl Claimants {
     /// Nothing is done yet.
     #[must_use]
-    pub fn new(state: State, storage: Storage) -> Self {
+    pub fn new(state: ClaimFolder, storage: Storage) -> Self {
         Self {
             state,
             storage,
@@ -102,11 +102,11 @@ impl Claimants {
     ///
     /// # Errors
     /// Random numbers are unavailable.
-    pub fn secret(&mut self, deadline: Deadline) -> Result<Secret, Failure> {
+    pub fn secret(&mut self, deadline: Deadline) -> Result<ClaimSecret, Failure> {
         if let Some(secret) = self.secret.clone().or_else(|| self.state.secret()) {
             return Ok(self.secret.insert(secret).clone());
         }
-        let fresh = Secret::random()?;
+        let fresh = ClaimSecret::random()?;
         let secret = match self.storage.recall(&fresh, deadline) {
             Ok(Some(kept)) => {
                 self.state.set_place(&kept.place);
@@ -142,26 +142,26 @@ mod tests {
 
     #[test]
     fn each_gateway_and_each_purpose_has_its_own() {
-        let secret = Secret::of([7; 32]);
+        let secret = ClaimSecret::of([7; 32]);
         let (a, b) = ("https://a.example:22623", "https://b.example:22623");
         let all = [
-            (Purpose::Instance, a),
-            (Purpose::Instance, b),
-            (Purpose::Token, a),
-            (Purpose::Token, b),
+            (ClaimPurpose::Instance, a),
+            (ClaimPurpose::Instance, b),
+            (ClaimPurpose::Token, a),
+            (ClaimPurpose::Token, b),
         ];
         let shown = all.map(|(purpose, base)| secret.claimant(purpose, base));
         for (index, one) in shown.iter().enumerate() {
             assert_eq!(one.len(), CLAIMANT_BYTES);
             assert!(!shown[..index].contains(one) && one.as_slice() != secret.bytes());
         }
-        assert_eq!(secret.claimant(Purpose::Instance, a), shown[0]);
-        assert_ne!(Secret::of([8; 32]).claimant(Purpose::Instance, a), shown[0]);
+        assert_eq!(secret.claimant(ClaimPurpose::Instance, a), shown[0]);
+        assert_ne!(ClaimSecret::of([8; 32]).claimant(ClaimPurpose::Instance, a), shown[0]);
     }
 
     /// Simulates one run of the program, with its memory and its disk.
-    fn run(state: &Path, storage: Storage) -> (Secret, Option<String>) {
-        let mut claimants = Claimants::new(State::new(state), storage);
+    fn run(state: &Path, storage: Storage) -> (ClaimSecret, Option<String>) {
+        let mut claimants = Claimants::new(ClaimFolder::new(state), storage);
         let mut get = || claimants.secret(Deadline::after(Duration::from_secs(30))).unwrap();
         let secret = get();
         assert_eq!(get(), secret);

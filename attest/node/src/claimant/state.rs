@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use attest_wire::protocol::CLAIMANT_BYTES;
 use zeroize::Zeroizing;
 
-use super::Secret;
+use super::ClaimSecret;
 use super::storage::Storage;
 
 /// Default folder of the state: in memory, and lost when the machine is switched off.
@@ -23,9 +23,9 @@ const INPUT: &str = "input";
 const PLACE_LIMIT_BYTES: u64 = 4096;
 
 #[derive(Debug, Clone)]
-pub struct State(PathBuf);
+pub struct ClaimFolder(PathBuf);
 
-impl State {
+impl ClaimFolder {
     /// Creates the state at a path. The folder is created when it is needed.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
@@ -51,16 +51,16 @@ impl State {
 
     /// The secret of this boot.
     #[must_use]
-    pub fn secret(&self) -> Option<Secret> {
+    pub fn secret(&self) -> Option<ClaimSecret> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(CLAIMANT_BYTES + 1));
         let limit = u64::try_from(CLAIMANT_BYTES).ok()?.saturating_add(1);
         let file = File::open(self.0.join(CLAIMANT)).ok()?;
         file.take(limit).read_to_end(&mut bytes).ok()?;
-        Some(Secret::of(bytes.as_slice().try_into().ok()?))
+        Some(ClaimSecret::of(bytes.as_slice().try_into().ok()?))
     }
 
     /// Keeps the secret of this boot. If it cannot be kept, it is good for this run.
-    pub fn set_secret(&self, secret: &Secret) {
+    pub fn set_secret(&self, secret: &ClaimSecret) {
         let _ = self.replace(CLAIMANT, secret.bytes());
     }
 
@@ -121,10 +121,10 @@ mod tests {
     fn a_secret_stays_until_the_folder_is_gone() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("state");
-        let state = State::new(&folder);
+        let state = ClaimFolder::new(&folder);
         assert!(state.secret().is_none());
-        state.set_secret(&Secret::of([7; 32]));
-        assert!(state.secret() == Some(Secret::of([7; 32])));
+        state.set_secret(&ClaimSecret::of([7; 32]));
+        assert!(state.secret() == Some(ClaimSecret::of([7; 32])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join(CLAIMANT))), (0o700, 0o600));
         state.set_place("boot");
@@ -138,12 +138,12 @@ mod tests {
     #[test]
     fn a_secret_that_is_none_is_not_taken_for_one() {
         let folder = tempfile::tempdir().unwrap();
-        let state = State::new(folder.path());
+        let state = ClaimFolder::new(folder.path());
         for length in [0, 31, 33] {
             fs::write(folder.path().join(CLAIMANT), vec![7; length]).unwrap();
             assert!(state.secret().is_none());
-            state.set_secret(&Secret::of([8; 32]));
-            assert!(state.secret() == Some(Secret::of([8; 32])));
+            state.set_secret(&ClaimSecret::of([8; 32]));
+            assert!(state.secret() == Some(ClaimSecret::of([8; 32])));
         }
     }
 
@@ -151,7 +151,7 @@ mod tests {
     fn somebody_elses_file_is_not_removed_with_it() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("other"), "x").unwrap();
-        State::new(folder.path()).empty().unwrap_err();
+        ClaimFolder::new(folder.path()).empty().unwrap_err();
         assert!(folder.path().join("other").exists());
     }
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use crate::deadline::Deadline;
 
-use super::Secret;
-use super::disk::{Disks, Programs};
+use super::ClaimSecret;
+use super::disk::{DiskPrograms, Disks};
 use super::folder;
 
 /// The filesystems that are looked for by their label, the first one that is there. Fedora CoreOS and RHEL CoreOS have their boot
@@ -66,9 +66,9 @@ impl FromStr for Storage {
 }
 
 /// A secret that a reboot of this first boot will find.
-pub struct Kept {
+pub struct PersistedSecret {
     /// Existing secret, or the fresh one.
-    pub secret: Secret,
+    pub secret: ClaimSecret,
     /// Location of the secret, in the syntax of [`Storage`].
     pub place: String,
 }
@@ -78,7 +78,7 @@ impl Storage {
     ///
     /// # Errors
     /// The reason why it cannot be kept.
-    pub fn recall(&self, fresh: &Secret, deadline: Deadline) -> Result<Option<Kept>, String> {
+    pub fn recall(&self, fresh: &ClaimSecret, deadline: Deadline) -> Result<Option<PersistedSecret>, String> {
         if *self == Self::Nowhere {
             return Ok(None);
         }
@@ -86,7 +86,7 @@ impl Storage {
         let (sender, receiver) = mpsc::sync_channel(1);
         let (storage, fresh) = (self.clone(), fresh.clone());
         let started = thread::Builder::new().name("claimant".to_owned()).spawn(move || {
-            let _ = sender.send(storage.recall_by(&fresh, Path::new(MOUNT_POINT), &Programs));
+            let _ = sender.send(storage.recall_by(&fresh, Path::new(MOUNT_POINT), &DiskPrograms));
         });
         started.map_err(|error| error.to_string())?;
         let deadline = deadline.before(AFTERWARDS).at_most(LIMIT);
@@ -94,7 +94,7 @@ impl Storage {
         receiver.recv_timeout(deadline.remaining()).map_err(late)?
     }
 
-    fn recall_by(&self, fresh: &Secret, mount_point: &Path, disks: &impl Disks) -> Result<Option<Kept>, String> {
+    fn recall_by(&self, fresh: &ClaimSecret, mount_point: &Path, disks: &impl Disks) -> Result<Option<PersistedSecret>, String> {
         let in_folder = |root: &Path| match folder::read(root)? {
             Some(secret) => Ok(secret),
             None => folder::write(root, fresh).map(|()| fresh.clone()),
@@ -103,7 +103,7 @@ impl Storage {
         if let Self::Folder(root) = self {
             let place = root.display().to_string();
             let secret = in_folder(root).map_err(|error| failed(&place, error))?;
-            return Ok(Some(Kept { secret, place }));
+            return Ok(Some(PersistedSecret { secret, place }));
         }
         // Nothing there reboots in its initramfs, and its disks are not its own.
         if *self == Self::Usual && disks.are_anothers() {
@@ -119,7 +119,7 @@ impl Storage {
         let secret = disks
             .with(&label, mount_point, false, in_folder)
             .map_err(|error| failed(&place, error))?;
-        Ok(Some(Kept { secret, place: label }))
+        Ok(Some(PersistedSecret { secret, place: label }))
     }
 
     /// The labels to look for, in this order.
@@ -203,11 +203,11 @@ pub(crate) mod tests {
         }
     }
 
-    fn secret(byte: u8) -> Secret {
-        Secret::of([byte; 32])
+    fn secret(byte: u8) -> ClaimSecret {
+        ClaimSecret::of([byte; 32])
     }
 
-    fn recall(storage: &Storage, fresh: u8, disks: &Folders) -> Result<(Secret, String), String> {
+    fn recall(storage: &Storage, fresh: u8, disks: &Folders) -> Result<(ClaimSecret, String), String> {
         let kept = storage.recall_by(&secret(fresh), Path::new("/nonexistent"), disks)?.unwrap();
         Ok((kept.secret, kept.place))
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
 use attest_wire::aws::identity_document::IMDS_PATH;
-use attest_wire::aws::sts::{BODY, Header, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest};
+use attest_wire::aws::sts::{BODY, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest};
 use data_encoding::{BASE64, HEXLOWER};
 use serde::Deserialize;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
@@ -15,7 +15,7 @@ use crate::pointer::POINTER_LIMIT_BYTES;
 
 use super::metadata::{Ask, MetadataAnswer};
 use super::sigv4::{self, Scope};
-use super::{CloudError, Metadata};
+use super::{CloudError, MetadataClient};
 
 const TOKEN: &str = "/latest/api/token";
 /// Lifetime of an IMDS token: the maximum (six hours). A node may wait for a gateway longer than that; then it starts another session.
@@ -55,8 +55,8 @@ pub(super) const fn recognise() -> Ask<'static> {
 }
 
 /// A session of IMDSv2.
-pub struct Session<'a> {
-    metadata: &'a Metadata,
+pub struct ImdsSession<'a> {
+    metadata: &'a MetadataClient,
     token: RefCell<Zeroizing<String>>,
 }
 
@@ -72,17 +72,17 @@ pub struct Credentials {
 /// Fields of the identity document that name the instance in messages.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct InstanceDescription {
     account_id: String,
     instance_id: String,
 }
 
-impl<'a> Session<'a> {
+impl<'a> ImdsSession<'a> {
     /// Starts an IMDSv2 session.
     ///
     /// # Errors
     /// [`CloudError`]; [`CloudError::Refused`] if the instance's metadata options turn IMDS off.
-    pub fn open(metadata: &'a Metadata, deadline: Deadline) -> Result<Self, CloudError> {
+    pub fn open(metadata: &'a MetadataClient, deadline: Deadline) -> Result<Self, CloudError> {
         Ok(Self {
             metadata,
             token: RefCell::new(begin(metadata, deadline)?),
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
         let answer = self
             .get(DOCUMENT, IDENTITY_DOCUMENT_LIMIT_BYTES, deadline.at_most(NAME_TIME))
             .ok()?;
-        let Document { account_id, instance_id } = serde_json::from_slice(&answer.body).ok()?;
+        let InstanceDescription { account_id, instance_id } = serde_json::from_slice(&answer.body).ok()?;
         Some(printable(&format!("aws:{account_id}/{instance_id}")))
     }
 
@@ -187,7 +187,7 @@ impl<'a> Session<'a> {
     }
 }
 
-fn begin(metadata: &Metadata, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
+fn begin(metadata: &MetadataClient, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
     metadata.ask(PUT_TOKEN, deadline)?.word("session token", TOKEN_LIMIT_BYTES)
 }
 
@@ -231,7 +231,7 @@ fn get_caller_identity(region: &str, credentials: &Credentials, server_id: &str,
         method: "POST".to_owned(),
         url: format!("https://{host}/"),
         headers: all
-            .map(|(name, value)| Header {
+            .map(|(name, value)| SignedHeader {
                 name: name.to_owned(),
                 value: Zeroizing::new(value.to_owned()),
             })

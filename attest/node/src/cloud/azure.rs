@@ -13,7 +13,7 @@ use crate::failure::printable;
 use crate::pointer::POINTER_LIMIT_BYTES;
 
 use super::metadata::{Ask, MetadataAnswer};
-use super::{CloudError, Metadata, provisioning_media};
+use super::{CloudError, MetadataClient, provisioning_media};
 
 /// Path that Ignition tries first for its config.
 const USER_DATA: &str = "/metadata/instance/compute/userData?api-version=2021-01-01&format=text";
@@ -44,7 +44,7 @@ pub(super) const fn recognise() -> Ask<'static> {
 ///
 /// # Errors
 /// [`CloudError`].
-pub fn user_data(metadata: &Metadata, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
+pub fn user_data(metadata: &MetadataClient, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
     let ask = Ask {
         come_again: COME_AGAIN,
         ..Ask::get(USER_DATA, HEADERS, USER_DATA_LIMIT_BYTES)
@@ -66,7 +66,7 @@ fn decode(answer: &MetadataAnswer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
 ///
 /// # Errors
 /// [`CloudError`], also for an answer that is not a UUID.
-pub fn vm_id(metadata: &Metadata, deadline: Deadline) -> Result<VmId, CloudError> {
+pub fn vm_id(metadata: &MetadataClient, deadline: Deadline) -> Result<VmId, CloudError> {
     let ask = Ask {
         come_again: COME_AGAIN,
         ..Ask::get(VM_ID, HEADERS, VM_ID_LIMIT_BYTES)
@@ -83,7 +83,7 @@ pub fn vm_id(metadata: &Metadata, deadline: Deadline) -> Result<VmId, CloudError
 ///
 /// # Errors
 /// [`CloudError`].
-pub fn attested_document(metadata: &Metadata, nonce: &ImdsNonce, deadline: Deadline) -> Result<String, CloudError> {
+pub fn attested_document(metadata: &MetadataClient, nonce: &ImdsNonce, deadline: Deadline) -> Result<String, CloudError> {
     let path = imds_path(nonce);
     let ask = Ask {
         come_again: COME_AGAIN,

@@ -13,7 +13,7 @@ use reqwest::StatusCode;
 use crate::deadline::Deadline;
 
 use super::metadata::Ask;
-use super::{Cloud, Metadata, aws, azure, gcp};
+use super::{Cloud, MetadataClient, aws, azure, gcp};
 
 /// Folder in which the kernel exposes the DMI tables.
 pub const DMI: &str = "/sys/class/dmi/id";
@@ -76,7 +76,7 @@ fn text(path: &Path) -> String {
 ///
 /// All clouds use the same address, so the first request without an answer ends the search.
 #[must_use]
-pub fn search(metadata: &Metadata, deadline: Deadline) -> Option<Cloud> {
+pub fn search(metadata: &MetadataClient, deadline: Deadline) -> Option<Cloud> {
     let until = deadline.at_most(SEARCH_LIMIT);
     for (cloud, ask) in [
         (Cloud::Gcp, gcp::recognise()),

@@ -10,7 +10,7 @@ use crate::failure::printable;
 use crate::pointer::POINTER_LIMIT_BYTES;
 
 use super::metadata::Ask;
-use super::{CloudError, Metadata};
+use super::{CloudError, MetadataClient};
 
 /// The value of `Metadata-Flavor`, in requests and in answers.
 pub(super) const FLAVOR: &str = METADATA_HEADER.1;
@@ -36,7 +36,7 @@ pub(super) const fn recognise() -> Ask<'static> {
 ///
 /// # Errors
 /// [`CloudError`].
-pub fn user_data(metadata: &Metadata, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
+pub fn user_data(metadata: &MetadataClient, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
     let ask = Ask::get(USER_DATA, HEADERS, POINTER_LIMIT_BYTES);
     Ok(metadata.ask_for_optional(ask, deadline)?.map(|answer| answer.body))
 }
@@ -55,7 +55,7 @@ pub fn is_gateway_name(name: &str) -> bool {
 ///
 /// # Errors
 /// [`CloudError`].
-pub fn has_identity(metadata: &Metadata, deadline: Deadline) -> Result<bool, CloudError> {
+pub fn has_identity(metadata: &MetadataClient, deadline: Deadline) -> Result<bool, CloudError> {
     let ask = Ask::get(SERVICE_ACCOUNT, HEADERS, SERVICE_ACCOUNT_LIMIT_BYTES);
     Ok(metadata.ask_for_optional(ask, deadline)?.is_some())
 }
@@ -73,7 +73,7 @@ pub fn instance_of(token: &str) -> Option<String> {
 ///
 /// # Errors
 /// [`CloudError`]; [`CloudError::Refused`] with 404 for an instance without a service account.
-pub fn identity_token(metadata: &Metadata, audience: &Audience, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
+pub fn identity_token(metadata: &MetadataClient, audience: &Audience, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
     let path = request_path(audience);
     let answer = metadata.ask(Ask::get(&path, HEADERS, IDENTITY_TOKEN_LIMIT_BYTES), deadline)?;
     let token = answer.word("identity token", IDENTITY_TOKEN_LIMIT_BYTES)?;

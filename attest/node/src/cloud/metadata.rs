@@ -27,21 +27,21 @@ const TOO_MANY_REQUESTS: u16 = 429;
 
 /// Base URL of the metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Base(String);
+pub struct MetadataAddress(String);
 
-impl Default for Base {
+impl Default for MetadataAddress {
     fn default() -> Self {
         Self(ADDRESS.to_owned())
     }
 }
 
-impl fmt::Display for Base {
+impl fmt::Display for MetadataAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl FromStr for Base {
+impl FromStr for MetadataAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -116,26 +116,26 @@ impl MetadataAnswer {
 }
 
 /// Response of one attempt, before its status is evaluated.
-pub(super) struct Raw {
+pub(super) struct RawResponse {
     pub(super) status: StatusCode,
     pub(super) flavor: Option<String>,
     body: Zeroizing<Vec<u8>>,
 }
 
 /// The client for one metadata server.
-pub struct Metadata {
+pub struct MetadataClient {
     /// Runtime of the client; `Some` until this is dropped.
     runtime: Option<Runtime>,
     client: Client,
     base: String,
 }
 
-impl Metadata {
+impl MetadataClient {
     /// A client for the server at `base`.
     ///
     /// # Errors
     /// [`CloudError::Client`].
-    pub fn new(base: &Base) -> Result<Self, CloudError> {
+    pub fn new(base: &MetadataAddress) -> Result<Self, CloudError> {
         let client = Client::builder()
             // Trusts nobody: whatever this client is led to, it speaks no TLS.
             .tls_backend_preconfigured(tls::trusting_nobody().map_err(|error| CloudError::Client(error.to_string()))?)
@@ -187,7 +187,7 @@ impl Metadata {
                     }
                 }
                 // The deadline may have cut this one off, and not the server: it says nothing of one that answered just before.
-                Err(Lost::Perhaps(error)) => match said.take().filter(|_| deadline.remaining().is_zero()) {
+                Err(NoMetadata::Perhaps(error)) => match said.take().filter(|_| deadline.remaining().is_zero()) {
                     Some(status) => CloudError::Failing {
                         url: url.clone(),
                         attempts,
@@ -199,7 +199,7 @@ impl Metadata {
                         error,
                     },
                 },
-                Err(Lost::Surely(error)) => return Err(error),
+                Err(NoMetadata::Surely(error)) => return Err(error),
             };
             match backoff.pause(deadline) {
                 Some(pause) => std::thread::sleep(pause),
@@ -223,7 +223,7 @@ impl Metadata {
     }
 
     /// Asks once; `None` if no server answers within this time.
-    pub(super) fn probe(&self, ask: Ask<'_>, limit: Duration) -> Option<Raw> {
+    pub(super) fn probe(&self, ask: Ask<'_>, limit: Duration) -> Option<RawResponse> {
         self.attempt(ask, limit).ok()
     }
 
@@ -232,9 +232,9 @@ impl Metadata {
         format!("{}{}", self.base, path.split('?').next().unwrap_or_default())
     }
 
-    fn attempt(&self, ask: Ask<'_>, limit: Duration) -> Result<Raw, Lost> {
+    fn attempt(&self, ask: Ask<'_>, limit: Duration) -> Result<RawResponse, NoMetadata> {
         let Some(runtime) = &self.runtime else {
-            return Err(Lost::Surely(CloudError::Client("it is shut down".to_owned())));
+            return Err(NoMetadata::Surely(CloudError::Client("it is shut down".to_owned())));
         };
         let url = format!("{}{}", self.base, ask.path);
         let request = if ask.put { self.client.put(url) } else { self.client.get(url) };
@@ -244,8 +244,8 @@ impl Metadata {
             .fold(request, |request, (name, value)| request.header(*name, *value));
         runtime.block_on(async {
             let lost = |error: reqwest::Error| match error.is_builder() {
-                true => Lost::Surely(CloudError::Client(chain(&error))),
-                false => Lost::Perhaps(printable(&chain(&error))),
+                true => NoMetadata::Surely(CloudError::Client(chain(&error))),
+                false => NoMetadata::Perhaps(printable(&chain(&error))),
             };
             let mut response = request.timeout(limit).send().await.map_err(lost)?;
             let flavor = response.headers().get("metadata-flavor").and_then(|value| value.to_str().ok());
@@ -253,32 +253,32 @@ impl Metadata {
             if status != StatusCode::OK {
                 // What stands on an error's page is of no use, and may be longer than any answer.
                 let body = Zeroizing::default();
-                return Ok(Raw { status, flavor, body });
+                return Ok(RawResponse { status, flavor, body });
             }
             let mut body = Zeroizing::new(Vec::with_capacity(ask.limit_bytes));
             while let Some(chunk) = response.chunk().await.map_err(lost)? {
                 if body.len() + chunk.len() > ask.limit_bytes {
-                    return Err(Lost::Surely(CloudError::Answer {
+                    return Err(NoMetadata::Surely(CloudError::Answer {
                         url: self.url_for_messages(ask.path),
                         what: format!("more than {} bytes", ask.limit_bytes),
                     }));
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok(Raw { status, flavor, body })
+            Ok(RawResponse { status, flavor, body })
         })
     }
 }
 
 /// Failed attempt, without an answer.
-enum Lost {
+enum NoMetadata {
     /// Another attempt may bring one.
     Perhaps(String),
     /// No further attempt can succeed.
     Surely(CloudError),
 }
 
-impl Drop for Metadata {
+impl Drop for MetadataClient {
     fn drop(&mut self) {
         // A connection that hangs must not hold up the report of what failed.
         if let Some(runtime) = self.runtime.take() {
@@ -287,7 +287,7 @@ impl Drop for Metadata {
     }
 }
 
-impl fmt::Debug for Metadata {
+impl fmt::Debug for MetadataClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Metadata({})", self.base)
     }
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Option<&str>) {
-        assert_eq!(text.parse::<Base>().ok().map(|base| base.0).as_deref(), expect, "{text}");
+        assert_eq!(text.parse::<MetadataAddress>().ok().map(|base| base.0).as_deref(), expect, "{text}");
     }
 
     #[test]
@@ -316,6 +316,6 @@ mod tests {
         check("127.0.0.1", None);
         check("file:///etc", None);
         check("", None);
-        assert_eq!(Base::default().0.parse(), Ok(Base::default()));
+        assert_eq!(MetadataAddress::default().0.parse(), Ok(MetadataAddress::default()));
     }
 }

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 use crate::deadline::Deadline;
 
 pub use self::error::CloudError;
-pub use self::metadata::{Base, Metadata};
+pub use self::metadata::{MetadataAddress, MetadataClient};
 
 /// A cloud whose user data and evidence this program knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +57,10 @@ impl Cloud {
 ///
 /// # Errors
 /// [`CloudError`].
-pub fn user_data(cloud: Cloud, metadata: &Metadata, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
+pub fn user_data(cloud: Cloud, metadata: &MetadataClient, deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, CloudError> {
     match cloud {
         Cloud::Gcp => gcp::user_data(metadata, deadline),
-        Cloud::Aws => aws::Session::open(metadata, deadline)?.user_data(deadline),
+        Cloud::Aws => aws::ImdsSession::open(metadata, deadline)?.user_data(deadline),
         Cloud::Azure => azure::user_data(metadata, deadline),
     }
 }

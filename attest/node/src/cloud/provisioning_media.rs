@@ -46,7 +46,7 @@ pub fn custom_data(deadline: Deadline) -> Result<Option<Zeroizing<Vec<u8>>>, Clo
     let until = deadline.at_most(APPEAR_LIMIT);
     let drives = DRIVES.map(PathBuf::from);
     loop {
-        let found = first(&drives, Path::new(MOUNT_POINT), &Programs);
+        let found = first(&drives, Path::new(MOUNT_POINT), &MountPrograms);
         match found {
             Ok(custom_data) => return Ok(custom_data),
             Err(_) if until.remaining() > POLL => thread::sleep(POLL),
@@ -61,9 +61,9 @@ trait Mounts {
     fn unmount(&self, at: &Path);
 }
 
-struct Programs;
+struct MountPrograms;
 
-impl Mounts for Programs {
+impl Mounts for MountPrograms {
     fn mount(&self, drive: &Path, at: &Path) -> io::Result<()> {
         let output = Command::new("mount")
             .args(["-t", FILE_SYSTEM, "-o", "ro,nosuid,nodev,noexec"])

@@ -11,22 +11,22 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use crate::apply::system::System;
-use crate::apply::{self, Prepared};
-use crate::cloud::Base;
+use crate::apply::{self, PreparedSystem};
+use crate::cloud::MetadataAddress;
 use crate::console::say;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
-use crate::gateway::identity::Identity;
-use crate::gateway::tls::Trust;
-use crate::gateway::{Gateway, Http};
+use crate::gateway::identity::ClientIdentity;
+use crate::gateway::tls::PointerTrust;
+use crate::gateway::{GatewayClient, Http};
 use crate::keep::{self, Initramfs};
-use crate::platform::{Platform, PlatformError, pointer_file};
+use crate::platform::{NodePlatform, PlatformError, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{GatewaySource, Pointer, PointerError, write};
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ConfigOptions {
     /// Pointer file to use instead of Ignition's own source.
     pub pointer: Option<PathBuf>,
     /// URL of the config, if the pointer names none or several. The CAs are the pointer's in any case.
@@ -34,7 +34,7 @@ pub struct Settings {
     /// Certificate and key, in one PEM file.
     pub certificate: PathBuf,
     /// Use of the fetched config.
-    pub purpose: Purpose,
+    pub purpose: ConfigPurpose,
     /// The version of Ignition's spec to ask for: `3.3.0`. By default that for a file, and to be applied the newest that this Ignition reads.
     pub spec: Option<String>,
     /// The most time that all of it may take.
@@ -44,7 +44,7 @@ pub struct Settings {
     /// The folder of the DMI tables.
     pub dmi: PathBuf,
     /// Base URL of the metadata server.
-    pub metadata: Base,
+    pub metadata: MetadataAddress,
     /// Folder with the files that were kept for the booted system.
     pub kept: PathBuf,
     /// The root of the system to apply it to.
@@ -53,12 +53,12 @@ pub struct Settings {
 
 /// Use of the fetched config.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ConfigPurpose {
     /// The config is written to this file.
     File(PathBuf),
     /// Ignition applies it at the next boot.
     Apply,
-    /// Effects of [`Purpose::Apply`] are taken back.
+    /// Effects of [`ConfigPurpose::Apply`] are taken back.
     Undo,
 }
 
@@ -81,15 +81,15 @@ pub fn spec_version(text: &str) -> Result<String, String> {
 
 /// Runs, says on stderr how it went, and returns 0 if that is done, and 1 if not.
 #[must_use]
-pub fn run(settings: &Settings) -> ExitCode {
+pub fn run(settings: &ConfigOptions) -> ExitCode {
     let deadline = Deadline::after(settings.deadline);
     let (done, otherwise) = match &settings.purpose {
-        Purpose::File(output) => (
+        ConfigPurpose::File(output) => (
             to_file(settings, output, deadline),
             format!("no config: {{}}; {} is unchanged", output.display()),
         ),
-        Purpose::Apply => (apply(settings, deadline), "not applied: {}; nothing is changed".to_owned()),
-        Purpose::Undo => (undo(settings), "not taken back: {}".to_owned()),
+        ConfigPurpose::Apply => (apply(settings, deadline), "not applied: {}; nothing is changed".to_owned()),
+        ConfigPurpose::Undo => (undo(settings), "not taken back: {}".to_owned()),
     };
     match done {
         Ok(said) => {
@@ -103,16 +103,16 @@ pub fn run(settings: &Settings) -> ExitCode {
     }
 }
 
-fn to_file(settings: &Settings, output: &Path, deadline: Deadline) -> Result<String, Failure> {
+fn to_file(settings: &ConfigOptions, output: &Path, deadline: Deadline) -> Result<String, Failure> {
     let (from, config) = fetch(settings, settings.spec.as_deref().unwrap_or(USUAL_SPEC), deadline)?;
     replace(output, &config)?;
     Ok(format!("config {from} written to {}", output.display()))
 }
 
-fn apply(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
-    let platform = Platform::read(&settings.cmdline, &settings.dmi);
+fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure> {
+    let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     let initramfs = Initramfs::kept(&settings.kept);
-    let prepared = Prepared::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.told())?;
+    let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.told())?;
     let spec = prepared.spec(settings.spec.as_deref())?;
     let (from, config) = fetch(settings, &spec, deadline)?;
     let notes = prepared.apply(&config, &spec)?;
@@ -123,7 +123,7 @@ fn apply(settings: &Settings, deadline: Deadline) -> Result<String, Failure> {
     ))
 }
 
-fn undo(settings: &Settings) -> Result<String, Failure> {
+fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
     let initramfs = Initramfs::kept(&settings.kept);
     let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
     Ok(match was_there {
@@ -133,20 +133,20 @@ fn undo(settings: &Settings) -> Result<String, Failure> {
 }
 
 /// Fetches the config. Returns its source, for messages, and its content.
-fn fetch(settings: &Settings, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
-    let identity = Identity::read(&settings.certificate)?;
+fn fetch(settings: &ConfigOptions, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
+    let identity = ClientIdentity::read(&settings.certificate)?;
     // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.
     let kept = keep::pointer(&settings.kept);
     let bytes = match settings.pointer.as_ref().or(kept.as_ref()) {
         Some(path) => pointer_file(path)?,
-        None => Platform::read(&settings.cmdline, &settings.dmi)
+        None => NodePlatform::read(&settings.cmdline, &settings.dmi)
             .pointer(&settings.metadata, deadline)
             .map_err(not_found)?,
     };
     let pointer = Pointer::parse(&bytes)?;
     let (base, pool) = source(pointer.sources(), settings.url.as_deref())?;
-    let http = Http::showing(Trust::new(&pointer.authorities()?)?, identity)?;
-    let config = Gateway::new(&http, &base, deadline).config(&pool, spec)?;
+    let http = Http::showing(PointerTrust::new(&pointer.authorities()?)?, identity)?;
+    let config = GatewayClient::new(&http, &base, deadline).config(&pool, spec)?;
     Ok((format!("of pool {pool} from {base}"), config))
 }
 

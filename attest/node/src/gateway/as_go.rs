@@ -2,7 +2,7 @@
 //! (`Certificate.Verify` and `isValid`, in `src/crypto/x509/verify.go` of golang/go). Go checks dates and name first, then looks for the
 //! issuer, and checks basicConstraints of issuers only. A certificate that is trusted itself needs no issuer (`opts.Roots.contains` there).
 
-use attest_tls::Shown;
+use attest_tls::ServerChain;
 use rustls::CertificateError;
 use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
@@ -34,15 +34,15 @@ const KNOWN_TO_GO: [Oid<'static>; 9] = [
 
 /// Server certificate that webpki has refused, with the context of its verification.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Presented<'a> {
+pub(super) struct RefusedChain<'a> {
     leaf: &'a CertificateDer<'a>,
     sent: &'a [CertificateDer<'a>],
     name: &'a ServerName<'a>,
     now: UnixTime,
 }
 
-impl<'a> Presented<'a> {
-    pub(super) const fn of(shown: &Shown<'a>) -> Self {
+impl<'a> RefusedChain<'a> {
+    pub(super) const fn of(shown: &ServerChain<'a>) -> Self {
         Self {
             leaf: shown.certificate,
             sent: shown.intermediates,
@@ -52,7 +52,7 @@ impl<'a> Presented<'a> {
     }
 }
 
-impl Presented<'_> {
+impl RefusedChain<'_> {
     /// Returns whether Go may accept it with trust in these authorities or, unless `are_all`, in others that are not known here. webpki
     /// checks much of a certificate before it looks for the issuer. So its error for a certificate of an unknown issuer says nothing about
     /// Go.
@@ -251,7 +251,7 @@ mod tests {
 
     fn may_be_taken(leaf: &CertificateDer<'_>, sent: &[&Ca], authorities: &[&Ca], name: &str, error: &CertificateError) -> bool {
         let ders = |all: &[&Ca]| all.iter().map(|ca| ca.der.clone()).collect::<Vec<_>>();
-        let presented = Presented {
+        let presented = RefusedChain {
             leaf,
             sent: &ders(sent),
             name: &ServerName::try_from(name).unwrap(),
@@ -386,7 +386,7 @@ mod tests {
     fn one_that_is_trusted_itself_has_dates_name_and_purpose() {
         let root = ca("root", None);
         let verify = |name: &str, now: u64| {
-            let presented = Presented {
+            let presented = RefusedChain {
                 leaf: &root.der,
                 sent: &[],
                 name: &ServerName::try_from(name).unwrap(),

@@ -8,14 +8,14 @@ use reqwest::header::{ACCEPT, RETRY_AFTER};
 use reqwest::{RequestBuilder, StatusCode};
 use zeroize::Zeroizing;
 
-use super::Gateway;
+use super::GatewayClient;
 use super::error::{GatewayError, TlsProblem};
 use super::http::chain;
 use super::tls;
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::patience::{ComeAgain, Next, Patience, WAY_OUT};
+use crate::patience::{ComeAgain, NextStep, Patience, WAY_OUT};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
@@ -97,7 +97,7 @@ impl Outage {
 }
 
 /// Failed attempt, without an answer.
-pub(super) enum Lost {
+pub(super) enum NoAnswer {
     /// Another attempt may bring one.
     Perhaps(String),
     /// A certificate that is refused: another one may come, or the dates of this one have their time.
@@ -106,7 +106,7 @@ pub(super) enum Lost {
     Surely(GatewayError),
 }
 
-impl Gateway<'_> {
+impl GatewayClient<'_> {
     /// Asks until there is an answer that is not a 5xx, or no time. A 503 with one of the codes `spent` is an answer, after its pause.
     pub(super) fn exchange(
         &self,
@@ -144,10 +144,10 @@ impl Gateway<'_> {
                     self.patience.iter().for_each(|patience| patience.answered(Instant::now()));
                     return Ok(answer);
                 }
-                Err(Lost::Refused(problem)) if self.patience.is_some() => GatewayError::Tls(problem),
-                Err(Lost::Refused(problem)) => return Err(GatewayError::Tls(problem)),
-                Err(Lost::Surely(error)) => return Err(error),
-                Err(Lost::Perhaps(error)) => GatewayError::Unreachable {
+                Err(NoAnswer::Refused(problem)) if self.patience.is_some() => GatewayError::Tls(problem),
+                Err(NoAnswer::Refused(problem)) => return Err(GatewayError::Tls(problem)),
+                Err(NoAnswer::Surely(error)) => return Err(error),
+                Err(NoAnswer::Perhaps(error)) => GatewayError::Unreachable {
                     url: url.to_owned(),
                     attempts,
                     error,
@@ -228,11 +228,11 @@ impl Gateway<'_> {
             };
         };
         match patience.unanswered(&failed.clone().into(), backoff.endless(), Instant::now()) {
-            Next::Pause { time, until, line } => {
+            NextStep::Pause { time, until, line } => {
                 self.rest(time, until, line, "Waiting for a gateway that does not answer");
                 Ok(())
             }
-            Next::Over { .. } | Next::NotHeld => Err(failed),
+            NextStep::Over { .. } | NextStep::NotHeld => Err(failed),
         }
     }
 
@@ -259,36 +259,36 @@ impl Gateway<'_> {
             pause: backoff.held(answer.not_before),
         };
         match patience.come_again(again, Instant::now()) {
-            Next::NotHeld => Ok(false),
-            Next::Over { held } => Err(GatewayError::Held {
+            NextStep::NotHeld => Ok(false),
+            NextStep::Over { held } => Err(GatewayError::Held {
                 url: url.to_owned(),
                 attempts,
                 seconds: held.as_secs(),
             }),
-            Next::Pause { time, until, line } => {
+            NextStep::Pause { time, until, line } => {
                 self.rest(time, until, line, "Waiting for a gateway that tells this node to come again");
                 Ok(true)
             }
         }
     }
 
-    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<GatewayAnswer, Lost> {
+    fn attempt(&self, url: &str, bounds: Bounds, request: RequestBuilder) -> Result<GatewayAnswer, NoAnswer> {
         let limit = self.deadline.get().remaining().min(bounds.time);
         if let Some(identity) = &self.http.identity {
             identity.begin();
         }
         let Some(runtime) = &self.http.runtime else {
-            return Err(Lost::Surely(GatewayError::Client("it is shut down".to_owned())));
+            return Err(NoAnswer::Surely(GatewayError::Client("it is shut down".to_owned())));
         };
         let answer = async {
             let lost = |error: reqwest::Error| match tls::certificate_error(&error) {
                 Some(refused) => match self.http.trust.explain(refused) {
                     // Ignition gets there, or may, with what it is about to show.
-                    (problem, true) => Lost::Surely(GatewayError::Tls(problem)),
+                    (problem, true) => NoAnswer::Surely(GatewayError::Tls(problem)),
                     // Nor does Ignition: it asks again for ever, and so may this node.
-                    (problem, false) => Lost::Refused(problem),
+                    (problem, false) => NoAnswer::Refused(problem),
                 },
-                None => Lost::Perhaps(printable(&chain(&error))),
+                None => NoAnswer::Perhaps(printable(&chain(&error))),
             };
             let mut response = request.timeout(limit).send().await.map_err(lost)?;
             let certificate = response
@@ -302,7 +302,7 @@ impl Gateway<'_> {
             while let Some(chunk) = response.chunk().await.map_err(lost)? {
                 if body.len() + chunk.len() > bounds.bytes {
                     let what = format!("more than {} bytes", bounds.bytes);
-                    return Err(Lost::Surely(GatewayError::Answer { url: url.to_owned(), what }));
+                    return Err(NoAnswer::Surely(GatewayError::Answer { url: url.to_owned(), what }));
                 }
                 body.extend_from_slice(&chunk);
             }

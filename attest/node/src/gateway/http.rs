@@ -10,8 +10,8 @@ use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
 use super::error::GatewayError;
-use super::identity::Identity;
-use super::tls::{self, Trust};
+use super::identity::ClientIdentity;
+use super::tls::{self, PointerTrust};
 use crate::failure::printable;
 
 /// Time limit for a connection, with its TLS handshake. A gateway with more nodes than it can serve at once accepts them one after the
@@ -27,8 +27,8 @@ pub struct Http {
     /// Runtime of the client; `Some` until this is dropped.
     pub(super) runtime: Option<Runtime>,
     pub(super) client: Client,
-    pub(super) trust: Arc<Trust>,
-    pub(super) identity: Option<Arc<Identity>>,
+    pub(super) trust: Arc<PointerTrust>,
+    pub(super) identity: Option<Arc<ClientIdentity>>,
 }
 
 impl Http {
@@ -36,7 +36,7 @@ impl Http {
     ///
     /// # Errors
     /// [`GatewayError::Client`].
-    pub fn new(trust: Trust) -> Result<Self, GatewayError> {
+    pub fn new(trust: PointerTrust) -> Result<Self, GatewayError> {
         Self::build(trust, None)
     }
 
@@ -44,11 +44,11 @@ impl Http {
     ///
     /// # Errors
     /// [`GatewayError::Client`].
-    pub fn showing(trust: Trust, identity: Identity) -> Result<Self, GatewayError> {
+    pub fn showing(trust: PointerTrust, identity: ClientIdentity) -> Result<Self, GatewayError> {
         Self::build(trust, Some(Arc::new(identity)))
     }
 
-    fn build(trust: Trust, identity: Option<Arc<Identity>>) -> Result<Self, GatewayError> {
+    fn build(trust: PointerTrust, identity: Option<Arc<ClientIdentity>>) -> Result<Self, GatewayError> {
         let trust = Arc::new(trust);
         let mut builder = Client::builder();
         if identity.is_some() {

@@ -31,12 +31,12 @@ pub enum IdentityError {
 
 /// A certificate with its key, and whether it was shown. Its `Debug` has nothing of the key.
 #[derive(Debug)]
-pub struct Identity {
+pub struct ClientIdentity {
     key: Arc<CertifiedKey>,
     shown: AtomicBool,
 }
 
-impl Identity {
+impl ClientIdentity {
     /// Reads certificate and key from one PEM file, as kubelets keep them.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Identity {
     }
 }
 
-impl ResolvesClientCert for Identity {
+impl ResolvesClientCert for ClientIdentity {
     fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         // Without a common scheme rustls would show an empty chain.
         let usable = self.key.key.choose_scheme(schemes).is_some();
@@ -131,7 +131,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubelet-client-current.pem");
         std::fs::write(&path, pem).unwrap();
-        match (Identity::read(&path), expect) {
+        match (ClientIdentity::read(&path), expect) {
             (Ok(_), expect) => assert_eq!(expect, Ok(())),
             (Err(error), expect) => assert!(error.to_string().contains(expect.unwrap_err()), "{error}"),
         }
@@ -161,7 +161,7 @@ mod tests {
             Err("not that of the first certificate"),
         );
         check(&"x".repeat(70_000), Err("larger than 65536 bytes"));
-        let missing = Identity::read(Path::new("/no/such/file")).unwrap_err();
+        let missing = ClientIdentity::read(Path::new("/no/such/file")).unwrap_err();
         assert!(matches!(missing, IdentityError::Unreadable { .. }), "{missing}");
     }
 
@@ -172,7 +172,7 @@ mod tests {
             .unwrap()
             .self_signed(&key)
             .unwrap();
-        let identity = Identity::parse(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).unwrap();
+        let identity = ClientIdentity::parse(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).unwrap();
         let secret = data_encoding::HEXLOWER.encode(&key.serialize_der());
         let shown = format!("{identity:?}");
         let bytes = format!("{:?}", key.serialize_der());

@@ -54,7 +54,7 @@ pub struct Takes {
 
 /// Client for one gateway, with the time limits for it.
 #[derive(Debug)]
-pub struct Gateway<'http> {
+pub struct GatewayClient<'http> {
     http: &'http Http,
     base: &'http str,
     /// The pool whose config the node wants, if it waits for that.
@@ -65,7 +65,7 @@ pub struct Gateway<'http> {
     patience: Option<&'http Patience>,
 }
 
-impl<'http> Gateway<'http> {
+impl<'http> GatewayClient<'http> {
     /// Returns the URL before `/config/<pool>`.
     #[must_use]
     pub const fn base(&self) -> &'http str {

@@ -15,7 +15,7 @@ use rustls::{ServerConfig, ServerConnection, Stream};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::exchange::ANSWER_LIMIT_BYTES;
-use super::tls::Trust;
+use super::tls::PointerTrust;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,8 +41,8 @@ fn ca(name: &str) -> Ca {
     }
 }
 
-fn trust(ca: &Ca) -> Trust {
-    Trust::new(&[ca.certificate.der().clone()]).unwrap()
+fn trust(ca: &Ca) -> PointerTrust {
+    PointerTrust::new(&[ca.certificate.der().clone()]).unwrap()
 }
 
 struct Server {
@@ -133,11 +133,11 @@ fn taking<const N: usize>(kinds: [Kind; N]) -> Takes {
     }
 }
 
-fn discover(trust: Trust, base: &str, patience: Duration) -> Result<Discovered, GatewayError> {
-    Gateway::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover("worker", false)
+fn discover(trust: PointerTrust, base: &str, patience: Duration) -> Result<Discovered, GatewayError> {
+    GatewayClient::new(&Http::new(trust).unwrap(), base, Deadline::after(patience)).discover("worker", false)
 }
 
-fn check_tls(trust: Trust, server: &Server, code: &str, said: &[&str]) {
+fn check_tls(trust: PointerTrust, server: &Server, code: &str, said: &[&str]) {
     let error = discover(trust, &server.base, PATIENCE).unwrap_err();
     let GatewayError::Tls(problem) = &error else { panic!("{error:?}") };
     assert_eq!(problem.code(), code);
@@ -319,7 +319,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
         attester: attester.into(),
     };
     let http = Http::new(trust(&ca)).unwrap();
-    let (_, key) = Gateway::new(&http, &server.base, Deadline::after(PATIENCE)).challenge(&request)?;
+    let (_, key) = GatewayClient::new(&http, &server.base, Deadline::after(PATIENCE)).challenge(&request)?;
     assert_eq!(Some(key), SpkiSha256::of_certificate(&server.certificate));
     Ok(key)
 }

@@ -3,37 +3,37 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use attest_tls::{Beside, Shown};
+use attest_tls::{ServerChain, ServerKnowledge};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::as_go::Presented;
+use super::as_go::RefusedChain;
 use super::described::{Described, date};
-use super::identity::Identity;
+use super::identity::ClientIdentity;
 use super::{GatewayError, TlsProblem};
 use crate::failure::printable;
 
 /// The CAs of one pointer.
 #[derive(Debug)]
-pub struct Trust {
+pub struct PointerTrust {
     verifier: Arc<WebPkiServerVerifier>,
     authorities: Arc<[CertificateDer<'static>]>,
     subjects: String,
     /// `true` if Ignition trusts more of the pointer's CAs than these.
     is_partial: bool,
-    refused: Arc<Mutex<Option<Refused>>>,
+    refused: Arc<Mutex<Option<RefusedCertificate>>>,
 }
 
 /// A certificate that was refused.
 #[derive(Debug)]
-struct Refused {
+struct RefusedCertificate {
     certificate: CertificateDer<'static>,
     /// `true` if Ignition may accept it all the same.
     may_be_taken: bool,
 }
 
-impl Trust {
+impl PointerTrust {
     /// Trusts these CAs and nothing else.
     ///
     /// # Errors
@@ -66,13 +66,13 @@ impl Trust {
 
     /// Returns the TLS configuration with this trust. The quote is bound to the key of the current server, which each handshake shows.
     /// HTTP/2 is not offered: this client panics if a server selects it.
-    pub(super) fn client_config(&self, identity: Option<&Arc<Identity>>) -> Result<ClientConfig, rustls::Error> {
+    pub(super) fn client_config(&self, identity: Option<&Arc<ClientIdentity>>) -> Result<ClientConfig, rustls::Error> {
         let beside = OfPointer {
             authorities: Arc::clone(&self.authorities),
             is_partial: self.is_partial,
             refused: Arc::clone(&self.refused),
         };
-        let identity = identity.map(|identity| -> Arc<dyn ResolvesClientCert> { Arc::<Identity>::clone(identity) });
+        let identity = identity.map(|identity| -> Arc<dyn ResolvesClientCert> { Arc::<ClientIdentity>::clone(identity) });
         attest_tls::client_config(Arc::clone(&self.verifier), beside, identity)
     }
 
@@ -149,22 +149,22 @@ pub(crate) fn trusting_nobody() -> Result<ClientConfig, rustls::Error> {
 struct OfPointer {
     authorities: Arc<[CertificateDer<'static>]>,
     is_partial: bool,
-    refused: Arc<Mutex<Option<Refused>>>,
+    refused: Arc<Mutex<Option<RefusedCertificate>>>,
 }
 
-impl Beside for OfPointer {
-    fn trusted(&self, shown: &Shown<'_>) -> Option<Result<(), rustls::Error>> {
-        let presented = Presented::of(shown);
+impl ServerKnowledge for OfPointer {
+    fn trusted(&self, shown: &ServerChain<'_>) -> Option<Result<(), rustls::Error>> {
+        let presented = RefusedChain::of(shown);
         presented.is_one_of(&self.authorities).then(|| presented.verify_trusted())
     }
 
-    fn refused(&self, shown: &Shown<'_>, error: &rustls::Error) {
-        let by_go = |error| Presented::of(shown).may_be_taken(error, &self.authorities, !self.is_partial);
+    fn refused(&self, shown: &ServerChain<'_>, error: &rustls::Error) {
+        let by_go = |error| RefusedChain::of(shown).may_be_taken(error, &self.authorities, !self.is_partial);
         let may_be_taken = match error {
             rustls::Error::InvalidCertificate(error) => by_go(error) || is_trusted_by_the_system(shown),
             _ => false,
         };
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(Refused {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(RefusedCertificate {
             certificate: shown.certificate.clone().into_owned(),
             may_be_taken,
         });
@@ -173,7 +173,7 @@ impl Beside for OfPointer {
 
 /// Returns whether the system's CAs accept it, which Ignition trusts in addition to the pointer's. They are found as Ignition finds them:
 /// by the variables and files that Go's and OpenSSL's programs use. Most initramfs have none.
-fn is_trusted_by_the_system(shown: &Shown<'_>) -> bool {
+fn is_trusted_by_the_system(shown: &ServerChain<'_>) -> bool {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     attest_tls::authorities(roots).is_ok_and(|system| shown.verify_by(&system).is_ok())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Told, USER_CONFIG, Version, is_there};
+use super::{IgnitionInput, IgnitionVersion, USER_CONFIG, is_there};
 
 /// Those for every platform.
 const EVERYWHERE: &str = "base.d";
@@ -40,7 +40,7 @@ impl BaseConfig {
 ///
 /// # Errors
 /// The configs cannot all be read, or are too large.
-pub fn configs(root: &Path, version: Version, told: &Told) -> io::Result<Vec<BaseConfig>> {
+pub fn configs(root: &Path, version: IgnitionVersion, told: &IgnitionInput) -> io::Result<Vec<BaseConfig>> {
     let mut files = BTreeMap::new();
     for folder in folders(root, version, told) {
         let mut places = vec![EVERYWHERE.to_owned()];
@@ -69,16 +69,16 @@ pub fn configs(root: &Path, version: Version, told: &Told) -> io::Result<Vec<Bas
 
 /// A `user.ign` that outranks the one in the lowest folder, where the config of a first boot is put.
 #[must_use]
-pub fn above(root: &Path, version: Version, told: &Told) -> Option<PathBuf> {
+pub fn above(root: &Path, version: IgnitionVersion, told: &IgnitionInput) -> Option<PathBuf> {
     let folders = folders(root, version, told);
     let (_lowest, higher) = folders.split_last()?;
     higher.iter().map(|folder| folder.join(USER_CONFIG)).find(|path| is_there(path))
 }
 
 /// Ignition's folders below a root, highest first; of a version that is not known all.
-fn folders(root: &Path, version: Version, told: &Told) -> Vec<PathBuf> {
+fn folders(root: &Path, version: IgnitionVersion, told: &IgnitionInput) -> Vec<PathBuf> {
     let version = match version {
-        Version::Unknown => Version::From2_27,
+        IgnitionVersion::Unknown => IgnitionVersion::From2_27,
         known => known,
     };
     let below = |folder: PathBuf| root.join(folder.strip_prefix("/").unwrap_or(&folder));
@@ -109,7 +109,7 @@ mod tests {
         fs::write(file, path).unwrap();
     }
 
-    fn check(version: Version, expect: &[(&str, &str)]) {
+    fn check(version: IgnitionVersion, expect: &[(&str, &str)]) {
         let root = tempfile::tempdir().unwrap();
         for path in [
             "usr/lib/ignition/base.platform.d/aws/20-a.ign",
@@ -120,7 +120,7 @@ mod tests {
         ] {
             write(root.path(), path);
         }
-        let found = configs(root.path(), version, &Told::default()).unwrap();
+        let found = configs(root.path(), version, &IgnitionInput::default()).unwrap();
         let found: Vec<_> = found.iter().map(|config| (config.place.as_str(), config.text.as_str())).collect();
         assert_eq!(found, expect);
     }
@@ -135,11 +135,14 @@ mod tests {
                 ("base.platform.d/gcp/20-a.ign", "usr/lib/ignition/base.platform.d/gcp/20-a.ign"),
             ]
         };
-        check(Version::UpTo2_26, &below("usr/lib/ignition/base.d/30-b.ign"));
-        check(Version::From2_27, &below("etc/ignition/base.d/30-b.ign"));
-        check(Version::Unknown, &below("etc/ignition/base.d/30-b.ign"));
+        check(IgnitionVersion::UpTo2_26, &below("usr/lib/ignition/base.d/30-b.ign"));
+        check(IgnitionVersion::From2_27, &below("etc/ignition/base.d/30-b.ign"));
+        check(IgnitionVersion::Unknown, &below("etc/ignition/base.d/30-b.ign"));
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(configs(empty.path(), Version::From2_27, &Told::default()).unwrap(), []);
+        assert_eq!(
+            configs(empty.path(), IgnitionVersion::From2_27, &IgnitionInput::default()).unwrap(),
+            []
+        );
     }
 
     #[test]
@@ -161,12 +164,12 @@ mod tests {
     #[test]
     fn a_user_config_above_the_lowest_folder_is_seen() {
         let root = tempfile::tempdir().unwrap();
-        let found = |version| above(root.path(), version, &Told::default());
+        let found = |version| above(root.path(), version, &IgnitionInput::default());
         write(root.path(), "usr/lib/ignition/user.ign");
-        assert_eq!(found(Version::From2_27), None);
+        assert_eq!(found(IgnitionVersion::From2_27), None);
         write(root.path(), "etc/ignition/user.ign");
-        assert_eq!(found(Version::From2_27), Some(root.path().join("etc/ignition/user.ign")));
-        assert!(found(Version::Unknown).is_some());
-        assert_eq!(found(Version::UpTo2_26), None);
+        assert_eq!(found(IgnitionVersion::From2_27), Some(root.path().join("etc/ignition/user.ign")));
+        assert!(found(IgnitionVersion::Unknown).is_some());
+        assert_eq!(found(IgnitionVersion::UpTo2_26), None);
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 
 use crate::pointer::PointerError;
 
-pub use self::version::Version;
+pub use self::version::IgnitionVersion;
 
 /// The file in Ignition's folders that wins over the platform.
 pub const USER_CONFIG: &str = "user.ign";
@@ -57,7 +57,7 @@ const PROGRAMS: [&str; 2] = ["/usr/bin/ignition", "/usr/lib/dracut/modules.d/30i
 
 /// Source of Ignition's config.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ConfigOrigin {
     /// The URL in this kernel argument.
     Url(&'static str),
     /// A file on a device, which the kernel command line names.
@@ -74,7 +74,7 @@ pub enum Origin {
 
 /// Settings that Ignition was given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct IgnitionInput {
     /// The kernel command line.
     pub cmdline: String,
     /// Content of the file that [`OTHER_CMDLINE`] names.
@@ -85,23 +85,25 @@ pub struct Told {
 
 /// Returns the source of the config for an Ignition of this version.
 #[must_use]
-pub fn origin(version: Version, told: &Told, is_there: &dyn Fn(&Path) -> bool) -> Origin {
-    if version == Version::Unknown {
-        let before = origin(Version::UpTo2_26, told, is_there);
-        let from = origin(Version::From2_27, told, is_there);
-        return if before == from { before } else { Origin::Unclear };
+pub fn origin(version: IgnitionVersion, told: &IgnitionInput, is_there: &dyn Fn(&Path) -> bool) -> ConfigOrigin {
+    if version == IgnitionVersion::Unknown {
+        let before = origin(IgnitionVersion::UpTo2_26, told, is_there);
+        let from = origin(IgnitionVersion::From2_27, told, is_there);
+        return if before == from { before } else { ConfigOrigin::Unclear };
     }
     let user_config = || {
         let files = told.folders(version).into_iter().map(|folder| folder.join(USER_CONFIG));
-        files.into_iter().find(|path| is_there(path)).map(Origin::UserConfig)
+        files.into_iter().find(|path| is_there(path)).map(ConfigOrigin::UserConfig)
     };
-    told.on_the_command_line(version).or_else(user_config).unwrap_or(Origin::Platform)
+    told.on_the_command_line(version)
+        .or_else(user_config)
+        .unwrap_or(ConfigOrigin::Platform)
 }
 
-impl Told {
+impl IgnitionInput {
     /// The kernel arguments, as Ignition reads them: it knows no quotes.
-    fn on_the_command_line(&self, version: Version) -> Option<Origin> {
-        let from_2_27 = version == Version::From2_27;
+    fn on_the_command_line(&self, version: IgnitionVersion) -> Option<ConfigOrigin> {
+        let from_2_27 = version == IgnitionVersion::From2_27;
         let words: Vec<&str> = match &self.other_cmdline {
             Some(other) if from_2_27 => other.split_whitespace().collect(),
             _ if from_2_27 => self.cmdline.split_whitespace().collect(),
@@ -119,18 +121,18 @@ impl Told {
         let [ignitions, ..] = URLS;
         let url = if self.is_flatcar() { last(&URLS) } else { last(&[ignitions]) };
         match (url, last(&[DEVICE]), last(&[DEVICE_PATH])) {
-            (Some(url), ..) => Some(Origin::Url(url)),
-            (None, Some(_), Some(_)) if from_2_27 => Some(Origin::Device),
-            (None, Some(_), None) | (None, None, Some(_)) if from_2_27 => Some(Origin::Nowhere),
+            (Some(url), ..) => Some(ConfigOrigin::Url(url)),
+            (None, Some(_), Some(_)) if from_2_27 => Some(ConfigOrigin::Device),
+            (None, Some(_), None) | (None, None, Some(_)) if from_2_27 => Some(ConfigOrigin::Nowhere),
             (None, ..) => None,
         }
     }
 
     /// The folders of such an Ignition, highest first.
-    fn folders(&self, version: Version) -> Vec<PathBuf> {
+    fn folders(&self, version: IgnitionVersion) -> Vec<PathBuf> {
         match version {
-            Version::From2_27 => FOLDERS.map(|folder| self.folder(folder)).into(),
-            Version::UpTo2_26 | Version::Unknown => vec![self.lowest_folder()],
+            IgnitionVersion::From2_27 => FOLDERS.map(|folder| self.folder(folder)).into(),
+            IgnitionVersion::UpTo2_26 | IgnitionVersion::Unknown => vec![self.lowest_folder()],
         }
     }
 
@@ -203,8 +205,8 @@ impl Told {
 /// The Ignition of this initramfs.
 #[derive(Debug, Clone)]
 pub struct Ignition {
-    told: Told,
-    origin: Origin,
+    told: IgnitionInput,
+    origin: ConfigOrigin,
     /// Asks Ignition for its version. It is called only if the answer makes a difference.
     said: fn() -> String,
 }
@@ -212,14 +214,14 @@ pub struct Ignition {
 impl Ignition {
     /// Creates an Ignition with these settings.
     #[must_use]
-    pub fn new(told: Told) -> Self {
+    pub fn new(told: IgnitionInput) -> Self {
         Self::saying(told, said)
     }
 
     /// Creates it with another function that asks for its version.
-    pub(crate) fn saying(told: Told, said: fn() -> String) -> Self {
-        let origin = match origin(Version::Unknown, &told, &is_there) {
-            Origin::Unclear => origin(Version::of(&said()), &told, &is_there),
+    pub(crate) fn saying(told: IgnitionInput, said: fn() -> String) -> Self {
+        let origin = match origin(IgnitionVersion::Unknown, &told, &is_there) {
+            ConfigOrigin::Unclear => origin(IgnitionVersion::of(&said()), &told, &is_there),
             clear => clear,
         };
         Self { told, origin, said }
@@ -227,13 +229,13 @@ impl Ignition {
 
     /// Returns the settings of this Ignition.
     #[must_use]
-    pub fn told(&self) -> &Told {
+    pub fn told(&self) -> &IgnitionInput {
         &self.told
     }
 
     /// Returns the source of Ignition's config.
     #[must_use]
-    pub fn origin(&self) -> &Origin {
+    pub fn origin(&self) -> &ConfigOrigin {
         &self.origin
     }
 
@@ -243,11 +245,11 @@ impl Ignition {
     /// [`PointerError::Elsewhere`], [`PointerError::Nowhere`], [`PointerError::Unclear`].
     pub fn heeds_user_config(&self) -> Result<(), PointerError> {
         match &self.origin {
-            Origin::UserConfig(_) | Origin::Platform => Ok(()),
-            Origin::Url(argument) => Err(PointerError::Elsewhere { argument }),
-            Origin::Device => Err(PointerError::Elsewhere { argument: DEVICE }),
-            Origin::Nowhere => Err(PointerError::Nowhere),
-            Origin::Unclear => Err(PointerError::Unclear),
+            ConfigOrigin::UserConfig(_) | ConfigOrigin::Platform => Ok(()),
+            ConfigOrigin::Url(argument) => Err(PointerError::Elsewhere { argument }),
+            ConfigOrigin::Device => Err(PointerError::Elsewhere { argument: DEVICE }),
+            ConfigOrigin::Nowhere => Err(PointerError::Nowhere),
+            ConfigOrigin::Unclear => Err(PointerError::Unclear),
         }
     }
 
@@ -255,7 +257,7 @@ impl Ignition {
     #[must_use]
     pub fn user_config(&self) -> PathBuf {
         match &self.origin {
-            Origin::UserConfig(path) => path.clone(),
+            ConfigOrigin::UserConfig(path) => path.clone(),
             _ => self.told.lowest_folder().join(USER_CONFIG),
         }
     }
@@ -263,7 +265,7 @@ impl Ignition {
     /// The `user.ign` that outranks all others, if there may be others.
     #[must_use]
     pub fn highest(&self) -> Option<PathBuf> {
-        match &*self.told.folders(Version::of(&(self.said)())) {
+        match &*self.told.folders(IgnitionVersion::of(&(self.said)())) {
             [highest, _, ..] => Some(highest.join(USER_CONFIG)),
             _ => None,
         }

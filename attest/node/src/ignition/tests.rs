@@ -5,16 +5,16 @@ use super::*;
 const RUN: &str = "/run/ignition/user.ign";
 const ETC: &str = "/etc/ignition/user.ign";
 const USR: &str = "/usr/lib/ignition/user.ign";
-const URL: Origin = Origin::Url("ignition.config.url");
+const URL: ConfigOrigin = ConfigOrigin::Url("ignition.config.url");
 
-fn user_config(path: &str) -> Origin {
-    Origin::UserConfig(path.into())
+fn user_config(path: &str) -> ConfigOrigin {
+    ConfigOrigin::UserConfig(path.into())
 }
 
 /// Checks the source of the config, with this command line, environment and these files: up to Ignition 2.26, and from 2.27 on. An Ignition
 /// without a known version has an unclear source if the two differ.
-fn check(cmdline: &str, environment: &str, there: &[&str], before: &Origin, from: &Origin) {
-    let told = Told {
+fn check(cmdline: &str, environment: &str, there: &[&str], before: &ConfigOrigin, from: &ConfigOrigin) {
+    let told = IgnitionInput {
         cmdline: cmdline.to_owned(),
         other_cmdline: None,
         environment: environment.to_owned(),
@@ -22,15 +22,15 @@ fn check(cmdline: &str, environment: &str, there: &[&str], before: &Origin, from
     check_told(&told, there, before, from);
 }
 
-fn check_told(told: &Told, there: &[&str], before: &Origin, from: &Origin) {
+fn check_told(told: &IgnitionInput, there: &[&str], before: &ConfigOrigin, from: &ConfigOrigin) {
     let origin = |version| origin(version, told, &|path| there.iter().any(|file| Path::new(file) == path));
-    assert_eq!(&origin(Version::UpTo2_26), before, "up to 2.26: {told:?} {there:?}");
-    assert_eq!(&origin(Version::From2_27), from, "from 2.27 on: {told:?} {there:?}");
-    let unknown = if before == from { before } else { &Origin::Unclear };
-    assert_eq!(&origin(Version::Unknown), unknown, "unknown: {told:?} {there:?}");
+    assert_eq!(&origin(IgnitionVersion::UpTo2_26), before, "up to 2.26: {told:?} {there:?}");
+    assert_eq!(&origin(IgnitionVersion::From2_27), from, "from 2.27 on: {told:?} {there:?}");
+    let unknown = if before == from { before } else { &ConfigOrigin::Unclear };
+    assert_eq!(&origin(IgnitionVersion::Unknown), unknown, "unknown: {told:?} {there:?}");
 }
 
-fn check_both(cmdline: &str, environment: &str, there: &[&str], expect: &Origin) {
+fn check_both(cmdline: &str, environment: &str, there: &[&str], expect: &ConfigOrigin) {
     check(cmdline, environment, there, expect, expect);
 }
 
@@ -54,7 +54,7 @@ fn a_url_on_the_command_line_outranks_everything() {
         "x.ignition.config.url=https://a",
         "ignition.config.urls=https://a",
     ] {
-        check_both(none, "", &[], &Origin::Platform);
+        check_both(none, "", &[], &ConfigOrigin::Platform);
     }
 }
 
@@ -75,42 +75,42 @@ fn an_empty_url_takes_back_the_ones_before_it_or_nothing() {
 
 #[test]
 fn ignition_knows_no_quotes() {
-    check_both("\"ignition.config.url=https://a/b\"", "", &[], &Origin::Platform);
+    check_both("\"ignition.config.url=https://a/b\"", "", &[], &ConfigOrigin::Platform);
     check_both("foo=\"a ignition.config.url=b\"", "", &[], &URL);
     check_both("ignition.config.url=\"\"", "", &[], &URL);
     // Up to 2.26 words end at blanks only, and are trimmed.
-    check("quiet\tignition.config.url=https://a", "", &[], &Origin::Platform, &URL);
+    check("quiet\tignition.config.url=https://a", "", &[], &ConfigOrigin::Platform, &URL);
     check_both("quiet \tignition.config.url=https://a\n", "", &[], &URL);
-    check("quiet\nignition.config.url=https://a\n", "", &[], &Origin::Platform, &URL);
+    check("quiet\nignition.config.url=https://a\n", "", &[], &ConfigOrigin::Platform, &URL);
 }
 
 #[test]
 fn a_device_outranks_user_ign_and_platform_from_2_27_on() {
     let both = "ignition.config.device=ign ignition.config.path=/user.ign";
-    check(both, "", &[], &Origin::Platform, &Origin::Device);
-    check(both, "", &[RUN, USR], &user_config(USR), &Origin::Device);
+    check(both, "", &[], &ConfigOrigin::Platform, &ConfigOrigin::Device);
+    check(both, "", &[RUN, USR], &user_config(USR), &ConfigOrigin::Device);
     for one in [
         "ignition.config.device=ign",
         "ignition.config.path=/user.ign",
         "ignition.config.device= ignition.config.path=/user.ign",
     ] {
-        check(one, "", &[USR], &user_config(USR), &Origin::Nowhere);
+        check(one, "", &[USR], &user_config(USR), &ConfigOrigin::Nowhere);
     }
     // An empty one is passed over.
     let again = "ignition.config.device=ign ignition.config.path=p ignition.config.device= ignition.config.path=";
-    check(again, "", &[USR], &user_config(USR), &Origin::Device);
+    check(again, "", &[USR], &user_config(USR), &ConfigOrigin::Device);
     check_both("ignition.config.device= ignition.config.path=", "", &[USR], &user_config(USR));
 }
 
 #[test]
 fn another_command_line_can_be_named_from_2_27_on() {
-    let told = Told {
+    let told = IgnitionInput {
         cmdline: "ignition.config.url=https://a".to_owned(),
         other_cmdline: Some("quiet".to_owned()),
         environment: String::new(),
     };
     check_told(&told, &[USR], &URL, &user_config(USR));
-    let told = Told {
+    let told = IgnitionInput {
         cmdline: told.other_cmdline.unwrap(),
         other_cmdline: Some(told.cmdline),
         ..told
@@ -120,10 +120,10 @@ fn another_command_line_can_be_named_from_2_27_on() {
 
 #[test]
 fn the_first_user_ign_counts() {
-    check_both("", "", &[], &Origin::Platform);
+    check_both("", "", &[], &ConfigOrigin::Platform);
     check_both("", "", &[USR], &user_config(USR));
-    check("", "", &[ETC], &Origin::Platform, &user_config(ETC));
-    check("", "", &[RUN], &Origin::Platform, &user_config(RUN));
+    check("", "", &[ETC], &ConfigOrigin::Platform, &user_config(ETC));
+    check("", "", &[RUN], &ConfigOrigin::Platform, &user_config(RUN));
     check("", "", &[ETC, USR], &user_config(USR), &user_config(ETC));
     check("", "", &[RUN, ETC, USR], &user_config(USR), &user_config(RUN));
 }
@@ -139,7 +139,7 @@ fn the_variable_of_all_versions_moves_the_last_folder_only() {
     ] {
         check_both("", environment, there, &moved);
         check("", environment, &["/a/user.ign", ETC], &moved, &user_config(ETC));
-        check_both("", environment, &[USR], &Origin::Platform);
+        check_both("", environment, &[USR], &ConfigOrigin::Platform);
     }
     for environment in [
         "IGNITION_SYSTEM_CONFIG_DIR=",
@@ -157,7 +157,7 @@ fn the_variables_of_2_27_move_the_others() {
     check("", environment, &[r, l, s], &user_config(s), &user_config(r));
     check("", environment, &[l, s], &user_config(s), &user_config(l));
     check_both("", environment, &[s, RUN, ETC, USR], &user_config(s));
-    check_both("", environment, &[RUN, ETC, USR], &Origin::Platform);
+    check_both("", environment, &[RUN, ETC, USR], &ConfigOrigin::Platform);
 }
 
 #[test]
@@ -167,37 +167,37 @@ fn base_configs_are_not_looked_at() {
         "/usr/lib/ignition/base.d/a.ign",
         "/usr/lib/ignition/base.platform.d/qemu/a.ign",
     ];
-    check_both("", "", &base, &Origin::Platform);
+    check_both("", "", &base, &ConfigOrigin::Platform);
 }
 
 #[test]
 fn flatcars_ignition_takes_three_names() {
     let flatcar = "OEM_ID=qemu\nPLATFORM_ID=qemu\n";
     for name in ["flatcar.config.url", "coreos.config.url", "ignition.config.url"] {
-        check_both(&format!("{name}=https://a"), flatcar, &[USR], &Origin::Url(name));
+        check_both(&format!("{name}=https://a"), flatcar, &[USR], &ConfigOrigin::Url(name));
     }
     check(
         "flatcar.config.url=https://a coreos.config.url=",
         flatcar,
         &[USR],
         &user_config(USR),
-        &Origin::Url("flatcar.config.url"),
+        &ConfigOrigin::Url("flatcar.config.url"),
     );
     check_both(
         "flatcar.first_boot=1 coreos.config.url=https://a",
         "",
         &[],
-        &Origin::Url("coreos.config.url"),
+        &ConfigOrigin::Url("coreos.config.url"),
     );
     // Nobody else's does.
     check_both("coreos.config.url=https://a", "PLATFORM_ID=qemu\n", &[USR], &user_config(USR));
 }
 
-fn told(cmdline: &str, environment: &str) -> Told {
-    Told {
+fn told(cmdline: &str, environment: &str) -> IgnitionInput {
+    IgnitionInput {
         cmdline: cmdline.to_owned(),
         environment: environment.to_owned(),
-        ..Told::default()
+        ..IgnitionInput::default()
     }
 }
 
@@ -240,19 +240,19 @@ fn the_version_is_asked_only_where_it_matters() {
     };
     let nowhere = "IGNITION_SYSTEM_RUNTIME_CONFIG_DIR=/nonexistent\nIGNITION_SYSTEM_LOCAL_CONFIG_DIR=/nonexistent\n";
     let ignition = Ignition::saying(told("", nowhere), || panic!("it does not matter"));
-    assert!(matches!(ignition.origin(), Origin::Platform | Origin::UserConfig(_)));
+    assert!(matches!(ignition.origin(), ConfigOrigin::Platform | ConfigOrigin::UserConfig(_)));
     fs::write(folder.path().join(USER_CONFIG), "{}").unwrap();
     let local = environment(&["LOCAL_CONFIG_DIR"]);
     let origin = |said| Ignition::saying(local.clone(), said).origin().clone();
     assert_eq!(
         origin(|| "Ignition 2.27.0".to_owned()),
-        Origin::UserConfig(folder.path().join(USER_CONFIG))
+        ConfigOrigin::UserConfig(folder.path().join(USER_CONFIG))
     );
     assert_ne!(
         origin(|| "Ignition 2.26.0".to_owned()),
-        Origin::UserConfig(folder.path().join(USER_CONFIG))
+        ConfigOrigin::UserConfig(folder.path().join(USER_CONFIG))
     );
-    assert_eq!(origin(|| "Ignition was not built properly".to_owned()), Origin::Unclear);
+    assert_eq!(origin(|| "Ignition was not built properly".to_owned()), ConfigOrigin::Unclear);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 /// The orders that Ignition has had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum IgnitionVersion {
     /// Order with one folder, and a URL on the kernel command line.
     UpTo2_26,
     /// Three folders, and also a file on a device.
@@ -11,7 +11,7 @@ pub enum Version {
     Unknown,
 }
 
-impl Version {
+impl IgnitionVersion {
     /// Parses the output of `ignition --version`: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, of a build between releases `Ignition
     /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. The distribution chooses the text.
     #[must_use]
@@ -56,9 +56,9 @@ fn word(said: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn check(version: Version, said: &[&str]) {
+    fn check(version: IgnitionVersion, said: &[&str]) {
         for said in said {
-            assert_eq!(Version::of(said), version, "{said}");
+            assert_eq!(IgnitionVersion::of(said), version, "{said}");
         }
     }
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn versions_of_ignition_are_understood() {
         check(
-            Version::From2_27,
+            IgnitionVersion::From2_27,
             &[
                 "Ignition 2.27.0\n",
                 "Ignition v2.26.0-74-ga5d574a8",
@@ -90,7 +90,7 @@ mod tests {
             ],
         );
         check(
-            Version::UpTo2_26,
+            IgnitionVersion::UpTo2_26,
             &[
                 "Ignition 2.26.0\n",
                 "Ignition Debian 2.14.0+ds1-1+b19",
@@ -98,6 +98,6 @@ mod tests {
                 "Ignition 0.36.0",
             ],
         );
-        check(Version::Unknown, &["", "Ignition was not built properly", "Ignition 2"]);
+        check(IgnitionVersion::Unknown, &["", "Ignition was not built properly", "Ignition 2"]);
     }
 }

@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
 use super::csr::{self, NODE_USER, NODES};
-use super::key::Key;
+use super::key::KubeletKeyPair;
 use super::kubeconfig::Kubeconfig;
 use super::pem::pem;
 use super::validity::is_valid;
@@ -23,7 +23,7 @@ use crate::console::say;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::{Failure, printable};
 use crate::gateway::Http;
-use crate::gateway::tls::Trust;
+use crate::gateway::tls::PointerTrust;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// Signer of kubelets' client certificates.
@@ -44,7 +44,7 @@ const SAY_EVERY: Duration = Duration::from_secs(30);
 const CERTIFICATES_LIMIT_BYTES: usize = 48 * 1024;
 
 /// Certificate to be requested.
-pub struct Wanted {
+pub struct KubeletCertificateRequest {
     name: String,
     public: Vec<u8>,
     /// Certificate signing request: PKCS#10, PEM.
@@ -53,12 +53,12 @@ pub struct Wanted {
     called: String,
 }
 
-impl Wanted {
+impl KubeletCertificateRequest {
     /// A certificate for this key, for the node of this name.
     ///
     /// # Errors
     /// `internal`, which does not happen.
-    pub fn of(key: &Key, name: &str) -> Result<Self, Failure> {
+    pub fn of(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
         let made = key.public().and_then(|public| Some((public, csr::request(key, name)?)));
         let (public, request) =
             made.ok_or_else(|| Failure::new("internal", "the key for the kubelet signs nothing", "report this message"))?;
@@ -87,7 +87,7 @@ impl Wanted {
     }
 
     /// Returns whether a request is for this key. Only the key's owner can have made one: the API requires a signature by the key.
-    fn is_for(&self, object: &Object) -> bool {
+    fn is_for(&self, object: &CsrResource) -> bool {
         let der = BASE64.decode(object.spec.request.as_bytes()).ok();
         let der = der.and_then(|pem| x509_parser::pem::parse_x509_pem(&pem).ok().map(|(_, block)| block.contents));
         let has_key = der.is_some_and(|der| der.windows(self.public.len()).any(|part| part == self.public));
@@ -96,10 +96,10 @@ impl Wanted {
 }
 
 /// A certificate, and the CAs between, for the key and the name that were asked for: nothing else has one.
-pub struct Certificate(String);
+pub struct KubeletCertificate(String);
 
-impl Certificate {
-    fn read(encoded: &str, wanted: &Wanted) -> Result<Self, String> {
+impl KubeletCertificate {
+    fn read(encoded: &str, wanted: &KubeletCertificateRequest) -> Result<Self, String> {
         let text = BASE64.decode(encoded.as_bytes()).map_err(|_| "it is no Base64".to_owned())?;
         if text.len() > CERTIFICATES_LIMIT_BYTES {
             return Err(format!("it is larger than {CERTIFICATES_LIMIT_BYTES} bytes"));
@@ -135,34 +135,34 @@ impl Certificate {
 }
 
 #[derive(Deserialize)]
-struct Object {
-    metadata: Metadata,
-    spec: Spec,
+struct CsrResource {
+    metadata: CsrMetadata,
+    spec: CsrRequestSpec,
     #[serde(default)]
-    status: Status,
+    status: CsrResultStatus,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct CsrMetadata {
     name: String,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct CsrRequestSpec {
     request: String,
     signer_name: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Status {
-    conditions: Vec<Condition>,
+struct CsrResultStatus {
+    conditions: Vec<CsrResultCondition>,
     certificate: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Condition {
+struct CsrResultCondition {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
@@ -172,7 +172,7 @@ struct Condition {
 }
 
 /// Result of one request.
-enum Step {
+enum RequestStep {
     /// The request exists, under this name, and is not decided yet.
     Pending(String),
     /// The request was approved, and is not signed yet.
@@ -183,23 +183,23 @@ enum Step {
     Gone,
     /// The API does not do it at the moment.
     Away(String),
-    Issued(Certificate),
+    Issued(KubeletCertificate),
 }
 
 /// Client of the Kubernetes API for CSRs.
-pub struct Api {
+pub struct CsrApi {
     http: Http,
     server: String,
     token: Zeroizing<String>,
 }
 
-impl Api {
+impl CsrApi {
     /// Creates a client from a kubeconfig.
     ///
     /// # Errors
     /// Its CAs cannot be used.
     pub fn new(config: &Kubeconfig) -> Result<Self, Failure> {
-        let trust = Trust::new(&config.authorities).map_err(|error| {
+        let trust = PointerTrust::new(&config.authorities).map_err(|error| {
             Failure::new(
                 "kubelet-kubeconfig",
                 error,
@@ -217,7 +217,7 @@ impl Api {
     ///
     /// # Errors
     /// `kubelet-request-denied`, `kubelet-request-unanswered`, `kubelet-certificate-answer`.
-    pub fn certificate(&self, wanted: &Wanted, deadline: Deadline) -> Result<Certificate, Failure> {
+    pub fn certificate(&self, wanted: &KubeletCertificateRequest, deadline: Deadline) -> Result<KubeletCertificate, Failure> {
         let (mut asked, mut is_taken) = (None::<String>, false);
         let (mut backoff, begun) = (Backoff::default(), Instant::now());
         let (mut said_last, mut said_at) = (String::new(), None::<Instant>);
@@ -227,33 +227,33 @@ impl Api {
                 Some(name) => self.look(name, wanted, deadline)?,
             };
             let waits_for = match step {
-                Step::Issued(certificate) => return Ok(certificate),
+                RequestStep::Issued(certificate) => return Ok(certificate),
                 // Once: then it has a name that the API makes up.
-                Step::Taken if !is_taken => {
+                RequestStep::Taken if !is_taken => {
                     (is_taken, asked) = (true, None);
                     continue;
                 }
-                Step::Taken => {
+                RequestStep::Taken => {
                     asked = None;
                     format!("{} answers with a request for another key", self.server)
                 }
-                Step::Gone => {
+                RequestStep::Gone => {
                     asked = None;
                     "its request is gone, and it asks anew".to_owned()
                 }
-                Step::Pending(name) => {
+                RequestStep::Pending(name) => {
                     let what = format!(
                         "CSR {name} is not approved yet; `kubectl describe csr {name}` says why, or `oc adm certificate approve {name}` approves it"
                     );
                     asked = Some(name);
                     what
                 }
-                Step::Approved(name) => {
+                RequestStep::Approved(name) => {
                     let what = format!("CSR {name} is approved, and not signed yet");
                     asked = Some(name);
                     what
                 }
-                Step::Away(why) => why,
+                RequestStep::Away(why) => why,
             };
             if waits_for != said_last || said_at.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
                 let seconds = begun.elapsed().as_secs();
@@ -276,40 +276,43 @@ impl Api {
     }
 
     /// Creates the request, or finds the existing one for the same key.
-    fn ask(&self, wanted: &Wanted, is_taken: bool, deadline: Deadline) -> Result<Step, Failure> {
+    fn ask(&self, wanted: &KubeletCertificateRequest, is_taken: bool, deadline: Deadline) -> Result<RequestStep, Failure> {
         let body = wanted.body(is_taken).to_string();
         match self.send(Some(body), REQUESTS, deadline) {
             Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED, answer)) => self.understand(&answer, wanted),
             Ok((StatusCode::CONFLICT, _)) if !is_taken => match self.look(&wanted.called, wanted, deadline)? {
                 // Between the two requests.
-                Step::Gone => Ok(Step::Away("its request was removed at this moment".to_owned())),
+                RequestStep::Gone => Ok(RequestStep::Away("its request was removed at this moment".to_owned())),
                 step => Ok(step),
             },
-            Ok((status, answer)) => Ok(Step::Away(refused(status, &answer))),
-            Err(why) => Ok(Step::Away(why)),
+            Ok((status, answer)) => Ok(RequestStep::Away(refused(status, &answer))),
+            Err(why) => Ok(RequestStep::Away(why)),
         }
     }
 
     /// Looks at a request.
-    fn look(&self, name: &str, wanted: &Wanted, deadline: Deadline) -> Result<Step, Failure> {
+    fn look(&self, name: &str, wanted: &KubeletCertificateRequest, deadline: Deadline) -> Result<RequestStep, Failure> {
         match self.send(None, &format!("{REQUESTS}/{name}"), deadline) {
             Ok((StatusCode::OK, answer)) => self.understand(&answer, wanted),
-            Ok((StatusCode::NOT_FOUND, _)) => Ok(Step::Gone),
-            Ok((status, answer)) => Ok(Step::Away(refused(status, &answer))),
-            Err(why) => Ok(Step::Away(why)),
+            Ok((StatusCode::NOT_FOUND, _)) => Ok(RequestStep::Gone),
+            Ok((status, answer)) => Ok(RequestStep::Away(refused(status, &answer))),
+            Err(why) => Ok(RequestStep::Away(why)),
         }
     }
 
-    fn understand(&self, answer: &[u8], wanted: &Wanted) -> Result<Step, Failure> {
-        let Ok(object) = serde_json::from_slice::<Object>(answer) else {
-            return Ok(Step::Away(format!("{} answers with something else than a request", self.server)));
+    fn understand(&self, answer: &[u8], wanted: &KubeletCertificateRequest) -> Result<RequestStep, Failure> {
+        let Ok(object) = serde_json::from_slice::<CsrResource>(answer) else {
+            return Ok(RequestStep::Away(format!(
+                "{} answers with something else than a request",
+                self.server
+            )));
         };
         // It becomes a part of a path, and of a line.
         let name = object.metadata.name.clone();
         let is_name =
             !name.is_empty() && name.len() <= 253 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte));
         if !is_name || name.starts_with('.') || !wanted.is_for(&object) {
-            return Ok(Step::Taken);
+            return Ok(RequestStep::Taken);
         }
         let condition = |kind: &str| object.status.conditions.iter().find(|condition| condition.kind == kind);
         if let Some(closed) = condition("Denied").or_else(|| condition("Failed")) {
@@ -321,16 +324,16 @@ impl Api {
             ));
         }
         match object.status.certificate.filter(|certificate| !certificate.is_empty()) {
-            Some(certificate) => match Certificate::read(&certificate, wanted) {
-                Ok(certificate) => Ok(Step::Issued(certificate)),
+            Some(certificate) => match KubeletCertificate::read(&certificate, wanted) {
+                Ok(certificate) => Ok(RequestStep::Issued(certificate)),
                 Err(problem) => Err(Failure::new(
                     "kubelet-certificate-answer",
                     format!("the certificate in CSR {name} is not what was asked for: {problem}"),
                     "look at who signs certificates of kubelets in this cluster; then delete the CSR and start the unit again",
                 )),
             },
-            None if condition("Approved").is_some() => Ok(Step::Approved(name)),
-            None => Ok(Step::Pending(name)),
+            None if condition("Approved").is_some() => Ok(RequestStep::Approved(name)),
+            None => Ok(RequestStep::Pending(name)),
         }
     }
 

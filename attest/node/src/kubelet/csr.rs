@@ -2,7 +2,7 @@
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm, SigningKey};
 
-use super::key::Key;
+use super::key::KubeletKeyPair;
 use super::pem::pem;
 
 /// The group of all nodes.
@@ -12,7 +12,7 @@ pub const NODE_USER: &str = "system:node:";
 
 /// The request of the node of this name for this key, PEM. `None` does not happen: the key signs.
 #[must_use]
-pub fn request(key: &Key, name: &str) -> Option<String> {
+pub fn request(key: &KubeletKeyPair, name: &str) -> Option<String> {
     let mut subject = DistinguishedName::new();
     subject.push(DnType::OrganizationName, NODES);
     subject.push(DnType::CommonName, format!("{NODE_USER}{name}"));
@@ -22,7 +22,7 @@ pub fn request(key: &Key, name: &str) -> Option<String> {
     Some(pem("CERTIFICATE REQUEST", request.der()))
 }
 
-impl PublicKeyData for Key {
+impl PublicKeyData for KubeletKeyPair {
     fn der_bytes(&self) -> &[u8] {
         self.point()
     }
@@ -32,7 +32,7 @@ impl PublicKeyData for Key {
     }
 }
 
-impl SigningKey for Key {
+impl SigningKey for KubeletKeyPair {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
         self.signed(message).ok_or(rcgen::Error::RemoteKeyError)
     }
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn it_is_read_and_verified_by_others() {
-        let key = Key::generate().unwrap();
+        let key = KubeletKeyPair::generate().unwrap();
         for name in ["a", "worker-1.example.com", &"x".repeat(253)] {
             let pem = request(&key, name).unwrap();
             let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();

@@ -25,12 +25,12 @@ pub const FOLDER: &str = "/var/lib/attest-node";
 const FILE_LIMIT_BYTES: u64 = 4096;
 
 /// A P-256 key, as the kubelet would make one. A secret, so there is no `Debug`.
-pub struct Key {
+pub struct KubeletKeyPair {
     pair: EcdsaKeyPair,
     pkcs8: Zeroizing<Vec<u8>>,
 }
 
-impl Key {
+impl KubeletKeyPair {
     /// A new one; `None` if the system has no randomness.
     #[must_use]
     pub fn generate() -> Option<Self> {
@@ -94,12 +94,12 @@ impl Key {
 
 /// Locations of the key: in memory, left by the initramfs, and on disk.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct KeyPaths {
     memory: PathBuf,
     disk: PathBuf,
 }
 
-impl Places {
+impl KeyPaths {
     /// Creates the locations from two folders.
     #[must_use]
     pub fn new(memory: &Path, disk: &Path) -> Self {
@@ -114,15 +114,15 @@ impl Places {
     ///
     /// # Errors
     /// The operating system's error.
-    pub fn of_this_boot(&self) -> io::Result<Option<(Key, bool)>> {
+    pub fn of_this_boot(&self) -> io::Result<Option<(KubeletKeyPair, bool)>> {
         if !self.memory.is_dir() {
             return Ok(None);
         }
         let path = self.memory.join(FILE);
-        if let Some(key) = Key::read(&path)? {
+        if let Some(key) = KubeletKeyPair::read(&path)? {
             return Ok(Some((key, false)));
         }
-        let key = Key::generate().ok_or_else(|| io::Error::other("the system has no randomness"))?;
+        let key = KubeletKeyPair::generate().ok_or_else(|| io::Error::other("the system has no randomness"))?;
         write::replace(&path, key.pem().as_bytes())?;
         Ok(Some((key, true)))
     }
@@ -139,10 +139,10 @@ impl Places {
     ///
     /// # Errors
     /// The operating system's error.
-    pub fn settle(&self) -> io::Result<Option<Key>> {
+    pub fn settle(&self) -> io::Result<Option<KubeletKeyPair>> {
         let (memory, disk) = (self.memory.join(FILE), self.disk.join(FILE));
-        let Some(key) = Key::read(&memory)? else {
-            return Key::read(&disk);
+        let Some(key) = KubeletKeyPair::read(&memory)? else {
+            return KubeletKeyPair::read(&disk);
         };
         match DirBuilder::new().mode(0o700).create(&self.disk) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -188,14 +188,14 @@ mod tests {
 
     struct Site {
         root: tempfile::TempDir,
-        places: Places,
+        places: KeyPaths,
     }
 
     impl Site {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
             fs::create_dir(root.path().join("memory")).unwrap();
-            let places = Places::new(&root.path().join("memory"), &root.path().join("disk"));
+            let places = KeyPaths::new(&root.path().join("memory"), &root.path().join("disk"));
             Self { root, places }
         }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_key_of_a_boot_is_one_and_survives_the_next() {
         let site = Site::new();
-        let digest = |key: Option<Key>| key.and_then(|key| key.digest());
+        let digest = |key: Option<KubeletKeyPair>| key.and_then(|key| key.digest());
         let first = digest(site.places.of_this_boot().unwrap().map(|(key, _)| key)).unwrap();
         let memory = site.path("memory/kubelet-key.pem");
         assert_eq!(mode(&memory), 0o600);
@@ -227,13 +227,13 @@ mod tests {
         assert!(!memory.exists() && !site.path("disk").exists());
         assert!(site.places.settle().unwrap().is_none());
         site.places.forget().unwrap();
-        let nowhere = Places::new(&site.path("none"), &site.path("disk"));
+        let nowhere = KeyPaths::new(&site.path("none"), &site.path("disk"));
         assert!(nowhere.of_this_boot().unwrap().is_none());
     }
 
     #[test]
     fn what_is_no_key_of_this_programs_is_not_taken_for_one() {
-        let key = Key::generate().unwrap().pem();
+        let key = KubeletKeyPair::generate().unwrap().pem();
         let check = |prepare: &dyn Fn(&Path)| {
             let site = Site::new();
             let path = site.path("memory/kubelet-key.pem");
@@ -263,9 +263,9 @@ mod tests {
 
     #[test]
     fn a_public_key_is_what_others_read_of_it() {
-        let key = Key::generate().unwrap();
+        let key = KubeletKeyPair::generate().unwrap();
         let others = rcgen::KeyPair::from_pem(&key.pem()).unwrap();
         assert_eq!(rcgen::PublicKeyData::subject_public_key_info(&others), key.public().unwrap());
-        assert_ne!(Key::generate().unwrap().digest(), key.digest());
+        assert_ne!(KubeletKeyPair::generate().unwrap().digest(), key.digest());
     }
 }

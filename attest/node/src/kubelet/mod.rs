@@ -23,10 +23,10 @@ use std::time::Duration;
 
 use attest_wire::names::is_node_name;
 
-use self::api::{Api, Wanted};
-use self::key::{Key, Places};
+use self::api::{CsrApi, KubeletCertificateRequest};
+use self::key::{KeyPaths, KubeletKeyPair};
 use self::kubeconfig::Kubeconfig;
-use self::store::Store;
+use self::store::KubeletStore;
 use crate::console::{self, say};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
@@ -39,7 +39,7 @@ pub const NAME_VARIABLE: &str = "KUBELET_NODE_NAME";
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct KubeletOptions {
     /// The kubelet's bootstrap kubeconfig: one of these, the first that is there.
     pub kubeconfigs: Vec<PathBuf>,
     /// Node's name, if it differs from [`NAME_VARIABLE`] and the kernel's.
@@ -47,7 +47,7 @@ pub struct Settings {
     /// The kubelet's certificate directory.
     pub folder: PathBuf,
     /// Locations of the key.
-    pub places: Places,
+    pub places: KeyPaths,
     /// The most time that all of it may take.
     pub wait: Duration,
 }
@@ -55,7 +55,7 @@ pub struct Settings {
 /// Returns the key that the kubelet will have, and whether this run has made it. Without one the kubelet makes its own; a node that
 /// `is_told_to` attest one prints the reason.
 #[must_use]
-pub fn key_of_this_boot(places: &Places, is_told_to: bool) -> (Option<Key>, bool) {
+pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletKeyPair>, bool) {
     match places.of_this_boot() {
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
@@ -74,7 +74,7 @@ pub fn key_of_this_boot(places: &Places, is_told_to: bool) -> (Option<Key>, bool
 
 /// Runs, says on stderr how it went, and returns 0 if there is a certificate or nothing to ask for, and 1 if not.
 #[must_use]
-pub fn run(settings: &Settings) -> ExitCode {
+pub fn run(settings: &KubeletOptions) -> ExitCode {
     match certificate(settings) {
         Ok(said) => {
             say(&said);
@@ -89,8 +89,8 @@ pub fn run(settings: &Settings) -> ExitCode {
     }
 }
 
-fn certificate(settings: &Settings) -> Result<String, Failure> {
-    let store = Store::new(&settings.folder);
+fn certificate(settings: &KubeletOptions) -> Result<String, Failure> {
+    let store = KubeletStore::new(&settings.folder);
     if store.has_valid()? {
         settings.places.forget().map_err(key::unreadable)?;
         return Ok(format!("the kubelet has a certificate already: {}", store.current().display()));
@@ -103,8 +103,8 @@ fn certificate(settings: &Settings) -> Result<String, Failure> {
     console::extend(settings.wait, "Asking for the kubelet's certificate");
     let config = Kubeconfig::read(&settings.kubeconfigs)?;
     let name = name(settings)?;
-    let wanted = Wanted::of(&key, &name)?;
-    let certificate = Api::new(&config)?.certificate(&wanted, deadline)?;
+    let wanted = KubeletCertificateRequest::of(&key, &name)?;
+    let certificate = CsrApi::new(&config)?.certificate(&wanted, deadline)?;
     let path = store.write(&certificate, &key)?;
     // Both are in the kubelet's file now.
     settings.places.forget().map_err(key::unreadable)?;
@@ -112,7 +112,7 @@ fn certificate(settings: &Settings) -> Result<String, Failure> {
 }
 
 /// The name that the kubelet will ask for.
-fn name(settings: &Settings) -> Result<String, Failure> {
+fn name(settings: &KubeletOptions) -> Result<String, Failure> {
     let given = settings.name.clone();
     let given = given.or_else(|| std::env::var(NAME_VARIABLE).ok().filter(|name| !name.is_empty()));
     // As the kubelet does it: in lower case, and without blanks around it (`pkg/util/node/node.go`, GetHostname).

@@ -12,11 +12,11 @@ use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::api::Certificate;
-use super::key::Key;
+use super::api::KubeletCertificate;
+use super::key::KubeletKeyPair;
 use super::validity::is_valid;
 use crate::failure::Failure;
-use crate::gateway::identity::{Identity, IdentityError};
+use crate::gateway::identity::{ClientIdentity, IdentityError};
 use crate::pointer::write::remove;
 
 /// Default directory of the kubelet's certificates, unless `--cert-dir` is set.
@@ -26,11 +26,11 @@ const UPDATED: &str = "kubelet-client-updated.pem";
 
 /// Handle to the kubelet's certificate directory.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub struct KubeletStore {
     folder: PathBuf,
 }
 
-impl Store {
+impl KubeletStore {
     /// Creates a store in this folder.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
@@ -55,7 +55,7 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(failure(&path, &error)),
         }
-        match Identity::read(&path) {
+        match ClientIdentity::read(&path) {
             Ok(identity) => Ok(identity.certificate().is_some_and(|certificate| is_valid(certificate, now()))),
             Err(IdentityError::Content { .. }) => Ok(false),
             Err(error @ IdentityError::Unreadable { .. }) => Err(failure(&path, &error)),
@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     /// `kubelet-store`; existing files are unchanged.
-    pub fn write(&self, certificate: &Certificate, key: &Key) -> Result<PathBuf, Failure> {
+    pub fn write(&self, certificate: &KubeletCertificate, key: &KubeletKeyPair) -> Result<PathBuf, Failure> {
         // Both with newlines at their ends.
         let content = zeroize::Zeroizing::new([certificate.pem(), key.pem().as_bytes()].concat());
         self.put(&content).map_err(|error| failure(&self.folder, &error))
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn certificate(key: &Key, days: i64) -> String {
+    fn certificate(key: &KubeletKeyPair, days: i64) -> String {
         let pair = KeyPair::from_pem(&key.pem()).unwrap();
         let mut params = CertificateParams::new(["node".to_owned()]).unwrap();
         (params.not_before, params.not_after) = (
@@ -160,8 +160,8 @@ mod tests {
     #[test]
     fn it_is_written_as_the_kubelet_reads_it() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::new(&root.path().join("kubelet/pki"));
-        let key = Key::generate().unwrap();
+        let store = KubeletStore::new(&root.path().join("kubelet/pki"));
+        let key = KubeletKeyPair::generate().unwrap();
         assert!(!store.has_valid().unwrap());
         let content = certificate(&key, 1) + &key.pem();
         let path = store.put(content.as_bytes()).unwrap();
@@ -181,17 +181,17 @@ mod tests {
             .collect();
         assert_eq!(shape, "0000-00-00-00-00-00");
         assert_eq!(names(path.parent().unwrap()), [name, CURRENT]);
-        Identity::read(&store.current()).unwrap();
+        ClientIdentity::read(&store.current()).unwrap();
     }
 
     #[test]
     fn one_that_is_over_or_of_no_use_is_replaced_and_a_good_one_is_seen() {
         let check = |before: &dyn Fn(&Path), valid: bool| {
             let root = tempfile::tempdir().unwrap();
-            let store = Store::new(root.path());
+            let store = KubeletStore::new(root.path());
             before(root.path());
             assert_eq!(store.has_valid().unwrap(), valid);
-            let key = Key::generate().unwrap();
+            let key = KubeletKeyPair::generate().unwrap();
             store.put((certificate(&key, 1) + &key.pem()).as_bytes()).unwrap();
             assert!(store.has_valid().unwrap());
         };
@@ -199,12 +199,12 @@ mod tests {
             fs::write(folder.join("kubelet-client-old.pem"), content).unwrap();
             symlink(folder.join("kubelet-client-old.pem"), folder.join(CURRENT)).unwrap();
         };
-        let key = Key::generate().unwrap();
+        let key = KubeletKeyPair::generate().unwrap();
         check(&|folder| link(folder, &(certificate(&key, 1) + &key.pem())), true);
         check(&|folder| link(folder, &(certificate(&key, -1) + &key.pem())), false);
         check(&|folder| link(folder, &certificate(&key, 1)), false);
         check(
-            &|folder| link(folder, &(certificate(&key, 1) + &Key::generate().unwrap().pem())),
+            &|folder| link(folder, &(certificate(&key, 1) + &KubeletKeyPair::generate().unwrap().pem())),
             false,
         );
         check(&|folder| link(folder, ""), false);
@@ -219,10 +219,10 @@ mod tests {
         for name in [CURRENT, UPDATED] {
             let root = tempfile::tempdir().unwrap();
             fs::write(root.path().join(name), "x").unwrap();
-            let error = Store::new(root.path()).put(b"y").unwrap_err();
+            let error = KubeletStore::new(root.path()).put(b"y").unwrap_err();
             assert!(error.to_string().contains("is no link"), "{error}");
             assert_eq!(names(root.path()), [name]);
         }
-        Store::new(Path::new("/proc/self/pki")).put(b"y").unwrap_err();
+        KubeletStore::new(Path::new("/proc/self/pki")).put(b"y").unwrap_err();
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
 pub use self::error::PointerError;
-pub use self::source::{GatewaySource, Place};
+pub use self::source::{GatewaySource, SourceLocation};
 use self::source::{gateway_of, tokens, without_token};
 
 /// Largest pointer read. Cloud user data ends at 16 to 64 KiB; fw_cfg has no limit.
@@ -74,10 +74,13 @@ impl Pointer {
         let replace = self
             .config
             .pointer("/ignition/config/replace")
-            .map(|resource| (Place::Replace, resource));
-        let merges = merges.iter().enumerate().map(|(index, resource)| (Place::Merge(index), resource));
+            .map(|resource| (SourceLocation::Replace, resource));
+        let merges = merges
+            .iter()
+            .enumerate()
+            .map(|(index, resource)| (SourceLocation::Merge(index), resource));
         // Ignition looks at no merge where there is something to replace the config by.
-        let replaces = |(_, resource): &(Place, &Value)| resource.get("source").is_some_and(|source| !source.is_null());
+        let replaces = |(_, resource): &(SourceLocation, &Value)| resource.get("source").is_some_and(|source| !source.is_null());
         let only = replace.is_some_and(|replace| replaces(&replace));
         replace
             .into_iter()
@@ -105,10 +108,10 @@ impl Pointer {
     /// The provisioning token that a source carries, in its URL or in a header; `None` if it has none, or more than one credential: the
     /// gateway refuses that.
     #[must_use]
-    pub fn token(&self, place: Place) -> Option<Zeroizing<String>> {
+    pub fn token(&self, place: SourceLocation) -> Option<Zeroizing<String>> {
         let resource = match place {
-            Place::Replace => self.config.pointer("/ignition/config/replace"),
-            Place::Merge(index) => self.config.pointer("/ignition/config/merge").and_then(|merge| merge.get(index)),
+            SourceLocation::Replace => self.config.pointer("/ignition/config/replace"),
+            SourceLocation::Merge(index) => self.config.pointer("/ignition/config/merge").and_then(|merge| merge.get(index)),
         }?;
         let mut credentials = resource.get("source").and_then(Value::as_str).map(tokens).unwrap_or_default();
         let headers = resource.get("httpHeaders").and_then(Value::as_array);
@@ -127,7 +130,7 @@ impl Pointer {
 
     /// Puts a ticket into a source's headers, in place of any credential that the source had: the gateway refuses two at once, and a ticket
     /// is worth more than a token.
-    pub fn set_ticket(&mut self, place: Place, ticket: &str) {
+    pub fn set_ticket(&mut self, place: SourceLocation, ticket: &str) {
         let Some(resource) = self.resource_with_headers(place) else {
             return;
         };
@@ -141,21 +144,21 @@ impl Pointer {
     }
 
     /// Has Ignition tell a source why this node shows it nothing, or less than it could. Its credentials stay.
-    pub fn set_not_attested(&mut self, place: Place, code: &str) {
+    pub fn set_not_attested(&mut self, place: SourceLocation, code: &str) {
         if let Some(resource) = self.resource_with_headers(place) {
             set_header(resource, NOT_ATTESTED_HEADER, code);
         }
     }
 
     /// Adds the claimant to a source with a token, so that a use counts per node and not per fetch.
-    pub fn set_claimant(&mut self, place: Place, claimant: &[u8]) {
+    pub fn set_claimant(&mut self, place: SourceLocation, claimant: &[u8]) {
         if let Some(resource) = self.resource(place) {
             set_header(resource, CLAIMANT_HEADER, &BASE64URL_NOPAD.encode(claimant));
         }
     }
 
     /// Returns a source, in a config whose version has headers, without the [`NOT_ATTESTED_HEADER`] of an earlier run.
-    fn resource_with_headers(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
+    fn resource_with_headers(&mut self, place: SourceLocation) -> Option<&mut Map<String, Value>> {
         let resource = self.resource(place)?;
         if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
             headers.retain(|header| !is_named(header, NOT_ATTESTED_HEADER));
@@ -164,7 +167,7 @@ impl Pointer {
     }
 
     /// A source, in a config whose version has headers.
-    fn resource(&mut self, place: Place) -> Option<&mut Map<String, Value>> {
+    fn resource(&mut self, place: SourceLocation) -> Option<&mut Map<String, Value>> {
         let ignition = self.config.get_mut("ignition").and_then(Value::as_object_mut)?;
         // 3.0.0 has no httpHeaders and Ignition drops them without a word. 3.1.0 only adds to it.
         if let Some(version) = ignition.get_mut("version")
@@ -174,8 +177,8 @@ impl Pointer {
         }
         let config = ignition.get_mut("config");
         let resource = match place {
-            Place::Replace => config.and_then(|config| config.get_mut("replace")),
-            Place::Merge(index) => config
+            SourceLocation::Replace => config.and_then(|config| config.get_mut("replace")),
+            SourceLocation::Merge(index) => config
                 .and_then(|config| config.get_mut("merge"))
                 .and_then(|merge| merge.get_mut(index)),
         };
@@ -295,7 +298,7 @@ mod tests {
             &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token]}),
         ));
         for _ in 0..2 {
-            pointer.set_not_attested(Place::Merge(0), "held-too-long");
+            pointer.set_not_attested(SourceLocation::Merge(0), "held-too-long");
             let after = merge(
                 "3.1.0",
                 &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token, said]}),
@@ -303,7 +306,7 @@ mod tests {
             assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
         }
         // Whoever attests after all has nothing to say any more.
-        pointer.set_ticket(Place::Merge(0), "ticket.abc");
+        pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc");
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let after = merge("3.1.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
@@ -333,7 +336,7 @@ mod tests {
         );
     }
 
-    fn check_ticket(before: &Value, place: Place, after: &Value) {
+    fn check_ticket(before: &Value, place: SourceLocation, after: &Value) {
         let mut pointer = pointer(before);
         pointer.set_ticket(place, "ticket.abc");
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), *after);
@@ -350,26 +353,26 @@ mod tests {
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let plain = merge("3.2.0", &json!({"source": SOURCE}));
         let done = merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
-        check_ticket(&plain, Place::Merge(0), &done);
+        check_ticket(&plain, SourceLocation::Merge(0), &done);
         check_ticket(
             &merge("3.2.0", &json!({"source": format!("{SOURCE}?token=x")})),
-            Place::Merge(0),
+            SourceLocation::Merge(0),
             &done,
         );
         check_ticket(
             &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": null})),
-            Place::Merge(0),
+            SourceLocation::Merge(0),
             &done,
         );
         check_ticket(
             &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": "x"})),
-            Place::Merge(0),
+            SourceLocation::Merge(0),
             &done,
         );
         let token = json!({"name": "aUthorization", "value": "Bearer token"});
         check_ticket(
             &merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": [token, token]})),
-            Place::Merge(0),
+            SourceLocation::Merge(0),
             &done,
         );
         let other = json!({"name": "X-Other", "value": "1"});
@@ -378,21 +381,25 @@ mod tests {
                 "3.2.0",
                 &json!({"source": SOURCE, "httpHeaders": [token, other], "verification": {"hash": "x"}}),
             ),
-            Place::Merge(0),
+            SourceLocation::Merge(0),
             &merge(
                 "3.2.0",
                 &json!({"source": SOURCE, "httpHeaders": [other, ticket], "verification": {"hash": "x"}}),
             ),
         );
-        check_ticket(&plain, Place::Merge(1), &plain);
-        check_ticket(&plain, Place::Replace, &plain);
+        check_ticket(&plain, SourceLocation::Merge(1), &plain);
+        check_ticket(&plain, SourceLocation::Replace, &plain);
     }
 
     fn check_token(resource: &Value, expect: Option<&str>) {
         let pointer = pointer(&merge("3.2.0", resource));
-        assert_eq!(pointer.token(Place::Merge(0)).as_deref().map(String::as_str), expect, "{resource}");
-        assert_eq!(pointer.token(Place::Merge(1)), None);
-        assert_eq!(pointer.token(Place::Replace), None);
+        assert_eq!(
+            pointer.token(SourceLocation::Merge(0)).as_deref().map(String::as_str),
+            expect,
+            "{resource}"
+        );
+        assert_eq!(pointer.token(SourceLocation::Merge(1)), None);
+        assert_eq!(pointer.token(SourceLocation::Replace), None);
     }
 
     #[test]
@@ -425,25 +432,37 @@ mod tests {
     fn version_3_0_is_raised_because_it_has_no_headers() {
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let after = |version| merge(version, &json!({"source": SOURCE, "httpHeaders": [ticket]}));
-        check_ticket(&merge("3.0.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.1.0"));
-        check_ticket(&merge("3.1.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.1.0"));
-        check_ticket(&merge("3.5.0", &json!({"source": SOURCE})), Place::Merge(0), &after("3.5.0"));
+        check_ticket(
+            &merge("3.0.0", &json!({"source": SOURCE})),
+            SourceLocation::Merge(0),
+            &after("3.1.0"),
+        );
+        check_ticket(
+            &merge("3.1.0", &json!({"source": SOURCE})),
+            SourceLocation::Merge(0),
+            &after("3.1.0"),
+        );
+        check_ticket(
+            &merge("3.5.0", &json!({"source": SOURCE})),
+            SourceLocation::Merge(0),
+            &after("3.5.0"),
+        );
     }
 
     #[test]
     fn all_sources_are_found() {
         let merges = json!([{"source": "https://a/config/worker"}, {"source": "data:,{}"}, {}, {"source": null}, 7, {"source": "https://b/x/config/gpu"}]);
-        let check = |replace: Value, expect: &[(Place, &str)]| {
+        let check = |replace: Value, expect: &[(SourceLocation, &str)]| {
             let config = json!({"ignition": {"version": "3.4.0", "config": {"merge": merges, "replace": replace}}});
             let sources = pointer(&config).sources();
-            let found: Vec<(Place, &str)> = sources.iter().map(|source| (source.place, source.pool.as_str())).collect();
+            let found: Vec<(SourceLocation, &str)> = sources.iter().map(|source| (source.place, source.pool.as_str())).collect();
             assert_eq!(found, expect, "{config}");
         };
-        let both = [(Place::Merge(0), "worker"), (Place::Merge(5), "gpu")];
+        let both = [(SourceLocation::Merge(0), "worker"), (SourceLocation::Merge(5), "gpu")];
         check(Value::Null, &both);
         check(json!({"source": null}), &both);
         // Ignition looks at no merge then, wherever the other leads.
-        check(json!({"source": "https://c/config/master"}), &[(Place::Replace, "master")]);
+        check(json!({"source": "https://c/config/master"}), &[(SourceLocation::Replace, "master")]);
         check(json!({"source": "data:,{}"}), &[]);
         assert!(pointer(&json!({"ignition": {"version": "3.4.0"}})).sources().is_empty());
         assert!(

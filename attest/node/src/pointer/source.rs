@@ -10,7 +10,7 @@ const TOKEN_PARAMETER: &str = "token";
 
 /// Position of a source in `ignition.config`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum SourceLocation {
     Replace,
     /// Index in the `merge` list.
     Merge(usize),
@@ -20,7 +20,7 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq)]
 pub struct GatewaySource {
     /// Position in the pointer config.
-    pub place: Place,
+    pub place: SourceLocation,
     /// The pool: the last element of the path.
     pub pool: String,
     /// Base URL, before `/config/<pool>`: `https://api-int.example:22623`. Neither credentials nor query.

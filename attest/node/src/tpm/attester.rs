@@ -23,7 +23,7 @@ use super::ek_policy::EkAuthorization;
 use super::error::Doing as _;
 use super::hash::hashing_algorithm;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
-use super::{Tpm, TpmError};
+use super::{TpmDevice, TpmError};
 use crate::deadline::Deadline;
 
 /// Largest TPM2B that the gateway sends: an RSA-4096 secret.
@@ -128,7 +128,7 @@ impl FromStr for AkKind {
 /// firmwareVersion in quotes (TPM 2.0 Part 1, "Attestation Data").
 #[derive(Debug)]
 pub struct Attester<'tpm> {
-    pub(super) tpm: &'tpm mut Tpm,
+    pub(super) tpm: &'tpm mut TpmDevice,
     origin: EkOrigin,
     authorization: EkAuthorization,
     ek: KeyHandle,
@@ -137,7 +137,7 @@ pub struct Attester<'tpm> {
     ak_public: Vec<u8>,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Loads the EK and makes an AK.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl Tpm {
     /// Returns an attester with an AK of any hierarchy. Gateways accept the endorsement hierarchy only: this is for tests of that.
     ///
     /// # Errors
-    /// The same as for [`Tpm::attester`].
+    /// The same as for [`TpmDevice::attester`].
     pub fn attester_of(&mut self, ek: &EndorsementKey, ak: AkKind, hierarchy: Hierarchy) -> Result<Attester<'_>, TpmError> {
         let (ek_handle, _) = self.load_ek(ek.origin)?;
         match self.make_ak(ak, hierarchy) {
@@ -219,7 +219,7 @@ impl Attester<'_> {
     }
 
     /// The TPM that holds both keys.
-    pub const fn tpm(&mut self) -> &mut Tpm {
+    pub const fn tpm(&mut self) -> &mut TpmDevice {
         self.tpm
     }
 
@@ -241,7 +241,7 @@ impl Attester<'_> {
         let blob = IdObject::try_from(unsized_bytes("TPM2B_ID_OBJECT", credential_blob)?).doing(DOING)?;
         let secret = EncryptedSecret::try_from(unsized_bytes("TPM2B_ENCRYPTED_SECRET", encrypted_secret)?).doing(DOING)?;
         let (ak, ek) = (self.ak, self.ek);
-        let activate = |tpm: &mut Tpm, ek_session: AuthSession| {
+        let activate = |tpm: &mut TpmDevice, ek_session: AuthSession| {
             tpm.run(DOING, (Some(AuthSession::Password), Some(ek_session), None), |context| {
                 context.activate_credential(ak, ek, blob.clone(), secret.clone())
             })
@@ -261,7 +261,7 @@ impl Drop for Attester<'_> {
     }
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Runs commands with a session in which PolicySecret(endorsement) holds, and then PolicyOR of these two digests, if there are any.
     fn with_policy<T>(
         &mut self,

@@ -8,7 +8,7 @@ use tss_esapi::structures::{Public, RsaScheme};
 use super::ek::marshal;
 use super::hash::hashing_algorithm;
 use super::retry::UNAUTHORIZED;
-use super::{Quote, Tpm, TpmError};
+use super::{QuoteWithPcrs, TpmDevice, TpmError};
 
 /// The hash of the scheme that Azure's AK has: RSASSA with SHA-256.
 const HASH: HashAlg = HashAlg::Sha256;
@@ -22,7 +22,7 @@ pub struct AzureAk {
     pub certificate: Vec<u8>,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Azure's AK, with its certificate; `None` for a TPM that has not both.
     ///
     /// Azure defines the certificate's NV index before the machine starts, and writes it when its host has answered, possibly during this
@@ -50,7 +50,7 @@ impl Tpm {
     ///
     /// # Errors
     /// The same as for [`super::Attester::quote`].
-    pub fn azure_quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<Quote, TpmError> {
+    pub fn azure_quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<QuoteWithPcrs, TpmError> {
         self.with_azure_ak(|tpm, ak| tpm.quote_by(ak, HASH, extra_data, bank, pcrs))
     }
 

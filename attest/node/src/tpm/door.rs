@@ -10,7 +10,7 @@ use tss_esapi::structures::{CapabilityData, Digest, DigestValues, PcrSlot};
 
 use super::error::Doing as _;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
-use super::{Tpm, TpmError};
+use super::{TpmDevice, TpmError};
 
 /// Banks that a gateway can ask for. They are its only source about the boot-complete PCR.
 const QUOTED: [(HashingAlgorithm, HashAlg); 3] = [
@@ -28,7 +28,7 @@ pub enum Closed {
     Before,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Extends the boot-complete PCR in every bank in use. Nothing is extended if each bank that can be asked for shows that this was done
     /// since the TPM was reset. If the firmware has measured something into it, that cannot be determined, and the PCR is extended again.
     ///

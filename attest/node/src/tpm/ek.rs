@@ -19,7 +19,7 @@ use super::ek_policy::EkAuthorization;
 use super::ek_template::{TEMPLATES, Template, UNCERTIFIED_TEMPLATES};
 use super::error::Doing as _;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
-use super::{EkChoice, Tpm, TpmError, nv};
+use super::{EkChoice, TpmDevice, TpmError, nv};
 
 /// Persistent handles of endorsement keys (TCG Registry of Reserved TPM 2.0 Handles and Localities, 2.3.1).
 const PERSISTENT: std::ops::RangeInclusive<u32> = 0x8101_0000..=0x8101_ffff;
@@ -72,7 +72,7 @@ pub struct UnreadCertificate {
 }
 
 /// A key that may turn out to be the EK wanted once the TPM has produced it.
-struct Candidate {
+struct EkCandidate {
     origin: EkOrigin,
     label: &'static str,
     certificate: Option<Vec<u8>>,
@@ -81,7 +81,7 @@ struct Candidate {
     unread: Option<UnreadCertificate>,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Every EK that the TPM has or can make, the preferred one first. Slow: makes those that are not persistent.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Tpm {
         }
     }
 
-    /// The EK to attest with: the first of [`Tpm::endorsement_keys`], without making the others.
+    /// The EK to attest with: the first of [`TpmDevice::endorsement_keys`], without making the others.
     ///
     /// # Errors
     /// [`TpmError::Command`] with the error of the first candidate; [`TpmError::Busy`], [`TpmError::Lockout`];
@@ -122,7 +122,7 @@ impl Tpm {
     }
 
     /// Returns certified keys first, then persistent ones, then those that every TPM can make.
-    fn candidates(&mut self, choice: EkChoice) -> Result<Vec<Candidate>, TpmError> {
+    fn candidates(&mut self, choice: EkChoice) -> Result<Vec<EkCandidate>, TpmError> {
         let persistent = self.persistent_keys()?;
         let written = self.handles(*nv::CERTIFICATES.start(), *nv::CERTIFICATES.end())?;
         let (mut candidates, mut unread) = (Vec::new(), None);
@@ -150,7 +150,7 @@ impl Tpm {
                 .iter()
                 .find(|(_, public)| digest(public).is_ok_and(|digest| digest == certified))
                 .map_or(EkOrigin::Created(template), |(handle, _)| EkOrigin::Persistent(*handle));
-            candidates.push(Candidate {
+            candidates.push(EkCandidate {
                 origin,
                 label: template.label,
                 certificate: Some(certificate),
@@ -159,7 +159,7 @@ impl Tpm {
                 unread: unread.clone(),
             });
         }
-        let uncertified = |origin, label| Candidate {
+        let uncertified = |origin, label| EkCandidate {
             origin,
             label,
             certificate: None,
@@ -206,7 +206,7 @@ impl Tpm {
         Ok(keys)
     }
 
-    fn produce(&mut self, candidate: Candidate) -> Result<EndorsementKey, TpmError> {
+    fn produce(&mut self, candidate: EkCandidate) -> Result<EndorsementKey, TpmError> {
         let (handle, public) = self.load_ek(candidate.origin)?;
         self.unload_ek(candidate.origin, handle);
         let digest = digest(&public)?;
@@ -216,7 +216,7 @@ impl Tpm {
             });
         }
         let authorization = EkAuthorization::of(&public);
-        let Candidate {
+        let EkCandidate {
             origin,
             label,
             certificate,
@@ -234,7 +234,7 @@ impl Tpm {
         })
     }
 
-    /// Makes an EK usable; to be given back by [`Tpm::unload_ek`].
+    /// Makes an EK usable; to be given back by [`TpmDevice::unload_ek`].
     pub(super) fn load_ek(&mut self, origin: EkOrigin) -> Result<(KeyHandle, Public), TpmError> {
         const DOING: &str = "reading the endorsement key";
         let handle = match origin {

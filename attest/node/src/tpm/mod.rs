@@ -36,7 +36,7 @@ pub use self::ek::{EkOrigin, EndorsementKey};
 pub use self::ek_choice::EkChoice;
 pub use self::ek_template::Template;
 pub use self::error::TpmError;
-pub use self::quote::Quote;
+pub use self::quote::QuoteWithPcrs;
 use self::retry::UNAUTHORIZED;
 pub use self::warning::{Lockout, Warning};
 use crate::deadline::{Backoff, Deadline};
@@ -54,7 +54,7 @@ const OPENING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An open connection to a TPM.
 #[derive(Debug)]
-pub struct Tpm {
+pub struct TpmDevice {
     context: Context,
     /// Last created EK, kept loaded: on hardware, deriving an RSA EK takes up to a minute.
     created_ek: Option<(&'static Template, KeyHandle)>,
@@ -62,9 +62,9 @@ pub struct Tpm {
     deadline: Deadline,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Opens the TPM behind a TCTI string, such as `device:/dev/tpmrm0` or `swtpm:host=127.0.0.1,port=2321`. A command that it cannot run now is repeated
-    /// for [`DEFAULT_PATIENCE`], unless [`Tpm::retry_until`] says another time.
+    /// for [`DEFAULT_PATIENCE`], unless [`TpmDevice::retry_until`] says another time.
     ///
     /// # Errors
     /// [`TpmError::Tcti`] for a string that names no TCTI, [`TpmError::NoAnswer`].
@@ -81,10 +81,10 @@ impl Tpm {
         })
     }
 
-    /// Opens the TPM as [`Tpm::open`] does, again for some seconds while it does not answer. Its commands are repeated until the deadline.
+    /// Opens the TPM as [`TpmDevice::open`] does, again for some seconds while it does not answer. Its commands are repeated until the deadline.
     ///
     /// # Errors
-    /// The same as [`Tpm::open`].
+    /// The same as [`TpmDevice::open`].
     pub fn open_until(tcti: &str, deadline: Deadline) -> Result<Self, TpmError> {
         // Whatever else the machine can show has the rest of the time.
         let (mut backoff, opening) = (Backoff::default(), deadline.share(2).at_most(OPENING_PATIENCE));
@@ -129,7 +129,7 @@ impl Tpm {
         Ok(found)
     }
 
-    /// An ESYS handle for something that lives in the TPM; to be given back by [`Tpm::close`].
+    /// An ESYS handle for something that lives in the TPM; to be given back by [`TpmDevice::close`].
     fn open_handle(&mut self, handle: TpmHandle, doing: &'static str) -> Result<ObjectHandle, TpmError> {
         self.run(doing, UNAUTHORIZED, |context| context.tr_from_tpm_public(handle))
     }
@@ -145,7 +145,7 @@ impl Tpm {
     }
 }
 
-impl Drop for Tpm {
+impl Drop for TpmDevice {
     fn drop(&mut self) {
         if let Some((_, handle)) = self.created_ek.take() {
             self.flush(handle.into());

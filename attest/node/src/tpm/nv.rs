@@ -10,7 +10,7 @@ use tss_esapi::structures::MaxNvBuffer;
 use super::error::Doing as _;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
 use super::warning::Warning;
-use super::{Tpm, TpmError};
+use super::{TpmDevice, TpmError};
 
 /// NV indexes of EK certificates: low range, high range, and the issuers' certificates after them.
 pub(super) const CERTIFICATES: RangeInclusive<u32> = 0x01c0_0002..=0x01c0_00ff;
@@ -32,7 +32,7 @@ const CHUNK_BYTES: usize = 512;
 const READING: &str = "reading a certificate from the TPM's NV memory";
 
 /// Content of an NV index.
-enum Content {
+enum NvContent {
     There(Vec<u8>),
     /// The index is defined, but was not written yet.
     NotYet,
@@ -40,7 +40,7 @@ enum Content {
     TooLarge,
 }
 
-impl Tpm {
+impl TpmDevice {
     /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
     ///
     /// # Errors
@@ -65,9 +65,9 @@ impl Tpm {
         let content = self.nv_read_open(NvIndexHandle::from(object));
         self.close(object);
         match content? {
-            Content::There(content) => Ok(content),
-            Content::NotYet => Err(TpmError::Unwritten { index }),
-            Content::TooLarge => Err(TpmError::Unexpected {
+            NvContent::There(content) => Ok(content),
+            NvContent::NotYet => Err(TpmError::Unwritten { index }),
+            NvContent::TooLarge => Err(TpmError::Unexpected {
                 what: "an NV index larger than any certificate",
             }),
         }
@@ -88,16 +88,16 @@ impl Tpm {
         })
     }
 
-    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<Content, TpmError> {
+    fn nv_read_open(&mut self, index: NvIndexHandle) -> Result<NvContent, TpmError> {
         let (public, _) = self.run(READING, UNAUTHORIZED, |context| context.nv_read_public(index))?;
         let size = public.data_size();
         if size > INDEX_LIMIT_BYTES {
-            return Ok(Content::TooLarge);
+            return Ok(NvContent::TooLarge);
         }
         // Read although nothing is there yet: to read is what has some TPMs fetch it.
         match self.nv_read_bytes(index, size) {
-            Ok(content) => Ok(Content::There(content)),
-            Err(error) if !public.attributes().written() && !error.is_temporary() => Ok(Content::NotYet),
+            Ok(content) => Ok(NvContent::There(content)),
+            Err(error) if !public.attributes().written() && !error.is_temporary() => Ok(NvContent::NotYet),
             Err(error) => Err(error),
         }
     }

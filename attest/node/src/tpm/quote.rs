@@ -12,7 +12,7 @@ use super::attester::Attester;
 use super::error::Doing as _;
 use super::hash::hashing_algorithm;
 use super::retry::{EMPTY_PASSWORD, UNAUTHORIZED};
-use super::{Tpm, TpmError};
+use super::{TpmDevice, TpmError};
 
 /// Number of attempts to read and quote if PCRs change in between. Nothing should extend PCRs 0 to 15 while a node waits for its config; a
 /// late driver or systemd may once or twice.
@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 5;
 
 /// A quote and the PCR values that it covers.
 #[derive(Debug, Clone)]
-pub struct Quote {
+pub struct QuoteWithPcrs {
     /// Signed structure (`TPMS_ATTEST`), marshalled.
     pub quoted: Vec<u8>,
     /// Signature over it (`TPMT_SIGNATURE`), marshalled.
@@ -37,13 +37,13 @@ impl Attester<'_> {
     ///
     /// # Errors
     /// [`TpmError::NoBank`], [`TpmError::PcrsChanging`], [`TpmError::Command`].
-    pub fn quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<Quote, TpmError> {
+    pub fn quote(&mut self, extra_data: &[u8], bank: HashAlg, pcrs: &[u8]) -> Result<QuoteWithPcrs, TpmError> {
         let (ak, hash) = (self.ak, self.kind.hash());
         self.tpm.quote_by(ak, hash, extra_data, bank, pcrs)
     }
 }
 
-impl Tpm {
+impl TpmDevice {
     /// Quotes exactly these PCRs of one bank with a loaded AK, whose scheme has this hash.
     pub(super) fn quote_by(
         &mut self,
@@ -52,7 +52,7 @@ impl Tpm {
         extra_data: &[u8],
         bank: HashAlg,
         pcrs: &[u8],
-    ) -> Result<Quote, TpmError> {
+    ) -> Result<QuoteWithPcrs, TpmError> {
         const DOING: &str = "quoting the PCRs";
         let selection = selection(bank, pcrs)?;
         for _ in 0..ATTEMPTS {
@@ -69,7 +69,7 @@ impl Tpm {
             // TPM2_Quote does not say which values it signed: they are right if their digest is.
             if info.pcr_digest().value() == pcr_digest(hash, &values).as_slice() {
                 let (quoted, signature) = (attest.marshall().doing(DOING)?, signature.marshall().doing(DOING)?);
-                return Ok(Quote {
+                return Ok(QuoteWithPcrs {
                     quoted,
                     signature,
                     pcrs: values,

@@ -13,7 +13,7 @@ use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::CapabilityData;
 
 use super::warning::{Lockout, Warning};
-use super::{Tpm, TpmError};
+use super::{TpmDevice, TpmError};
 use crate::console;
 use crate::deadline::{Backoff, Deadline};
 
@@ -34,7 +34,7 @@ pub(super) const UNAUTHORIZED: Sessions = (None, None, None);
 /// The session of a command that one empty password authorizes.
 pub(super) const EMPTY_PASSWORD: Sessions = (Some(AuthSession::Password), None, None);
 
-impl Tpm {
+impl TpmDevice {
     /// Sets the deadline until which a command is repeated that the TPM cannot run now.
     pub const fn retry_until(&mut self, deadline: Deadline) {
         self.deadline = deadline;
@@ -53,7 +53,7 @@ impl Tpm {
         self.run_until(self.deadline, doing, sessions, command)
     }
 
-    /// Runs one command like [`Tpm::run`], but waits for the end of a lockout for [`LOCKOUT_PATIENCE`] only: for commands that an
+    /// Runs one command like [`TpmDevice::run`], but waits for the end of a lockout for [`LOCKOUT_PATIENCE`] only: for commands that an
     /// attestation does not need.
     ///
     /// # Errors

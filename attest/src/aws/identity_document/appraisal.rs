@@ -2,7 +2,7 @@
 
 use rustls_pki_types::UnixTime;
 
-use super::rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule};
+use super::rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, ValueRule};
 use super::{IdentityDocumentError, Replayable, VerifiedIdentityDocument};
 use crate::withheld::Withheld;
 
@@ -32,21 +32,21 @@ pub(super) fn appraise_beside_fresh(
     now: UnixTime,
 ) -> Result<(), IdentityDocumentError> {
     let document = document.replayable();
-    one_of(Rule::Account, document.account_id.as_str(), &rules.accounts)?;
+    one_of(ValueRule::Account, document.account_id.as_str(), &rules.accounts)?;
     let partition = document
         .partition
         .map_or_else(|| "an unknown one".to_owned(), |partition| partition.to_string());
     let partitions: Vec<String> = rules.partitions.iter().map(ToString::to_string).collect();
-    one_of(Rule::Partition, &partition, &partitions)?;
+    one_of(ValueRule::Partition, &partition, &partitions)?;
     for (rule, found, accepted) in [
-        (Rule::Region, document.region.as_str(), &rules.regions),
+        (ValueRule::Region, document.region.as_str(), &rules.regions),
         (
-            Rule::AvailabilityZone,
+            ValueRule::AvailabilityZone,
             document.availability_zone.as_str(),
             &rules.availability_zones,
         ),
-        (Rule::Image, document.image_id.as_str(), &rules.image_ids),
-        (Rule::InstanceType, document.instance_type.as_str(), &rules.instance_types),
+        (ValueRule::Image, document.image_id.as_str(), &rules.image_ids),
+        (ValueRule::InstanceType, document.instance_type.as_str(), &rules.instance_types),
     ] {
         accepted.as_ref().map_or(Ok(()), |accepted| one_of(rule, found, accepted))?;
     }
@@ -64,7 +64,7 @@ pub(super) fn appraise_beside_fresh(
     }
 }
 
-fn one_of(rule: Rule, found: &str, accepted: &[String]) -> Result<(), IdentityDocumentError> {
+fn one_of(rule: ValueRule, found: &str, accepted: &[String]) -> Result<(), IdentityDocumentError> {
     if accepted.iter().any(|accepted| accepted == found) {
         return Ok(());
     }

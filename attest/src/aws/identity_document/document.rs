@@ -1,7 +1,7 @@
 use der::DateTime;
 use serde::{Deserialize, Serialize};
 
-use super::{IdentityDocumentError, Partition};
+use super::{AwsPartition, IdentityDocumentError};
 use crate::verified::Verified;
 
 /// Longest text in a document, in bytes. The longest that AWS defines, an instance type, has about 20.
@@ -41,7 +41,7 @@ pub struct InstanceIdentity {
     /// The region, such as `us-east-1`: that of the certificate.
     pub region: String,
     /// The region's partition; `None` for one that is not known here.
-    pub partition: Option<Partition>,
+    pub partition: Option<AwsPartition>,
     /// The availability zone, such as `us-east-1c`.
     pub availability_zone: String,
     /// The instance, such as `i-0ce4441c840a0a941`.
@@ -85,7 +85,7 @@ impl ClaimedDocument {
 /// The document as AWS writes it. Fields that are not read here may come and go.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Raw {
+struct RawIdentityDocument {
     account_id: String,
     region: String,
     availability_zone: String,
@@ -107,7 +107,7 @@ struct Raw {
 impl InstanceIdentity {
     /// Reads the bytes that were signed with the certificate of this digest.
     pub(super) fn read(signed: &[u8], certificate_sha256: [u8; 32]) -> Result<Self, IdentityDocumentError> {
-        let raw: Raw = serde_json::from_slice(signed).map_err(|error| IdentityDocumentError::Json {
+        let raw: RawIdentityDocument = serde_json::from_slice(signed).map_err(|error| IdentityDocumentError::Json {
             // It may quote a value.
             problem: error.to_string().chars().take(TEXT_LIMIT_BYTES).collect(),
         })?;
@@ -137,7 +137,7 @@ impl InstanceIdentity {
             value.as_ref().map_or(Ok(()), |value| check_text(name, value))?;
         }
         Ok(Self {
-            partition: Partition::of_region(&raw.region),
+            partition: AwsPartition::of_region(&raw.region),
             account_id: raw.account_id,
             region: raw.region,
             availability_zone: raw.availability_zone,

@@ -1,5 +1,5 @@
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
-use super::{IMDS_PATH, Rule};
+use super::{IMDS_PATH, ValueRule};
 use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
 use crate::withheld::Withheld;
@@ -65,7 +65,7 @@ pub enum IdentityDocumentError {
     #[error("the {rule} is {found}")]
     NotAccepted {
         /// The rule that refuses the value.
-        rule: Rule,
+        rule: ValueRule,
         found: String,
         accepted: Withheld,
     },
@@ -103,12 +103,12 @@ impl IdentityDocumentError {
             Self::Replayable => REPLAYABLE,
             Self::Future { .. } | Self::TooOld { .. } => AGE,
             Self::NotAccepted { rule, .. } => match rule {
-                Rule::Account => ACCOUNT,
-                Rule::Partition => PARTITION,
-                Rule::Region => PLACE,
-                Rule::AvailabilityZone => ZONE,
-                Rule::Image => IMAGE,
-                Rule::InstanceType => INSTANCE_TYPE,
+                ValueRule::Account => ACCOUNT,
+                ValueRule::Partition => PARTITION,
+                ValueRule::Region => PLACE,
+                ValueRule::AvailabilityZone => ZONE,
+                ValueRule::Image => IMAGE,
+                ValueRule::InstanceType => INSTANCE_TYPE,
             },
         }
     }

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::aws::names::{is_account, is_any_instance};
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::values::Nothing;
 
 impl EvidenceKind for IdentityDocument {
@@ -39,7 +39,7 @@ impl Verifier for IdentityDocument {
         _: &Nothing,
         evidence: &IdentityDocumentEvidence,
         certificates: &RegionCertificates,
-        _: &Binding<'_>,
+        _: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
         let document = super::verify(evidence.pkcs7.0.as_bytes(), certificates, now)?;
@@ -78,7 +78,7 @@ impl Verifier for IdentityDocument {
         rules: &IdentityDocumentRules,
         together: &BTreeSet<Kind>,
         now: UnixTime,
-    ) -> Result<(), Refusal<IdentityDocumentError>> {
+    ) -> Result<(), KindRefusal<IdentityDocumentError>> {
         let appraise = if Self::is_worth_a_copy(together) {
             super::appraise
         } else {
@@ -88,7 +88,7 @@ impl Verifier for IdentityDocument {
     }
 }
 
-impl<P, R> Beside<P, R> for IdentityDocument {}
+impl<P, R> OtherKinds<P, R> for IdentityDocument {}
 
 fn is_identity(text: &str) -> bool {
     text.split_once('/')

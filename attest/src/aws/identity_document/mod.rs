@@ -28,6 +28,6 @@ pub use certificates::{
 };
 pub use document::{ClaimedDocument, InstanceIdentity, Replayable, VerifiedIdentityDocument};
 pub use error::{ADVICE, IdentityDocumentError};
-pub use partition::Partition;
-pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, Rule};
+pub use partition::AwsPartition;
+pub use rules::{CLOCK_SKEW_LIMIT_SECONDS, IdentityDocumentRules, ValueRule};
 pub use verifier::verify;

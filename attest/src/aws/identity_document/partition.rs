@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A partition of AWS: regions with accounts of their own. In another partition the same account number may belong to another customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Partition {
+pub enum AwsPartition {
     /// The commercial regions, `aws`.
     Aws,
     /// The regions in China, `aws-cn`.
@@ -16,7 +16,7 @@ pub enum Partition {
     AwsEusc,
 }
 
-impl Partition {
+impl AwsPartition {
     /// Returns the partition of a region, by its name; `None` for a region of another partition, and for any other text.
     #[must_use]
     pub fn of_region(region: &str) -> Option<Self> {
@@ -37,7 +37,7 @@ impl Partition {
     }
 }
 
-impl fmt::Display for Partition {
+impl fmt::Display for AwsPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Aws => "aws",
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn is_told_by_the_region() {
-        let check = |region: &str, partition: Option<Partition>| assert_eq!(Partition::of_region(region), partition, "{region}");
+        let check = |region: &str, partition: Option<AwsPartition>| assert_eq!(AwsPartition::of_region(region), partition, "{region}");
         for region in ["us-east-1", "ap-southeast-2", "il-central-1", "mx-central-1", "eu-south-2"] {
-            check(region, Some(Partition::Aws));
+            check(region, Some(AwsPartition::Aws));
         }
-        check("cn-north-1", Some(Partition::AwsCn));
-        check("cn-northwest-1", Some(Partition::AwsCn));
-        check("us-gov-west-1", Some(Partition::AwsUsGov));
-        check("eusc-de-east-1", Some(Partition::AwsEusc));
+        check("cn-north-1", Some(AwsPartition::AwsCn));
+        check("cn-northwest-1", Some(AwsPartition::AwsCn));
+        check("us-gov-west-1", Some(AwsPartition::AwsUsGov));
+        check("eusc-de-east-1", Some(AwsPartition::AwsEusc));
         for region in [
             "us-iso-east-1",
             "us-isob-east-1",

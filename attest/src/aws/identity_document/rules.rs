@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Partition;
+use super::AwsPartition;
 
 /// Maximum time that `pendingTime` may be in the future, in seconds: the difference between the clocks of AWS and of the gateway.
 pub const CLOCK_SKEW_LIMIT_SECONDS: u64 = 300;
@@ -19,7 +19,7 @@ pub struct IdentityDocumentRules {
     pub accounts: Vec<String>,
     /// The partitions in which the accounts are; left out, `aws` only. Another partition may have an account of the same number.
     #[serde(default = "commercial")]
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<AwsPartition>,
     /// The regions, such as `eu-central-1`.
     #[serde(default)]
     pub regions: Option<Vec<String>>,
@@ -37,13 +37,13 @@ pub struct IdentityDocumentRules {
     pub max_age_seconds: Option<u64>,
 }
 
-fn commercial() -> Vec<Partition> {
-    vec![Partition::Aws]
+fn commercial() -> Vec<AwsPartition> {
+    vec![AwsPartition::Aws]
 }
 
 /// A rule that accepts one of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum ValueRule {
     /// Checks the account: [`IdentityDocumentRules::accounts`].
     Account,
     /// Checks the partition: [`IdentityDocumentRules::partitions`].
@@ -58,7 +58,7 @@ pub enum Rule {
     InstanceType,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for ValueRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Account => "account",

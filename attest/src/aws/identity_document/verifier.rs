@@ -2,7 +2,7 @@ use rustls_pki_types::UnixTime;
 
 use super::{IdentityDocumentError, InstanceIdentity, RegionCertificates, Replayable, VerifiedIdentityDocument};
 
-use crate::pkcs7::{self, Content, Pkcs7Error, SignedData};
+use crate::pkcs7::{self, Pkcs7Error, SignedContent, SignedData};
 use crate::verified::Verified;
 
 /// Verifies what IMDS has answered at [`super::IMDS_PATH`], for use at `now`: the signature first, then the document in it.
@@ -20,7 +20,7 @@ pub fn verify(
     let candidates = certificates.named_by(&message);
     let mut failed = None;
     for (_, certificate) in &candidates {
-        let signed = match message.verify(certificate, Content::Attached) {
+        let signed = match message.verify(certificate, SignedContent::Attached) {
             Ok(signed) => signed,
             // The same name and number with another key.
             Err(error @ Pkcs7Error::Signature { .. }) => {

@@ -19,7 +19,7 @@ pub struct CborError {
 }
 
 /// Reads values one after the other. The returned values are borrowed; nothing is allocated, regardless of the lengths that are claimed.
-pub(super) struct Reader<'a> {
+pub(super) struct CborReader<'a> {
     bytes: &'a [u8],
     offset: usize,
 }
@@ -27,7 +27,7 @@ pub(super) struct Reader<'a> {
 /// A map being read: the entries left, or `None` until a break.
 pub(super) struct Map(Option<usize>);
 
-impl<'a> Reader<'a> {
+impl<'a> CborReader<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, offset: 0 }
     }
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     fn skips(bytes: &[u8], found: Result<(), &'static str>) {
-        let mut reader = Reader::new(bytes);
+        let mut reader = CborReader::new(bytes);
         let skipped = reader.skip().and_then(|()| reader.end());
         assert_eq!(skipped.map_err(|error| error.found), found, "{bytes:02x?}");
     }
@@ -276,9 +276,9 @@ mod tests {
     #[test]
     fn a_text_is_utf8() {
         assert_eq!(
-            Reader::new(&[0x61, 0xff]).text("a name").unwrap_err().found,
+            CborReader::new(&[0x61, 0xff]).text("a name").unwrap_err().found,
             "a text that is no UTF-8"
         );
-        assert_eq!(Reader::new(&[0x61, b'a']).text("a name"), Ok("a"));
+        assert_eq!(CborReader::new(&[0x61, b'a']).text("a name"), Ok("a"));
     }
 }

@@ -14,7 +14,7 @@ use super::error::NitroTpmError;
 use crate::aws::names::name_text;
 use crate::values::HexDigest;
 use crate::x509::canonical::CanonicalName;
-use crate::x509::{Anchors, Budget, Ca, NoCa, Terms, Unusable};
+use crate::x509::{Ca, NoCa, SignatureBudget, Terms, TrustAnchors, Unusable};
 
 /// Signature algorithm of AWS's chains. The issuer's key is P-384, too, so no other curve gets into a path.
 static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[algorithms::ECDSA_P384_SHA384];
@@ -27,7 +27,7 @@ const POINT_BYTES: usize = 97;
 
 /// The roots of AWS's attestation certificates: the administrator's choice, one for each partition.
 #[derive(Debug, Clone, Default)]
-pub struct NitroRoots(Anchors);
+pub struct NitroRoots(TrustAnchors);
 
 /// A certificate that cannot be a root of attestation documents.
 pub type NitroRootsError = Unusable<RootProblem>;
@@ -47,7 +47,7 @@ pub enum RootProblem {
 }
 
 /// Content of the leaf certificate, once its path is validated.
-pub(super) struct Leaf {
+pub(super) struct LeafCertificate {
     pub(super) key: LeafKey,
     pub(super) common_name: String,
     pub(super) root_sha256: HexDigest,
@@ -59,7 +59,7 @@ impl NitroRoots {
     /// # Errors
     /// [`NitroRootsError`] for the first that cannot be used.
     pub fn new(roots: &[CertificateDer<'_>]) -> Result<Self, NitroRootsError> {
-        let mut all = Anchors::default();
+        let mut all = TrustAnchors::default();
         for root in roots {
             add(&mut all, root).map_err(|problem| NitroRootsError::new("root", root, problem))?;
         }
@@ -73,7 +73,7 @@ impl NitroRoots {
     }
 
     /// Validates the path from a document's leaf to a root, at `now`.
-    pub(super) fn validate(&self, certificates: &Unverified<'_>, now: UnixTime) -> Result<Leaf, NitroTpmError> {
+    pub(super) fn validate(&self, certificates: &Unverified<'_>, now: UnixTime) -> Result<LeafCertificate, NitroTpmError> {
         let leaf = CertificateDer::from(certificates.certificate);
         let bundle: Vec<CertificateDer<'_>> = certificates.cabundle.iter().map(|der| CertificateDer::from(*der)).collect();
         // Subjects differ in real chains. As long as they do there is only one path to try, so that a bundle of lookalikes costs
@@ -93,7 +93,7 @@ impl NitroRoots {
             signatures: SIGNATURES,
             usage: KeyUsage::required_if_present(ANY_USAGE_OID_DER),
             // Of one path.
-            budget: &Budget::of_webpki(),
+            budget: &SignatureBudget::of_webpki(),
             now,
         };
         let path = self.0.validate(&end_entity, &bundle, terms, check_usages);
@@ -118,7 +118,7 @@ impl NitroRoots {
             (Some(Ok(name)), None) => name.to_owned(),
             _ => String::new(),
         };
-        Ok(Leaf {
+        Ok(LeafCertificate {
             key,
             common_name,
             root_sha256: path.root.sha256().into(),
@@ -126,7 +126,7 @@ impl NitroRoots {
     }
 }
 
-fn add(all: &mut Anchors, root: &[u8]) -> Result<(), RootProblem> {
+fn add(all: &mut TrustAnchors, root: &[u8]) -> Result<(), RootProblem> {
     let ca = Ca::read(root)?;
     if !may_sign_certificates(ca.parsed()) {
         return Err(RootProblem::NotCa);

@@ -8,7 +8,7 @@ use aws_nitro_enclaves_cose::crypto::{Hash, MessageDigest, SignatureAlgorithm, S
 use aws_nitro_enclaves_cose::error::CoseError;
 use ciborium_ll::{Encoder, Header};
 
-use super::cbor::Reader;
+use super::cbor::CborReader;
 use super::error::NitroTpmError;
 
 /// The tag of a COSE_Sign1. Documents come without it; the specification allows it.
@@ -24,7 +24,7 @@ const CABUNDLE_LIMIT: usize = 8;
 const CERTIFICATE_LIMIT_BYTES: usize = 1024;
 
 /// A document whose signature was not looked at.
-pub(super) struct Envelope<'a> {
+pub(super) struct CoseEnvelope<'a> {
     bytes: &'a [u8],
     payload: &'a [u8],
     signature: &'a [u8],
@@ -42,7 +42,7 @@ pub(super) struct VerifiedPayload(Vec<u8>);
 pub(super) struct LeafKey(ParsedPublicKey);
 
 /// The one signature that was verified, and no other: as the crate takes a key.
-struct OneSignature<'a> {
+struct CoseVerifiedKey<'a> {
     digest: Digest,
     signature: &'a [u8],
 }
@@ -51,15 +51,15 @@ struct AwsLc;
 
 impl<'a> Unverified<'a> {
     /// Reads the envelope, and the certificates in its payload.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<(Envelope<'a>, Self), NitroTpmError> {
-        let envelope = Envelope::read(bytes)?;
+    pub(super) fn read(bytes: &'a [u8]) -> Result<(CoseEnvelope<'a>, Self), NitroTpmError> {
+        let envelope = CoseEnvelope::read(bytes)?;
         let unverified = Self::of_payload(envelope.payload)?;
         Ok((envelope, unverified))
     }
 
     fn of_payload(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
         let cbor = |error| NitroTpmError::Cbor { part: "payload", error };
-        let mut reader = Reader::new(payload);
+        let mut reader = CborReader::new(payload);
         let (mut certificate, mut cabundle) = (None, None);
         let mut map = reader.map_of_any_length("the document's map").map_err(cbor)?;
         while reader.has_entry(&mut map).map_err(cbor)? {
@@ -100,11 +100,11 @@ fn bounded(certificate: &[u8]) -> Result<&[u8], NitroTpmError> {
     Ok(certificate)
 }
 
-impl<'a> Envelope<'a> {
+impl<'a> CoseEnvelope<'a> {
     /// Checks the form byte by byte, before a general parser gets to see it.
     fn read(bytes: &'a [u8]) -> Result<Self, NitroTpmError> {
         let cbor = |error| NitroTpmError::Cbor { part: "COSE_Sign1", error };
-        let mut reader = Reader::new(bytes);
+        let mut reader = CborReader::new(bytes);
         if let Some(found) = reader.tag().map_err(cbor)?
             && found != SIGN1_TAG
         {
@@ -146,7 +146,7 @@ impl<'a> Envelope<'a> {
         key.0
             .verify_digest_sig(&digest, self.signature)
             .map_err(|_| NitroTpmError::Signature)?;
-        let verified = OneSignature {
+        let verified = CoseVerifiedKey {
             digest,
             signature: self.signature,
         };
@@ -199,7 +199,7 @@ impl Hash for AwsLc {
     }
 }
 
-impl SigningPublicKey for OneSignature<'_> {
+impl SigningPublicKey for CoseVerifiedKey<'_> {
     fn get_parameters(&self) -> Result<(SignatureAlgorithm, MessageDigest), CoseError> {
         Ok((SignatureAlgorithm::ES384, MessageDigest::Sha384))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::cbor::Reader;
+use super::cbor::CborReader;
 use super::cose::VerifiedPayload;
 use super::error::NitroTpmError;
 use crate::aws::names::{is_account, is_instance, is_region, printable};
@@ -34,7 +34,7 @@ const MODULE_SUFFIX_CHARS: usize = 16;
 /// Subject of a document, as challenges, rules and records name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum DocumentKind {
     /// Document of an EC2 instance.
     #[default]
     NitroTpm,
@@ -44,7 +44,7 @@ pub enum Shape {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NitroTpmDocument {
     /// Subject of the document.
-    pub shape: Shape,
+    pub shape: DocumentKind,
     /// The module that signed: `i-0123456789abcdef0-tpm0000000000000000`.
     pub module_id: String,
     /// The EC2 instance, from the module_id, which the certificate confirms.
@@ -86,7 +86,7 @@ pub type VerifiedNitroTpm = Verified<NitroTpmInstance>;
 impl NitroTpmDocument {
     /// Parses the verified bytes; nothing else is ever parsed.
     pub(super) fn parse(payload: &VerifiedPayload, common_name: &str, root_sha256: HexDigest) -> Result<Self, NitroTpmError> {
-        let fields = Fields::parse(payload.bytes())?;
+        let fields = DocumentFields::parse(payload.bytes())?;
         let module_id = fields.module_id.ok_or(NitroTpmError::FieldMissing { field: "module_id" })?;
         let instance = instance_of(module_id).ok_or_else(|| NitroTpmError::ModuleId {
             found: printable(module_id),
@@ -99,7 +99,7 @@ impl NitroTpmDocument {
         })?;
         fields.digest.ok_or(NitroTpmError::FieldMissing { field: "digest" })?;
         Ok(Self {
-            shape: Shape::NitroTpm,
+            shape: DocumentKind::NitroTpm,
             module_id: module_id.to_owned(),
             instance: instance.to_owned(),
             region: region.to_owned(),
@@ -153,7 +153,7 @@ impl NitroTpmInstance {
 
 /// The known fields, as encoded in the map: AWS's User Guide, "Attestation Document specification".
 #[derive(Default)]
-struct Fields<'a> {
+struct DocumentFields<'a> {
     module_id: Option<&'a str>,
     digest: Option<()>,
     timestamp_ms: Option<u64>,
@@ -165,10 +165,10 @@ struct Fields<'a> {
     nonce: Option<Option<Blob>>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> DocumentFields<'a> {
     fn parse(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
         let cbor = |error| NitroTpmError::Cbor { part: "document", error };
-        let mut reader = Reader::new(payload);
+        let mut reader = CborReader::new(payload);
         let mut fields = Self::default();
         let mut map = reader.map_of_any_length("the document's map").map_err(cbor)?;
         while reader.has_entry(&mut map).map_err(cbor)? {
@@ -207,7 +207,7 @@ fn set<T>(slot: &mut Option<T>, field: &'static str, value: T) -> Result<(), Nit
     }
 }
 
-fn module_id<'a>(reader: &mut Reader<'a>) -> Result<&'a str, NitroTpmError> {
+fn module_id<'a>(reader: &mut CborReader<'a>) -> Result<&'a str, NitroTpmError> {
     let text = reader.text("the module_id").map_err(in_document)?;
     if text.len() > MODULE_ID_LIMIT_CHARS {
         return Err(NitroTpmError::FieldLength {
@@ -219,7 +219,7 @@ fn module_id<'a>(reader: &mut Reader<'a>) -> Result<&'a str, NitroTpmError> {
     Ok(text)
 }
 
-fn digest(reader: &mut Reader<'_>) -> Result<(), NitroTpmError> {
+fn digest(reader: &mut CborReader<'_>) -> Result<(), NitroTpmError> {
     let found = reader.text("the digest's name").map_err(in_document)?;
     if found == DIGEST {
         return Ok(());
@@ -230,7 +230,7 @@ fn digest(reader: &mut Reader<'_>) -> Result<(), NitroTpmError> {
     })
 }
 
-fn optional(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Blob>, NitroTpmError> {
+fn optional(reader: &mut CborReader<'_>, field: &'static str) -> Result<Option<Blob>, NitroTpmError> {
     let bytes = reader.bytes_or_null("bytes or null").map_err(in_document)?;
     match bytes {
         Some(bytes) if bytes.len() > NONCE_LIMIT_BYTES => Err(NitroTpmError::FieldLength {
@@ -243,7 +243,7 @@ fn optional(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Blob>
     }
 }
 
-fn pcrs(reader: &mut Reader<'_>) -> Result<BTreeMap<u8, HexDigest>, NitroTpmError> {
+fn pcrs(reader: &mut CborReader<'_>) -> Result<BTreeMap<u8, HexDigest>, NitroTpmError> {
     let mut pcrs = BTreeMap::new();
     let mut map = reader.map("the map of PCRs").map_err(in_document)?;
     // No more entries than there are indices: a repeated one ends the loop.

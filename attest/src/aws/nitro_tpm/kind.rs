@@ -11,11 +11,11 @@ use crate::advice::Advice;
 use crate::aws::identity_document::IdentityDocument;
 use crate::aws::names::is_any_instance;
 use crate::aws::sts::Sts;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Proofs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
-use crate::tpm::requirements::Quoted;
+use crate::tpm::requirements::QuotedPcrs;
 use crate::values::Nothing;
 
 impl EvidenceKind for NitroTpm {
@@ -44,7 +44,7 @@ impl Verifier for NitroTpm {
         _: &NitroTpmSubject,
         evidence: &NitroTpmEvidence,
         roots: &NitroRoots,
-        binding: &Binding<'_>,
+        binding: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
         let verified = super::verify(evidence.document.as_ref(), roots, binding, now)?;
@@ -93,7 +93,7 @@ impl Verifier for NitroTpm {
 
     fn unlisted(verified: &VerifiedNitroTpm, rules: &NitroTpmRules) -> Vec<NewValue> {
         let values = rules.reference_values();
-        values.unlisted(&Quoted {
+        values.unlisted(&QuotedPcrs {
             bank: values.bank(),
             pcrs: &verified.document.pcrs,
             event_log: None,
@@ -109,7 +109,7 @@ impl Verifier for NitroTpm {
         rules: &NitroTpmRules,
         _: &BTreeSet<Kind>,
         now: UnixTime,
-    ) -> Result<(), Refusal<NitroTpmError>> {
+    ) -> Result<(), KindRefusal<NitroTpmError>> {
         Ok(appraise_machine(verified, rules, now)?)
     }
 
@@ -128,8 +128,8 @@ impl Verifier for NitroTpm {
 }
 
 /// The document names no account; other evidence may prove one.
-impl<P: Proofs<IdentityDocument> + Proofs<Sts>, R> Beside<P, R> for NitroTpm {
-    fn join(verified: VerifiedNitroTpm, proofs: &P) -> Result<VerifiedNitroTpm, Refusal<NitroTpmError>> {
+impl<P: Proofs<IdentityDocument> + Proofs<Sts>, R> OtherKinds<P, R> for NitroTpm {
+    fn join(verified: VerifiedNitroTpm, proofs: &P) -> Result<VerifiedNitroTpm, KindRefusal<NitroTpmError>> {
         let document = Proofs::<IdentityDocument>::proof(proofs).map(|claimed| claimed.document().replayable());
         let by_document = document.map(|document| (document.account_id.as_str(), document.instance_id.as_str()));
         let by_sts = || Proofs::<Sts>::proof(proofs).map(|caller| (caller.account.as_str(), caller.instance.as_str()));

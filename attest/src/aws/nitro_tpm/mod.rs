@@ -26,13 +26,13 @@ mod subject;
 mod verifier;
 
 /// Values that a document must be bound to.
-pub use crate::nonce::Binding as Expected;
+pub use crate::nonce::EvidenceBinding as Expected;
 
 pub use attest_wire::aws::nitro_tpm::{DOCUMENT_LIMIT_BYTES, NitroTpm, NitroTpmEvidence, expected_user_data};
 pub use cbor::CborError;
 pub use chain::{NitroRoots, NitroRootsError, RootProblem};
-pub use document::{AuthenticDocument, NONCE_LIMIT_BYTES, NitroTpmDocument, NitroTpmInstance, Shape, VerifiedNitroTpm};
+pub use document::{AuthenticDocument, DocumentKind, NONCE_LIMIT_BYTES, NitroTpmDocument, NitroTpmInstance, VerifiedNitroTpm};
 pub use error::{ADVICE, NitroTpmError};
-pub use rules::{NitroTpmRules, RulesError, appraise};
+pub use rules::{NitroTpmRules, NitroTpmRulesError, appraise};
 pub use subject::NitroTpmSubject;
 pub use verifier::{authenticate, verify};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
-use super::document::{Shape, VerifiedNitroTpm};
+use super::document::{DocumentKind, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
@@ -19,9 +19,9 @@ use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Raw", into = "Raw")]
+#[serde(try_from = "RawNitroTpmRules", into = "RawNitroTpmRules")]
 pub struct NitroTpmRules {
-    shape: Shape,
+    shape: DocumentKind,
     /// `None`: the administrator has said that any account will do.
     accounts: Option<Vec<String>>,
     regions: Option<Vec<String>>,
@@ -33,10 +33,10 @@ pub struct NitroTpmRules {
 /// Serialized form of the rules in `pool.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct RawNitroTpmRules {
     #[serde(default)]
-    shape: Shape,
-    accounts: Rule<Vec<String>>,
+    shape: DocumentKind,
+    accounts: CheckedRule<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     regions: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,14 +50,14 @@ struct Raw {
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a list, or \"not checked\"")]
-enum Rule<T> {
+enum CheckedRule<T> {
     AnyOf(T),
     Word(NotChecked),
 }
 
 /// Rules that are invalid or contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RulesError {
+pub enum NitroTpmRulesError {
     /// A value that nothing could ever be.
     #[error("{field}: {found:?} is no {field} of AWS's")]
     Form { field: &'static str, found: String },
@@ -66,13 +66,13 @@ pub enum RulesError {
     Pcrs(#[from] PcrRulesError),
 }
 
-impl TryFrom<Raw> for NitroTpmRules {
-    type Error = RulesError;
+impl TryFrom<RawNitroTpmRules> for NitroTpmRules {
+    type Error = NitroTpmRulesError;
 
-    fn try_from(raw: Raw) -> Result<Self, RulesError> {
+    fn try_from(raw: RawNitroTpmRules) -> Result<Self, NitroTpmRulesError> {
         let accounts = match raw.accounts {
-            Rule::Word(NotChecked::NotChecked) => None,
-            Rule::AnyOf(accounts) => Some(accounts),
+            CheckedRule::Word(NotChecked::NotChecked) => None,
+            CheckedRule::AnyOf(accounts) => Some(accounts),
         };
         check_form("account", accounts.as_deref(), is_account)?;
         check_form("region", raw.regions.as_deref(), is_region)?;
@@ -88,11 +88,11 @@ impl TryFrom<Raw> for NitroTpmRules {
     }
 }
 
-impl From<NitroTpmRules> for Raw {
+impl From<NitroTpmRules> for RawNitroTpmRules {
     fn from(rules: NitroTpmRules) -> Self {
         Self {
             shape: rules.shape,
-            accounts: rules.accounts.map_or(Rule::Word(NotChecked::NotChecked), Rule::AnyOf),
+            accounts: rules.accounts.map_or(CheckedRule::Word(NotChecked::NotChecked), CheckedRule::AnyOf),
             regions: rules.regions,
             instances: rules.instances,
             age_limit_seconds: rules.age_limit_seconds,
@@ -102,10 +102,10 @@ impl From<NitroTpmRules> for Raw {
     }
 }
 
-fn check_form(field: &'static str, values: Option<&[String]>, is_one: fn(&str) -> bool) -> Result<(), RulesError> {
+fn check_form(field: &'static str, values: Option<&[String]>, is_one: fn(&str) -> bool) -> Result<(), NitroTpmRulesError> {
     match values.unwrap_or_default().iter().find(|value| !is_one(value)) {
         None => Ok(()),
-        Some(found) => Err(RulesError::Form {
+        Some(found) => Err(NitroTpmRulesError::Form {
             field,
             found: found.clone(),
         }),

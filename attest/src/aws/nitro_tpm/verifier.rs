@@ -7,7 +7,7 @@ use super::cose::Unverified;
 use super::document::{AuthenticDocument, NitroTpmDocument, NitroTpmInstance, VerifiedNitroTpm};
 use super::error::NitroTpmError;
 use super::{DOCUMENT_LIMIT_BYTES, expected_user_data};
-use crate::nonce::{Binding, SpkiSha256};
+use crate::nonce::{EvidenceBinding, SpkiSha256};
 use crate::values::Blob;
 use crate::verified::Verified;
 
@@ -15,7 +15,7 @@ use crate::verified::Verified;
 ///
 /// # Errors
 /// [`NitroTpmError`]: one variant for each thing that can be wrong.
-pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &Binding<'_>, now: UnixTime) -> Result<VerifiedNitroTpm, NitroTpmError> {
+pub fn verify(bytes: &[u8], roots: &NitroRoots, expected: &EvidenceBinding<'_>, now: UnixTime) -> Result<VerifiedNitroTpm, NitroTpmError> {
     authenticate(bytes, roots, now)?.answering(expected)
 }
 
@@ -38,7 +38,7 @@ pub fn authenticate(bytes: &[u8], roots: &NitroRoots, now: UnixTime) -> Result<A
 
 impl Verified<NitroTpmDocument> {
     /// Checks that it holds the nonce and what binds it to purpose, pool and server.
-    fn answering(self, expected: &Binding<'_>) -> Result<VerifiedNitroTpm, NitroTpmError> {
+    fn answering(self, expected: &EvidenceBinding<'_>) -> Result<VerifiedNitroTpm, NitroTpmError> {
         let hex = |said: Option<&Blob>| said.map_or_else(|| "none".to_owned(), |said| data_encoding::HEXLOWER.encode(said.as_ref()));
         // An empty nonce would be answered by a document without one.
         if expected.nonce.is_empty() || self.nonce.as_ref().map(AsRef::as_ref) != Some(expected.nonce) {

@@ -29,7 +29,7 @@ pub struct StsResponse<'a> {
 /// further fields; a repeated known field is refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Envelope {
+struct CallerIdentityEnvelope {
     get_caller_identity_response: Response,
 }
 
@@ -69,7 +69,7 @@ pub fn verify_answer(request: CheckedRequest, answer: &StsResponse<'_>) -> Resul
             limit: ANSWER_LIMIT_BYTES,
         });
     }
-    let envelope: Envelope = serde_json::from_slice(answer.body).map_err(|error| StsError::Answer {
+    let envelope: CallerIdentityEnvelope = serde_json::from_slice(answer.body).map_err(|error| StsError::Answer {
         problem: printable(&error.to_string()),
     })?;
     let CallerIdentity { account, arn, user_id } = envelope.get_caller_identity_response.get_caller_identity_result;

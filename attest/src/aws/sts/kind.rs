@@ -6,8 +6,8 @@ use rustls_pki_types::UnixTime;
 
 use super::{Sts, StsError, StsEvidence, StsResponse, StsRules, VerifiedSts};
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::values::Nothing;
 
 impl EvidenceKind for Sts {
@@ -37,7 +37,7 @@ impl Verifier for Sts {
         Ok((Nothing {}, Nothing {}))
     }
 
-    fn verify(_: &Nothing, evidence: &StsEvidence, call: StsCall<'_>, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
+    fn verify(_: &Nothing, evidence: &StsEvidence, call: StsCall<'_>, binding: &EvidenceBinding<'_>, now: UnixTime) -> Verified<Self> {
         let request = super::check(&evidence.request, call.rules, binding, now)?;
         let verified = super::verify_answer(request, &call.answer)?;
         let server_key = verified.server_key;
@@ -52,9 +52,9 @@ impl Verifier for Sts {
         format!("AWS STS in {}: role {}", caller.region.as_str(), caller.role.as_str())
     }
 
-    fn appraise(caller: &VerifiedSts, rules: &StsRules, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), Refusal<StsError>> {
+    fn appraise(caller: &VerifiedSts, rules: &StsRules, _: &BTreeSet<Kind>, _: UnixTime) -> Result<(), KindRefusal<StsError>> {
         Ok(super::appraise(caller, rules)?)
     }
 }
 
-impl<P, R> Beside<P, R> for Sts {}
+impl<P, R> OtherKinds<P, R> for Sts {}

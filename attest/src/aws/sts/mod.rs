@@ -24,11 +24,11 @@ mod rules;
 mod time;
 
 /// Values that a request must be bound to.
-pub use crate::nonce::Binding as Expected;
+pub use crate::nonce::EvidenceBinding as Expected;
 
 pub use answer::{ANSWER_LIMIT_BYTES, StsResponse, verify_answer};
 pub use attest_wire::aws::sts::{
-    BODY, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, Sts, StsEvidence, expected_server_id,
+    BODY, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest, Sts, StsEvidence, expected_server_id,
 };
 pub use document::{Caller, VerifiedSts};
 pub use error::{ADVICE, StsError};

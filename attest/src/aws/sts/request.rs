@@ -8,9 +8,9 @@ use zeroize::Zeroizing;
 
 use super::error::StsError;
 use super::rules::StsRules;
-use super::{BODY, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, expected_server_id, time};
+use super::{BODY, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest, expected_server_id, time};
 use crate::aws::names::printable;
-use crate::nonce::{Binding, SpkiSha256};
+use crate::nonce::{EvidenceBinding, SpkiSha256};
 use crate::withheld::Withheld;
 
 /// Maximum difference between the time of signing and the gateway's clock, in seconds. AWS itself accepts 15 minutes; a node signs when it
@@ -88,7 +88,7 @@ impl CheckedRequest {
 ///
 /// # Errors
 /// [`StsError`]: one variant for each part that can be wrong.
-pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Binding<'_>, now: UnixTime) -> Result<CheckedRequest, StsError> {
+pub fn check(request: &SignedRequest, rules: &StsRules, expected: &EvidenceBinding<'_>, now: UnixTime) -> Result<CheckedRequest, StsError> {
     if request.method != METHOD {
         return Err(StsError::Method {
             found: printable(&request.method),
@@ -158,9 +158,9 @@ pub fn check(request: &SignedRequest, rules: &StsRules, expected: &Binding<'_>, 
 struct Headers<'a>([Option<&'a str>; HEADERS.len()]);
 
 impl<'a> Headers<'a> {
-    fn sort(headers: &'a [Header]) -> Result<Self, StsError> {
+    fn sort(headers: &'a [SignedHeader]) -> Result<Self, StsError> {
         let mut sorted = Self([None; HEADERS.len()]);
-        for Header { name, value } in headers {
+        for SignedHeader { name, value } in headers {
             let slot = HEADERS.iter().position(|known| known == name);
             let slot = slot
                 .and_then(|slot| sorted.0.get_mut(slot))

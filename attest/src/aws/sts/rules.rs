@@ -9,7 +9,7 @@ use crate::withheld::Withheld;
 
 /// The rules. Accounts, roles and regions must be given; an empty list accepts nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Raw")]
+#[serde(try_from = "RawStsRules")]
 pub struct StsRules {
     accounts: Vec<String>,
     roles: Vec<String>,
@@ -21,7 +21,7 @@ pub struct StsRules {
 /// Serialized form of the rules in `pool.toml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct RawStsRules {
     accounts: Vec<String>,
     roles: Vec<String>,
     regions: Vec<String>,
@@ -44,7 +44,7 @@ pub(super) struct Endpoint<'a> {
 
 /// A partition of AWS: regions that share accounts, names and nothing with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Partition {
+pub(super) struct StsPartition {
     /// Name of the partition in ARNs.
     pub(super) arn: &'static str,
     /// Suffix of the host names of endpoints.
@@ -53,14 +53,14 @@ pub(super) struct Partition {
 
 /// The partition of a region: by its name, as AWS's SDKs have it (`partitions.json` of smithy-rs and of botocore; there the European Sovereign
 /// Cloud is `aws-eusc`, `^eusc\-(de)\-\w+\-\d+$`, `amazonaws.eu`).
-pub(super) fn partition_of(region: &str) -> Partition {
+pub(super) fn partition_of(region: &str) -> StsPartition {
     let (arn, dns_suffix) = match region {
         china if china.starts_with("cn-") => ("aws-cn", "amazonaws.com.cn"),
         government if government.starts_with("us-gov-") => ("aws-us-gov", "amazonaws.com"),
         sovereign if sovereign.starts_with("eusc-") => ("aws-eusc", "amazonaws.eu"),
         _ => ("aws", "amazonaws.com"),
     };
-    Partition { arn, dns_suffix }
+    StsPartition { arn, dns_suffix }
 }
 
 impl Endpoint<'_> {
@@ -73,10 +73,10 @@ impl Endpoint<'_> {
     }
 }
 
-impl TryFrom<Raw> for StsRules {
+impl TryFrom<RawStsRules> for StsRules {
     type Error = StsRulesError;
 
-    fn try_from(raw: Raw) -> Result<Self, StsRulesError> {
+    fn try_from(raw: RawStsRules) -> Result<Self, StsRulesError> {
         check_form("account", &raw.accounts, is_account)?;
         check_form("role", &raw.roles, is_role)?;
         check_form("region", &raw.regions, is_public_region)?;

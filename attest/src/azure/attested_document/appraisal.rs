@@ -2,7 +2,7 @@
 
 use rustls_pki_types::UnixTime;
 
-use super::rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule};
+use super::rules::{AttestedDocumentRules, AzureValueRule, CLOCK_SKEW_LIMIT_SECONDS};
 use super::{AttestedDocumentError, VerifiedAttestedDocument};
 use crate::withheld::Withheld;
 
@@ -11,11 +11,15 @@ use crate::withheld::Withheld;
 /// # Errors
 /// [`AttestedDocumentError::NotAccepted`] and those about time.
 pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRules, now: UnixTime) -> Result<(), AttestedDocumentError> {
-    one_of(Rule::Subscription, Some(document.subscription_id.as_str()), &rules.subscriptions)?;
+    one_of(
+        AzureValueRule::Subscription,
+        Some(document.subscription_id.as_str()),
+        &rules.subscriptions,
+    )?;
     for (rule, found, accepted) in [
-        (Rule::Vm, Some(document.vm_id.as_str()), &rules.vm_ids),
-        (Rule::Sku, document.sku.as_deref(), &rules.skus),
-        (Rule::Location, document.location.as_deref(), &rules.locations),
+        (AzureValueRule::Vm, Some(document.vm_id.as_str()), &rules.vm_ids),
+        (AzureValueRule::Sku, document.sku.as_deref(), &rules.skus),
+        (AzureValueRule::Location, document.location.as_deref(), &rules.locations),
     ] {
         accepted.as_ref().map_or(Ok(()), |accepted| one_of(rule, found, accepted))?;
     }
@@ -37,7 +41,7 @@ pub fn appraise(document: &VerifiedAttestedDocument, rules: &AttestedDocumentRul
 }
 
 /// Compares an identifier of Azure's without regard to case.
-fn one_of(rule: Rule, found: Option<&str>, accepted: &[String]) -> Result<(), AttestedDocumentError> {
+fn one_of(rule: AzureValueRule, found: Option<&str>, accepted: &[String]) -> Result<(), AttestedDocumentError> {
     if found.is_some_and(|found| accepted.iter().any(|accepted| accepted.eq_ignore_ascii_case(found))) {
         return Ok(());
     }

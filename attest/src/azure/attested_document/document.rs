@@ -20,7 +20,7 @@ pub struct AttestedData {
     /// The nonce that IMDS was asked with.
     pub nonce: String,
     /// The plan of a Marketplace image.
-    pub plan: Option<Plan>,
+    pub plan: Option<MarketplacePlan>,
     /// The kind of Azure Hybrid Benefit licence.
     pub license_type: Option<String>,
     /// Creation time of the document, in seconds since 1970.
@@ -45,7 +45,7 @@ pub type VerifiedAttestedDocument = Verified<AttestedData>;
 
 /// The Marketplace plan of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct MarketplacePlan {
     /// Its name; empty for an image without a plan.
     #[serde(default)]
     pub name: String,
@@ -56,7 +56,7 @@ pub struct Plan {
 }
 
 /// Signer of a document, by its certificate and chain.
-pub(super) struct Signer<'a> {
+pub(super) struct SignerClaims<'a> {
     pub(super) cloud: AzureCloud,
     pub(super) location: Option<String>,
     pub(super) certificate_sha256: [u8; 32],
@@ -66,7 +66,7 @@ pub(super) struct Signer<'a> {
 /// The document as Azure writes it. Fields that are not read here may come and go.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Raw {
+struct RawAttestedDocument {
     vm_id: String,
     subscription_id: String,
     nonce: String,
@@ -74,7 +74,7 @@ struct Raw {
     #[serde(default)]
     sku: Option<String>,
     #[serde(default)]
-    plan: Option<Plan>,
+    plan: Option<MarketplacePlan>,
     #[serde(default)]
     license_type: Option<String>,
 }
@@ -88,8 +88,8 @@ struct TimeStamp {
 
 impl AttestedData {
     /// Reads the bytes that were signed by this signer.
-    pub(super) fn read(signed: &[u8], signer: Signer<'_>) -> Result<Self, AttestedDocumentError> {
-        let raw: Raw = serde_json::from_slice(signed).map_err(|error| AttestedDocumentError::Json {
+    pub(super) fn read(signed: &[u8], signer: SignerClaims<'_>) -> Result<Self, AttestedDocumentError> {
+        let raw: RawAttestedDocument = serde_json::from_slice(signed).map_err(|error| AttestedDocumentError::Json {
             // It may quote a value.
             problem: error.to_string().chars().take(TEXT_LIMIT_BYTES).collect(),
         })?;

@@ -2,7 +2,7 @@ use std::convert::Infallible;
 
 use rustls_pki_types::UnixTime;
 
-use super::Rule;
+use super::AzureValueRule;
 use super::rules::CLOCK_SKEW_LIMIT_SECONDS;
 use crate::advice::{Advice, advice};
 use crate::pkcs7::Pkcs7Error;
@@ -63,7 +63,7 @@ pub enum AttestedDocumentError {
     #[error("the {rule} is {found}")]
     NotAccepted {
         /// The rule that refuses the value.
-        rule: Rule,
+        rule: AzureValueRule,
         /// The document's value, quoted; or that it has none.
         found: String,
         /// The values that the pool accepts.
@@ -155,10 +155,10 @@ impl AttestedDocumentError {
             Self::Nonce { .. } => NONCE,
             Self::Future { .. } | Self::Expired { .. } | Self::TooOld { .. } => EXPIRED,
             Self::NotAccepted { rule, .. } => match rule {
-                Rule::Subscription => SUBSCRIPTION,
-                Rule::Vm => VM,
-                Rule::Sku => SKU,
-                Rule::Location => LOCATION,
+                AzureValueRule::Subscription => SUBSCRIPTION,
+                AzureValueRule::Vm => VM,
+                AzureValueRule::Sku => SKU,
+                AzureValueRule::Location => LOCATION,
             },
         }
     }

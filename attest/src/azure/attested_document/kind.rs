@@ -9,8 +9,8 @@ use super::{
     VerifiedAttestedDocument,
 };
 use crate::advice::Advice;
-use crate::kinds::{Asked, Asking, Beside, EvidenceKind, IdentityForm, Kind, Pcrs, Refusal, Verified, Verifier};
-use crate::nonce::{Binding, qualifying_data};
+use crate::kinds::{Asked, Asking, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Verified, Verifier};
+use crate::nonce::{EvidenceBinding, qualifying_data};
 use crate::values::Nothing;
 
 impl EvidenceKind for AttestedDocument {
@@ -36,8 +36,14 @@ impl Verifier for AttestedDocument {
     }
 
     /// The document is for this challenge, and one of the keys that the node may have seen.
-    fn verify(_: &AzureSubject, evidence: &AzureEvidence, trust: &AzureTrust, binding: &Binding<'_>, now: UnixTime) -> Verified<Self> {
-        let mut refused = Refusal::NothingToHoldAgainst(Kind::Azure);
+    fn verify(
+        _: &AzureSubject,
+        evidence: &AzureEvidence,
+        trust: &AzureTrust,
+        binding: &EvidenceBinding<'_>,
+        now: UnixTime,
+    ) -> Verified<Self> {
+        let mut refused = KindRefusal::NothingToHoldAgainst(Kind::Azure);
         for key in binding.server_keys {
             let bound = qualifying_data(binding.nonce, binding.purpose, binding.pool, key);
             let nonce = ImdsNonce::derive(&bound);
@@ -64,12 +70,12 @@ impl Verifier for AttestedDocument {
         rules: &AttestedDocumentRules,
         _: &BTreeSet<Kind>,
         now: UnixTime,
-    ) -> Result<(), Refusal<AttestedDocumentError>> {
+    ) -> Result<(), KindRefusal<AttestedDocumentError>> {
         Ok(super::appraise(document, rules, now)?)
     }
 }
 
-impl<P, R> Beside<P, R> for AttestedDocument {}
+impl<P, R> OtherKinds<P, R> for AttestedDocument {}
 
 fn is_identity(text: &str) -> bool {
     let digit = |byte: u8| matches!(byte, b'-' | b'0'..=b'9' | b'a'..=b'f');

@@ -31,9 +31,9 @@ pub use attest_wire::azure::attested_document::{
     imds_path,
 };
 pub use cloud::AzureCloud;
-pub use document::{AttestedData, Plan, VerifiedAttestedDocument};
+pub use document::{AttestedData, MarketplacePlan, VerifiedAttestedDocument};
 pub use error::{ADVICE, AttestedDocumentError, ChainError};
-pub use rules::{AttestedDocumentRules, CLOCK_SKEW_LIMIT_SECONDS, Rule};
+pub use rules::{AttestedDocumentRules, AzureValueRule, CLOCK_SKEW_LIMIT_SECONDS};
 pub use subject::AzureSubject;
-pub use trust::{AzureTrust, AzureTrustError, CaProblem, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
+pub use trust::{AzureCaProblem, AzureTrust, AzureTrustError, INTERMEDIATES_LIMIT, ROOTS_LIMIT};
 pub use verifier::{issuer_urls, verify};

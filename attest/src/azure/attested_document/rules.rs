@@ -27,7 +27,7 @@ pub struct AttestedDocumentRules {
 
 /// A rule that accepts one of several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum AzureValueRule {
     /// Checks the subscription: [`AttestedDocumentRules::subscriptions`].
     Subscription,
     /// Checks the vmId: [`AttestedDocumentRules::vm_ids`].
@@ -38,7 +38,7 @@ pub enum Rule {
     Location,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for AzureValueRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Subscription => "subscription",

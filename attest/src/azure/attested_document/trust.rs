@@ -3,7 +3,7 @@ use webpki::aws_lc_rs as algorithms;
 
 use super::AzureCloud;
 use crate::pkcs7::CERTIFICATE_LIMIT_BYTES;
-use crate::x509::{Anchors, Ca, CaKey, NoCa, Unusable};
+use crate::x509::{Ca, CaKey, NoCa, TrustAnchors, Unusable};
 
 /// Most roots. Azure's certificates lead to about ten.
 pub const ROOTS_LIMIT: usize = 64;
@@ -27,16 +27,16 @@ pub(super) static SIGNATURES: &[&dyn SignatureVerificationAlgorithm] = &[
 #[derive(Debug, Clone)]
 pub struct AzureTrust {
     clouds: Vec<AzureCloud>,
-    roots: Anchors,
+    roots: TrustAnchors,
     intermediates: Vec<CertificateDer<'static>>,
 }
 
 /// A certificate that cannot be used.
-pub type AzureTrustError = Unusable<CaProblem>;
+pub type AzureTrustError = Unusable<AzureCaProblem>;
 
 /// Problem with a CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CaProblem {
+pub enum AzureCaProblem {
     /// The bytes are not a certificate, or of a form that path validation does not accept.
     #[error("it cannot be read: {0}")]
     Malformed(String),
@@ -61,11 +61,11 @@ impl AzureTrust {
         roots: &[CertificateDer<'static>],
         intermediates: Vec<CertificateDer<'static>>,
     ) -> Result<Self, AzureTrustError> {
-        let mut anchors = Anchors::default();
+        let mut anchors = TrustAnchors::default();
         for (position, root) in roots.iter().enumerate() {
             let add = ca(root).and_then(|ca| match position {
                 0..ROOTS_LIMIT => Ok(anchors.add_root(&ca)?),
-                _ => Err(CaProblem::TooMany(ROOTS_LIMIT)),
+                _ => Err(AzureCaProblem::TooMany(ROOTS_LIMIT)),
             });
             add.map_err(|problem| AzureTrustError::new("root", root, problem))?;
         }
@@ -85,7 +85,7 @@ impl AzureTrust {
         for intermediate in intermediates {
             let problem = match ca(&intermediate) {
                 Ok(_) if self.intermediates.contains(&intermediate) => continue,
-                Ok(_) if self.intermediates.len() >= INTERMEDIATES_LIMIT => CaProblem::TooMany(INTERMEDIATES_LIMIT),
+                Ok(_) if self.intermediates.len() >= INTERMEDIATES_LIMIT => AzureCaProblem::TooMany(INTERMEDIATES_LIMIT),
                 Ok(_) => {
                     self.intermediates.push(intermediate);
                     continue;
@@ -102,7 +102,7 @@ impl AzureTrust {
         &self.clouds
     }
 
-    pub(super) const fn roots(&self) -> &Anchors {
+    pub(super) const fn roots(&self) -> &TrustAnchors {
         &self.roots
     }
 
@@ -111,7 +111,7 @@ impl AzureTrust {
     }
 }
 
-impl From<NoCa> for CaProblem {
+impl From<NoCa> for AzureCaProblem {
     fn from(problem: NoCa) -> Self {
         match problem {
             NoCa::Malformed(problem) => Self::Malformed(problem),
@@ -121,10 +121,10 @@ impl From<NoCa> for CaProblem {
 }
 
 /// Reads a CA's certificate.
-fn ca(certificate: &[u8]) -> Result<Ca<'_>, CaProblem> {
+fn ca(certificate: &[u8]) -> Result<Ca<'_>, AzureCaProblem> {
     let ca = Ca::read_within(certificate, CERTIFICATE_LIMIT_BYTES)?;
     match ca.key() {
         CaKey::Rsa(2048..=8192) | CaKey::Curve(256 | 384) => Ok(ca),
-        other => Err(CaProblem::Key(other.to_string())),
+        other => Err(AzureCaProblem::Key(other.to_string())),
     }
 }

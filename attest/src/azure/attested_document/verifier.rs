@@ -1,13 +1,13 @@
 use rustls_pki_types::UnixTime;
 use webpki::{EndEntityCert, KeyUsage};
 
-use super::document::Signer;
+use super::document::SignerClaims;
 use super::error::ChainError;
 use super::trust::SIGNATURES;
 use super::{AttestedData, AttestedDocumentError, AzureCloud, AzureTrust, ImdsNonce, IssuerUrls, VerifiedAttestedDocument};
-use crate::pkcs7::{self, Content, SignedData, SigningCertificate};
+use crate::pkcs7::{self, SignedContent, SignedData, SigningCertificate};
 use crate::verified::Verified;
-use crate::x509::{self, Budget, Terms};
+use crate::x509::{self, SignatureBudget, Terms};
 
 /// id-kp-serverAuth, as the content of a DER object identifier.
 const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
@@ -32,7 +32,7 @@ pub fn verify(
         certificate: certificate.name(),
         problem,
     })?;
-    let signed = message.verify(&certificate, Content::Attached)?;
+    let signed = message.verify(&certificate, SignedContent::Attached)?;
     let document = AttestedData::read(signed, signer)?;
     if document.nonce != nonce.as_str() {
         return Err(AttestedDocumentError::Nonce {
@@ -54,7 +54,7 @@ pub fn issuer_urls(base64: &[u8]) -> Result<IssuerUrls, AttestedDocumentError> {
 }
 
 /// Checks that the certificate is a metadata service's, and leads to a root.
-fn check_chain<'a>(certificate: &SigningCertificate, trust: &'a AzureTrust, now: UnixTime) -> Result<Signer<'a>, ChainError> {
+fn check_chain<'a>(certificate: &SigningCertificate, trust: &'a AzureTrust, now: UnixTime) -> Result<SignerClaims<'a>, ChainError> {
     let end_entity = EndEntityCert::try_from(certificate.der()).map_err(ChainError::Path)?;
     // Names first: they cost nothing, and a certificate for others need not be verified.
     let names: Vec<&str> = end_entity.valid_dns_names().take(NAMES_LIMIT).collect();
@@ -65,12 +65,12 @@ fn check_chain<'a>(certificate: &SigningCertificate, trust: &'a AzureTrust, now:
         signatures: SIGNATURES,
         usage: KeyUsage::required_if_present(SERVER_AUTH),
         // The CAs are configured, or fetched from Microsoft; a stranger brings the leaf.
-        budget: &Budget::of_webpki(),
+        budget: &SignatureBudget::of_webpki(),
         now,
     };
     let path = trust.roots().validate(&end_entity, trust.intermediates(), terms, x509::no_more);
     let path = path.map_err(|problem| ChainError::of_path(problem, certificate.der(), now))?;
-    Ok(Signer {
+    Ok(SignerClaims {
         cloud,
         location,
         certificate_sha256: certificate.sha256(),

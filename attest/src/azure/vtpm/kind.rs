@@ -12,8 +12,8 @@ use super::{
 };
 use crate::advice::Advice;
 use crate::azure::attested_document::AttestedDocument;
-use crate::kinds::{Asked, Asking, Beside, Counters, EvidenceKind, IdentityForm, Kind, Pcrs, Proofs, Refusal, Verified, Verifier};
-use crate::nonce::Binding;
+use crate::kinds::{Asked, Asking, Counters, EvidenceKind, IdentityForm, Kind, KindRefusal, OtherKinds, Pcrs, Proofs, Verified, Verifier};
+use crate::nonce::EvidenceBinding;
 use crate::observation::Observation;
 use crate::reference_sets::{NewValue, ReferenceSets};
 use crate::tpm::TpmEvidenceError;
@@ -39,9 +39,9 @@ impl Verifier for AzureVtpm {
         fits: VmId::is_spelled_as_in_identities,
     }];
 
-    fn check_offer(offer: &AzureVtpmAttester) -> Result<(), Refusal<AzureVtpmError>> {
+    fn check_offer(offer: &AzureVtpmAttester) -> Result<(), KindRefusal<AzureVtpmError>> {
         if offer.ak_intermediates.len() > INTERMEDIATES_LIMIT {
-            return Err(Refusal::Request {
+            return Err(KindRefusal::Request {
                 field: "ak_intermediates",
                 problem: "more than eight certificates",
             });
@@ -53,7 +53,7 @@ impl Verifier for AzureVtpm {
     fn ask(offer: &AzureVtpmAttester, _: Option<&AkRoots>, rules: &AzureVtpmRules, _: &Asking<'_>) -> Asked<Self> {
         AkPublic::parse(offer.ak_public.as_ref()).map_err(own)?;
         // Rules that could be read can be selected: they were checked then.
-        let selection = rules.selection().map_err(|_| Refusal::NothingToHoldAgainst(Kind::AzureVtpm))?;
+        let selection = rules.selection().map_err(|_| KindRefusal::NothingToHoldAgainst(Kind::AzureVtpm))?;
         let task = AzureVtpmTask::from(&selection);
         let attester = offer.clone();
         Ok((AzureVtpmSubject { attester, selection }, task))
@@ -71,7 +71,7 @@ impl Verifier for AzureVtpm {
         subject: &AzureVtpmSubject,
         evidence: &AzureVtpmEvidence,
         roots: &AkRoots,
-        binding: &Binding<'_>,
+        binding: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self> {
         let verified = super::verify(subject, evidence, &(*binding).into(), roots, now)?;
@@ -137,7 +137,7 @@ impl Verifier for AzureVtpm {
         rules: &AzureVtpmRules,
         _: &BTreeSet<Kind>,
         _: UnixTime,
-    ) -> Result<(), Refusal<AzureVtpmError>> {
+    ) -> Result<(), KindRefusal<AzureVtpmError>> {
         Ok(appraise_machine(verified, rules)?)
     }
 
@@ -156,8 +156,8 @@ impl Verifier for AzureVtpm {
 }
 
 /// The vTPM says no subscription; the attested document of the same machine does.
-impl<P: Proofs<AttestedDocument>, R> Beside<P, R> for AzureVtpm {
-    fn join(verified: VerifiedAzureVtpm, proofs: &P) -> Result<VerifiedAzureVtpm, Refusal<AzureVtpmError>> {
+impl<P: Proofs<AttestedDocument>, R> OtherKinds<P, R> for AzureVtpm {
+    fn join(verified: VerifiedAzureVtpm, proofs: &P) -> Result<VerifiedAzureVtpm, KindRefusal<AzureVtpmError>> {
         Ok(match proofs.proof() {
             Some(document) => verified.beside(document),
             None => verified,
@@ -165,6 +165,6 @@ impl<P: Proofs<AttestedDocument>, R> Beside<P, R> for AzureVtpm {
     }
 }
 
-fn own(error: TpmEvidenceError) -> Refusal<AzureVtpmError> {
-    Refusal::Own(error.into())
+fn own(error: TpmEvidenceError) -> KindRefusal<AzureVtpmError> {
+    KindRefusal::Own(error.into())
 }

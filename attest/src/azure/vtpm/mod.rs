@@ -35,7 +35,7 @@ pub use attest_wire::azure::vtpm::{
 };
 pub use certificate::{AkCertificate, AkRoots, verify_certificate};
 pub use error::{ADVICE, AzureVtpmError};
-pub use rules::{AzureVtpmRules, RulesError, appraise};
+pub use rules::{AzureVtpmRules, VtpmRulesError, appraise};
 pub use subject::AzureVtpmSubject;
-pub use verifier::{Expected, VerifiedAzureVtpm, verify};
+pub use verifier::{ExpectedBinding, VerifiedAzureVtpm, verify};
 pub use vm_id::{VM_ID_PCR, is_measured};

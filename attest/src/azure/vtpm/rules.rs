@@ -7,7 +7,7 @@ use rustls_pki_types::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::{AzureVtpmError, VerifiedAzureVtpm, VmId};
-use crate::azure::attested_document::{AttestedDocumentError, Rule};
+use crate::azure::attested_document::{AttestedDocumentError, AzureValueRule};
 use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
 use crate::tpm::pcr::{PcrSelection, SelectionError};
@@ -18,7 +18,7 @@ use crate::withheld::Withheld;
 
 /// The rules. Every one that is given must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Raw", into = "Raw")]
+#[serde(try_from = "RawVtpmRules", into = "RawVtpmRules")]
 pub struct AzureVtpmRules {
     vm_ids: Option<Vec<VmId>>,
     accept_any_subscription: bool,
@@ -28,7 +28,7 @@ pub struct AzureVtpmRules {
 /// Serialized form of the rules in `pool.toml`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Raw {
+struct RawVtpmRules {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     vm_ids: Option<Vec<VmId>>,
     #[serde(default)]
@@ -50,7 +50,7 @@ const fn sha256() -> HashAlg {
 
 /// Rules that are invalid or contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RulesError {
+pub enum VtpmRulesError {
     /// A bank for which it is not known what Azure's firmware extends into PCR 6, nor that nothing else is extended earlier.
     #[error("bank: which machine a vTPM is of is known of its sha256 bank only, not of {0}: say sha256, or leave bank out")]
     Bank(HashAlg),
@@ -59,12 +59,12 @@ pub enum RulesError {
     Pcrs(#[from] PcrRulesError),
 }
 
-impl TryFrom<Raw> for AzureVtpmRules {
-    type Error = RulesError;
+impl TryFrom<RawVtpmRules> for AzureVtpmRules {
+    type Error = VtpmRulesError;
 
-    fn try_from(raw: Raw) -> Result<Self, RulesError> {
+    fn try_from(raw: RawVtpmRules) -> Result<Self, VtpmRulesError> {
         if raw.bank != HashAlg::Sha256 {
-            return Err(RulesError::Bank(raw.bank));
+            return Err(VtpmRulesError::Bank(raw.bank));
         }
         Ok(Self {
             vm_ids: raw.vm_ids,
@@ -78,7 +78,7 @@ impl TryFrom<Raw> for AzureVtpmRules {
     }
 }
 
-impl From<AzureVtpmRules> for Raw {
+impl From<AzureVtpmRules> for RawVtpmRules {
     fn from(rules: AzureVtpmRules) -> Self {
         Self {
             vm_ids: rules.vm_ids,
@@ -139,7 +139,7 @@ pub fn appraise(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules, now: UnixT
 pub(super) fn appraise_machine(verified: &VerifiedAzureVtpm, rules: &AzureVtpmRules) -> Result<(), AzureVtpmError> {
     if let Some(accepted) = rules.vm_ids.as_ref().filter(|accepted| !accepted.contains(verified.vm_id())) {
         return Err(AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
-            rule: Rule::Vm,
+            rule: AzureValueRule::Vm,
             found: format!("{:?}", verified.vm_id().as_str()),
             accepted: Withheld::one_of(accepted),
         }));

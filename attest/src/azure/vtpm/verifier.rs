@@ -9,16 +9,16 @@ use super::certificate::{AkCertificate, AkRoots, verify_certificate};
 use super::{AzureVtpmError, AzureVtpmEvidence, AzureVtpmSubject, VM_ID_PCR, VmId, is_measured};
 use crate::azure::attested_document::VerifiedAttestedDocument;
 use crate::kinds::Counters;
-use crate::nonce::{Binding, SpkiSha256};
+use crate::nonce::{EvidenceBinding, SpkiSha256};
 use crate::tpm::EventLogClaims;
-use crate::tpm::requirements::Quoted;
+use crate::tpm::requirements::QuotedPcrs;
 use crate::tpm::verifier::{self, ShownQuote};
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
 /// Values that a quote has to be bound to.
 #[derive(Debug, Clone, Copy)]
-pub struct Expected<'a> {
+pub struct ExpectedBinding<'a> {
     pub nonce: &'a [u8],
     pub purpose: &'a str,
     pub pool: &'a str,
@@ -26,8 +26,8 @@ pub struct Expected<'a> {
     pub server_keys: &'a [SpkiSha256],
 }
 
-impl<'a> From<Binding<'a>> for Expected<'a> {
-    fn from(binding: Binding<'a>) -> Self {
+impl<'a> From<EvidenceBinding<'a>> for ExpectedBinding<'a> {
+    fn from(binding: EvidenceBinding<'a>) -> Self {
         Self {
             nonce: binding.nonce,
             purpose: binding.purpose,
@@ -122,8 +122,8 @@ impl VerifiedAzureVtpm {
 
     /// Returns the quoted state, for comparison with reference values.
     #[must_use]
-    pub const fn quoted(&self) -> Quoted<'_> {
-        Quoted {
+    pub const fn quoted(&self) -> QuotedPcrs<'_> {
+        QuotedPcrs {
             bank: self.quoted.pcr_bank,
             pcrs: &self.quoted.pcrs,
             event_log: self.quoted.event_log.as_ref(),
@@ -149,12 +149,12 @@ impl VerifiedAzureVtpm {
 pub fn verify(
     subject: &AzureVtpmSubject,
     evidence: &AzureVtpmEvidence,
-    expected: &Expected<'_>,
+    expected: &ExpectedBinding<'_>,
     roots: &AkRoots,
     now: UnixTime,
 ) -> Result<VerifiedAzureVtpm, AzureVtpmError> {
     let (attester, selection) = (&subject.attester, &subject.selection);
-    let binding = Binding {
+    let binding = EvidenceBinding {
         nonce: expected.nonce,
         purpose: expected.purpose,
         pool: expected.pool,

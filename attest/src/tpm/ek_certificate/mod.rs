@@ -29,14 +29,14 @@ use x509_parser::prelude::FromDer;
 
 use crate::tpm::ek::EkDigest;
 use crate::x509::names::{issuer_of, name_text, printable};
-use crate::x509::{self, Budget, Led, Terms};
+use crate::x509::{self, PathEnd, SignatureBudget, Terms};
 
 pub use attest_wire::tpm::{EkKey, INTERMEDIATES_LIMIT};
 pub use error::EkCertificateError;
 pub(crate) use known::verify_unless_known;
 pub use known::{KnownChain, KnownChains};
 pub(crate) use roots::all_of;
-pub use roots::{CaProblem, EkRoots, EkRootsError};
+pub use roots::{EkRootProblem, EkRoots, EkRootsError};
 
 /// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
 /// in one is under 1700 bytes.
@@ -185,7 +185,7 @@ pub fn verify(
 }
 
 /// A certificate that a configured root leads to. Nothing is known yet of what it is for: it may have no extended key usage.
-pub(crate) struct ValidPath<'a> {
+pub(crate) struct TrustedEkPath<'a> {
     /// The certificate, without padding.
     pub(crate) leaf: &'a [u8],
     pub(crate) root_subject: &'a str,
@@ -200,18 +200,25 @@ pub(crate) fn verify_path<'a>(
     roots: &'a EkRoots,
     usage: KeyUsage,
     now: UnixTime,
-) -> Result<ValidPath<'a>, EkCertificateError> {
-    verify_path_within(&Budget::new(SIGNATURES_LIMIT), certificate, intermediates, roots, usage, now)
+) -> Result<TrustedEkPath<'a>, EkCertificateError> {
+    verify_path_within(
+        &SignatureBudget::new(SIGNATURES_LIMIT),
+        certificate,
+        intermediates,
+        roots,
+        usage,
+        now,
+    )
 }
 
 fn verify_path_within<'a>(
-    budget: &Budget,
+    budget: &SignatureBudget,
     certificate: &'a [u8],
     intermediates: &[&[u8]],
     roots: &'a EkRoots,
     usage: KeyUsage,
     now: UnixTime,
-) -> Result<ValidPath<'a>, EkCertificateError> {
+) -> Result<TrustedEkPath<'a>, EkCertificateError> {
     if intermediates.len() > INTERMEDIATES_LIMIT {
         return Err(EkCertificateError::TooManyIntermediates {
             found: intermediates.len(),
@@ -245,7 +252,7 @@ fn verify_path_within<'a>(
     };
     let path = roots.anchors().validate(&end_entity, &chain, terms, x509::no_more);
     let path = path.map_err(|problem| EkCertificateError::of_path(problem, &leaf, now))?;
-    Ok(ValidPath {
+    Ok(TrustedEkPath {
         leaf: certificate,
         root_subject: path.root.subject(),
         root_sha256: path.root.sha256(),
@@ -260,10 +267,10 @@ fn lead_to_an_anchor<'s>(
     now: UnixTime,
 ) -> Result<Vec<CertificateDer<'s>>, EkCertificateError> {
     match roots.anchors().lead_on(leaf, sent, now) {
-        Led::ToAnAnchor(chain) => Ok(chain),
-        Led::Nowhere => Err(EkCertificateError::UnknownIssuer { issuer: issuer_of(leaf) }),
-        Led::Anywhere => Err(EkCertificateError::ChainTooLong),
-        Led::OverNoCa { subject, lacks } => Err(EkCertificateError::SentIssuerNotCa {
+        PathEnd::ToAnAnchor(chain) => Ok(chain),
+        PathEnd::Nowhere => Err(EkCertificateError::UnknownIssuer { issuer: issuer_of(leaf) }),
+        PathEnd::Anywhere => Err(EkCertificateError::ChainTooLong),
+        PathEnd::OverNoCa { subject, lacks } => Err(EkCertificateError::SentIssuerNotCa {
             subject: printable(&subject),
             lacks,
         }),

@@ -10,7 +10,7 @@ use x509_parser::x509::X509Name;
 use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE, SIGNATURES, TcgUsage, algorithm_name};
 use crate::x509::canonical::CanonicalName;
 use crate::x509::names::{issuer_of, name_text};
-use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable, signatures};
+use crate::x509::{Anchor, Ca, CaKey, NoCa, TrustAnchors, Unusable, signatures};
 
 /// The CAs whose EK certificates are trusted: roots, and the intermediates below them.
 ///
@@ -27,15 +27,15 @@ use crate::x509::{Anchor, Anchors, Ca, CaKey, NoCa, Unusable, signatures};
 /// every node is verified once.
 #[derive(Debug, Clone, Default)]
 pub struct EkRoots {
-    anchors: Anchors,
+    anchors: TrustAnchors,
 }
 
 /// A certificate that cannot be used to endorse EKs.
-pub type EkRootsError = Unusable<CaProblem>;
+pub type EkRootsError = Unusable<EkRootProblem>;
 
 /// Problem with a CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CaProblem {
+pub enum EkRootProblem {
     /// The bytes are not a certificate, or of a form that path validation does not accept.
     #[error("it cannot be read: {0}")]
     Malformed(String),
@@ -75,7 +75,7 @@ pub enum CaProblem {
         /// The issuer it names.
         issuer: String,
         /// The first CA above it that cannot be used for a reason of its own: that issuer, or one above.
-        unusable: Box<Unusable<CaProblem>>,
+        unusable: Box<Unusable<EkRootProblem>>,
     },
     /// The CA above it restricts names, which cannot be evaluated for a CA.
     #[error("its issuer {issuer:?} has nameConstraints, which cannot be evaluated for a CA")]
@@ -113,7 +113,7 @@ impl EkRoots {
         roots: Vec<CertificateDer<'static>>,
         intermediates: Vec<CertificateDer<'static>>,
     ) -> (Self, Vec<EkRootsError>) {
-        let (mut all, mut refused) = (Self::default(), Refused::default());
+        let (mut all, mut refused) = (Self::default(), UnusableCertificates::default());
         for root in roots {
             if let Err(problem) = all.add_root(&root, usage) {
                 refused.add("root", &root, problem);
@@ -126,9 +126,9 @@ impl EkRoots {
             for intermediate in waiting {
                 match all.add_intermediate(&intermediate, usage) {
                     Ok(()) => {}
-                    Err(CaProblem::IssuerMissing { .. }) => orphans.push(intermediate),
+                    Err(EkRootProblem::IssuerMissing { .. }) => orphans.push(intermediate),
                     // Another CA of that name may come in a later round.
-                    Err(problem @ CaProblem::IssuerSignature { .. }) => unsigned.push((intermediate, problem)),
+                    Err(problem @ EkRootProblem::IssuerSignature { .. }) => unsigned.push((intermediate, problem)),
                     Err(problem) => refused.add("intermediate", &intermediate, problem),
                 }
             }
@@ -171,16 +171,16 @@ impl EkRoots {
         makers
     }
 
-    pub(super) const fn anchors(&self) -> &Anchors {
+    pub(super) const fn anchors(&self) -> &TrustAnchors {
         &self.anchors
     }
 
-    fn add_root(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), CaProblem> {
+    fn add_root(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), EkRootProblem> {
         self.anchors.add_root(&ca(certificate, usage)?)?;
         Ok(())
     }
 
-    fn add_intermediate(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), CaProblem> {
+    fn add_intermediate(&mut self, certificate: &[u8], usage: TcgUsage) -> Result<(), EkRootProblem> {
         let ca = ca(certificate, usage)?;
         check_extensions(ca.parsed())?;
         let issuer = self.issuer_of(&ca)?;
@@ -189,7 +189,7 @@ impl EkRoots {
     }
 
     /// The anchor that issued a CA.
-    fn issuer_of(&self, ca: &Ca<'_>) -> Result<Arc<Anchor>, CaProblem> {
+    fn issuer_of(&self, ca: &Ca<'_>) -> Result<Arc<Anchor>, EkRootProblem> {
         let signature = ca.signature_algorithm()?;
         if !SIGNATURES.iter().any(|accepted| signatures::is_named(*accepted, signature)) {
             return Err(unaccepted(signature));
@@ -199,17 +199,17 @@ impl EkRoots {
         let canonical = CanonicalName::of(name.as_raw());
         let mut candidates = self.anchors.named(&canonical).peekable();
         if candidates.peek().is_none() {
-            return Err(CaProblem::IssuerMissing { issuer: issuer() });
+            return Err(EkRootProblem::IssuerMissing { issuer: issuer() });
         }
         match candidates.find(|anchor| ca.is_signed_by(anchor, SIGNATURES)) {
-            None => Err(CaProblem::IssuerSignature { issuer: issuer() }),
-            Some(anchor) if anchor.restricts_names() => Err(CaProblem::NameConstraints { issuer: issuer() }),
+            None => Err(EkRootProblem::IssuerSignature { issuer: issuer() }),
+            Some(anchor) if anchor.restricts_names() => Err(EkRootProblem::NameConstraints { issuer: issuer() }),
             Some(anchor) => Ok(Arc::clone(anchor)),
         }
     }
 }
 
-impl From<NoCa> for CaProblem {
+impl From<NoCa> for EkRootProblem {
     fn from(problem: NoCa) -> Self {
         match problem {
             NoCa::Malformed(problem) => Self::Malformed(problem),
@@ -220,14 +220,14 @@ impl From<NoCa> for CaProblem {
 
 /// Certificates that are not usable, with the reasons, collected while others are loaded.
 #[derive(Default)]
-struct Refused {
+struct UnusableCertificates {
     errors: Vec<EkRootsError>,
     /// The subjects of these, to be compared.
     subjects: Vec<Option<CanonicalName>>,
 }
 
-impl Refused {
-    fn add(&mut self, role: &'static str, certificate: &[u8], problem: CaProblem) {
+impl UnusableCertificates {
+    fn add(&mut self, role: &'static str, certificate: &[u8], problem: EkRootProblem) {
         self.errors.push(EkRootsError::new(role, certificate, problem));
         self.subjects.push(names(certificate).map(|(subject, _)| subject));
     }
@@ -247,7 +247,7 @@ impl Refused {
             let found = self.subjects.iter().position(|subject| subject.as_ref() == Some(issuer));
             found.and_then(|found| self.errors.get(found).cloned())
         };
-        let missing = |of: &[u8]| CaProblem::IssuerMissing { issuer: issuer_of(of) };
+        let missing = |of: &[u8]| EkRootProblem::IssuerMissing { issuer: issuer_of(of) };
         let problem = |position: usize, orphan: &[u8]| {
             let (mut top, mut refused) = (position, refused_issuer(position));
             // Some may have issued each other.
@@ -261,7 +261,7 @@ impl Refused {
             let because = refused.or_else(|| above.map(|top| EkRootsError::new("intermediate", top, missing(top))));
             because.map_or_else(
                 || missing(orphan),
-                |because| CaProblem::IssuerUnusable {
+                |because| EkRootProblem::IssuerUnusable {
                     issuer: issuer_of(orphan),
                     unusable: Box::new(because),
                 },
@@ -275,12 +275,12 @@ impl Refused {
 }
 
 /// Returns the problem with the content of an AlgorithmIdentifier that is not accepted.
-fn unaccepted(signature: &[u8]) -> CaProblem {
+fn unaccepted(signature: &[u8]) -> EkRootProblem {
     let name = algorithm_name(signature);
     let is_accepted = |accepted: &&dyn SignatureVerificationAlgorithm| algorithm_name(accepted.signature_alg_id().as_ref()) == name;
     match SIGNATURES.iter().any(is_accepted) {
-        true => CaProblem::SignatureParameters(name),
-        false => CaProblem::SignatureAlgorithm(name),
+        true => EkRootProblem::SignatureParameters(name),
+        false => EkRootProblem::SignatureAlgorithm(name),
     }
 }
 
@@ -301,28 +301,28 @@ pub(crate) fn all_of<R>((usable, mut refused): (R, Vec<EkRootsError>)) -> Result
 }
 
 /// Reads a certificate that may issue others for `required`.
-fn ca(certificate: &[u8], required: TcgUsage) -> Result<Ca<'_>, CaProblem> {
-    let malformed = |error: x509_parser::error::X509Error| CaProblem::Malformed(error.to_string());
+fn ca(certificate: &[u8], required: TcgUsage) -> Result<Ca<'_>, EkRootProblem> {
+    let malformed = |error: x509_parser::error::X509Error| EkRootProblem::Malformed(error.to_string());
     let ca = Ca::read_within(certificate, CERTIFICATE_LIMIT_BYTES)?;
     if let Some(usage) = ca.parsed().key_usage().map_err(malformed)?
         && !usage.value.key_cert_sign()
     {
-        return Err(CaProblem::KeyUsage(usage.value.to_string()));
+        return Err(EkRootProblem::KeyUsage(usage.value.to_string()));
     }
     if let Some(usage) = ca.parsed().extended_key_usage().map_err(malformed)?
         && !usage.value.other.iter().any(|oid| oid.as_bytes() == required.der)
     {
-        return Err(CaProblem::ExtendedKeyUsage { required: required.oid });
+        return Err(EkRootProblem::ExtendedKeyUsage { required: required.oid });
     }
     match ca.key() {
         CaKey::Rsa(2048..=8192) | CaKey::Curve(256 | 384 | 528) => Ok(ca),
-        other => Err(CaProblem::Key(other.to_string())),
+        other => Err(EkRootProblem::Key(other.to_string())),
     }
 }
 
 /// Refuses critical extensions that are not evaluated, and any extension by which policies have an effect. In certificatePolicies only the
 /// qualifiers of RFC 5280 (4.2.1.4) are accepted: they have no effect on validity.
-fn check_extensions(certificate: &X509Certificate<'_>) -> Result<(), CaProblem> {
+fn check_extensions(certificate: &X509Certificate<'_>) -> Result<(), EkRootProblem> {
     // id-qt-cps and id-qt-unotice.
     let qualifiers = ["1.3.6.1.5.5.7.2.1", "1.3.6.1.5.5.7.2.2"];
     let known = |policy: &PolicyInformation<'_>| {
@@ -342,5 +342,5 @@ fn check_extensions(certificate: &X509Certificate<'_>) -> Result<(), CaProblem> 
         | ParsedExtension::CRLDistributionPoints(_) => false,
         _ => extension.critical,
     });
-    unevaluated.map_or(Ok(()), |extension| Err(CaProblem::CriticalExtension(extension.oid.to_string())))
+    unevaluated.map_or(Ok(()), |extension| Err(EkRootProblem::CriticalExtension(extension.oid.to_string())))
 }

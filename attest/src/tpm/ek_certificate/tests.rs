@@ -53,7 +53,7 @@ fn leaf(issuer: &str, issuer_key: &KeyPair) -> CertificateDer<'static> {
 
 /// Signatures verified, and whether a path was found.
 fn cost(leaf: &CertificateDer<'_>, sent: &[CertificateDer<'_>], roots: &EkRoots) -> (usize, bool) {
-    let budget = Budget::new(SIGNATURES_LIMIT);
+    let budget = SignatureBudget::new(SIGNATURES_LIMIT);
     let sent: Vec<&[u8]> = sent.iter().map(AsRef::as_ref).collect();
     let found = verify_path_within(&budget, leaf, &sent, roots, USAGE, NOW).is_ok();
     (budget.spent(), found)

@@ -20,7 +20,7 @@ pub(super) fn log(bytes: &[u8]) -> Result<EventLog<'_>, EventLogError> {
     if bytes.len() > LOG_LIMIT_BYTES {
         return Err(EventLogError::TooLarge { bytes: bytes.len() });
     }
-    let mut reader = Reader {
+    let mut reader = EventLogReader {
         rest: bytes,
         length: bytes.len(),
     };
@@ -45,7 +45,7 @@ pub(super) fn log(bytes: &[u8]) -> Result<EventLog<'_>, EventLogError> {
 }
 
 /// The first event: TCG_PCClientPCREvent, in the format of TPM 1.2, with TCG_EfiSpecIDEvent as its data.
-fn header(reader: &mut Reader<'_>) -> Result<Vec<DeclaredAlgorithm>, EventLogError> {
+fn header(reader: &mut EventLogReader<'_>) -> Result<Vec<DeclaredAlgorithm>, EventLogError> {
     let pcr = reader.u32("the header's pcrIndex")?;
     let event_type = EventType(reader.u32("the header's eventType")?);
     let digest = reader.bytes("the header's digest", 20)?;
@@ -70,7 +70,7 @@ fn header(reader: &mut Reader<'_>) -> Result<Vec<DeclaredAlgorithm>, EventLogErr
 }
 
 fn spec_id(data: &[u8]) -> Result<Vec<DeclaredAlgorithm>, EventLogError> {
-    let mut reader = Reader {
+    let mut reader = EventLogReader {
         rest: data,
         length: data.len(),
     };
@@ -122,7 +122,7 @@ fn spec_id(data: &[u8]) -> Result<Vec<DeclaredAlgorithm>, EventLogError> {
 /// TCG_PCR_EVENT2 (PFP 10.2.2). Nothing for one that is about no PCR: an `EV_NO_ACTION` event extends none, and some firmware has an NV index in
 /// pcrIndex (0x01C40200 and above, PFP 3.3.6, for SPDM devices: edk2's `IndustryStandard/UefiTcgPlatform.h`, and tss-esapi's documentation of NV
 /// indices for extending), Windows 0xFFFFFFFF (what Microsoft's PcpTool decodes, and a recorded log of IBM's TSS).
-fn event<'a>(reader: &mut Reader<'a>, number: usize, algorithms: &[DeclaredAlgorithm]) -> Result<Option<Event<'a>>, EventLogError> {
+fn event<'a>(reader: &mut EventLogReader<'a>, number: usize, algorithms: &[DeclaredAlgorithm]) -> Result<Option<Event<'a>>, EventLogError> {
     let index = reader.u32("pcrIndex")?;
     let event_type = EventType(reader.u32("eventType")?);
     let pcr = u8::try_from(index).ok().filter(|&pcr| usize::from(pcr) < PCR_COUNT);
@@ -216,12 +216,12 @@ impl Locality {
 }
 
 /// Reads little-endian fields from the front of a byte slice.
-struct Reader<'a> {
+struct EventLogReader<'a> {
     rest: &'a [u8],
     length: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> EventLogReader<'a> {
     fn truncated(&self, field: &'static str, needed: usize) -> EventLogError {
         EventLogError::Truncated {
             field,

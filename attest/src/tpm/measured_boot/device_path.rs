@@ -1,7 +1,7 @@
 //! Device paths (UEFI 2.10, 10), as far as a reader of a log wants them: files, and the parts of firmware volumes. For people only.
 
 use super::guid::Guid;
-use super::reader::Fields;
+use super::reader::FieldReader;
 use super::text::LogText;
 
 /// Most nodes that are read of one path.

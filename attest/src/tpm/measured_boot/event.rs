@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use super::guid::Guid;
-use super::signatures::{Authority, SignatureDatabase};
+use super::signatures::{ImageAuthority, SignatureDatabase};
 use super::text::LogText;
 use crate::tpm::event_log::EventType;
 use crate::tpm::wire::HashAlg;
@@ -80,7 +80,7 @@ pub enum Meaning {
     /// [`Proof::Content`].
     MisplacedVariable { variable: SecureBootVariable },
     /// Authority by which a booted image was accepted (EV_EFI_VARIABLE_AUTHORITY): PCR 7. Always [`Proof::Content`].
-    Authority { authority: Authority },
+    Authority { authority: ImageAuthority },
     /// The SBAT level that shim enforces: PCR 7. Always [`Proof::Content`].
     SbatLevel { level: LogText },
     /// Another UEFI variable as a whole. Always [`Proof::Content`]; `text` if its value is one byte or printable.

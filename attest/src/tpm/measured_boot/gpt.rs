@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::guid::Guid;
-use super::reader::Fields;
+use super::reader::FieldReader;
 use super::text::LogText;
 
 /// Most partitions that are kept: GPT has room for 128, and firmware measures those that are in use.
@@ -14,13 +14,13 @@ pub const PARTITIONS_LIMIT: usize = 128;
 pub struct PartitionTable {
     pub disk: Guid,
     /// The first partitions, at most [`PARTITIONS_LIMIT`].
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<GptPartition>,
     /// Number of further partitions, over the limit.
     pub left_out: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Partition {
+pub struct GptPartition {
     pub kind: Guid,
     pub id: Guid,
     pub name: LogText,
@@ -55,11 +55,11 @@ impl PartitionTable {
     }
 }
 
-fn partition(entry: &[u8]) -> Option<Partition> {
+fn partition(entry: &[u8]) -> Option<GptPartition> {
     let name = entry.get(56..)?;
     let (units, _) = name.as_chunks::<2>();
     let length = units.iter().position(|unit| *unit == [0, 0]).unwrap_or(units.len());
-    Some(Partition {
+    Some(GptPartition {
         kind: Guid(*entry.first_chunk()?),
         id: Guid(*entry.get(16..)?.first_chunk()?),
         name: LogText::utf16(units.get(..length)?.as_flattened()),

@@ -2,7 +2,7 @@
 
 use super::event::SaidManifest;
 use super::guid::Guid;
-use super::reader::Fields;
+use super::reader::FieldReader;
 use super::text::LogText;
 use crate::tpm::event_log::Event;
 

@@ -38,18 +38,18 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-pub use difference::{BootDifference, PcrDifference, Row};
+pub use difference::{BootDifference, DifferenceRow, PcrDifference};
 pub use event::{
     Action, BootEvent, BootValue, DatabaseName, GrubKind, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
     VariableValue,
 };
 pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, MeasuredText, NotProven, Pcr7};
-pub use gpt::{PARTITIONS_LIMIT, Partition, PartitionTable};
+pub use gpt::{GptPartition, PARTITIONS_LIMIT, PartitionTable};
 pub use guid::Guid;
-pub use part::{NoPart, Part};
+pub use part::{BootPart, NoPart};
 pub use said::SAID_FORM;
 pub use signatures::{
-    AuthorisedBy, Authority, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,
+    AuthorisedBy, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, ImageAuthority, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,
     SignatureDatabase,
 };
 pub use text::{LogText, TEXT_LIMIT_BYTES};
@@ -91,7 +91,7 @@ impl MeasuredBoot {
     /// Reads the events that a quote proves.
     #[must_use]
     pub fn of(trusted: &TrustedEvents<'_, '_>) -> Self {
-        let mut reading = read::Reading::new(trusted.bank());
+        let mut reading = read::EventReader::new(trusted.bank());
         let mut events = trusted.events();
         let mut kept = Vec::with_capacity(trusted.event_count().min(EVENTS_LIMIT));
         kept.extend(events.by_ref().take(EVENTS_LIMIT).filter_map(|event| reading.event(&event)));

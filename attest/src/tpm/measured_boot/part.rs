@@ -13,7 +13,7 @@ use super::{Fact, MeasuredBoot};
 
 /// A part of a boot that a condition can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum BootPart {
     SecureBoot,
     Database(DatabaseName),
     Authorities,
@@ -40,7 +40,7 @@ pub enum NoPart {
     TooMany { found: usize, most: usize },
 }
 
-impl Part {
+impl BootPart {
     /// All parts that a condition can name.
     pub const ALL: [Self; 17] = [
         Self::SecureBoot,
@@ -117,7 +117,7 @@ impl MeasuredBoot {
     ///
     /// # Errors
     /// [`NoPart`], also for a list that would be empty although such a boot has something there: "all of them" would hold of none.
-    pub fn part(&self, part: Part, most: usize) -> Result<Value, NoPart> {
+    pub fn part(&self, part: BootPart, most: usize) -> Result<Value, NoPart> {
         let some = |required: &'static str| {
             move |found: &usize| match found {
                 0 => Err(NotProven::Missing { pcr: part.pcr(), required }),
@@ -126,37 +126,37 @@ impl MeasuredBoot {
         };
         let any = |_: &usize| Ok(());
         match part {
-            Part::SecureBoot => Ok(self.secure_boot()?.into()),
-            Part::Database(name) => database(self.database(name)?, most),
-            Part::Authorities => {
+            BootPart::SecureBoot => Ok(self.secure_boot()?.into()),
+            BootPart::Database(name) => database(self.database(name)?, most),
+            BootPart::Authorities => {
                 let authorities = self.authorities()?.into_iter().map(|found| authority(&found.authority.by));
                 list(authorities, some("certificate that authorised an image"), most)
             }
-            Part::SbatLevels => {
+            BootPart::SbatLevels => {
                 let levels = self
                     .sbat_levels()?
                     .into_iter()
                     .map(|level| whole(level, 7, "SBAT level that is kept whole"));
                 list(levels.collect::<Fact<Vec<Value>>>()?.into_iter(), any, most)
             }
-            Part::DmaProtectionDisabled => Ok(self.dma_protection_disabled()?.into()),
-            Part::Images => list(digests(self.images(4)?), some("boot loader or kernel"), most),
-            Part::Drivers => list(digests(self.images(2)?), any, most),
-            Part::FirmwareVersion => Ok(whole(self.firmware_version()?, 0, "version that is kept whole")?),
-            Part::Grub => {
+            BootPart::DmaProtectionDisabled => Ok(self.dma_protection_disabled()?.into()),
+            BootPart::Images => list(digests(self.images(4)?), some("boot loader or kernel"), most),
+            BootPart::Drivers => list(digests(self.images(2)?), any, most),
+            BootPart::FirmwareVersion => Ok(whole(self.firmware_version()?, 0, "version that is kept whole")?),
+            BootPart::Grub => {
                 // That each is a text of GRUB's.
                 self.grub_texts()?;
                 list(texts(self.events_of(8)?), some("text of GRUB's"), most)
             }
-            Part::Files => list(digests(self.files()?), some("file, initrd or command line"), most),
-            Part::UkiSections => {
+            BootPart::Files => list(digests(self.files()?), some("file, initrd or command line"), most),
+            BootPart::UkiSections => {
                 let sections = self.uki_sections()?.into_iter();
                 let sections = sections.map(|found| json!({"section": found.section.name(), "digest": found.digest}));
                 list(sections, some("section of a unified kernel image"), most)
             }
-            Part::KernelConfig => list(texts(self.kernel_config()?), any, most),
-            Part::Mok => list(digests(self.mok_variables()?), any, most),
-            Part::ExitBootServices => Ok(match self.exit_boot_services()? {
+            BootPart::KernelConfig => list(texts(self.kernel_config()?), any, most),
+            BootPart::Mok => list(digests(self.mok_variables()?), any, most),
+            BootPart::ExitBootServices => Ok(match self.exit_boot_services()? {
                 ExitBootServices::NotCalled => "not_called".into(),
                 ExitBootServices::Invoked => "invoked".into(),
                 ExitBootServices::Success => "success".into(),

@@ -1,7 +1,7 @@
 //! Little-endian fields from the front of a slice.
 
 /// Reads fields from the front; `None` if there are too few bytes, and then nothing is consumed.
-pub(super) trait Fields<'a> {
+pub(super) trait FieldReader<'a> {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]>;
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -31,7 +31,7 @@ pub(super) trait Fields<'a> {
     }
 }
 
-impl<'a> Fields<'a> for &'a [u8] {
+impl<'a> FieldReader<'a> for &'a [u8] {
     fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.split_at_checked(count)?;
         *self = rest;

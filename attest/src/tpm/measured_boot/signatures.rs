@@ -7,7 +7,7 @@ use aws_lc_rs::digest;
 use serde::{Serialize, Serializer};
 
 use super::guid::Guid;
-use super::reader::Fields;
+use super::reader::FieldReader;
 use super::subject::subject;
 use crate::values::HexDigest;
 
@@ -232,7 +232,7 @@ impl SignatureDatabase {
 
 /// Authority by which the firmware or shim accepted an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Authority {
+pub struct ImageAuthority {
     /// The variable in which it was: `db`; `Shim` and `Vendor` for the certificate within shim, `MokList…` for an owner's own.
     pub variable: super::text::LogText,
     /// The GUID of that variable.

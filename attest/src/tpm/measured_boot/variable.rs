@@ -1,7 +1,7 @@
 //! UEFI_VARIABLE_DATA (PFP 1.06, 10.2.6): how firmware measures a variable.
 
 use super::guid::Guid;
-use super::reader::Fields;
+use super::reader::FieldReader;
 
 /// GUID of UEFI's global variables, `EFI_GLOBAL_VARIABLE`: 8be4df61-93ca-11d2-aa0d-00e098032b8c.
 pub(super) const GLOBAL: Guid = Guid([

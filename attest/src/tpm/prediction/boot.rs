@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::bytes::ReadError;
+use super::bytes::ByteReadError;
 use super::linux::{CommandLine, Kernel, STUB_PCR};
-use super::loader::Given;
-use super::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES, Section};
+use super::loader::ImageInput;
+use super::pe::{PeImage, PeSection, SMALL_SECTION_LIMIT_BYTES};
 use super::uki::{SECTIONS_PCR, Uki};
-use super::{MeasuredBy, Prediction, What, When, initrd};
+use super::{BootPhase, DigestSubject, MeasuredBy, Prediction, initrd};
 
 /// The PCR of images that firmware starts.
 pub const IMAGES_PCR: u8 = 4;
@@ -43,17 +43,17 @@ impl UkiBoot<'_> {
     /// PCRs 4, 9, 11, 12 and 13.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
+    /// [`ByteReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         begin(prediction);
         for (name, image) in self.loaders {
             load(prediction, name, image)?;
         }
         load(prediction, "unified kernel image", self.uki.image())?;
         self.uki.measure_sections(prediction)?;
-        prediction.settle(SECTIONS_PCR, When::AtKernel);
+        prediction.settle(SECTIONS_PCR, BootPhase::AtKernel);
         prediction.phases(SECTIONS_PCR);
-        prediction.settle(EXTENSIONS_PCR, When::AtKernelWithNothingBeside);
+        prediction.settle(EXTENSIONS_PCR, BootPhase::AtKernelWithNothingBeside);
         let given = self.given();
         let stub = match (&given, self.secure_boot) {
             // The stub takes what it is given, and not what is in the image.
@@ -69,18 +69,18 @@ impl UkiBoot<'_> {
         if let Err(why) = self.inner_image(prediction) {
             prediction.leave_out(&[IMAGES_PCR], why);
         } else {
-            prediction.settle(IMAGES_PCR, When::AtKernel);
+            prediction.settle(IMAGES_PCR, BootPhase::AtKernel);
         }
         Ok(())
     }
 
     /// Returns what the last loader before the image gives it.
-    fn given(&self) -> Result<Given, String> {
+    fn given(&self) -> Result<ImageInput, String> {
         let Some((_, loader)) = self.loaders.last() else {
-            return Ok(Given::Nothing);
+            return Ok(ImageInput::Nothing);
         };
-        match (Given::by(loader)?, self.secure_boot) {
-            (Given::OwnCommandLine, SecureBoot::Off) => Err(
+        match (ImageInput::by(loader)?, self.secure_boot) {
+            (ImageInput::OwnCommandLine, SecureBoot::Off) => Err(
                 "this systemd-boot gives the image its command line: what the stub measures of it without Secure Boot was not looked at"
                     .to_owned(),
             ),
@@ -89,18 +89,18 @@ impl UkiBoot<'_> {
     }
 
     /// Predicts PCR 12, which has what the image is given.
-    fn beside(&self, given: Given, prediction: &mut Prediction) -> Result<(), String> {
-        if let (Given::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
+    fn beside(&self, given: ImageInput, prediction: &mut Prediction) -> Result<(), String> {
+        if let (ImageInput::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
             let bytes = &*command_line(section)?;
             let line = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
             // What it is given is that without one line end.
             if bytes.strip_suffix(b"\n").unwrap_or(bytes) != line.as_str().as_bytes() {
                 return Err("the command line ends with more than one line end: what systemd-boot gives of it is not computed".to_owned());
             }
-            let what = What::CommandLine(line.as_str().to_owned());
+            let what = DigestSubject::CommandLine(line.as_str().to_owned());
             prediction.measure(BESIDE_PCR, MeasuredBy::SystemdBoot, what, &[&line.load_options()]);
         }
-        prediction.settle(BESIDE_PCR, When::AtKernelWithNothingBeside);
+        prediction.settle(BESIDE_PCR, BootPhase::AtKernelWithNothingBeside);
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl UkiBoot<'_> {
         let options = CommandLine::parse(&command_line(section)?).map_err(|error| format!("the command line: {error}"))?;
         let initrd = initrd::digests(self.uki, prediction.banks())?;
         kernel.measure_stub(prediction, &options, &options.load_options(), initrd)?;
-        prediction.settle(STUB_PCR, When::AtKernel);
+        prediction.settle(STUB_PCR, BootPhase::AtKernel);
         Ok(())
     }
 
@@ -139,17 +139,17 @@ impl UkiBoot<'_> {
 
 /// Adds the firmware's measurements in PCR 4 before it starts the first image.
 pub(super) fn begin(prediction: &mut Prediction) {
-    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::BootOption, &[CALLING]);
-    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, DigestSubject::BootOption, &[CALLING]);
+    prediction.measure(IMAGES_PCR, MeasuredBy::Firmware, DigestSubject::Separator, &[&SEPARATOR]);
 }
 
-pub(super) fn load(prediction: &mut Prediction, name: &str, image: &PeImage<'_>) -> Result<(), ReadError> {
+pub(super) fn load(prediction: &mut Prediction, name: &str, image: &PeImage<'_>) -> Result<(), ByteReadError> {
     let digests = image.authenticode(prediction.banks())?;
-    prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, What::Image(name.to_owned()), digests);
+    prediction.extend(IMAGES_PCR, MeasuredBy::Firmware, DigestSubject::Image(name.to_owned()), digests);
     Ok(())
 }
 
-fn command_line<'a>(section: &Section<'a>) -> Result<Cow<'a, [u8]>, String> {
+fn command_line<'a>(section: &PeSection<'a>) -> Result<Cow<'a, [u8]>, String> {
     let bytes = section.content().ok_or("the command line is larger in memory than in the file")?;
     bytes
         .read(SMALL_SECTION_LIMIT_BYTES)

@@ -5,7 +5,7 @@ use std::fmt;
 
 use aws_lc_rs::digest::Context;
 
-use super::Digests;
+use super::BankDigests;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
 
@@ -13,17 +13,17 @@ use crate::values::HexDigest;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A file that can be read at any place.
-pub trait Source {
+pub trait RandomAccess {
     /// Fills `into` with the bytes from `start` on.
     ///
     /// # Errors
-    /// [`ReadError::Failed`], also if the file has not as many.
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError>;
+    /// [`ByteReadError::Failed`], also if the file has not as many.
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ByteReadError>;
 }
 
 /// An error when reading the bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
+pub enum ByteReadError {
     /// The file cannot be read, in the words of who reads it.
     #[error("reading it failed: {0}")]
     Failed(String),
@@ -34,26 +34,30 @@ pub enum ReadError {
 
 /// A range of bytes.
 #[derive(Clone, Copy)]
-pub struct Bytes<'s>(Place<'s>);
+pub struct Bytes<'s>(BytesLocation<'s>);
 
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum BytesLocation<'s> {
     Memory(&'s [u8]),
-    File { file: &'s dyn Source, start: usize, length: usize },
+    File {
+        file: &'s dyn RandomAccess,
+        start: usize,
+        length: usize,
+    },
 }
 
 impl<'s> Bytes<'s> {
     /// All of a file that has so many.
     #[must_use]
-    pub const fn of_file(file: &'s dyn Source, length: usize) -> Self {
-        Self(Place::File { file, start: 0, length })
+    pub const fn of_file(file: &'s dyn RandomAccess, length: usize) -> Self {
+        Self(BytesLocation::File { file, start: 0, length })
     }
 
     #[must_use]
     pub const fn len(&self) -> usize {
         match self.0 {
-            Place::Memory(bytes) => bytes.len(),
-            Place::File { length, .. } => length,
+            BytesLocation::Memory(bytes) => bytes.len(),
+            BytesLocation::File { length, .. } => length,
         }
     }
 
@@ -67,8 +71,8 @@ impl<'s> Bytes<'s> {
     pub fn part(self, start: usize, length: usize) -> Option<Self> {
         let end = start.checked_add(length).filter(|&end| end <= self.len())?;
         Some(Self(match self.0 {
-            Place::Memory(bytes) => Place::Memory(bytes.get(start..end)?),
-            Place::File { file, start: first, .. } => Place::File {
+            BytesLocation::Memory(bytes) => BytesLocation::Memory(bytes.get(start..end)?),
+            BytesLocation::File { file, start: first, .. } => BytesLocation::File {
                 file,
                 start: first.checked_add(start)?,
                 length,
@@ -85,14 +89,14 @@ impl<'s> Bytes<'s> {
     /// Takes all of them into memory.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn read(self, limit: usize) -> Result<Cow<'s, [u8]>, ReadError> {
+    /// [`ByteReadError`].
+    pub fn read(self, limit: usize) -> Result<Cow<'s, [u8]>, ByteReadError> {
         if self.len() > limit {
-            return Err(ReadError::TooLarge { bytes: self.len(), limit });
+            return Err(ByteReadError::TooLarge { bytes: self.len(), limit });
         }
         match self.0 {
-            Place::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
-            Place::File { file, start, length } => {
+            BytesLocation::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            BytesLocation::File { file, start, length } => {
                 let mut bytes = vec![0; length];
                 file.read(start, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
@@ -103,16 +107,16 @@ impl<'s> Bytes<'s> {
     /// SHA-256 of all of them.
     ///
     /// # Errors
-    /// [`ReadError::Failed`].
-    pub fn sha256(self) -> Result<Digests, ReadError> {
-        Digests::read(&[HashAlg::Sha256], &[self])
+    /// [`ByteReadError::Failed`].
+    pub fn sha256(self) -> Result<BankDigests, ByteReadError> {
+        BankDigests::read(&[HashAlg::Sha256], &[self])
     }
 
     /// Calls `each` with all of them, piece by piece.
-    fn pieces(self, mut each: impl FnMut(&[u8])) -> Result<(), ReadError> {
+    fn pieces(self, mut each: impl FnMut(&[u8])) -> Result<(), ByteReadError> {
         match self.0 {
-            Place::Memory(bytes) => each(bytes),
-            Place::File { file, start, length } => {
+            BytesLocation::Memory(bytes) => each(bytes),
+            BytesLocation::File { file, start, length } => {
                 let mut buffer = vec![0; BUFFER_BYTES.min(length)];
                 let mut done = 0;
                 while done < length {
@@ -128,12 +132,12 @@ impl<'s> Bytes<'s> {
     }
 }
 
-impl Digests {
+impl BankDigests {
     /// The digests of the concatenation of `parts`.
     ///
     /// # Errors
-    /// [`ReadError::Failed`].
-    pub fn read(banks: &[HashAlg], parts: &[Bytes<'_>]) -> Result<Self, ReadError> {
+    /// [`ByteReadError::Failed`].
+    pub fn read(banks: &[HashAlg], parts: &[Bytes<'_>]) -> Result<Self, ByteReadError> {
         let mut contexts: Vec<(HashAlg, Context)> = banks.iter().map(|&bank| (bank, Context::new(bank.algorithm()))).collect();
         for part in parts {
             part.pieces(|piece| contexts.iter_mut().for_each(|(_, context)| context.update(piece)))?;
@@ -148,25 +152,25 @@ impl Digests {
 
 impl<'s> From<&'s [u8]> for Bytes<'s> {
     fn from(bytes: &'s [u8]) -> Self {
-        Self(Place::Memory(bytes))
+        Self(BytesLocation::Memory(bytes))
     }
 }
 
 impl<'s> From<&'s Vec<u8>> for Bytes<'s> {
     fn from(bytes: &'s Vec<u8>) -> Self {
-        Self(Place::Memory(bytes))
+        Self(BytesLocation::Memory(bytes))
     }
 }
 
 impl<'s, const N: usize> From<&'s [u8; N]> for Bytes<'s> {
     fn from(bytes: &'s [u8; N]) -> Self {
-        Self(Place::Memory(bytes))
+        Self(BytesLocation::Memory(bytes))
     }
 }
 
 impl Default for Bytes<'_> {
     fn default() -> Self {
-        Self(Place::Memory(&[]))
+        Self(BytesLocation::Memory(&[]))
     }
 }
 

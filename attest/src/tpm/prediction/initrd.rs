@@ -2,7 +2,7 @@
 //!
 //! systemd 252 to 257, `src/boot/efi/stub.c` and `cpio.c`. The archives have no times and no names of the machine in them.
 
-use super::Digests;
+use super::BankDigests;
 use super::bytes::Bytes;
 use super::pe::SMALL_SECTION_LIMIT_BYTES;
 use super::uki::Uki;
@@ -29,7 +29,7 @@ const TRAILER: &[u8] =
 const UNKNOWN_RELEASE: u32 = 256;
 
 /// Returns the digests of the initrd as the kernel gets it; `None` without an initrd.
-pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<Digests>, String> {
+pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<BankDigests>, String> {
     let release = uki.stub().release;
     if release == UNKNOWN_RELEASE {
         return Err(format!("how systemd-stub {} puts initrds together was not looked at", uki.stub()));
@@ -69,7 +69,7 @@ pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<Digests
     if initrds.is_empty() {
         return Ok(None);
     }
-    let digests = Digests::read(banks, &parts).map_err(|error| format!("the initrd: {error}"))?;
+    let digests = BankDigests::read(banks, &parts).map_err(|error| format!("the initrd: {error}"))?;
     Ok(Some(digests))
 }
 

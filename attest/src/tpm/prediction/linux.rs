@@ -5,7 +5,7 @@
 
 use super::bytes::Bytes;
 use super::pe::{HEADERS_LIMIT_BYTES, PeError, PeImage};
-use super::{Digests, MeasuredBy, Prediction, What};
+use super::{BankDigests, DigestSubject, MeasuredBy, Prediction};
 
 /// The PCR of options and initrd.
 pub const STUB_PCR: u8 = 9;
@@ -137,16 +137,21 @@ impl<'a> Kernel<'a> {
         prediction: &mut Prediction,
         line: &CommandLine,
         options: &[u8],
-        initrd: Option<Digests>,
+        initrd: Option<BankDigests>,
     ) -> Result<(), String> {
         match self.version {
             Some(version) if version >= FIRST_VERSION => {}
             Some((major, minor)) => return Err(format!("what Linux {major}.{minor} measures was not looked at")),
             None => return Err("the kernel does not say which version it is".to_owned()),
         }
-        prediction.measure(STUB_PCR, MeasuredBy::Linux, What::CommandLine(line.as_str().to_owned()), &[options]);
+        prediction.measure(
+            STUB_PCR,
+            MeasuredBy::Linux,
+            DigestSubject::CommandLine(line.as_str().to_owned()),
+            &[options],
+        );
         if let Some(digests) = initrd {
-            prediction.extend(STUB_PCR, MeasuredBy::Linux, What::Initrd, digests);
+            prediction.extend(STUB_PCR, MeasuredBy::Linux, DigestSubject::Initrd, digests);
         }
         Ok(())
     }

@@ -20,13 +20,13 @@ pub fn is_systemd_boot(image: &PeImage<'_>) -> bool {
 
 /// Command line that an image is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Given {
+pub(super) enum ImageInput {
     Nothing,
     /// The content of its own section `.cmdline`; the loader that gives it has measured it.
     OwnCommandLine,
 }
 
-impl Given {
+impl ImageInput {
     /// Returns what this loader gives, or why that is not known.
     pub(super) fn by(loader: &PeImage<'_>) -> Result<Self, String> {
         let version = version(loader, PROGRAM).map_err(|_| {

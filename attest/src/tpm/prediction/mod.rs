@@ -35,9 +35,9 @@ use crate::values::HexDigest;
 /// Digests of the same bytes, one for each bank.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Digests(BTreeMap<HashAlg, HexDigest>);
+pub struct BankDigests(BTreeMap<HashAlg, HexDigest>);
 
-impl Digests {
+impl BankDigests {
     /// The digests of the concatenation of `parts`.
     #[must_use]
     pub fn of(banks: &[HashAlg], parts: &[&[u8]]) -> Self {
@@ -79,7 +79,7 @@ pub enum MeasuredBy {
 
 /// Subject of a digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum DigestSubject {
     /// The attempt of the firmware to start a boot option.
     BootOption,
     /// The end of what firmware measures by itself.
@@ -108,7 +108,7 @@ pub enum What {
     Phase(&'static str),
 }
 
-impl fmt::Display for What {
+impl fmt::Display for DigestSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BootOption => f.write_str("a boot option is tried"),
@@ -127,7 +127,7 @@ impl fmt::Display for What {
     }
 }
 
-impl Serialize for What {
+impl Serialize for DigestSubject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -139,14 +139,14 @@ pub struct PredictedEvent {
     pub pcr: u8,
     pub by: MeasuredBy,
     /// Subject of the digest.
-    pub what: What,
+    pub what: DigestSubject,
     #[serde(flatten)]
-    pub digests: Digests,
+    pub digests: BankDigests,
 }
 
 /// Time at which a PCR has a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
+pub enum BootPhase {
     /// After the kernel has left the firmware, until something else is extended.
     AtKernel,
     /// The same, if systemd's stub was given only what is predicted from outside the image: no other command line, no addon, credential or
@@ -156,7 +156,7 @@ pub enum When {
     After(&'static str),
 }
 
-impl fmt::Display for When {
+impl fmt::Display for BootPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtKernel => f.write_str("at the kernel's start"),
@@ -168,7 +168,7 @@ impl fmt::Display for When {
     }
 }
 
-impl Serialize for When {
+impl Serialize for BootPhase {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -179,16 +179,16 @@ impl Serialize for When {
 pub struct PredictedPcr {
     pub pcr: u8,
     /// Time at which the PCR has the value.
-    pub when: When,
+    pub when: BootPhase,
     #[serde(flatten)]
-    pub values: Digests,
+    pub values: BankDigests,
 }
 
 impl PredictedPcr {
     /// Returns whether the PCR has the value only when the system has booted, or nearly so.
     #[must_use]
     pub fn is_behind_the_initrd(&self) -> bool {
-        matches!(self.when, When::After(word) if word != PHASES[0])
+        matches!(self.when, BootPhase::After(word) if word != PHASES[0])
     }
 }
 
@@ -208,7 +208,7 @@ pub struct Prediction {
     pcrs: Vec<PredictedPcr>,
     not_predicted: Vec<NotPredicted>,
     #[serde(skip)]
-    values: BTreeMap<u8, Digests>,
+    values: BTreeMap<u8, BankDigests>,
 }
 
 /// A word that systemd extends into PCR 11 at a point of the boot (systemd-pcrphase.service(8)).
@@ -250,9 +250,9 @@ impl Prediction {
     }
 
     /// Adds a digest that is extended into a PCR.
-    pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: What, digests: Digests) {
+    pub(crate) fn extend(&mut self, pcr: u8, by: MeasuredBy, what: DigestSubject, digests: BankDigests) {
         let before = self.values.remove(&pcr).unwrap_or_default();
-        let after = Digests::each(&self.banks, |bank| {
+        let after = BankDigests::each(&self.banks, |bank| {
             let zeros = vec![0; bank.digest_bytes()];
             let value = before.get(bank).map_or(zeros.as_slice(), HexDigest::as_bytes);
             let digest = digests.get(bank).map_or([].as_slice(), HexDigest::as_bytes);
@@ -263,14 +263,14 @@ impl Prediction {
     }
 
     /// Adds a digest of bytes that is extended into a PCR.
-    pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: What, parts: &[&[u8]]) {
-        let digests = Digests::of(&self.banks, parts);
+    pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: DigestSubject, parts: &[&[u8]]) {
+        let digests = BankDigests::of(&self.banks, parts);
         self.extend(pcr, by, what, digests);
     }
 
     /// Everything that is extended into a PCR until `when` was said; one into which nothing is has zeros.
-    pub(crate) fn settle(&mut self, pcr: u8, when: When) {
-        let zeros = Digests::each(&self.banks, |bank| vec![0; bank.digest_bytes()]);
+    pub(crate) fn settle(&mut self, pcr: u8, when: BootPhase) {
+        let zeros = BankDigests::each(&self.banks, |bank| vec![0; bank.digest_bytes()]);
         self.pcrs.push(PredictedPcr {
             pcr,
             when,
@@ -292,8 +292,8 @@ impl Prediction {
     /// The words that systemd extends into PCR 11, and its value after each.
     pub(crate) fn phases(&mut self, pcr: u8) {
         for phase in PHASES {
-            self.measure(pcr, MeasuredBy::Systemd, What::Phase(phase), &[phase.as_bytes()]);
-            self.settle(pcr, When::After(phase));
+            self.measure(pcr, MeasuredBy::Systemd, DigestSubject::Phase(phase), &[phase.as_bytes()]);
+            self.settle(pcr, BootPhase::After(phase));
         }
     }
 }

@@ -2,17 +2,17 @@
 //! The values of PCRs do not follow from these.
 
 use super::boot::{IMAGES_PCR, load};
-use super::bytes::{Bytes, ReadError};
+use super::bytes::{ByteReadError, Bytes};
 use super::grub::{COMMANDS_PCR, FILES_PCR};
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::pe::PeImage;
-use super::{Digests, MeasuredBy, Prediction, What};
+use super::{BankDigests, DigestSubject, MeasuredBy, Prediction};
 
 /// Images of which not more is known than that they are started: boot loaders, by what they are called here.
 ///
 /// # Errors
-/// [`ReadError`].
-pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Prediction) -> Result<(), ReadError> {
+/// [`ByteReadError`].
+pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Prediction) -> Result<(), ByteReadError> {
     for (name, image) in images {
         load(prediction, name, image)?;
     }
@@ -29,7 +29,7 @@ fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
 
 /// A kernel, with its initrds and its command line.
 #[derive(Debug, Clone, Copy)]
-pub struct Parts<'a> {
+pub struct BootParts<'a> {
     /// Name of the kernel in the prediction.
     pub name: &'a str,
     /// The kernel's file, as it is.
@@ -38,36 +38,36 @@ pub struct Parts<'a> {
     pub command_line: Option<&'a CommandLine>,
 }
 
-impl Parts<'_> {
+impl BootParts<'_> {
     /// Predicts the digests that any of the boot loaders may extend.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
+    /// [`ByteReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         load(prediction, self.name, self.kernel.1.image())?;
-        let digests = Digests::read(prediction.banks(), &[self.kernel.0])?;
-        prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File("kernel"), digests);
+        let digests = BankDigests::read(prediction.banks(), &[self.kernel.0])?;
+        prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("kernel"), digests);
         let mut alone = None;
         for &initrd in self.initrds {
-            let digests = Digests::read(prediction.banks(), &[initrd])?;
+            let digests = BankDigests::read(prediction.banks(), &[initrd])?;
             alone = (self.initrds.len() == 1).then(|| digests.clone());
-            prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File("initrd"), digests);
+            prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("initrd"), digests);
         }
         if let Some(digests) = alone {
-            prediction.extend(STUB_PCR, MeasuredBy::Linux, What::Initrd, digests);
+            prediction.extend(STUB_PCR, MeasuredBy::Linux, DigestSubject::Initrd, digests);
         }
         if let Some(line) = self.command_line {
             let text = line.as_str();
             prediction.measure(
                 COMMANDS_PCR,
                 MeasuredBy::Grub,
-                What::GrubCommandLine(text.to_owned()),
+                DigestSubject::GrubCommandLine(text.to_owned()),
                 &[text.as_bytes()],
             );
             prediction.measure(
                 STUB_PCR,
                 MeasuredBy::Linux,
-                What::CommandLine(text.to_owned()),
+                DigestSubject::CommandLine(text.to_owned()),
                 &[&line.load_options()],
             );
         }

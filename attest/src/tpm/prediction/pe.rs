@@ -13,8 +13,8 @@ use object::LittleEndian as LE;
 use object::pe::{IMAGE_DIRECTORY_ENTRY_SECURITY, ImageDosHeader, ImageNtHeaders64, ImageSectionHeader};
 use object::read::pe::ImageNtHeaders;
 
-use super::Digests;
-use super::bytes::{Bytes, ReadError};
+use super::BankDigests;
+use super::bytes::{ByteReadError, Bytes};
 use crate::tpm::wire::HashAlg;
 
 /// Largest image that is read: several times a unified kernel image with all of its firmware files.
@@ -46,14 +46,14 @@ const SECURITY: usize = IMAGE_DIRECTORY_ENTRY_SECURITY;
 pub struct PeImage<'a> {
     /// The file in the pieces that the digest is over, in their order.
     hashed: [Bytes<'a>; 3],
-    sections: Vec<Section<'a>>,
+    sections: Vec<PeSection<'a>>,
     image_version: u16,
     is_signed: bool,
 }
 
 /// A section, as the image is in memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Section<'a> {
+pub struct PeSection<'a> {
     /// At most eight bytes.
     pub name: SectionName,
     /// The part of its content that the file has, without padding.
@@ -94,7 +94,7 @@ pub enum PeError {
     TooLarge { bytes: usize },
     /// An error when reading the file.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] ByteReadError),
     /// The headers are not those of a 64-bit PE image.
     #[error("it is no 64-bit PE image: {0}")]
     Headers(#[from] object::read::Error),
@@ -164,7 +164,7 @@ impl<'a> PeImage<'a> {
             });
         }
 
-        let sections: Vec<Section<'a>> = table.iter().map(|header| section(file, header)).collect::<Result<_, _>>()?;
+        let sections: Vec<PeSection<'a>> = table.iter().map(|header| section(file, header)).collect::<Result<_, _>>()?;
         let mut zeros: usize = 0;
         for section in &sections {
             zeros = zeros.saturating_add(section.zeros);
@@ -209,14 +209,14 @@ impl<'a> PeImage<'a> {
     /// Its Authenticode digest: what firmware extends into PCR 4 when it loads the image.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn authenticode(&self, banks: &[HashAlg]) -> Result<Digests, ReadError> {
-        Digests::read(banks, &self.hashed)
+    /// [`ByteReadError`].
+    pub fn authenticode(&self, banks: &[HashAlg]) -> Result<BankDigests, ByteReadError> {
+        BankDigests::read(banks, &self.hashed)
     }
 
     /// Its sections, in the order of their table.
     #[must_use]
-    pub fn sections(&self) -> &[Section<'a>] {
+    pub fn sections(&self) -> &[PeSection<'a>] {
         &self.sections
     }
 
@@ -233,7 +233,7 @@ impl<'a> PeImage<'a> {
     }
 }
 
-impl<'a> Section<'a> {
+impl<'a> PeSection<'a> {
     /// Returns the size of the section in memory, in bytes.
     #[must_use]
     pub const fn memory_bytes(&self) -> usize {
@@ -249,8 +249,8 @@ impl<'a> Section<'a> {
     /// The digest of its content in memory.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn digests(&self, banks: &[HashAlg]) -> Result<Digests, ReadError> {
+    /// [`ByteReadError`].
+    pub fn digests(&self, banks: &[HashAlg]) -> Result<BankDigests, ByteReadError> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut parts = vec![self.file];
         let mut left = self.zeros;
@@ -259,11 +259,11 @@ impl<'a> Section<'a> {
             parts.push(part.into());
             left -= part.len();
         }
-        Digests::read(banks, &parts)
+        BankDigests::read(banks, &parts)
     }
 }
 
-fn section<'a>(file: Bytes<'a>, header: &ImageSectionHeader) -> Result<Section<'a>, PeError> {
+fn section<'a>(file: Bytes<'a>, header: &ImageSectionHeader) -> Result<PeSection<'a>, PeError> {
     let name = SectionName(header.name);
     let (start, bytes) = (size(header.pointer_to_raw_data.get(LE)), size(header.size_of_raw_data.get(LE)));
     let memory = size(header.virtual_size.get(LE));
@@ -278,7 +278,7 @@ fn section<'a>(file: Bytes<'a>, header: &ImageSectionHeader) -> Result<Section<'
         })?,
     };
     let content = raw.first(memory);
-    Ok(Section {
+    Ok(PeSection {
         name,
         file: content,
         zeros: memory - content.len(),

@@ -5,7 +5,7 @@
 //! content, the name, the content; of an entry of db its owner and the certificate.
 
 use super::boot::{SEPARATOR, SecureBoot};
-use super::{MeasuredBy, Prediction, What, When};
+use super::{BootPhase, DigestSubject, MeasuredBy, Prediction};
 use crate::tpm::measured_boot::SignatureDatabase;
 use crate::tpm::wire::HashAlg;
 use crate::values::HexDigest;
@@ -81,23 +81,23 @@ impl Variables<'_> {
             (SECURITY_DATABASE, "dbx", self.dbx),
         ];
         for (guid, name, content) in measured {
-            measure(prediction, What::Variable(name), guid, name, content);
+            measure(prediction, DigestSubject::Variable(name), guid, name, content);
         }
-        prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, What::Separator, &[&SEPARATOR]);
+        prediction.measure(SECURE_BOOT_PCR, MeasuredBy::Firmware, DigestSubject::Separator, &[&SEPARATOR]);
         for entry in entries {
             let certificate = HashAlg::Sha256.digest(&[entry.get(OWNER_BYTES..).unwrap_or_default()]);
             // A digest of SHA-256 has a length that HexDigest takes.
             if let Some(certificate) = HexDigest::new(certificate.as_ref()) {
-                measure(prediction, What::Authority(certificate), SECURITY_DATABASE, "db", &entry);
+                measure(prediction, DigestSubject::Authority(certificate), SECURITY_DATABASE, "db", &entry);
             }
         }
-        prediction.settle(SECURE_BOOT_PCR, When::AtKernel);
+        prediction.settle(SECURE_BOOT_PCR, BootPhase::AtKernel);
         Ok(())
     }
 }
 
 /// Adds a measurement of a `UEFI_VARIABLE_DATA`.
-fn measure(prediction: &mut Prediction, what: What, guid: Guid, name: &str, content: &[u8]) {
+fn measure(prediction: &mut Prediction, what: DigestSubject, guid: Guid, name: &str, content: &[u8]) {
     let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let length = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes();
     let parts: [&[u8]; 5] = [&guid, &length(name.encode_utf16().count()), &length(content.len()), &units, content];

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use super::bytes::{Bytes, ReadError};
-use super::pe::{PeError, PeImage, Section};
-use super::{MeasuredBy, Prediction, What};
+use super::bytes::{ByteReadError, Bytes};
+use super::pe::{PeError, PeImage, PeSection};
+use super::{DigestSubject, MeasuredBy, Prediction};
 
 /// The PCR of the sections (`TPM2_PCR_KERNEL_BOOT`).
 pub const SECTIONS_PCR: u8 = 11;
@@ -133,28 +133,28 @@ impl<'a> Uki<'a> {
 
     /// Returns a section that the stub knows; a section without content does not count.
     #[must_use]
-    pub fn section(&self, name: &str) -> Option<&Section<'a>> {
+    pub fn section(&self, name: &str) -> Option<&PeSection<'a>> {
         let mut sections = self.image.sections().iter();
         sections.find(|section| section.name.as_bytes() == name.as_bytes() && section.memory_bytes() > 0)
     }
 
     /// The sections that this stub measures, in its order.
-    pub fn measured(&self) -> impl Iterator<Item = &Section<'a>> {
+    pub fn measured(&self) -> impl Iterator<Item = &PeSection<'a>> {
         self.list().filter_map(|(name, _)| self.section(name))
     }
 
     /// Adds the stub's measurements in PCR 11.
-    pub(crate) fn measure_sections(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
+    pub(crate) fn measure_sections(&self, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         for section in self.measured() {
             let name = section.name;
             let digests = section.digests(prediction.banks())?;
             prediction.measure(
                 SECTIONS_PCR,
                 MeasuredBy::SystemdStub,
-                What::SectionName(name),
+                DigestSubject::SectionName(name),
                 &[name.as_bytes(), &[0]],
             );
-            prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, What::Section(name), digests);
+            prediction.extend(SECTIONS_PCR, MeasuredBy::SystemdStub, DigestSubject::Section(name), digests);
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl<'a> Uki<'a> {
     }
 
     /// Returns the sections that this stub may use as the wanted one.
-    fn candidates<'s>(&'s self, wanted: &'s str) -> impl Iterator<Item = &'s Section<'a>> {
+    fn candidates<'s>(&'s self, wanted: &'s str) -> impl Iterator<Item = &'s PeSection<'a>> {
         let prefix = self.stub.release <= PREFIX_MATCH_LAST;
         self.image.sections().iter().filter(move |section| {
             let name = section.name.as_bytes();

@@ -1,6 +1,6 @@
 //! Reasons why a measured boot is refused.
 
-use super::{Check, Excerpt, Known};
+use super::{Check, EventDetail, Excerpt};
 use crate::advice::{Advice, advice};
 use crate::tpm::measured_boot::NotProven;
 use crate::tpm::wire::HashAlg;
@@ -36,7 +36,7 @@ pub enum BootRefusal {
         /// Digest of the event, hexadecimal.
         digest: String,
         /// Other knowledge about the event.
-        said: Known,
+        said: EventDetail,
         accepted: Withheld,
     },
     /// The firmware is of another version.
@@ -99,7 +99,7 @@ impl BootRefusal {
             Self::Nothing { .. } => BOOT_NOTHING_MEASURED,
             Self::Dbx { .. } => DBX_TOO_OLD,
             Self::NotAccepted {
-                said: Known::GrubEnvironment(_),
+                said: EventDetail::GrubEnvironment(_),
                 ..
             } => Advice {
                 next_step: GRUB_ENVIRONMENT,

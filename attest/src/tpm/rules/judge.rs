@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::matching::{accepted_sections, accepted_words, is_accepted};
-use super::{BootRefusal, Check, Excerpt, Known};
-use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceSets, Value, Wanted};
+use super::{BootRefusal, Check, EventDetail, Excerpt};
+use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot, NotProven, Pcr7, Sha256};
 use crate::tpm::wire::HashAlg;
 use crate::values::{HexDigest, printable};
@@ -60,52 +60,52 @@ struct Against<'b> {
 }
 
 /// Something that has to be accepted.
-struct Shown<'e> {
+struct RequiredItem<'e> {
     event: usize,
     bank: HashAlg,
     digest: Cow<'e, HexDigest>,
     /// The section of a unified kernel image that it is.
     section: Option<&'static str>,
-    said: Said<'e>,
+    said: Description<'e>,
 }
 
 /// Knowledge about an event, apart from its digest.
-enum Said<'e> {
+enum Description<'e> {
     Event(&'e BootEvent),
     Subject(Option<String>),
     Hash,
     Section,
 }
 
-impl Shown<'_> {
-    fn value(&self) -> Value<'_> {
+impl RequiredItem<'_> {
+    fn value(&self) -> ReferenceKind<'_> {
         // The content of one section is not accepted as that of another.
         match self.section {
-            Some(section) => Value::Section(section, &self.digest),
-            None => Value::Digest(&self.digest),
+            Some(section) => ReferenceKind::Section(section, &self.digest),
+            None => ReferenceKind::Digest(&self.digest),
         }
     }
 
     /// Returns what a message says of the event.
-    fn known(&self) -> Known {
+    fn known(&self) -> EventDetail {
         match (&self.said, self.section) {
-            (Said::Event(event), _) => known(event),
-            (Said::Subject(subject), _) => {
+            (Description::Event(event), _) => known(event),
+            (Description::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
-                Known::Content(Excerpt::of(subject))
+                EventDetail::Content(Excerpt::of(subject))
             }
-            (Said::Hash, _) => Known::OwnHash,
-            (Said::Section, section) => Known::Section(section.unwrap_or_default()),
+            (Description::Hash, _) => EventDetail::OwnHash,
+            (Description::Section, section) => EventDetail::Section(section.unwrap_or_default()),
         }
     }
 
     /// Returns the event as a value that no generation has.
-    fn value_of(&self, wanted: Wanted) -> NewValue {
+    fn value_of(&self, wanted: ReferenceQuery) -> NewValue {
         let (name, proven) = match &self.said {
-            Said::Event(event) => (said_name(event), event.is_content()),
+            Description::Event(event) => (said_name(event), event.is_content()),
             // A digest of the certificate that names it.
-            Said::Subject(subject) => (subject.clone(), true),
-            Said::Hash | Said::Section => (None, false),
+            Description::Subject(subject) => (subject.clone(), true),
+            Description::Hash | Description::Section => (None, false),
         };
         NewValue {
             wanted,
@@ -128,8 +128,8 @@ impl<'b> Against<'b> {
     /// Reads PCR 7 with the events of unknown meaning that are accepted now.
     fn of_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
         let is_listed = |digest: &HexDigest| {
-            let fits = |value: &Value<'_>| *value == Value::Digest(digest);
-            is_accepted(self.sets, Wanted::Pcr7Events, self.boot.bank, fits, self.now)
+            let fits = |value: &ReferenceKind<'_>| *value == ReferenceKind::Digest(digest);
+            is_accepted(self.sets, ReferenceQuery::Pcr7Events, self.boot.bank, fits, self.now)
         };
         read(self.boot.pcr_7(&is_listed))
     }
@@ -169,7 +169,7 @@ impl<'b> Against<'b> {
     }
 
     /// All that the rule is about, each of which has to be accepted.
-    fn events(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
+    fn events(&self) -> Result<Vec<RequiredItem<'b>>, BootRefusal> {
         let boot = self.boot;
         match self.check {
             Check::Authorities => self.authorities(),
@@ -189,7 +189,7 @@ impl<'b> Against<'b> {
     }
 
     /// Returns the authorities, but only after Secure Boot is proven: without it, any software that boots can write anything there.
-    fn authorities(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
+    fn authorities(&self) -> Result<Vec<RequiredItem<'b>>, BootRefusal> {
         self.secure_boot()?;
         let authorities = self.of_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
         if authorities.is_empty() {
@@ -197,10 +197,10 @@ impl<'b> Against<'b> {
         }
         let shown = authorities.into_iter().map(|found| {
             let (digest, said) = match &found.authority.by {
-                AuthorisedBy::Certificate(certificate) => (certificate.sha256, Said::Subject(certificate.subject.clone())),
-                AuthorisedBy::Hash { sha256, .. } => (*sha256, Said::Hash),
+                AuthorisedBy::Certificate(certificate) => (certificate.sha256, Description::Subject(certificate.subject.clone())),
+                AuthorisedBy::Hash { sha256, .. } => (*sha256, Description::Hash),
             };
-            Shown {
+            RequiredItem {
                 event: found.event,
                 bank: HashAlg::Sha256,
                 digest: Cow::Owned(digest.into()),
@@ -214,43 +214,43 @@ impl<'b> Against<'b> {
     fn firmware_version(&self) -> Result<(), BootRefusal> {
         let version = self.boot.firmware_version().map_err(|why| self.not_proven(why))?;
         // The beginning of a version is none.
-        let fits = |value: &Value<'_>| version.whole().is_some_and(|version| *value == Value::Text(version));
-        if is_accepted(self.sets, Wanted::FirmwareVersions, self.boot.bank, fits, self.now) {
+        let fits = |value: &ReferenceKind<'_>| version.whole().is_some_and(|version| *value == ReferenceKind::Text(version));
+        if is_accepted(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now) {
             return Ok(());
         }
         Err(BootRefusal::FirmwareVersion {
             found: Excerpt::of(&version.to_string()),
-            accepted: accepted_words(self.sets, Wanted::FirmwareVersions, self.boot.bank, fits, self.now),
+            accepted: accepted_words(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
 
-    fn uki_sections(&self) -> Result<Vec<Shown<'b>>, BootRefusal> {
+    fn uki_sections(&self) -> Result<Vec<RequiredItem<'b>>, BootRefusal> {
         let sections = self.boot.uki_sections().map_err(|why| self.not_proven(why))?;
         if sections.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
-        let shown = sections.into_iter().map(|found| Shown {
+        let shown = sections.into_iter().map(|found| RequiredItem {
             event: found.event,
             bank: self.boot.bank,
             digest: Cow::Borrowed(found.digest),
             section: Some(found.section.name()),
-            said: Said::Section,
+            said: Description::Section,
         });
         Ok(shown.collect())
     }
 
-    fn each<'e>(&self, events: Result<Vec<&'e BootEvent>, NotProven>) -> Result<Vec<Shown<'e>>, BootRefusal> {
+    fn each<'e>(&self, events: Result<Vec<&'e BootEvent>, NotProven>) -> Result<Vec<RequiredItem<'e>>, BootRefusal> {
         let events = events.map_err(|why| self.not_proven(why))?;
         // systemd's word is no content, and the same on every machine.
         let events = events.into_iter().filter(|event| event.meaning != Meaning::OsSeparator);
-        let shown = events.map(|event| Shown {
+        let shown = events.map(|event| RequiredItem {
             event: event.number,
             bank: self.boot.bank,
             digest: Cow::Borrowed(&event.digest),
             section: None,
-            said: Said::Event(event),
+            said: Description::Event(event),
         });
-        let shown: Vec<Shown<'e>> = shown.collect();
+        let shown: Vec<RequiredItem<'e>> = shown.collect();
         if shown.is_empty() && !self.check.may_be_nothing() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
@@ -258,8 +258,8 @@ impl<'b> Against<'b> {
     }
 
     /// Describes the part in which a long text differs from the accepted one that is most like it. The node is not told, which would learn what is accepted.
-    fn difference(&self, wanted: Wanted, shown: &Shown<'_>) -> Option<String> {
-        let Said::Event(event) = &shown.said else { return None };
+    fn difference(&self, wanted: ReferenceQuery, shown: &RequiredItem<'_>) -> Option<String> {
+        let Description::Event(event) = &shown.said else { return None };
         let text = said_name(event).filter(|_| event.is_content())?;
         let accepted = self
             .sets
@@ -269,8 +269,8 @@ impl<'b> Against<'b> {
         Some(format!("unlike {} this has {part}", Excerpt::of(nearest)))
     }
 
-    fn accept(&self, shown: &Shown<'_>) -> Result<(), BootRefusal> {
-        let fits = |value: &Value<'_>| *value == shown.value();
+    fn accept(&self, shown: &RequiredItem<'_>) -> Result<(), BootRefusal> {
+        let fits = |value: &ReferenceKind<'_>| *value == shown.value();
         // What looks for no value accepts none.
         let accepted = match self.check.wanted() {
             Some(wanted) if is_accepted(self.sets, wanted, self.boot.bank, fits, self.now) => return Ok(()),
@@ -298,13 +298,15 @@ impl<'b> Against<'b> {
 }
 
 /// Returns the knowledge about an event: its content, if the digest covers it, or the log's claim, which is the node's own.
-fn known(event: &BootEvent) -> Known {
-    let Some(text) = said_name(event) else { return Known::Nothing };
+fn known(event: &BootEvent) -> EventDetail {
+    let Some(text) = said_name(event) else {
+        return EventDetail::Nothing;
+    };
     let excerpt = Excerpt::of(&text);
     match event.is_content() {
-        true => Known::Content(excerpt),
-        false if is_grub_environment(event) => Known::GrubEnvironment(excerpt),
-        false => Known::NodesWord(excerpt),
+        true => EventDetail::Content(excerpt),
+        false if is_grub_environment(event) => EventDetail::GrubEnvironment(excerpt),
+        false => EventDetail::NodesWord(excerpt),
     }
 }
 

@@ -17,11 +17,11 @@ const CONTEXT_CHARS: usize = 40;
 
 /// A part of a text of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt(Box<Shown>);
+pub struct Excerpt(Box<ExcerptContent>);
 
 /// The content of an [`Excerpt`]: on the heap, so that refusals stay small.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Shown {
+struct ExcerptContent {
     /// Set if a part was cut off before the first part.
     is_cut_before: bool,
     parts: Vec<Box<str>>,
@@ -41,7 +41,7 @@ impl Excerpt {
                 chars(text, count - (WHOLE_LIMIT_CHARS - HEAD_CHARS), count),
             ],
         };
-        Self(Box::new(Shown {
+        Self(Box::new(ExcerptContent {
             is_cut_before: false,
             parts,
             is_cut_behind: false,
@@ -104,7 +104,7 @@ impl fmt::Display for Excerpt {
 
 /// Knowledge about an event, apart from its digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known {
+pub enum EventDetail {
     Nothing,
     /// A text that the digest covers.
     Content(Excerpt),
@@ -118,7 +118,7 @@ pub enum Known {
     OwnHash,
 }
 
-impl fmt::Display for Known {
+impl fmt::Display for EventDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => Ok(()),

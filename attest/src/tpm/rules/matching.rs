@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::known::Excerpt;
-use crate::reference_sets::{Listed, ReferenceSets, Value, Wanted};
+use crate::reference_sets::{ListedValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 use crate::tpm::wire::HashAlg;
 use crate::withheld::Withheld;
 
@@ -11,23 +11,35 @@ use crate::withheld::Withheld;
 const NAMED_LIMIT: usize = 3;
 
 /// Returns whether a wanted value fits, and is accepted at `now`, in seconds since 1970.
-pub(crate) fn is_accepted(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> bool {
+pub(crate) fn is_accepted(
+    sets: &ReferenceSets,
+    wanted: ReferenceQuery,
+    bank: HashAlg,
+    fits: impl Fn(&ReferenceKind<'_>) -> bool,
+    now: u64,
+) -> bool {
     let mut listed = sets.listed(wanted, bank);
     listed.any(|listed| listed.generation.is_accepted_at(now) && fits(&listed.value))
 }
 
 /// Describes for the log what is accepted instead of a value that does not fit: whether that value has expired, and the newest accepted
 /// ones.
-pub(crate) fn accepted_words(sets: &ReferenceSets, wanted: Wanted, bank: HashAlg, fits: impl Fn(&Value<'_>) -> bool, now: u64) -> Withheld {
+pub(crate) fn accepted_words(
+    sets: &ReferenceSets,
+    wanted: ReferenceQuery,
+    bank: HashAlg,
+    fits: impl Fn(&ReferenceKind<'_>) -> bool,
+    now: u64,
+) -> Withheld {
     Withheld::words(words(sets, wanted, bank, fits, now, None))
 }
 
 /// Describes the same for a section of a unified kernel image: the values that are accepted as that section.
 pub(super) fn accepted_sections(
     sets: &ReferenceSets,
-    wanted: Wanted,
+    wanted: ReferenceQuery,
     bank: HashAlg,
-    fits: impl Fn(&Value<'_>) -> bool,
+    fits: impl Fn(&ReferenceKind<'_>) -> bool,
     now: u64,
     section: &str,
 ) -> Withheld {
@@ -36,15 +48,15 @@ pub(super) fn accepted_sections(
 
 fn words(
     sets: &ReferenceSets,
-    wanted: Wanted,
+    wanted: ReferenceQuery,
     bank: HashAlg,
-    fits: impl Fn(&Value<'_>) -> bool,
+    fits: impl Fn(&ReferenceKind<'_>) -> bool,
     now: u64,
     section: Option<&str>,
 ) -> String {
     let (mut accepted, lapsed): (Vec<_>, Vec<_>) = sets.listed(wanted, bank).partition(|listed| listed.generation.is_accepted_at(now));
     if let Some(section) = section {
-        accepted.retain(|listed| matches!(listed.value, Value::Section(of, _) if of == section));
+        accepted.retain(|listed| matches!(listed.value, ReferenceKind::Section(of, _) if of == section));
     }
     accepted.sort_by_key(|listed| Reverse(listed.generation.added));
     let mut words = Vec::new();
@@ -64,15 +76,15 @@ fn words(
     words.join("; ")
 }
 
-fn named(listed: &Listed<'_>) -> String {
+fn named(listed: &ListedValue<'_>) -> String {
     let (since, generation) = (listed.generation.added, &listed.generation.name);
     let name = match listed.name == generation {
         true => String::new(),
         false => format!(", {}", Excerpt::of(listed.name)),
     };
     match listed.value {
-        Value::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),
-        Value::Section(section, digest) => format!("since {since}: {generation:?}{name} (.{section} {digest})"),
-        Value::Text(_) => format!("since {since}: {generation:?}{name}"),
+        ReferenceKind::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),
+        ReferenceKind::Section(section, digest) => format!("since {since}: {generation:?}{name} (.{section} {digest})"),
+        ReferenceKind::Text(_) => format!("since {since}: {generation:?}{name}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Rules on a machine's boot: each is about **all** events of a PCR, or about what a PCR has to begin with. So software that extends
 //! something later, or that is loaded first, adds a value that is not accepted.
 //!
-//! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`], [`Place`] (what of a boot
+//! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`], [`BootLocation`] (what of a boot
 //! it is about).
 
 mod error;
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 pub use error::{ADVICE, BootRefusal};
 pub(crate) use judge::{judge, unlisted};
-pub use known::{Excerpt, Known};
+pub use known::{EventDetail, Excerpt};
 pub(crate) use matching::{accepted_words, is_accepted};
-pub use place::{Place, values};
-pub use recorded::{Recording, UnknownEvent, could_hold, recorded};
+pub use place::{BootLocation, values};
+pub use recorded::{RecordedValues, UnknownEvent, could_hold, recorded};
 
-use crate::reference_sets::Wanted;
+use crate::reference_sets::ReferenceQuery;
 
 /// A pool's check of the events of a boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,19 +85,19 @@ impl Check {
 
     /// The reference values that it looks for.
     #[must_use]
-    pub const fn wanted(self) -> Option<Wanted> {
+    pub const fn wanted(self) -> Option<ReferenceQuery> {
         Some(match self {
             Self::SecureBoot => return None,
-            Self::Dbx => Wanted::Dbx,
-            Self::Authorities => Wanted::Authorities,
-            Self::Images => Wanted::Images,
-            Self::Drivers => Wanted::Drivers,
-            Self::Grub => Wanted::Grub,
-            Self::Files => Wanted::Files,
-            Self::UkiSections => Wanted::UkiSections,
-            Self::KernelConfig => Wanted::KernelConfig,
-            Self::Mok => Wanted::Mok,
-            Self::FirmwareVersion => Wanted::FirmwareVersions,
+            Self::Dbx => ReferenceQuery::Dbx,
+            Self::Authorities => ReferenceQuery::Authorities,
+            Self::Images => ReferenceQuery::Images,
+            Self::Drivers => ReferenceQuery::Drivers,
+            Self::Grub => ReferenceQuery::Grub,
+            Self::Files => ReferenceQuery::Files,
+            Self::UkiSections => ReferenceQuery::UkiSections,
+            Self::KernelConfig => ReferenceQuery::KernelConfig,
+            Self::Mok => ReferenceQuery::Mok,
+            Self::FirmwareVersion => ReferenceQuery::FirmwareVersions,
         })
     }
 

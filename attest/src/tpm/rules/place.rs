@@ -7,7 +7,7 @@ use crate::values::HexDigest;
 
 /// The part of a boot that a refusal is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum BootLocation {
     /// A PCR, as a whole.
     Pcr(u8),
     /// A value that a check does not accept, as [`values`] returns it.
@@ -15,18 +15,18 @@ pub enum Place {
 }
 
 impl BootRefusal {
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> BootLocation {
         match self {
-            Self::NotAccepted { check, digest, .. } => Place::Value {
+            Self::NotAccepted { check, digest, .. } => BootLocation::Value {
                 check: *check,
                 value: digest.clone(),
             },
-            Self::FirmwareVersion { found, .. } => Place::Value {
+            Self::FirmwareVersion { found, .. } => BootLocation::Value {
                 check: Check::FirmwareVersion,
                 value: found.text(),
             },
-            Self::NotProven { check, .. } | Self::SecureBootOff { check } | Self::Nothing { check } => Place::Pcr(check.pcr()),
-            Self::Dbx { .. } => Place::Pcr(Check::Dbx.pcr()),
+            Self::NotProven { check, .. } | Self::SecureBootOff { check } | Self::Nothing { check } => BootLocation::Pcr(check.pcr()),
+            Self::Dbx { .. } => BootLocation::Pcr(Check::Dbx.pcr()),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::values::{HexDigest, printable};
 
 /// The values of a boot, and what they lack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recording {
+pub struct RecordedValues {
     pub values: Values,
     /// Checks that would refuse this very boot by these values, and why: of them the values have nothing, or not all.
     pub left_out: BTreeMap<Check, BootRefusal>,
@@ -31,7 +31,7 @@ pub struct UnknownEvent {
     pub summary: String,
 }
 
-impl Recording {
+impl RecordedValues {
     /// Records the values of a boot, with its PCRs `pcrs`. With `lists_unknown`, its events of PCR 7 with unknown meaning become values
     /// too. Facts of PCR 7 are then read as if these were listed.
     #[must_use]

@@ -19,7 +19,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::oid_registry::Oid;
 
 use crate::gcp::printable;
-use crate::gcp::{GcpError, Instance, VerifiedIdentity};
+use crate::gcp::{GceInstance, GcpError, VerifiedIdentity};
 use crate::tpm::ek::EkDigest;
 use crate::tpm::ek_certificate::{self, EkCertificateError, EkKey, EkRoots, EkRootsError};
 use crate::values::HexDigest;
@@ -59,7 +59,7 @@ impl VtpmRoots {
 /// An EK that Google has certified as an instance's. Only [`verify`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VerifiedInstance {
-    instance: Instance,
+    instance: GceInstance,
     security: SecurityProperties,
     ek_digest: EkDigest,
     #[serde(skip)]
@@ -82,11 +82,11 @@ pub struct SecurityProperties {
 
 impl VerifiedInstance {
     #[must_use]
-    pub const fn instance(&self) -> &Instance {
+    pub const fn instance(&self) -> &GceInstance {
         &self.instance
     }
 
-    /// The stable identity of the node: [`Instance::identity`].
+    /// The stable identity of the node: [`GceInstance::identity`].
     #[must_use]
     pub fn identity(&self) -> String {
         self.instance.identity()
@@ -146,7 +146,7 @@ impl VerifiedInstance {
     /// # Errors
     /// [`GcpError::InstanceMismatch`].
     pub fn check_identity(&self, identity: &VerifiedIdentity) -> Result<(), GcpError> {
-        let names = |instance: &Instance| format!("{} (project {})", instance.identity(), instance.project_number());
+        let names = |instance: &GceInstance| format!("{} (project {})", instance.identity(), instance.project_number());
         let (certificate, identity_token) = (names(&self.instance), names(&identity.instance));
         if certificate == identity_token {
             return Ok(());
@@ -219,7 +219,7 @@ fn check_usage(leaf: &X509Certificate<'_>) -> Result<(), VtpmError> {
 ///
 /// # Errors
 /// [`VtpmError::Extension`], [`VtpmError::Instance`].
-pub fn parse_extension(content: &[u8]) -> Result<(Instance, SecurityProperties), VtpmError> {
+pub fn parse_extension(content: &[u8]) -> Result<(GceInstance, SecurityProperties), VtpmError> {
     if content.len() > EXTENSION_LIMIT_BYTES {
         return Err(unreadable(format!(
             "{} bytes, at most {EXTENSION_LIMIT_BYTES} are read",
@@ -240,7 +240,7 @@ pub fn parse_extension(content: &[u8]) -> Result<(Instance, SecurityProperties),
         None => SecurityProperties::default(),
     };
     fields.end("the extension's SEQUENCE")?;
-    let instance = Instance::new(project_id, project_number, zone, instance_id.to_string(), instance_name)?;
+    let instance = GceInstance::new(project_id, project_number, zone, instance_id.to_string(), instance_name)?;
     Ok((instance, security))
 }
 

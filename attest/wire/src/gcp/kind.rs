@@ -1,7 +1,7 @@
 //! The identity token as a kind of evidence.
 
 use super::{GcpEvidence, GcpTask};
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing};
 
 /// An identity token of Google Compute Engine.
@@ -13,7 +13,7 @@ impl Messages for Gcp {
     type Task = GcpTask;
     type Evidence = GcpEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Google);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Google);
 
     fn shown_parts(evidence: &GcpEvidence) -> Parts<'_> {
         vec![("token".into(), evidence.token.0.as_bytes().into())]

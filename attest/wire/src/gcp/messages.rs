@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::Text;
+use crate::values::BearerText;
 
 /// Audience that an identity token must have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,5 +17,5 @@ pub struct GcpTask {
 #[serde(deny_unknown_fields)]
 pub struct GcpEvidence {
     /// The JWT, as the metadata server gives it.
-    pub token: Text,
+    pub token: BearerText,
 }

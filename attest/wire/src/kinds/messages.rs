@@ -6,7 +6,7 @@ use crate::values::Blob;
 
 /// Operator of the machine, according to the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cloud {
+pub enum MachineCloud {
     Google,
     Amazon,
     Microsoft,
@@ -25,7 +25,7 @@ pub trait Messages {
     type Evidence;
 
     /// The cloud that says it of an instance.
-    const CLOUD: Option<Cloud>;
+    const CLOUD: Option<MachineCloud>;
     /// `true` if it comes from a TPM of the machine's, and not from a metadata server that every process can ask.
     const IS_OF_A_TPM: bool = false;
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::of_room;
 
-pub use messages::{Cloud, Messages, Parts};
+pub use messages::{MachineCloud, Messages, Parts};
 
 /// Lists all kinds of evidence. It passes them to the macro in brackets, after the content of the braces: first those that identify a
 /// machine, then those that are only valid together with others. Each entry has:
@@ -83,7 +83,7 @@ with_kinds! { [kind] {} }
 impl Kind {
     /// The cloud that says it of an instance.
     #[must_use]
-    pub const fn cloud(self) -> Option<Cloud> {
+    pub const fn cloud(self) -> Option<MachineCloud> {
         of_room!(self, Messages::CLOUD)
     }
 

@@ -16,7 +16,7 @@ pub use crate::azure::attested_document::AzureEvidence;
 pub use crate::gcp::{GcpEvidence, GcpTask};
 pub use crate::token::TokenEvidence;
 pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
-pub use crate::values::{Blob, HexDigest, Nothing, SecretText, Text};
+pub use crate::values::{BearerText, Blob, HexDigest, Nothing, SecretText};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
 pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse};
 

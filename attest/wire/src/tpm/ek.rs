@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::ek_key::EkKey;
-use super::wire::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher, WireError};
+use super::wire::{Attributes, Curve, KeyParameters, Public, SymmetricCipher, TpmScheme, WireError};
 use crate::nonce::sha256;
 use crate::values::{HexDigest, is_lower_hex};
 
@@ -166,7 +166,7 @@ impl EkPublic {
                 required: "AES in CFB mode",
             });
         }
-        if area.scheme != Scheme::Null {
+        if area.scheme != TpmScheme::Null {
             return Err(EkAreaError::Template {
                 field: "scheme",
                 found: format!("{:?}", area.scheme),

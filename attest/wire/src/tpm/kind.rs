@@ -1,7 +1,7 @@
 //! A TPM's quote as a kind of evidence.
 
 use super::{INTERMEDIATES_LIMIT, TpmAttester, TpmEvidence, TpmTask};
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::Blob;
 
 /// Evidence from a TPM: a quote.
@@ -13,7 +13,7 @@ impl Messages for Tpm {
     type Task = TpmTask;
     type Evidence = TpmEvidence;
 
-    const CLOUD: Option<Cloud> = None;
+    const CLOUD: Option<MachineCloud> = None;
     const IS_OF_A_TPM: bool = true;
 
     fn offered_parts(offer: &TpmAttester) -> Parts<'_> {

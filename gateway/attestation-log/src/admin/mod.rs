@@ -4,7 +4,7 @@ mod recorded;
 
 pub use recorded::{last_standing, standing};
 
-pub use super::act::{Act, By, ByObject, Thing, Verb};
+pub use super::act::{Act, By, ByObject, ValueChange, Verb};
 use super::{Journal, JournalError};
 
 /// Records an act at once, durably.

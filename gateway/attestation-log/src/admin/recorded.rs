@@ -7,12 +7,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::act::{Act, Thing, Verb};
-use crate::chain::{Found, Link};
+use crate::act::{Act, ValueChange, Verb};
+use crate::chain::{Link, UncoveredLines};
 use crate::checkpoint::CheckpointLine;
 use crate::log_end::lines_from_end;
 use crate::log_key::LogPublicKey;
-use crate::reading::{Found as Read, rotated};
+use crate::reading::{LineContent as Read, rotated};
 
 /// Kind of the thing that represents all others, by a digest over them.
 pub(crate) const STANDING: &str = "standing";
@@ -21,9 +21,9 @@ const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the thing that says that the configuration snapshot had one digest before and has another after.
 #[must_use]
-pub fn standing(before: Option<String>, after: String) -> Thing {
+pub fn standing(before: Option<String>, after: String) -> ValueChange {
     let value = |sha256: String| serde_json::json!({ "sha256": sha256 });
-    Thing {
+    ValueChange {
         kind: STANDING.to_owned(),
         id: "all".to_owned(),
         before: before.map(value),
@@ -70,14 +70,14 @@ struct Looking {
     key: LogPublicKey,
     chain: Option<String>,
     /// Lines that their gateway found unsigned, and so may not have written.
-    found: Vec<Found>,
+    found: Vec<UncoveredLines>,
     /// Digests by the number of their line; a file that is read from its beginning may have several.
     said: Vec<(u64, String)>,
 }
 
 /// Members of a line that the search needs.
 #[derive(Deserialize)]
-struct Seen {
+struct RecordedHead {
     chain: Link,
     admin: Option<Value>,
 }
@@ -93,7 +93,7 @@ impl Looking {
     }
 
     fn see(&mut self, line: &[u8]) {
-        let Ok(Seen { chain, admin }) = serde_json::from_slice(line) else {
+        let Ok(RecordedHead { chain, admin }) = serde_json::from_slice(line) else {
             return;
         };
         if *self.chain.get_or_insert_with(|| chain.id.clone()) != chain.id {

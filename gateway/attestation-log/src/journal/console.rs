@@ -1,8 +1,8 @@
 //! The console's lines: the same decisions, for people.
 
-use super::super::entry::{Event, What};
+use super::super::entry::{EventKind, LogEvent};
 use super::super::reason::{late, with_before};
-use super::super::record::{Decision, NotAttested, Record, Shown, Verdict};
+use super::super::record::{Decision, NotAttested, Record, ShownEvidence, Verdict};
 use super::super::would_refuse::WouldRefuse;
 
 /// Longest text that one part of a console line has, in characters; the record has all of it.
@@ -33,13 +33,13 @@ pub fn word(value: &impl serde::Serialize) -> String {
 }
 
 /// Shows an event to people: checkpoints are not worth a line.
-pub(super) fn show_event(event: &Event) {
+pub(super) fn show_event(event: &LogEvent) {
     let reason = printable(&event.reason);
     match &event.what {
-        What::Admin { admin } => tracing::info!(target: "attestation", "ADMIN {}: {reason}", attest_system::clock::rfc3339(admin.at)),
-        What::Removed { .. } => tracing::info!(target: "attestation", "REMOVED {reason}"),
-        What::Counted { peer, .. } => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
-        What::StoreAccepted { .. } | What::Checkpoint { .. } => {}
+        EventKind::Admin { admin } => tracing::info!(target: "attestation", "ADMIN {}: {reason}", attest_system::clock::rfc3339(admin.at)),
+        EventKind::Removed { .. } => tracing::info!(target: "attestation", "REMOVED {reason}"),
+        EventKind::Counted { peer, .. } => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
+        EventKind::StoreAccepted { .. } | EventKind::Checkpoint { .. } => {}
     }
 }
 
@@ -69,10 +69,10 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {
-                Shown::Ticket => format!("ticket of {who}{name}{}", record.used().map(late).unwrap_or_default()),
-                Shown::Token if record.again => format!("token{name}, a use that was made before"),
-                Shown::Token => format!("token{name}"),
-                Shown::Kubelet => format!("client certificate of {who}"),
+                ShownEvidence::Ticket => format!("ticket of {who}{name}{}", record.used().map(late).unwrap_or_default()),
+                ShownEvidence::Token if record.again => format!("token{name}, a use that was made before"),
+                ShownEvidence::Token => format!("token{name}"),
+                ShownEvidence::Kubelet => format!("client certificate of {who}"),
                 _ => "nothing shown".to_owned(),
             };
             tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}{said}");
@@ -90,7 +90,7 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
         let words = printable(&words);
         tracing::warn!(target: "attestation", "WOULD REFUSE {who}{name} pool={pool} peer={peer} {words}");
     }
-    let who = if *shown == Shown::Token { "token".into() } else { who };
+    let who = if *shown == ShownEvidence::Token { "token".into() } else { who };
     for alert in &record.alerts {
         tracing::warn!(target: "attestation", "ALERT {who}{name} pool={pool} peer={peer}: {alert}");
     }

@@ -1,7 +1,7 @@
 use std::fs;
 use std::sync::atomic::AtomicU64;
 
-use super::super::chain::Chain;
+use super::super::chain::ChainProgress;
 use super::super::log_end::CHUNK_BYTES;
 use super::super::log_key::LogKey;
 use super::*;
@@ -17,8 +17,8 @@ fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
     )
 }
 
-fn signer(folder: &Path) -> Signer {
-    Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000)
+fn signer(folder: &Path) -> CheckpointSigner {
+    CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000)
 }
 
 fn record(id: &str) -> Record {
@@ -126,7 +126,7 @@ fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
     for (before, emptied, after) in [("a\n", false, "a\n"), ("a\n", true, ""), ("", false, "")] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let (mut log, _) = LogFile::open(&path).unwrap();
+        let (mut log, _) = LockedLog::open(&path).unwrap();
         log.append(before.as_bytes()).unwrap();
         log.tear(b"half a li");
         if emptied {
@@ -142,11 +142,11 @@ fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
 fn a_line_that_cannot_be_made_durable_is_not_written() {
     let folder = tempfile::tempdir().unwrap();
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
-    let mut writer = Writer {
+    let mut writer = JournalWriter {
         store: None,
         company: None,
-        log: LogFile::on_device(Path::new("/dev/null")),
-        chain: Chain::after(
+        log: LockedLog::on_device(Path::new("/dev/null")),
+        chain: ChainProgress::after(
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
         )
         .unwrap(),

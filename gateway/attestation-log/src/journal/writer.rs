@@ -7,12 +7,12 @@ use std::time::Instant;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::super::blobs::Blobs;
-use super::super::chain::{Begins, Chain, Found, Point, Why};
+use super::super::chain::{ChainBeginning, ChainProgress, Point, UncoveredLines, Why};
 use super::super::journal_error::JournalError;
-use super::super::log_file::LogFile;
-use super::super::record::Line;
+use super::super::log_file::LockedLog;
+use super::super::record::ChainedLine;
 use super::super::segments::{Aside, SegmentLimits};
-use super::super::signer::Signer;
+use super::super::signer::CheckpointSigner;
 use super::super::store_link::SyncStore;
 use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
@@ -23,20 +23,20 @@ use super::company::Company;
 const BATCH_LIMIT: usize = 512;
 
 /// Work for the writer, done in the order of its arrival.
-pub(super) enum Work {
+pub(super) enum JournalWork {
     /// Sets the store that decisions depend on.
     Stand(SyncStore),
     /// Turns on group commit.
     Wait(Company),
     Append(Append),
-    Reopen(Moment, oneshot::Sender<Result<bool, JournalError>>),
+    Reopen(WriteTime, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
-    Checkpoint(Moment, oneshot::Sender<Result<(), JournalError>>),
+    Checkpoint(WriteTime, oneshot::Sender<Result<(), JournalError>>),
     Probe(oneshot::Sender<bool>),
 }
 
 /// Time and store position for a line that the journal writes by itself.
-pub(super) struct Moment {
+pub(super) struct WriteTime {
     pub(super) at: u64,
     pub(super) store: Option<StorePosition>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Append {
 
 /// Lines since the start that no checkpoint covers yet.
 #[derive(Debug, Default)]
-pub(super) struct Unsigned {
+pub(super) struct UncheckedLines {
     lines: AtomicU64,
     /// Signal that the limit of these lines is reached.
     pub(super) many: Notify,
@@ -66,16 +66,16 @@ pub struct Durable {
     pub cuts: u64,
 }
 
-pub(super) struct Writer {
-    pub(super) log: LogFile,
+pub(super) struct JournalWriter {
+    pub(super) log: LockedLog,
     /// State of the chain on disk.
-    pub(super) chain: Chain,
+    pub(super) chain: ChainProgress,
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
     pub(super) store: Option<SyncStore>,
     pub(super) company: Option<Company>,
-    pub(super) signer: Signer,
-    pub(super) unsigned: Arc<Unsigned>,
+    pub(super) signer: CheckpointSigner,
+    pub(super) unsigned: Arc<UncheckedLines>,
     /// Text of the last checkpoint.
     pub(super) signed: watch::Sender<Option<Arc<str>>>,
     pub(super) durable: watch::Sender<Durable>,
@@ -87,8 +87,8 @@ pub(super) struct Writer {
     pub(super) _lock: Arc<WriterLock>,
 }
 
-impl Writer {
-    pub(super) fn run(mut self, work: &mpsc::Receiver<Work>) {
+impl JournalWriter {
+    pub(super) fn run(mut self, work: &mpsc::Receiver<JournalWork>) {
         while let Ok(first) = work.recv() {
             let mut here = vec![first];
             here.extend(work.try_iter().take(BATCH_LIMIT - 1));
@@ -98,25 +98,25 @@ impl Writer {
             let mut batch = Vec::new();
             for work in here {
                 match work {
-                    Work::Stand(store) => self.store = Some(store),
-                    Work::Wait(company) => self.company = Some(company),
-                    Work::Append(append) => batch.push(append),
+                    JournalWork::Stand(store) => self.store = Some(store),
+                    JournalWork::Wait(company) => self.company = Some(company),
+                    JournalWork::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
-                    Work::Reopen(moment, done) => {
+                    JournalWork::Reopen(moment, done) => {
                         self.append(std::mem::take(&mut batch));
                         drop(done.send(self.reopen(&moment)));
                     }
-                    Work::BeginAnew(after, done) => {
+                    JournalWork::BeginAnew(after, done) => {
                         self.append(std::mem::take(&mut batch));
                         drop(done.send(self.begin_anew(after)));
                     }
-                    Work::Checkpoint(moment, done) => {
+                    JournalWork::Checkpoint(moment, done) => {
                         self.append(std::mem::take(&mut batch));
                         let signed = self.checkpoint_if_due(&moment);
                         self.close_if_due(&moment);
                         drop(done.send(signed));
                     }
-                    Work::Probe(done) => {
+                    JournalWork::Probe(done) => {
                         self.look();
                         let synced = self.sync_store();
                         if let Err(error) = &synced {
@@ -149,7 +149,7 @@ impl Writer {
         }
     }
 
-    fn reopen(&mut self, moment: &Moment) -> Result<bool, JournalError> {
+    fn reopen(&mut self, moment: &WriteTime) -> Result<bool, JournalError> {
         let signed = |result: Result<(), JournalError>| {
             if let Err(error) = result {
                 tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
@@ -169,12 +169,12 @@ impl Writer {
     fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
         let before = self.log.before().map_err(of_log)?;
         let why = Why::Incomplete;
-        self.chain = Chain::begin(Begins { why, before, after })?;
+        self.chain = ChainProgress::begin(ChainBeginning { why, before, after })?;
         self.is_durable();
         Ok(())
     }
 
-    fn checkpoint_if_due(&mut self, moment: &Moment) -> Result<(), JournalError> {
+    fn checkpoint_if_due(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
         if !self.chain.is_signed() {
             return self.checkpoint(moment);
         }
@@ -182,14 +182,14 @@ impl Writer {
     }
 
     /// Closes the segment if it is large or old enough. It ends with a checkpoint, and the next one begins with one.
-    fn close_if_due(&mut self, moment: &Moment) {
+    fn close_if_due(&mut self, moment: &WriteTime) {
         if let Err(error) = self.try_closing(moment) {
             tracing::error!(%error, "a segment of the attestation log cannot be closed; it is written on");
         }
         self.look();
     }
 
-    fn try_closing(&mut self, moment: &Moment) -> Result<(), JournalError> {
+    fn try_closing(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
         let due = self.log.to_be_closed(self.limits, moment.at).map_err(of_log)?;
         let Some(first) = due.filter(|_| self.chain.is_signed()) else {
             return Ok(());
@@ -207,10 +207,10 @@ impl Writer {
         Ok(())
     }
 
-    fn checkpoint(&mut self, moment: &Moment) -> Result<(), JournalError> {
+    fn checkpoint(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
         let (chain, line) = self.next_checkpoint(moment)?;
         self.put(&line)?;
-        if let Some(Found { first, last }) = self.chain.found() {
+        if let Some(UncoveredLines { first, last }) = self.chain.found() {
             tracing::warn!(
                 "lines {first} to {last} of the attestation log were there at the start, and no checkpoint of this gateway after them: it was killed, or somebody else has written them"
             );
@@ -220,10 +220,10 @@ impl Writer {
     }
 
     /// Returns a checkpoint as the chain's next line, and the chain with it.
-    fn next_checkpoint(&self, Moment { at, store }: &Moment) -> Result<(Chain, Vec<u8>), JournalError> {
+    fn next_checkpoint(&self, WriteTime { at, store }: &WriteTime) -> Result<(ChainProgress, Vec<u8>), JournalError> {
         let (chain, count, head) = self.chain.head();
         let record = self.signer.sign(chain, count, head, *at, self.chain.found())?;
-        let record = serde_json::to_vec(&Line {
+        let record = serde_json::to_vec(&ChainedLine {
             record: &record,
             store: store.clone(),
         })?;
@@ -233,7 +233,7 @@ impl Writer {
     }
 
     /// Notes that the chain is durable up to this checkpoint.
-    fn is_signed(&mut self, chain: Chain, line: &[u8]) {
+    fn is_signed(&mut self, chain: ChainProgress, line: &[u8]) {
         self.chain = chain;
         self.is_durable();
         self.unsigned.lines.store(0, Ordering::Relaxed);

@@ -87,8 +87,8 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
     let other = kept(&likenesses, &blobs, &log(2, 1, 8192));
     assert!(other.difference.is_none());
     let difference = likened.difference.clone().unwrap();
-    let said = |difference: &Difference| event_log(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
-    let with = |zstd: Vec<u8>| Difference {
+    let said = |difference: &LogDifference| event_log(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
+    let with = |zstd: Vec<u8>| LogDifference {
         from: difference.from.clone(),
         zstd: Blob(zstd),
     };
@@ -117,7 +117,7 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
         );
     }
     // It is the difference to another log.
-    let from_other = Difference {
+    let from_other = LogDifference {
         from: other.sha256.clone(),
         ..difference.clone()
     };
@@ -137,7 +137,7 @@ fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
     let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
     let read = |zstd: Vec<u8>, sha256: &str| {
         let from = base.sha256.clone();
-        event_log(&blobs, sha256, Some(&Difference { from, zstd: Blob(zstd) }))
+        event_log(&blobs, sha256, Some(&LogDifference { from, zstd: Blob(zstd) }))
     };
     let zeros = vec![0; limit + 1];
     let frame = |length: usize| zstd::bulk::compress(&zeros[..length], LEVEL).unwrap();

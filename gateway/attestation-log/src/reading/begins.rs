@@ -4,25 +4,25 @@ use std::io;
 
 use serde::Deserialize;
 
-use super::lines::{Found, Lines};
-use super::opened::Opened;
+use super::lines::{FileLines, LineContent};
+use super::opened::SharedFile;
 use crate::LineHash;
 
 /// Identity of a log's file, by its first line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Begins {
+pub(super) struct FileBeginning {
     /// Time of the first line, in seconds since 1970; 0 for a file without a whole line.
     pub(super) at: u64,
     /// Identifier of the record, or the line's hash if the line is not a record.
     pub(super) id: String,
     /// Place of the line in its chain; `None` for lines of older releases.
-    pub(super) chain: Option<Place>,
+    pub(super) chain: Option<ChainStart>,
     /// Set if the line is a record.
     pub(super) is_record: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Place {
+pub(super) struct ChainStart {
     pub(super) id: String,
     pub(super) number: u64,
 }
@@ -33,17 +33,17 @@ struct First {
     at: u64,
     #[serde(default)]
     id: String,
-    chain: Option<Place>,
+    chain: Option<ChainStart>,
 }
 
-impl Begins {
+impl FileBeginning {
     /// Reads a file's first line; if that is not a record, the file's date gives the time.
-    pub(super) fn of(file: &Opened) -> io::Result<Self> {
-        let mut lines = Lines::new(file.bytes(0)?, 0);
+    pub(super) fn of(file: &SharedFile) -> io::Result<Self> {
+        let mut lines = FileLines::new(file.bytes(0)?, 0);
         let line = match lines.read()? {
-            Some(Found::Line(line)) => line,
-            Some(Found::TooLong(_)) => b"",
-            None | Some(Found::Cut) => return Ok(Self::default()),
+            Some(LineContent::Line(line)) => line,
+            Some(LineContent::TooLong(_)) => b"",
+            None | Some(LineContent::Cut) => return Ok(Self::default()),
         };
         if let Ok(First { at, id, chain }) = serde_json::from_slice(line) {
             return Ok(Self {

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use attest_system::files::folder;
 
-use super::ReadError;
-use super::begins::{Begins, Place};
-use super::lines::{Found, Lines};
-use super::opened::{Bytes, Opened, is_zipped};
+use super::LogReadError;
+use super::begins::{ChainStart, FileBeginning};
+use super::lines::{FileLines, LineContent};
+use super::opened::{Bytes, SharedFile, is_zipped};
 use crate::segment_name::SegmentName;
 
 /// First part of the names of a log's files, also of rotated ones.
@@ -27,18 +27,18 @@ const CLOCKS_DIFFER_SECONDS: u64 = 24 * 3600;
 #[derive(Debug, Clone)]
 pub struct LogFile {
     path: PathBuf,
-    pub(super) begins: Begins,
+    pub(super) begins: FileBeginning,
     /// The file that was found: by now another file may have its name.
-    held: Option<Opened>,
+    held: Option<SharedFile>,
 }
 
 /// Files of a log that were found.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct LogFiles {
     /// Readable files in the order of their lines.
     pub files: Vec<LogFile>,
     /// Errors of files that cannot be read, and so have no place in the order.
-    pub unreadable: Vec<ReadError>,
+    pub unreadable: Vec<LogReadError>,
 }
 
 /// Returns the log's files: the one that is written, and the rotated ones next to it. Files without a line, and copies of others, are left
@@ -46,7 +46,7 @@ pub struct Listed {
 ///
 /// # Errors
 /// The folder's.
-pub fn files_beside(log: &Path) -> Result<Listed, ReadError> {
+pub fn files_beside(log: &Path) -> Result<LogFiles, LogReadError> {
     let mut listed = all_beside(log)?;
     listed.drop_copies(log);
     // Whatever the clock said.
@@ -58,8 +58,8 @@ pub fn files_beside(log: &Path) -> Result<Listed, ReadError> {
 ///
 /// # Errors
 /// A folder's.
-pub fn files_of(paths: &[PathBuf]) -> Result<Listed, ReadError> {
-    let mut listed = Listed::default();
+pub fn files_of(paths: &[PathBuf]) -> Result<LogFiles, LogReadError> {
+    let mut listed = LogFiles::default();
     for path in paths {
         if path.is_dir() {
             let log = path.join(NAME);
@@ -70,7 +70,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Listed, ReadError> {
         } else {
             match LogFile::of(path) {
                 Ok(file) => listed.files.push(file),
-                Err(source) => listed.unreadable.push(ReadError::at(path)(source)),
+                Err(source) => listed.unreadable.push(LogReadError::at(path)(source)),
             }
         }
     }
@@ -80,8 +80,8 @@ pub fn files_of(paths: &[PathBuf]) -> Result<Listed, ReadError> {
 
 /// Returns the log and all files next to it whose names begin with its own. A file that exists twice, for example while it is compressed,
 /// is listed twice.
-pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
-    let mut listed = settled(|| names(log)).map_err(ReadError::at(folder(log)))?;
+pub(super) fn all_beside(log: &Path) -> Result<LogFiles, LogReadError> {
+    let mut listed = settled(|| names(log)).map_err(LogReadError::at(folder(log)))?;
     order(&mut listed.files);
     Ok(listed)
 }
@@ -90,26 +90,26 @@ pub(super) fn all_beside(log: &Path) -> Result<Listed, ReadError> {
 /// exists packed and unpacked, only the unpacked file is returned.
 ///
 /// # Errors
-/// [`ReadError`], of the path and of the folder; of files in it, they are listed.
-pub fn files_to_verify(path: &Path) -> Result<Listed, ReadError> {
-    let is_folder = fs::metadata(path).map_err(ReadError::at(path))?.is_dir();
+/// [`LogReadError`], of the path and of the folder; of files in it, they are listed.
+pub fn files_to_verify(path: &Path) -> Result<LogFiles, LogReadError> {
+    let is_folder = fs::metadata(path).map_err(LogReadError::at(path))?.is_dir();
     let log = if is_folder { path.join(NAME) } else { path.to_owned() };
-    let Listed { mut files, mut unreadable } = all_beside(&log)?;
+    let LogFiles { mut files, mut unreadable } = all_beside(&log)?;
     let is_asked_for = |found: &Path| is_folder || found == log || log_of_segment(found).is_some_and(|of| of == log);
     unreadable.retain(|error| is_asked_for(&error.path));
     files.retain(|file| is_asked_for(&file.path));
     let is_listed = files.iter().any(|file| file.path == log) || unreadable.iter().any(|error| error.path == log);
     if !is_folder && !is_listed {
         // Whatever it is: it was named.
-        files.push(LogFile::of(path).map_err(ReadError::at(path))?);
+        files.push(LogFile::of(path).map_err(LogReadError::at(path))?);
     }
     let unpacked: BTreeSet<PathBuf> = files.iter().map(|file| file.path.clone()).filter(|path| !is_zipped(path)).collect();
     files.retain(|file| !(file.is_segment() && is_zipped(&file.path) && unpacked.contains(&file.path.with_extension(""))));
-    Ok(Listed { files, unreadable })
+    Ok(LogFiles { files, unreadable })
 }
 
 /// Returns the file that was begun next after one with this beginning; the one that is written comes after all others.
-pub(super) fn next_of(mut files: Vec<LogFile>, begins: &Begins, log: &Path) -> Option<LogFile> {
+pub(super) fn next_of(mut files: Vec<LogFile>, begins: &FileBeginning, log: &Path) -> Option<LogFile> {
     let place = files.iter().position(|file| file.begins == *begins);
     let next = match place {
         Some(place) => Some(place + 1),
@@ -119,10 +119,10 @@ pub(super) fn next_of(mut files: Vec<LogFile>, begins: &Begins, log: &Path) -> O
 }
 
 /// Lists the files of one moment: a file may be closed, moved, compressed or removed meanwhile, and then they are listed again.
-fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<Listed> {
+fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<LogFiles> {
     loop {
         let found = names()?;
-        let listed = Listed::of(&found);
+        let listed = LogFiles::of(&found);
         if names()? == found && listed.has_its_names() {
             return Ok(listed);
         }
@@ -148,20 +148,20 @@ fn names(log: &Path) -> io::Result<Vec<PathBuf>> {
 /// clock said.
 fn order(files: &mut [LogFile]) {
     let mut began: BTreeMap<String, u64> = BTreeMap::new();
-    for Begins { at, chain, .. } in files.iter().map(|file| &file.begins) {
-        if let Some(Place { id, .. }) = chain {
+    for FileBeginning { at, chain, .. } in files.iter().map(|file| &file.begins) {
+        if let Some(ChainStart { id, .. }) = chain {
             let first = began.entry(id.clone()).or_insert(*at);
             *first = (*at).min(*first);
         }
     }
     files.sort_by_cached_key(|LogFile { path, begins, .. }| {
-        let Begins { at, id, chain, .. } = begins.clone();
+        let FileBeginning { at, id, chain, .. } = begins.clone();
         let (chain, number) = chain.map_or((String::new(), 0), |place| (place.id, place.number));
         (began.get(&chain).copied().unwrap_or(at), chain, number, at, id, path.clone())
     });
 }
 
-impl Listed {
+impl LogFiles {
     /// Returns whether none of them was moved since it was opened. Programs that rotate by numbers give each file the name of another.
     fn has_its_names(&self) -> bool {
         self.files.iter().all(LogFile::has_its_name)
@@ -195,7 +195,7 @@ impl Listed {
                     listed.files.push(file);
                 }
                 Ok(None) => {}
-                Err(source) => listed.unreadable.push(ReadError::at(path)(source)),
+                Err(source) => listed.unreadable.push(LogReadError::at(path)(source)),
             }
         }
         listed
@@ -204,10 +204,10 @@ impl Listed {
 
 impl LogFile {
     fn of(path: &Path) -> io::Result<Self> {
-        let opened = Opened::open(path)?;
-        let begins = match Begins::of(&opened) {
+        let opened = SharedFile::open(path)?;
+        let begins = match FileBeginning::of(&opened) {
             // While it is being compressed there may be nothing yet.
-            Err(_) if opened.is_zipped() && path.with_extension("").exists() => Begins::default(),
+            Err(_) if opened.is_zipped() && path.with_extension("").exists() => FileBeginning::default(),
             begins => begins?,
         };
         Ok(Self {
@@ -234,8 +234,8 @@ impl LogFile {
     }
 
     /// Returns the open file, or opens it by its name.
-    pub(super) fn opened(&self) -> io::Result<Opened> {
-        self.held.clone().map_or_else(|| Opened::find(&self.path), Ok)
+    pub(super) fn opened(&self) -> io::Result<SharedFile> {
+        self.held.clone().map_or_else(|| SharedFile::find(&self.path), Ok)
     }
 
     fn has_its_name(&self) -> bool {
@@ -280,25 +280,25 @@ impl LogFile {
     ///
     /// # Errors
     /// The file's.
-    pub fn lines(&self, offset: u64) -> io::Result<Lines<Bytes>> {
-        Ok(Lines::new(self.opened()?.bytes(offset)?, offset))
+    pub fn lines(&self, offset: u64) -> io::Result<FileLines<Bytes>> {
+        Ok(FileLines::new(self.opened()?.bytes(offset)?, offset))
     }
 
     /// Calls `each` with each of its lines.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn each_line(&self, mut each: impl FnMut(&[u8])) -> Result<(), ReadError> {
+    /// [`LogReadError`].
+    pub fn each_line(&self, mut each: impl FnMut(&[u8])) -> Result<(), LogReadError> {
         let mut read = || {
             let mut lines = self.lines(0)?;
             while let Some(found) = lines.read()? {
-                if let Found::Line(line) = found {
+                if let LineContent::Line(line) = found {
                     each(line);
                 }
             }
             Ok(())
         };
-        read().map_err(ReadError::at(&self.path))
+        read().map_err(LogReadError::at(&self.path))
     }
 }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::begins::Begins;
+use super::begins::FileBeginning;
 use super::files::next_of;
-use super::lines::{Found, Lines};
-use super::opened::{Bytes, Opened};
-use super::{Listed, LogFile, ReadError, files_beside};
+use super::lines::{FileLines, LineContent};
+use super::opened::{Bytes, SharedFile};
+use super::{LogFile, LogFiles, LogReadError, files_beside};
 use crate::LineHash;
 
 /// Bytes of a file's beginning that distinguish it from a file that took its place: time and id of its first record, and more.
@@ -29,7 +29,7 @@ pub struct Position {
 
 /// Result of asking for the next line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum FollowedLine {
     Line(Vec<u8>, Position),
     /// A line of that many bytes, which no gateway has written.
     TooLong(u64),
@@ -42,34 +42,34 @@ pub enum Next {
 
 /// A reader that continues at its last position.
 #[derive(Debug)]
-pub struct Follower {
+pub struct LogFollower {
     log: PathBuf,
-    reading: Option<Reading>,
+    reading: Option<OpenSegment>,
     /// Beginning of the file that was read last.
-    begins: Option<Begins>,
+    begins: Option<FileBeginning>,
     /// Last line that was read in that file.
     last: Option<Position>,
     /// Files that are skipped.
     left_out: BTreeSet<PathBuf>,
 }
 
-struct Reading {
+struct OpenSegment {
     path: PathBuf,
     /// The open file; by now it may have another name, or none.
-    file: Opened,
+    file: SharedFile,
     head: Vec<u8>,
-    lines: Lines<Bytes>,
+    lines: FileLines<Bytes>,
     /// Set if its end was seen: contents after it may be another file's.
     at_end: bool,
 }
 
-impl std::fmt::Debug for Reading {
+impl std::fmt::Debug for OpenSegment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} from {}", self.path.display(), self.lines.offset())
     }
 }
 
-impl Follower {
+impl LogFollower {
     /// Starts at the first line that exists.
     #[must_use]
     pub fn from_beginning(log: &Path) -> Self {
@@ -91,8 +91,8 @@ impl Follower {
     /// Starts at this byte of one of the log's files.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn from(log: &Path, file: &LogFile, offset: u64) -> Result<Self, ReadError> {
+    /// [`LogReadError`].
+    pub fn from(log: &Path, file: &LogFile, offset: u64) -> Result<Self, LogReadError> {
         let mut follower = Self::from_beginning(log);
         follower.open(file, offset)?;
         Ok(follower)
@@ -101,14 +101,14 @@ impl Follower {
     /// Starts at the line after this position; `None` if no file of the log has the line there.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, ReadError> {
-        let Listed { files, unreadable } = files_beside(log)?;
+    /// [`LogReadError`].
+    pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, LogReadError> {
+        let LogFiles { files, unreadable } = files_beside(log)?;
         for file in files.iter().rev() {
             match next_offset(file, position) {
                 Ok(Some(offset)) => return Self::from(log, file, offset).map(Some),
                 // Removed since, or damaged before that line.
-                Err(error) if !is_for_good(&error) => return Err(ReadError::at(file.path())(error)),
+                Err(error) if !is_for_good(&error) => return Err(LogReadError::at(file.path())(error)),
                 _ => {}
             }
         }
@@ -118,8 +118,8 @@ impl Follower {
             .map_or(Ok(None), Err)
     }
 
-    fn open(&mut self, file: &LogFile, offset: u64) -> Result<(), ReadError> {
-        let opened = Reading::open(file, offset).map_err(ReadError::at(file.path()))?;
+    fn open(&mut self, file: &LogFile, offset: u64) -> Result<(), LogReadError> {
+        let opened = OpenSegment::open(file, offset).map_err(LogReadError::at(file.path()))?;
         let begins = Some(file.begins.clone());
         if self.begins != begins {
             self.last = None;
@@ -132,14 +132,14 @@ impl Follower {
     /// Returns the next line, or the reason for its absence.
     ///
     /// # Errors
-    /// [`ReadError`]: it can be asked again.
-    pub fn follow(&mut self) -> Result<Next, ReadError> {
+    /// [`LogReadError`]: it can be asked again.
+    pub fn follow(&mut self) -> Result<FollowedLine, LogReadError> {
         loop {
             if let Some(next) = self.next_here()? {
                 return Ok(next);
             }
             if self.is_on_what_is_written()? {
-                return Ok(Next::Nothing);
+                return Ok(FollowedLine::Nothing);
             }
             // Looked for first: whoever begins a file has written all that stands in the one before.
             let successor = self.successor()?;
@@ -150,7 +150,11 @@ impl Follower {
                 continue;
             }
             let Some(successor) = successor else {
-                return Ok(if self.is_set_back()? { Next::SetBack } else { Next::Nothing });
+                return Ok(if self.is_set_back()? {
+                    FollowedLine::SetBack
+                } else {
+                    FollowedLine::Nothing
+                });
             };
             match self.open(&successor, 0) {
                 // Removed since: what comes next is looked for again.
@@ -166,28 +170,28 @@ impl Follower {
     }
 
     /// Returns the next line of the file that is read, unless it was emptied or overwritten.
-    fn next_here(&mut self) -> Result<Option<Next>, ReadError> {
+    fn next_here(&mut self) -> Result<Option<FollowedLine>, LogReadError> {
         let last = self.last.clone();
         let next = self.of_reading(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
             true => Ok(None),
             false => reading.next(),
         });
         let next = next?.flatten();
-        if let Some(Next::Line(_, position)) = &next {
+        if let Some(FollowedLine::Line(_, position)) = &next {
             self.last = Some(position.clone());
         }
         Ok(next)
     }
 
     /// Returns whether the file that is read is the one that is written.
-    fn is_on_what_is_written(&mut self) -> Result<bool, ReadError> {
+    fn is_on_what_is_written(&mut self) -> Result<bool, LogReadError> {
         let (log, last) = (self.log.clone(), self.last.clone());
         let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
         Ok(written.unwrap_or(false))
     }
 
     /// Looks for a copy of a file that was emptied, in which the unread rest may be. Returns whether there is one.
-    fn goes_on_in_a_copy(&mut self) -> Result<bool, ReadError> {
+    fn goes_on_in_a_copy(&mut self) -> Result<bool, LogReadError> {
         let last = self.last.clone();
         if self.of_reading(|reading| reading.is_another(last.as_ref()))? != Some(true) {
             return Ok(false);
@@ -208,30 +212,30 @@ impl Follower {
     }
 
     /// Returns whether the file with the log's name begins like the file that was read, but is another one.
-    fn is_set_back(&self) -> Result<bool, ReadError> {
+    fn is_set_back(&self) -> Result<bool, LogReadError> {
         // One that was empty when it was read first has begun since.
         let Some(begins) = self.begins.as_ref().filter(|begins| begins.at > 0) else {
             return Ok(false);
         };
-        let found = match Opened::open(&self.log).and_then(|file| Begins::of(&file)) {
+        let found = match SharedFile::open(&self.log).and_then(|file| FileBeginning::of(&file)) {
             // It is being moved.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            found => found.map_err(ReadError::at(&self.log))?,
+            found => found.map_err(LogReadError::at(&self.log))?,
         };
         // What is moved meanwhile is what was read, under another name.
-        let is_moved = |reading: &Reading| reading.file.is_at(&self.log).unwrap_or(true);
+        let is_moved = |reading: &OpenSegment| reading.file.is_at(&self.log).unwrap_or(true);
         Ok(found == *begins && !self.reading.as_ref().is_some_and(is_moved))
     }
 
-    fn of_reading<T>(&mut self, ask: impl FnOnce(&mut Reading) -> io::Result<T>) -> Result<Option<T>, ReadError> {
+    fn of_reading<T>(&mut self, ask: impl FnOnce(&mut OpenSegment) -> io::Result<T>) -> Result<Option<T>, LogReadError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         let asked = ask(reading);
-        asked.map(Some).map_err(ReadError::at(&reading.path))
+        asked.map(Some).map_err(LogReadError::at(&reading.path))
     }
 
     /// Returns the file that begins next after the one that was read last. A file that cannot be read at the moment might be it.
-    fn successor(&self) -> Result<Option<LogFile>, ReadError> {
-        let Listed { mut files, unreadable } = files_beside(&self.log)?;
+    fn successor(&self) -> Result<Option<LogFile>, LogReadError> {
+        let LogFiles { mut files, unreadable } = files_beside(&self.log)?;
         let is_in = |path: &Path| !self.left_out.contains(path);
         if let Some(error) = unreadable
             .into_iter()
@@ -247,7 +251,7 @@ impl Follower {
     }
 }
 
-impl Reading {
+impl OpenSegment {
     fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
         let opened = file.opened()?;
         let head = match opened.is_zipped() {
@@ -257,27 +261,27 @@ impl Reading {
         Ok(Self {
             path: file.path().to_owned(),
             head,
-            lines: Lines::new(opened.bytes(offset)?, offset),
+            lines: FileLines::new(opened.bytes(offset)?, offset),
             file: opened,
             at_end: false,
         })
     }
 
-    fn next(&mut self) -> io::Result<Option<Next>> {
+    fn next(&mut self) -> io::Result<Option<FollowedLine>> {
         let offset = self.lines.offset();
         self.at_end = true;
         let next = match self.lines.read()? {
-            Some(Found::Line(line)) => {
+            Some(LineContent::Line(line)) => {
                 let sha256 = LineHash::of(line);
-                Next::Line(line.to_owned(), Position { offset, sha256 })
+                FollowedLine::Line(line.to_owned(), Position { offset, sha256 })
             }
-            Some(Found::TooLong(length)) => Next::TooLong(length),
+            Some(LineContent::TooLong(length)) => FollowedLine::TooLong(length),
             // Its end is still to come: it is read again then.
-            Some(Found::Cut) if !self.file.is_zipped() => {
-                self.lines = Lines::new(self.file.bytes(offset)?, offset);
+            Some(LineContent::Cut) if !self.file.is_zipped() => {
+                self.lines = FileLines::new(self.file.bytes(offset)?, offset);
                 return Ok(None);
             }
-            Some(Found::Cut) => return Ok(None),
+            Some(LineContent::Cut) => return Ok(None),
             None => return Ok(None),
         };
         self.at_end = false;
@@ -315,13 +319,13 @@ pub(super) fn next_offset(file: &LogFile, position: &Position) -> io::Result<Opt
 }
 
 /// Like [`next_offset`], but for an open file.
-fn next_in(opened: &Opened, position: &Position) -> io::Result<Option<u64>> {
-    let mut lines = Lines::new(opened.bytes(position.offset)?, position.offset);
-    let same = matches!(lines.read()?, Some(Found::Line(line)) if LineHash::of(line) == position.sha256);
+fn next_in(opened: &SharedFile, position: &Position) -> io::Result<Option<u64>> {
+    let mut lines = FileLines::new(opened.bytes(position.offset)?, position.offset);
+    let same = matches!(lines.read()?, Some(LineContent::Line(line)) if LineHash::of(line) == position.sha256);
     Ok(same.then(|| lines.offset()))
 }
 
-fn holds(opened: &Opened, position: &Position) -> io::Result<bool> {
+fn holds(opened: &SharedFile, position: &Position) -> io::Result<bool> {
     next_in(opened, position).map(|next| next.is_some())
 }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 
 use super::LogFile;
-use super::lines::{Found, LINE_LIMIT_BYTES, Lines};
-use super::opened::Opened;
+use super::lines::{FileLines, LINE_LIMIT_BYTES, LineContent};
+use super::opened::SharedFile;
 
 /// Bytes of a file's end that are read at a time.
 const CHUNK_BYTES: u64 = 64 * 1024;
@@ -34,13 +34,13 @@ pub fn last_of(files: &[LogFile], count: usize, mut is_wanted: impl FnMut(&[u8])
 }
 
 /// Finds the offsets of the last of them, in a file that can only be read from its beginning.
-fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
-    let mut lines = Lines::new(file.bytes(0)?, 0);
+fn forwards(file: &SharedFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
+    let mut lines = FileLines::new(file.bytes(0)?, 0);
     loop {
         let offset = lines.offset();
         match lines.read()? {
-            None | Some(Found::Cut) => return Ok(()),
-            Some(Found::Line(line)) if is_wanted(line) => {
+            None | Some(LineContent::Cut) => return Ok(()),
+            Some(LineContent::Line(line)) if is_wanted(line) => {
                 offsets.push_back(offset);
                 if offsets.len() > count {
                     offsets.pop_front();
@@ -51,7 +51,7 @@ fn forwards(file: &Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bo
     }
 }
 
-fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
+fn backwards(file: SharedFile, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bool, offsets: &mut VecDeque<u64>) -> io::Result<()> {
     let mut lines = FromEnd::open(file)?;
     while offsets.len() < count
         && let Some((offset, line)) = lines.next()?
@@ -65,7 +65,7 @@ fn backwards(file: Opened, count: usize, is_wanted: &mut impl FnMut(&[u8]) -> bo
 
 /// Whole lines of a file, the last one first.
 struct FromEnd {
-    file: Opened,
+    file: SharedFile,
     /// Offset in the file of the first byte that was read.
     begin: u64,
     /// Bytes that were read and not returned; of a line that is too long they are dropped.
@@ -75,7 +75,7 @@ struct FromEnd {
 }
 
 impl FromEnd {
-    fn open(file: Opened) -> io::Result<Self> {
+    fn open(file: SharedFile) -> io::Result<Self> {
         let begin = file.metadata()?.len();
         let mut from_end = Self {
             file,
@@ -167,7 +167,7 @@ mod tests {
             }
             for torn in ["", "torn"] {
                 fs::write(&path, format!("{text}{torn}")).unwrap();
-                let mut from_end = FromEnd::open(Opened::open(&path).unwrap()).unwrap();
+                let mut from_end = FromEnd::open(SharedFile::open(&path).unwrap()).unwrap();
                 let mut found = Vec::new();
                 while let Some((offset, line)) = from_end.next().unwrap() {
                     found.extend(line.map(|line| (offset, line.len())));

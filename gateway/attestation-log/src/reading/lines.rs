@@ -9,7 +9,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found<'l> {
+pub enum LineContent<'l> {
     /// A line, without its end.
     Line(&'l [u8]),
     /// A line of that many bytes, more than [`LINE_LIMIT_BYTES`].
@@ -20,13 +20,13 @@ pub enum Found<'l> {
 
 /// The lines of a file, one after the other.
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct FileLines<R> {
     reader: BufReader<R>,
     offset: u64,
     line: Vec<u8>,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> FileLines<R> {
     /// Reads the lines of `reader`, which begins at this byte of its file.
     pub fn new(reader: R, offset: u64) -> Self {
         Self {
@@ -45,13 +45,13 @@ impl<R: Read> Lines<R> {
     ///
     /// # Errors
     /// The file's.
-    pub fn read(&mut self) -> io::Result<Option<Found<'_>>> {
+    pub fn read(&mut self) -> io::Result<Option<LineContent<'_>>> {
         self.line = Vec::new();
         let mut length: u64 = 0;
         loop {
             let chunk = self.reader.fill_buf()?;
             if chunk.is_empty() {
-                return Ok((length > 0).then_some(Found::Cut));
+                return Ok((length > 0).then_some(LineContent::Cut));
             }
             let end = chunk.iter().position(|byte| *byte == b'\n');
             let part = end.and_then(|end| chunk.get(..end)).unwrap_or(chunk);
@@ -64,7 +64,11 @@ impl<R: Read> Lines<R> {
             if end.is_some() {
                 self.offset = self.offset.saturating_add(length).saturating_add(1);
                 let whole = length == bytes(self.line.len());
-                return Ok(Some(if whole { Found::Line(&self.line) } else { Found::TooLong(length) }));
+                return Ok(Some(if whole {
+                    LineContent::Line(&self.line)
+                } else {
+                    LineContent::TooLong(length)
+                }));
             }
         }
     }
@@ -81,14 +85,14 @@ mod tests {
 
     /// Returns the results of reading a text: a line's length, `too long` or `cut`, each with the offset of the next line.
     fn found(text: &[u8]) -> Vec<(String, u64)> {
-        let mut lines = Lines::new(text, 7);
+        let mut lines = FileLines::new(text, 7);
         let mut found = Vec::new();
         loop {
             let said = match lines.read().unwrap() {
                 None => return found,
-                Some(Found::Line(line)) => line.len().to_string(),
-                Some(Found::TooLong(length)) => format!("too long: {length}"),
-                Some(Found::Cut) => "cut".to_owned(),
+                Some(LineContent::Line(line)) => line.len().to_string(),
+                Some(LineContent::TooLong(length)) => format!("too long: {length}"),
+                Some(LineContent::Cut) => "cut".to_owned(),
             };
             let cut = said == "cut";
             found.push((said, lines.offset()));
@@ -124,8 +128,8 @@ mod tests {
             found(&text(more)),
             said(&[(&format!("too long: {more}"), after(more)), ("2", after(more) + 3)])
         );
-        let mut lines = Lines::new(io::repeat(b'x').take(4 * bytes(limit)), 0);
-        assert_eq!(lines.read().unwrap(), Some(Found::Cut));
+        let mut lines = FileLines::new(io::repeat(b'x').take(4 * bytes(limit)), 0);
+        assert_eq!(lines.read().unwrap(), Some(LineContent::Cut));
         assert!(lines.line.capacity() <= 2 * limit, "{}", lines.line.capacity());
     }
 }

@@ -8,10 +8,10 @@ mod lines;
 mod opened;
 mod rotated;
 
-pub use files::{Listed, LogFile, files_beside, files_of, files_to_verify};
-pub use follower::{Follower, Next, Position};
+pub use files::{LogFile, LogFiles, files_beside, files_of, files_to_verify};
+pub use follower::{FollowedLine, LogFollower, Position};
 pub use last::last_of;
-pub use lines::{Found, LINE_LIMIT_BYTES, Lines};
+pub use lines::{FileLines, LINE_LIMIT_BYTES, LineContent};
 pub use opened::Bytes;
 pub(super) use rotated::{last_line, lines_of, records_beside, rotated};
 
@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 /// A file of the log cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}{}", hint(source))]
-pub struct ReadError {
+pub struct LogReadError {
     pub path: PathBuf,
     #[source]
     pub source: io::Error,
 }
 
-impl ReadError {
+impl LogReadError {
     /// Returns whether the file cannot be read, or not further, even if it is tried again: it is gone, or its contents are damaged.
     #[must_use]
     pub fn is_for_good(&self) -> bool {

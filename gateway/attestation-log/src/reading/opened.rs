@@ -13,12 +13,12 @@ pub type Bytes = Box<dyn Read + Send>;
 
 /// An open file that may be compressed. Each reader has a position of its own.
 #[derive(Debug, Clone)]
-pub(super) struct Opened {
+pub(super) struct SharedFile {
     file: Arc<File>,
     zipped: bool,
 }
 
-impl Opened {
+impl SharedFile {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         // A pipe would have it wait.
         if !fs::metadata(path)?.is_file() {

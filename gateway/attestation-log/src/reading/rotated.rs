@@ -3,15 +3,15 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::files::{Listed, LogFile, all_beside};
-use super::lines::{Found, Lines};
-use super::opened::{Bytes, Opened};
+use super::files::{LogFile, LogFiles, all_beside};
+use super::lines::{FileLines, LineContent};
+use super::opened::{Bytes, SharedFile};
 use crate::chain::link_of;
 
 /// Returns the files next to the log, the oldest first. A file that exists twice, for example while it is compressed, is returned twice.
 /// Files without a record are left out. Files that cannot be read are logged, and count as missing.
 pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
-    let Listed { files, unreadable } = records_beside(log)?;
+    let LogFiles { files, unreadable } = records_beside(log)?;
     for error in &unreadable {
         warn(&error.path, &error.source);
     }
@@ -19,9 +19,9 @@ pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// Like [`rotated`], but also returns the errors of files that cannot be read.
-pub(in super::super) fn records_beside(log: &Path) -> io::Result<Listed> {
+pub(in super::super) fn records_beside(log: &Path) -> io::Result<LogFiles> {
     let mut listed = match all_beside(log) {
-        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(Listed::default()),
+        Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(LogFiles::default()),
         listed => listed.map_err(|error| error.source)?,
     };
     listed.files.retain(|file| file.path() != log && file.begins.is_record);
@@ -29,8 +29,8 @@ pub(in super::super) fn records_beside(log: &Path) -> io::Result<Listed> {
 }
 
 /// Returns the lines of a segment, even if it was compressed since it was listed.
-pub(in super::super) fn lines_of(segment: &Path) -> io::Result<Lines<Bytes>> {
-    Ok(Lines::new(Opened::find(segment)?.bytes(0)?, 0))
+pub(in super::super) fn lines_of(segment: &Path) -> io::Result<FileLines<Bytes>> {
+    Ok(FileLines::new(SharedFile::find(segment)?.bytes(0)?, 0))
 }
 
 /// Returns the last line of these files; `None` also if it cannot be read.
@@ -61,7 +61,7 @@ impl LogFile {
     pub(in super::super) fn last_line(&self) -> io::Result<Option<Vec<u8>>> {
         let (mut lines, mut last) = (self.lines(0)?, None);
         while let Some(found) = lines.read()? {
-            if let Found::Line(line) = found {
+            if let LineContent::Line(line) = found {
                 last = Some(line.to_owned());
             }
         }

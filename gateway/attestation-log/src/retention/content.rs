@@ -11,14 +11,14 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::super::chain::{LineHash, Link};
-use super::super::reading::{Found, lines_of};
-use super::super::removal::{KeptLines, Past, Removal, Span};
+use super::super::reading::{LineContent, lines_of};
+use super::super::removal::{KeptLines, Removal, RetentionCause, Span};
 use super::RetentionError;
-use super::named::Names;
+use super::named::NameFinder;
 
 /// Summary of a segment's contents.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct SegmentContent {
     lines: u64,
     bytes: u64,
     sha256: Option<LineHash>,
@@ -33,14 +33,14 @@ pub(super) struct Content {
 
 /// Members of a line that give its time, its place, and whether it is kept.
 #[derive(Deserialize)]
-struct Head {
+struct TimedHead {
     at: Option<u64>,
     chain: Option<Link>,
     checkpoint: Option<IgnoredAny>,
     removed: Option<IgnoredAny>,
 }
 
-impl Head {
+impl TimedHead {
     const fn is_kept(&self) -> bool {
         self.checkpoint.is_some() || self.removed.is_some()
     }
@@ -48,17 +48,17 @@ impl Head {
 
 /// Returns whether a line stays when its segment is removed: a checkpoint, or the record of an earlier segment's removal.
 pub(super) fn is_kept(line: &[u8]) -> bool {
-    serde_json::from_slice::<Head>(line).is_ok_and(|head| head.is_kept())
+    serde_json::from_slice::<TimedHead>(line).is_ok_and(|head| head.is_kept())
 }
 
-impl Content {
+impl SegmentContent {
     /// Reads a segment, and collects the names in it that are asked for. Each of its lines has to follow the one before it.
     pub(super) fn of(path: &Path, is_asked: impl Fn(&str) -> bool) -> Result<Self, RetentionError> {
         let mut content = Self::default();
-        let (mut digest, mut found) = (digest::Context::new(&SHA256), Names::default());
+        let (mut digest, mut found) = (digest::Context::new(&SHA256), NameFinder::default());
         let mut lines = lines_of(path).map_err(RetentionError::at(path))?;
         while let Some(line) = lines.read().map_err(RetentionError::at(path))? {
-            let Found::Line(line) = line else {
+            let LineContent::Line(line) = line else {
                 return Err(altered(path, format!("line {} has no end", content.lines + 1)));
             };
             digest.update(line);
@@ -85,7 +85,7 @@ impl Content {
         self.bytes += u64::try_from(line.len()).unwrap_or(0).saturating_add(1);
         let hash = LineHash::of(line);
         let problem = |what: &str| format!("line {} {what}", self.lines);
-        let head: Head = serde_json::from_slice(line).map_err(|error| problem(&format!("is no record: {error}")))?;
+        let head: TimedHead = serde_json::from_slice(line).map_err(|error| problem(&format!("is no record: {error}")))?;
         let (at, is_kept) = (head.at.unwrap_or(0), head.is_kept());
         self.latest = self.latest.max(at);
         match (head.chain, self.chains.last_mut()) {
@@ -112,7 +112,7 @@ impl Content {
     }
 
     /// Returns the record of its removal.
-    pub(super) fn removal(&self, segment: String, rule: Past) -> Removal {
+    pub(super) fn removal(&self, segment: String, rule: RetentionCause) -> Removal {
         Removal {
             segment,
             rule,

@@ -10,7 +10,7 @@ use attest_system::files::folder;
 
 use super::super::chain::LineHash;
 use super::super::log_end::{end_of_last_line, last_line};
-use super::super::reading::{Found, lines_of};
+use super::super::reading::{LineContent, lines_of};
 use super::content::is_kept;
 use super::{RetentionError, kept_file};
 
@@ -21,7 +21,7 @@ pub(super) fn keep(log: &Path, segment: &Path, hashes: &[LineHash]) -> Result<()
     let (file, there) = open(&path, hashes).map_err(at)?;
     let mut lines = lines_of(segment).map_err(RetentionError::at(segment))?;
     let (mut to, mut number) = (BufWriter::new(&file), 0);
-    while let Some(Found::Line(line)) = lines.read().map_err(RetentionError::at(segment))? {
+    while let Some(LineContent::Line(line)) = lines.read().map_err(RetentionError::at(segment))? {
         if !is_kept(line) {
             continue;
         }

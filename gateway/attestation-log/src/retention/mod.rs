@@ -20,9 +20,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use attest_system::files::FileError;
+use attest_system::files::WriteError;
 
-pub use pass::{Held, Retention, Tended};
+pub use pass::{RetainedSegments, Retention, RetentionResult};
 
 use super::blobs::BlobError;
 use super::found_decisions::PendingDecision;
@@ -40,7 +40,7 @@ pub fn kept_file(log: &Path) -> PathBuf {
 
 /// Limits of how much of the log is kept. Anything beyond either limit is removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct RetentionRule {
     /// Time after a segment's last line at which it is removed.
     pub age: Option<Duration>,
     /// Size on the disk beyond which segments are removed, in bytes, with the log that is written.
@@ -62,7 +62,7 @@ pub enum RetentionError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] WriteError),
     #[error(transparent)]
     Blob(#[from] BlobError),
     #[error(transparent)]

@@ -18,12 +18,12 @@ const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Finds names in bytes that come in parts of any size.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameFinder {
     /// Digits that were read last, and one more if they are too many.
     digits: Vec<u8>,
 }
 
-impl Names {
+impl NameFinder {
     /// Calls `each` with each name that ends in these bytes, or before them.
     pub(super) fn read(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) {
         for byte in bytes {
@@ -97,7 +97,7 @@ fn read(path: &Path, file: File, names: &mut BTreeSet<String>) -> Result<(), Ret
         Box::new(file)
     };
     let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
-    let mut found = Names::default();
+    let mut found = NameFinder::default();
     loop {
         let chunk = reader.fill_buf().map_err(RetentionError::at(path))?;
         let length = chunk.len();
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn found(parts: &[&str]) -> Vec<String> {
-        let (mut names, mut found) = (Names::default(), Vec::new());
+        let (mut names, mut found) = (NameFinder::default(), Vec::new());
         for part in parts {
             names.read(part.as_bytes(), |name| found.push(name.to_owned()));
         }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn of_digits_without_an_end_no_more_are_held_than_tell_that_they_are_no_name() {
-        let mut names = Names::default();
+        let mut names = NameFinder::default();
         for _ in 0..100 {
             names.read(&[b'a'; 100], |name| panic!("{name}"));
         }

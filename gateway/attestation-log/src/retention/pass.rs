@@ -11,14 +11,14 @@ use attest_system::files;
 use super::super::blobs::{Blobs, Sweep};
 use super::super::found_decisions::PendingDecision;
 use super::super::journal::Journal;
-use super::super::removal::{Past, Removal};
-use super::content::Content;
+use super::super::removal::{Removal, RetentionCause};
+use super::content::SegmentContent;
 use super::survey::{Due, Survey};
-use super::{PendingDecisions, RetentionError, Rule, kept_lines, named, unnamed};
+use super::{PendingDecisions, RetentionError, RetentionRule, kept_lines, named, unnamed};
 
 /// Segments that are beyond the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RetainedSegments {
     pub segments: usize,
     /// A decision that should be recorded by now, but is not yet.
     pub undecided: Option<PendingDecision>,
@@ -26,17 +26,17 @@ pub struct Held {
 
 /// Result of a pass.
 #[derive(Debug)]
-pub struct Tended {
+pub struct RetentionResult {
     /// Segments that are beyond the rule and stay, or the error for which they are not known: the next pass continues with it.
-    pub held: Result<Option<Held>, RetentionError>,
+    pub held: Result<Option<RetainedSegments>, RetentionError>,
     /// Errors about other things that stay: files with unknown contents, and blobs that may be named.
     pub beside: Vec<RetentionError>,
 }
 
-impl Tended {
+impl RetentionResult {
     /// # Errors
     /// The first of these errors.
-    pub fn into_result(self) -> Result<Option<Held>, RetentionError> {
+    pub fn into_result(self) -> Result<Option<RetainedSegments>, RetentionError> {
         let held = self.held?;
         self.beside.into_iter().next().map_or(Ok(held), Err)
     }
@@ -52,7 +52,7 @@ fn is_overdue(pending: &PendingDecision, now: u64) -> bool {
 /// Retention of a log: keeps it as long as its rule says, and no longer.
 pub struct Retention {
     log: PathBuf,
-    rule: Rule,
+    rule: RetentionRule,
     /// Folders of the blobs that records name.
     blobs: Vec<Blobs>,
     /// Oldest segment that was read and stays, with the time of its youngest line.
@@ -74,7 +74,7 @@ impl fmt::Debug for Retention {
 impl Retention {
     /// Creates the retention of this log, whose records name blobs in these folders.
     #[must_use]
-    pub fn new(log: PathBuf, rule: Rule, blobs: Vec<Blobs>) -> Self {
+    pub fn new(log: PathBuf, rule: RetentionRule, blobs: Vec<Blobs>) -> Self {
         Self {
             log,
             rule,
@@ -87,12 +87,12 @@ impl Retention {
     /// Returns whether all of the log is kept.
     #[must_use]
     pub fn keeps_all(&self) -> bool {
-        self.rule == Rule::default()
+        self.rule == RetentionRule::default()
     }
 
     /// Removes everything beyond the rule by this clock; returns the segments that are beyond it and stay. Needed segments are looked for
     /// after it is known what may go: a decision that is made later has its line in a later file.
-    pub async fn tend(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> Tended {
+    pub async fn tend(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> RetentionResult {
         // What cannot be done of it keeps nothing else from being done.
         let before = self.sweep(journal).await;
         let mut beside = Vec::new();
@@ -105,7 +105,7 @@ impl Retention {
             failed => failed,
         };
         beside.extend(swept.err());
-        Tended { held, beside }
+        RetentionResult { held, beside }
     }
 
     async fn shorten(
@@ -114,7 +114,7 @@ impl Retention {
         decisions: &impl PendingDecisions,
         clock: Clock,
         odd: &mut Vec<RetentionError>,
-    ) -> Result<Option<Held>, RetentionError> {
+    ) -> Result<Option<RetainedSegments>, RetentionError> {
         let now = clock.now().as_secs();
         // A clock that jumps ahead makes nothing old at once.
         let trusted = decisions.trusted_time(now).await.map_err(RetentionError::Store)?.min(now);
@@ -133,7 +133,7 @@ impl Retention {
                 break;
             };
             if let Some(held) = Self::needed(decisions, latest.max(due.segment.ended), now).await? {
-                return Ok(Some(Held { segments: left, ..held }));
+                return Ok(Some(RetainedSegments { segments: left, ..held }));
             }
             let mut going = Going::new(self, due, rule);
             // What is written says when it is: it may begin a segment, whose name is to sort behind those of before.
@@ -151,19 +151,19 @@ impl Retention {
             return Ok(latest);
         }
         let segment = path.clone();
-        let content = journal.aside(move || Content::of(&segment, |_| false)).await;
+        let content = journal.aside(move || SegmentContent::of(&segment, |_| false)).await;
         let latest = content.ok_or(RetentionError::Ends)??.latest;
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, latest));
         Ok(latest)
     }
 
     /// Returns a decision that needs a segment that reaches to this second: after a kill, the log has to reach back to the decision.
-    async fn needed(decisions: &impl PendingDecisions, reaches_to: u64, now: u64) -> Result<Option<Held>, RetentionError> {
+    async fn needed(decisions: &impl PendingDecisions, reaches_to: u64, now: u64) -> Result<Option<RetainedSegments>, RetentionError> {
         let pending = decisions.pending().await.map_err(RetentionError::Store)?;
         let first = pending.into_iter().find(|pending| pending.at <= reaches_to);
-        Ok(first.map(|first| Held {
+        Ok(first.map(|first| RetainedSegments {
             undecided: is_overdue(&first, now).then_some(first),
-            ..Held::default()
+            ..RetainedSegments::default()
         }))
     }
 
@@ -220,55 +220,55 @@ fn remove_blobs(sweeps: &[Sweep], names: &BTreeSet<String>) -> Result<(), Retent
 pub(super) struct Going<'r> {
     retention: &'r Retention,
     due: Due,
-    rule: Past,
-    step: Step,
+    rule: RetentionCause,
+    step: RetentionStep,
 }
 
 /// Next step of the removal.
 #[derive(Debug)]
-enum Step {
+enum RetentionStep {
     /// Read the segment, keep its checkpoints elsewhere, and note the blobs that may go with it.
     Keep,
     /// Record the removal in the log.
-    Say(Content),
+    Say(SegmentContent),
     Remove,
     Done,
 }
 
 impl<'r> Going<'r> {
-    pub(super) const fn new(retention: &'r Retention, due: Due, rule: Past) -> Self {
+    pub(super) const fn new(retention: &'r Retention, due: Due, rule: RetentionCause) -> Self {
         Self {
             retention,
             due,
             rule,
-            step: Step::Keep,
+            step: RetentionStep::Keep,
         }
     }
 
     /// Does the next step. Returns whether there was one.
     pub(super) async fn advance(&mut self, journal: &Journal, now: u64) -> Result<bool, RetentionError> {
         let (log, segment) = (self.retention.log.clone(), self.due.segment.clone());
-        self.step = match std::mem::replace(&mut self.step, Step::Done) {
-            Step::Keep => {
+        self.step = match std::mem::replace(&mut self.step, RetentionStep::Done) {
+            RetentionStep::Keep => {
                 let blobs = self.retention.blobs.clone();
                 let kept = journal.aside(move || {
-                    let mut content = Content::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
+                    let mut content = SegmentContent::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
                     kept_lines::keep(&log, &segment.path, content.kept())?;
                     unnamed::note(&log, std::mem::take(&mut content.names))?;
                     Ok::<_, RetentionError>(content)
                 });
-                Step::Say(kept.await.ok_or(RetentionError::Ends)??)
+                RetentionStep::Say(kept.await.ok_or(RetentionError::Ends)??)
             }
-            Step::Say(content) => {
+            RetentionStep::Say(content) => {
                 self.retention.say(journal, content.removal(segment.name, self.rule), now).await?;
-                Step::Remove
+                RetentionStep::Remove
             }
-            Step::Remove => {
+            RetentionStep::Remove => {
                 let removed = journal.aside(move || files::remove(&segment.path));
                 removed.await.ok_or(RetentionError::Ends)??;
-                Step::Done
+                RetentionStep::Done
             }
-            Step::Done => return Ok(false),
+            RetentionStep::Done => return Ok(false),
         };
         Ok(true)
     }

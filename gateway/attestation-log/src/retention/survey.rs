@@ -6,14 +6,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::super::reading::records_beside;
-use super::super::removal::Past;
+use super::super::removal::RetentionCause;
 use super::super::segment_name::{SegmentName, written_at};
 use super::super::segments::{beginning, named};
-use super::{RetentionError, Rule};
+use super::{RetentionError, RetentionRule};
 
 /// A closed segment of this gateway's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Segment {
+pub(super) struct OwnSegment {
     pub(super) path: PathBuf,
     /// Part of its name after that of the log, without the ending of compressed files.
     pub(super) name: String,
@@ -29,7 +29,7 @@ pub(super) struct Segment {
 /// All closed segments of a log.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    segments: Vec<Segment>,
+    segments: Vec<OwnSegment>,
     /// Size of all of them and the log that is written, in bytes.
     bytes: u64,
     /// Errors of files with the name of a segment that cannot be read as one: their contents are unknown, so they stay.
@@ -39,21 +39,21 @@ pub(super) struct Survey {
 /// A segment that is beyond the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Due {
-    pub(super) segment: Segment,
+    pub(super) segment: OwnSegment,
     /// Set if there is too much of the log, however young this segment is.
     by_size: bool,
 }
 
 impl Due {
     /// Returns the rule that it exceeds, if its youngest line was written at this second.
-    pub(super) fn is_past(&self, rule: Rule, latest: u64, now: u64) -> Option<Past> {
+    pub(super) fn is_past(&self, rule: RetentionRule, latest: u64, now: u64) -> Option<RetentionCause> {
         let is_old = is_past_age(rule, latest.max(self.segment.ended), now);
-        let by_size = self.by_size.then_some(Past::Size);
-        is_old.then_some(Past::Age).or(by_size)
+        let by_size = self.by_size.then_some(RetentionCause::Size);
+        is_old.then_some(RetentionCause::Age).or(by_size)
     }
 }
 
-fn is_past_age(rule: Rule, latest: u64, now: u64) -> bool {
+fn is_past_age(rule: RetentionRule, latest: u64, now: u64) -> bool {
     rule.age
         .is_some_and(|age| now.checked_sub(latest).is_some_and(|old| old > age.as_secs()))
 }
@@ -68,7 +68,7 @@ impl Survey {
         let now = first.and_then(|first| written_at(&first)).unwrap_or(0);
         let began: Vec<u64> = parts.iter().map(|part| part.began()).chain([now]).collect();
         let mut bytes = length(log)?;
-        let (mut order, mut found) = (Vec::new(), BTreeMap::<String, Segment>::new());
+        let (mut order, mut found) = (Vec::new(), BTreeMap::<String, OwnSegment>::new());
         for (index, part) in parts.iter().enumerate() {
             let Some(name) = own_name(log, part.path()) else { continue };
             let length = length(part.path())?;
@@ -82,7 +82,7 @@ impl Survey {
             let path = part.path().to_owned();
             // Whatever either holds so far.
             let twice = other_name(&path).is_file();
-            let segment = Segment {
+            let segment = OwnSegment {
                 path,
                 name: name.clone(),
                 bytes: length,
@@ -111,7 +111,7 @@ impl Survey {
     }
 
     /// Returns the segments beyond the rule at this second, the oldest first; some of them are only confirmed by their lines.
-    pub(super) fn past(&self, rule: Rule, now: u64) -> Vec<Due> {
+    pub(super) fn past(&self, rule: RetentionRule, now: u64) -> Vec<Due> {
         let (mut past, mut left) = (Vec::new(), self.bytes);
         for segment in &self.segments {
             let by_size = rule.bytes.is_some_and(|bytes| left > bytes);
@@ -157,7 +157,7 @@ mod tests {
 
     /// Returns segments of 10 bytes that ended at these seconds, and a log of 5.
     fn survey(ended: &[u64]) -> Survey {
-        let segment = |ended: &u64| Segment {
+        let segment = |ended: &u64| OwnSegment {
             path: PathBuf::new(),
             name: ended.to_string(),
             bytes: 10,
@@ -171,16 +171,16 @@ mod tests {
         }
     }
 
-    const fn rule(age: Option<u64>, bytes: Option<u64>) -> Rule {
+    const fn rule(age: Option<u64>, bytes: Option<u64>) -> RetentionRule {
         let age = match age {
             Some(age) => Some(Duration::from_secs(age)),
             None => None,
         };
-        Rule { age, bytes }
+        RetentionRule { age, bytes }
     }
 
     /// Returns how many segments are beyond the rule at second 1000.
-    fn past(ended: &[u64], rule: Rule) -> usize {
+    fn past(ended: &[u64], rule: RetentionRule) -> usize {
         survey(ended).past(rule, 1000).len()
     }
 
@@ -201,16 +201,21 @@ mod tests {
 
     #[test]
     fn lines_that_are_younger_than_their_segment_keep_it_unless_there_is_too_much() {
-        let due = |rule: Rule| survey(&[100]).past(rule, 1000).remove(0);
+        let due = |rule: RetentionRule| survey(&[100]).past(rule, 1000).remove(0);
         let age = rule(Some(500), None);
-        for (latest, expected) in [(0, Some(Past::Age)), (499, Some(Past::Age)), (500, None), (5000, None)] {
+        for (latest, expected) in [
+            (0, Some(RetentionCause::Age)),
+            (499, Some(RetentionCause::Age)),
+            (500, None),
+            (5000, None),
+        ] {
             assert_eq!(due(age).is_past(age, latest, 1000), expected, "{latest}");
         }
         let both = rule(Some(500), Some(1));
-        assert_eq!(due(both).is_past(both, 5000, 1000), Some(Past::Size));
-        assert_eq!(due(both).is_past(both, 0, 1000), Some(Past::Age));
+        assert_eq!(due(both).is_past(both, 5000, 1000), Some(RetentionCause::Size));
+        assert_eq!(due(both).is_past(both, 0, 1000), Some(RetentionCause::Age));
         // By its lines it is old, and it was written until just now.
         let young = survey(&[900]).past(both, 1000).remove(0);
-        assert_eq!(young.is_past(both, 0, 1000), Some(Past::Size));
+        assert_eq!(young.is_past(both, 0, 1000), Some(RetentionCause::Size));
     }
 }

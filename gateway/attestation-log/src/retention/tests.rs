@@ -15,12 +15,12 @@ use super::super::blobs::Blobs;
 use super::super::chain::Link;
 use super::super::journal::{Journal, LargeParts};
 use super::super::log_key::LogKey;
-use super::super::reading::{Bytes, Found, Lines, lines_of};
+use super::super::reading::{Bytes, FileLines, LineContent, lines_of};
 use super::super::record::{Decision, Record};
-use super::super::removal::Past;
+use super::super::removal::RetentionCause;
 use super::super::segments::{SegmentLimits, closed_segments};
-use super::super::signer::Signer;
-use super::super::verification::{Finding, Note, Report, Trust, Verifier};
+use super::super::signer::CheckpointSigner;
+use super::super::verification::{LogVerifier, Note, VerificationContext, VerificationFinding, VerificationReport};
 use super::pass::{Going, Retention};
 use super::survey::Survey;
 use super::*;
@@ -46,7 +46,7 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
     let mut process = process;
     process.retention = Retention::new(
         site.log(),
-        Rule {
+        RetentionRule {
             age: Some(Duration::ZERO),
             bytes: None,
         },
@@ -119,7 +119,7 @@ async fn what_a_decision_needs_stays() {
     for at in [7, 50] {
         site.decisions.decide(&pending(at));
         // It was made long ago, and is not recorded: it is told, and told no less when it is looked for no more.
-        let held = Some(Held {
+        let held = Some(RetainedSegments {
             segments: 1,
             undecided: Some(pending(at)),
         });
@@ -162,7 +162,7 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     }
     process.tend(&other).await.unwrap();
     assert_eq!(other.segments(), 3);
-    let by_size = Rule { bytes: Some(1), ..RULE };
+    let by_size = RetentionRule { bytes: Some(1), ..RULE };
     let retention = Retention::new(other.log(), by_size, Vec::new());
     retention
         .tend(&process.journal, &other.decisions, Clock::Fixed(NOW))
@@ -180,7 +180,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
     let due = survey.past(RULE, NOW).remove(0);
     let (path, elsewhere) = (due.segment.path.clone(), site.path("elsewhere"));
-    let mut going = Going::new(&process.retention, due, Past::Age);
+    let mut going = Going::new(&process.retention, due, RetentionCause::Age);
     for _ in 0..2 {
         assert!(going.advance(&process.journal, NOW).await.unwrap());
     }
@@ -194,7 +194,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]));
     assert_eq!(said(&site).into_values().collect::<Vec<_>>(), [1]);
     // The next one is said for itself.
-    let by_size = Rule { bytes: Some(1), ..RULE };
+    let by_size = RetentionRule { bytes: Some(1), ..RULE };
     let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
     retention
         .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))
@@ -208,7 +208,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
 async fn a_decision_that_is_not_recorded_keeps_its_segments_and_is_told_once_it_should_be() {
     let site = Site::new();
     let process = site.written().await;
-    let by_size = Rule { age: None, bytes: Some(1) };
+    let by_size = RetentionRule { age: None, bytes: Some(1) };
     let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
     let pending = PendingDecision { id: "d".repeat(32), at: 7 };
     site.decisions.decide(&pending);

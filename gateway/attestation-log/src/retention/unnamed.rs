@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct UnnamedBlobsFile {
     v: u32,
     blobs: BTreeSet<String>,
 }
@@ -34,7 +34,7 @@ pub(super) fn noted(log: &Path) -> Result<BTreeSet<String>, RetentionError> {
         Err(source) => return Err(RetentionError::Io { path, source }),
     };
     let malformed = |problem: String| RetentionError::Malformed { path: file(log), problem };
-    let Document { v, blobs } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let UnnamedBlobsFile { v, blobs } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if v != VERSION {
         return Err(malformed(format!("version {v}, of another release")));
     }
@@ -47,7 +47,7 @@ pub(super) fn note(log: &Path, mut blobs: BTreeSet<String>) -> Result<(), Retent
         return Ok(());
     }
     blobs.extend(noted(log)?);
-    let text = serde_json::to_string(&Document { v: VERSION, blobs }).map_err(|error| RetentionError::Malformed {
+    let text = serde_json::to_string(&UnnamedBlobsFile { v: VERSION, blobs }).map_err(|error| RetentionError::Malformed {
         path: file(log),
         problem: error.to_string(),
     })?;

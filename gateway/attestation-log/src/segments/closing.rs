@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use attest_system::files::folder;
 
 use super::super::chain::{LineHash, link_of};
-use super::super::reading::{Found, Lines, rotated};
+use super::super::reading::{FileLines, LineContent, rotated};
 use super::super::segment_name::SegmentName;
 
 /// Returns the path at which the next file is written.
@@ -22,8 +22,8 @@ pub fn next_file(log: &Path) -> PathBuf {
 
 /// Returns the first line of a log, without its end; `None` if it has no whole line.
 pub(in super::super) fn beginning(log: &Path) -> Result<Option<Vec<u8>>> {
-    Ok(match Lines::new(File::open(log)?, 0).read()? {
-        Some(Found::Line(line)) => Some(line.to_owned()),
+    Ok(match FileLines::new(File::open(log)?, 0).read()? {
+        Some(LineContent::Line(line)) => Some(line.to_owned()),
         _ => None,
     })
 }
@@ -120,7 +120,7 @@ fn sync(log: &Path) -> Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use super::super::super::chain::{Begins, Chain, Why};
+    use super::super::super::chain::{ChainBeginning, ChainProgress, Why};
     use super::*;
 
     const NAME: &str = "19700101T000000Z-00000000-000000000000";
@@ -162,7 +162,7 @@ mod tests {
     /// Returns lines of a log, and the line that comes next.
     fn lines() -> (String, String) {
         let (why, before, after) = (Why::New, None, Vec::new());
-        let mut chain = Chain::begin(Begins { why, before, after }).unwrap();
+        let mut chain = ChainProgress::begin(ChainBeginning { why, before, after }).unwrap();
         let mut line = || String::from_utf8(chain.link(b"{\"at\":1}").unwrap()).unwrap();
         (line() + &line(), line())
     }

@@ -134,7 +134,7 @@ fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u
     let held = File::open(segment)?;
     // Nobody writes to it, as to one that was moved and could not be given its name back.
     held.try_lock()?;
-    let was = State::of(&held.metadata()?);
+    let was = FileFingerprint::of(&held.metadata()?);
     let zipped = zipped(segment);
     if fs::symlink_metadata(&zipped).is_ok() {
         reads_the_same(&zipped, &digest_of(&held)?)?;
@@ -167,13 +167,13 @@ fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u
 
 /// Identity of a file, and its state when it was read: another process without a lock may be unpacking it.
 #[derive(PartialEq, Eq)]
-struct State {
+struct FileFingerprint {
     file: (u64, u64),
     length: u64,
     modified: (i64, i64),
 }
 
-impl State {
+impl FileFingerprint {
     fn of(metadata: &fs::Metadata) -> Self {
         Self {
             file: (metadata.dev(), metadata.ino()),
@@ -328,16 +328,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let segment = folder.path().join(SEGMENT);
         fs::write(&segment, "a\n").unwrap();
-        let was = State::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
         was.stands(&segment).unwrap();
         let mut appended = OpenOptions::new().append(true).open(&segment).unwrap();
         appended.write_all(b"b\n").unwrap();
         was.stands(&segment).unwrap_err();
-        let was = State::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
         appended.set_modified(std::time::UNIX_EPOCH).unwrap();
         was.stands(&segment).unwrap_err();
         // Another one took its place.
-        let was = State::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
         let other = folder.path().join("other");
         fs::write(&other, "a\nb\n").unwrap();
         File::open(&other).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();

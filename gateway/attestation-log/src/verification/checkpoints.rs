@@ -1,26 +1,26 @@
 //! Verification of checkpoints: their keys, and their places.
 
-use super::super::chain::{Found, Link};
+use super::super::chain::{Link, UncoveredLines};
 use super::super::checkpoint::Checkpoint;
-use super::{Finding, Note, Signed, Verifier};
+use super::{FoundCheckpoint, LogVerifier, Note, VerificationFinding};
 
-impl Verifier {
+impl LogVerifier {
     pub(super) fn checkpoint(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) {
         let finding = self.judge(link, checkpoint, at);
-        if let Some(Found { first, last }) = checkpoint.found {
+        if let Some(UncoveredLines { first, last }) = checkpoint.found {
             self.notes.push(Note::Found {
                 chain: link.id.clone(),
                 from: first,
                 to: last,
             });
         }
-        let signed = Signed::of(link, checkpoint, at, finding.is_none());
+        let signed = FoundCheckpoint::of(link, checkpoint, at, finding.is_none());
         self.signed.entry(link.id.clone()).or_default().push(signed);
         self.say(finding, link, checkpoint);
     }
 
     /// Returns the fault of a checkpoint. The unsigned lines that a good one names are noted.
-    pub(super) fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<Finding> {
+    pub(super) fn judge(&mut self, link: &Link, checkpoint: &Checkpoint, at: u64) -> Option<VerificationFinding> {
         let (chain, number) = (link.id.clone(), link.number);
         let here = checkpoint.count.checked_add(1) == Some(number) && checkpoint.head == link.previous;
         let trusted = self.trust.keys.is_empty() || self.trust.keys.contains(&checkpoint.key);
@@ -31,18 +31,18 @@ impl Verifier {
             .get(&checkpoint.key)
             .is_none_or(|names| names.contains(&checkpoint.replica));
         match (signed, here, trusted) {
-            (false, _, _) => Some(Finding::CheckpointFalse { chain, number }),
-            (true, _, false) => Some(Finding::CheckpointUnknown {
+            (false, _, _) => Some(VerificationFinding::CheckpointFalse { chain, number }),
+            (true, _, false) => Some(VerificationFinding::CheckpointUnknown {
                 chain,
                 number,
                 key: checkpoint.key.to_string(),
             }),
-            (true, false, true) => Some(Finding::CheckpointMoved {
+            (true, false, true) => Some(VerificationFinding::CheckpointMoved {
                 chain,
                 number,
                 count: checkpoint.count,
             }),
-            (true, true, true) if !is_its => Some(Finding::CheckpointOfAnother {
+            (true, true, true) if !is_its => Some(VerificationFinding::CheckpointOfAnother {
                 chain,
                 number,
                 replica: checkpoint.replica.clone(),
@@ -55,8 +55,8 @@ impl Verifier {
     }
 
     /// Adds the finding. An unknown key is reported once for each chain.
-    pub(super) fn say(&mut self, finding: Option<Finding>, link: &Link, checkpoint: &Checkpoint) {
-        if let Some(Finding::CheckpointUnknown { .. }) = &finding
+    pub(super) fn say(&mut self, finding: Option<VerificationFinding>, link: &Link, checkpoint: &Checkpoint) {
+        if let Some(VerificationFinding::CheckpointUnknown { .. }) = &finding
             && !self.unknown.insert((link.id.clone(), checkpoint.key))
         {
             return;

@@ -8,12 +8,12 @@ use super::FileReport;
 
 /// A line of a file, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LineLocation {
     pub file: String,
     pub line: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LineLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} line {}", self.file, self.line)
     }
@@ -21,7 +21,7 @@ impl fmt::Display for Place {
 
 /// Difference of a log from what a gateway has written. Lines are named by their number in the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum VerificationFinding {
     /// The hash in the next line does not match these lines.
     Altered {
         chain: String,
@@ -44,24 +44,29 @@ pub enum Finding {
         replica: Option<String>,
     },
     /// The same lines occur a second time.
-    Doubled { chain: String, from: u64, to: u64, place: Place },
+    Doubled {
+        chain: String,
+        from: u64,
+        to: u64,
+        place: LineLocation,
+    },
     /// Two different lines have the same number.
-    Forked { chain: String, number: u64, place: Place },
+    Forked { chain: String, number: u64, place: LineLocation },
     /// A line is after one with a higher number.
-    OutOfOrder { chain: String, number: u64, place: Place },
+    OutOfOrder { chain: String, number: u64, place: LineLocation },
     /// A line of another chain, which does not begin there.
     Spliced {
         chain: String,
         number: u64,
         into: String,
-        place: Place,
+        place: LineLocation,
     },
     /// Lines without a chain are among those of a chain.
-    PutIn { place: Place, lines: u64, why: String },
+    PutIn { place: LineLocation, lines: u64, why: String },
     /// A file has only lines without a chain: no checkpoint covers them.
     Unchained { file: String, lines: u64 },
     /// The bytes before a chain's first line are not those that were there when it began.
-    BeforeAltered { place: Place, lines: u64 },
+    BeforeAltered { place: LineLocation, lines: u64 },
     /// A checkpoint's signature is not by its key over its text.
     CheckpointFalse { chain: String, number: u64 },
     /// A checkpoint that was signed for another place.
@@ -94,15 +99,15 @@ pub enum Finding {
     /// The lines that were kept of removed ones are altered.
     KeptAltered { chain: String, first: u64, last: u64 },
     /// A line was kept more than once.
-    KeptTwice { place: Place, chain: String, number: u64 },
+    KeptTwice { place: LineLocation, chain: String, number: u64 },
     /// A kept line does not belong to removed lines, nor to existing ones.
-    KeptOfNothing { place: Place, chain: String, number: u64 },
+    KeptOfNothing { place: LineLocation, chain: String, number: u64 },
     /// A line in a file of kept lines is malformed.
-    KeptUnreadable { place: Place, why: String },
+    KeptUnreadable { place: LineLocation, why: String },
     /// A file's last line has no end.
-    Torn { place: Place },
+    Torn { place: LineLocation },
     /// The contents after this line of a file cannot be read.
-    Unreadable { after: Place, why: String },
+    Unreadable { after: LineLocation, why: String },
 }
 
 /// Returns the short name of a chain for people.
@@ -118,7 +123,7 @@ fn lines(from: u64, to: u64) -> String {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for VerificationFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Altered { chain, from, to, why } => {
@@ -283,7 +288,7 @@ impl fmt::Display for Finding {
                 "{place}: cut off within the line: it was never acknowledged, or the file was shortened"
             ),
             Self::Unreadable {
-                after: Place { file, line: 0 },
+                after: LineLocation { file, line: 0 },
                 why,
             } => write!(f, "{file}: cannot be read: {why}"),
             Self::Unreadable { after, why } => write!(f, "{after}: what comes after it cannot be read: {why}"),
@@ -386,7 +391,7 @@ impl fmt::Display for Note {
     }
 }
 
-impl Finding {
+impl VerificationFinding {
     /// Returns whether it is about this chain. A finding about a place is if its file holds lines of the chain.
     pub(super) fn is_of(&self, wanted: &str, files: &[FileReport]) -> bool {
         match self {

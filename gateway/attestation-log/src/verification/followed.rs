@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::super::log_key::LogPublicKey;
 use super::finding::short;
-use super::{Before, Finding, Note, Run, Signed};
+use super::{ChainedRange, FoundCheckpoint, Note, UnchainedLines, VerificationFinding};
 
 /// Order of the chains of each gateway.
-pub(super) struct Followed<'v> {
+pub(super) struct ChainOrder<'v> {
     /// For each key, the chains that it has signed, with the times of their beginning. With the same second, either may be the first.
     of_keys: Vec<Vec<(u64, &'v str)>>,
     /// By a chain, the one that names it in the contents before it in its file.
@@ -16,8 +16,12 @@ pub(super) struct Followed<'v> {
     last: BTreeMap<&'v str, u64>,
 }
 
-impl<'v> Followed<'v> {
-    pub(super) fn of(runs: &'v [Run], signed: &'v BTreeMap<String, Vec<Signed>>, covered: &'v BTreeMap<String, String>) -> Self {
+impl<'v> ChainOrder<'v> {
+    pub(super) fn of(
+        runs: &'v [ChainedRange],
+        signed: &'v BTreeMap<String, Vec<FoundCheckpoint>>,
+        covered: &'v BTreeMap<String, String>,
+    ) -> Self {
         let mut last: BTreeMap<&str, u64> = BTreeMap::new();
         let mut began: BTreeMap<&str, u64> = BTreeMap::new();
         for run in runs {
@@ -61,7 +65,7 @@ impl<'v> Followed<'v> {
 
     /// Notes lines at the ends of such chains that their gateway has never signed. The gateway was killed, and wrote no more to that chain,
     /// or another program has written them.
-    pub(super) fn unsigned(&self, signed: &BTreeMap<String, Vec<Signed>>, notes: &mut Vec<Note>) {
+    pub(super) fn unsigned(&self, signed: &BTreeMap<String, Vec<FoundCheckpoint>>, notes: &mut Vec<Note>) {
         for chain in self.last.keys().filter(|chain| self.is_followed(chain)) {
             let good = signed.get(*chain).into_iter().flatten().filter(|signed| signed.good);
             if let (Some(from), Some(to)) = (good.map(|signed| signed.number).max(), self.last.get(chain))
@@ -78,10 +82,16 @@ impl<'v> Followed<'v> {
 
     /// Reports lines without a chain before the beginning of a chain. A gateway that has written a chain does not write such lines, unless
     /// an older release ran for a while.
-    pub(super) fn unchained(&self, before: Vec<Before>, allowed: bool, findings: &mut Vec<Finding>, notes: &mut Vec<Note>) {
-        for Before { place, lines, chain } in before {
+    pub(super) fn unchained(
+        &self,
+        before: Vec<UnchainedLines>,
+        allowed: bool,
+        findings: &mut Vec<VerificationFinding>,
+        notes: &mut Vec<Note>,
+    ) {
+        for UnchainedLines { place, lines, chain } in before {
             match self.earlier(&chain).filter(|_| !allowed) {
-                Some(earlier) => findings.push(Finding::PutIn {
+                Some(earlier) => findings.push(VerificationFinding::PutIn {
                     place,
                     lines,
                     why: format!(

@@ -2,15 +2,15 @@
 
 use super::removed::KeptLine;
 use super::strict::{self, Placed};
-use super::{Finding, LineHash, Place, Signed, Verifier};
+use super::{FoundCheckpoint, LineHash, LineLocation, LogVerifier, VerificationFinding};
 
 /// Most malformed lines in all files of kept lines: each further one would take a hundred times its size in memory.
 const UNREADABLE_LIMIT: usize = 4096;
 
-impl Verifier {
+impl LogVerifier {
     /// Begins a file whose lines were kept of removed segments.
     pub fn kept_file(&mut self, name: &str) {
-        self.keeping = Place {
+        self.keeping = LineLocation {
             file: name.to_owned(),
             line: 0,
         };
@@ -23,7 +23,7 @@ impl Verifier {
         }
         self.keeping.line += 1;
         let place = self.keeping.clone();
-        let unreadable = |why: String| Finding::KeptUnreadable { place: place.clone(), why };
+        let unreadable = |why: String| VerificationFinding::KeptUnreadable { place: place.clone(), why };
         let Placed {
             link,
             at,
@@ -35,7 +35,7 @@ impl Verifier {
         };
         if let Some(checkpoint) = &checkpoint {
             let finding = self.judge(&link, checkpoint, at);
-            let signed = Signed::of(&link, checkpoint, at, finding.is_none());
+            let signed = FoundCheckpoint::of(&link, checkpoint, at, finding.is_none());
             self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
             self.say(finding, &link, checkpoint);
         } else if removal.is_none() {
@@ -49,10 +49,10 @@ impl Verifier {
         });
     }
 
-    fn unreadable_kept(&mut self, finding: Finding) {
+    fn unreadable_kept(&mut self, finding: VerificationFinding) {
         self.kept_unreadable += 1;
         if self.kept_unreadable > UNREADABLE_LIMIT {
-            return self.findings.push(Finding::Unreadable {
+            return self.findings.push(VerificationFinding::Unreadable {
                 after: self.keeping.clone(),
                 why: format!("more than {UNREADABLE_LIMIT} lines are none that are kept"),
             });

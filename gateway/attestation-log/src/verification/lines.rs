@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use aws_lc_rs::digest;
 
 use super::super::chain::{LineHash, Link, Why};
-use super::removed::Said;
+use super::removed::RemovalStatement;
 use super::strict::{self, Placed};
-use super::{Before, FileReport, Finding, Note, Place, Run, Verifier};
+use super::{ChainedRange, FileReport, LineLocation, LogVerifier, Note, UnchainedLines, VerificationFinding};
 
 /// Lines of a file without a place in a chain, since the last one that has one.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ struct Outside {
 const PARTS_LIMIT: usize = 4096;
 
 /// State of reading a file.
-pub(super) struct Reading {
+pub(super) struct LineReader {
     name: String,
     /// Number of parts and faults that the verifier held when the file was begun.
     held: usize,
@@ -34,17 +34,17 @@ pub(super) struct Reading {
     outside: Option<Outside>,
     /// Chains of the lines before this one.
     chains: BTreeSet<String>,
-    run: Option<Run>,
+    run: Option<ChainedRange>,
     /// Highest line number of the chain that the file is in.
     highest: u64,
     report: FileReport,
 }
 
-impl Verifier {
+impl LogVerifier {
     /// Begins a file, to which the following lines belong.
     pub fn file(&mut self, name: &str) {
         self.end_of_file();
-        self.reading = Some(Reading {
+        self.reading = Some(LineReader {
             name: name.to_owned(),
             held: self.held(),
             is_over: false,
@@ -64,17 +64,17 @@ impl Verifier {
 
     /// Reports that the rest of the file cannot be read.
     pub fn unreadable(&mut self, why: String) {
-        if let Some(Reading { name, line, .. }) = &self.reading {
+        if let Some(LineReader { name, line, .. }) = &self.reading {
             let (file, line) = (name.clone(), *line);
-            let after = Place { file, line };
-            self.findings.push(Finding::Unreadable { after, why });
+            let after = LineLocation { file, line };
+            self.findings.push(VerificationFinding::Unreadable { after, why });
         }
     }
 
     /// Reports a file of which nothing can be read.
     pub fn unreadable_file(&mut self, file: String, why: String) {
-        let after = Place { file, line: 0 };
-        self.findings.push(Finding::Unreadable { after, why });
+        let after = LineLocation { file, line: 0 };
+        self.findings.push(VerificationFinding::Unreadable { after, why });
     }
 
     /// Returns the number of parts and faults that are held.
@@ -99,8 +99,8 @@ impl Verifier {
         };
         if self.held().saturating_sub(reading.held) > PARTS_LIMIT {
             let (file, line) = (reading.name.clone(), reading.line);
-            self.findings.push(Finding::Unreadable {
-                after: Place { file, line },
+            self.findings.push(VerificationFinding::Unreadable {
+                after: LineLocation { file, line },
                 why: format!("it has more than {PARTS_LIMIT} parts and faults, which no gateway writes"),
             });
             reading.is_over = true;
@@ -124,23 +124,23 @@ impl Verifier {
 
     /// Reports bytes after the file's last line, without an end.
     pub fn torn(&mut self) {
-        if let Some(Reading { name, line, .. }) = &self.reading {
-            let place = Place {
+        if let Some(LineReader { name, line, .. }) = &self.reading {
+            let place = LineLocation {
                 file: name.clone(),
                 line: line + 1,
             };
-            self.findings.push(Finding::Torn { place });
+            self.findings.push(VerificationFinding::Torn { place });
         }
     }
 
-    fn placed(&mut self, reading: &mut Reading, placed: Placed, hash: LineHash) {
+    fn placed(&mut self, reading: &mut LineReader, placed: Placed, hash: LineHash) {
         let Placed {
             link,
             at,
             checkpoint,
             removed,
         } = placed;
-        let place = Place {
+        let place = LineLocation {
             file: reading.name.clone(),
             line: reading.line,
         };
@@ -154,7 +154,7 @@ impl Verifier {
             if link.number == from.number {
                 self.begun.insert(link.id.clone());
                 if hash != from.sha256 {
-                    self.findings.push(Finding::Replaced {
+                    self.findings.push(VerificationFinding::Replaced {
                         chain: link.id,
                         number: link.number,
                     });
@@ -176,7 +176,7 @@ impl Verifier {
             self.spliced(reading, &link.id, link.number, &place);
         }
         if follows && link.number <= reading.highest {
-            self.findings.push(Finding::OutOfOrder {
+            self.findings.push(VerificationFinding::OutOfOrder {
                 chain: link.id.clone(),
                 number: link.number,
                 place: place.clone(),
@@ -187,7 +187,7 @@ impl Verifier {
         }
         if let Some(removal) = removed {
             let (chain, number) = (link.id.clone(), link.number);
-            self.removed.said.push(Said { chain, number, removal });
+            self.removed.said.push(RemovalStatement { chain, number, removal });
         }
         reading.highest = if follows { reading.highest.max(link.number) } else { link.number };
         match &mut reading.run {
@@ -200,7 +200,7 @@ impl Verifier {
             }
             run => {
                 reading.chains.insert(link.id.clone());
-                let new = Run {
+                let new = ChainedRange {
                     begins: link.begins.is_some(),
                     chain: link.id,
                     first: link.number,
@@ -217,7 +217,7 @@ impl Verifier {
     }
 
     /// Checks a chain's first line against the contents before it in its file.
-    fn beginning(&mut self, reading: &mut Reading, before: Option<(u64, LineHash)>, place: &Place, link: &Link) {
+    fn beginning(&mut self, reading: &mut LineReader, before: Option<(u64, LineHash)>, place: &LineLocation, link: &Link) {
         let found = (reading.bytes > 0).then(|| (reading.bytes, LineHash::from_digest(reading.hash.clone().finish())));
         let outside = reading.outside.take();
         let odd = link.begins.as_ref().is_some_and(|begins| match begins.why {
@@ -231,8 +231,8 @@ impl Verifier {
         } else if found == before {
             let covered = reading.chains.iter().map(|chain| (chain.clone(), link.id.clone()));
             self.covered.extend(covered);
-            self.before.extend(outside.map(|outside| Before {
-                place: Place {
+            self.before.extend(outside.map(|outside| UnchainedLines {
+                place: LineLocation {
                     file: place.file.clone(),
                     line: outside.first,
                 },
@@ -242,16 +242,16 @@ impl Verifier {
         } else if before.is_none() && !reading.chains.is_empty() {
             self.spliced(reading, &link.id, link.number, place);
         } else {
-            self.findings.push(Finding::BeforeAltered {
+            self.findings.push(VerificationFinding::BeforeAltered {
                 place: place.clone(),
                 lines: reading.line.saturating_sub(1),
             });
         }
     }
 
-    fn spliced(&mut self, reading: &Reading, chain: &str, number: u64, place: &Place) {
+    fn spliced(&mut self, reading: &LineReader, chain: &str, number: u64, place: &LineLocation) {
         let into = reading.run.as_ref().map_or_else(|| chain.to_owned(), |run| run.chain.clone());
-        self.findings.push(Finding::Spliced {
+        self.findings.push(VerificationFinding::Spliced {
             chain: chain.to_owned(),
             number,
             into,
@@ -260,7 +260,7 @@ impl Verifier {
     }
 
     /// Reports lines without a chain before a line, which may be the next of the same chain.
-    fn outside(&mut self, reading: &mut Reading, next: Option<u64>) {
+    fn outside(&mut self, reading: &mut LineReader, next: Option<u64>) {
         let Some(Outside { first, count, why }) = reading.outside.take() else {
             return;
         };
@@ -271,14 +271,14 @@ impl Verifier {
             (Some((chain, from, to)), Some(next)) if to.checked_add(1) == Some(next) => {
                 self.unreadable.entry(chain.clone()).or_default().push(from..=to);
                 let why = Some(why);
-                self.findings.push(Finding::Altered { chain, from, to, why });
+                self.findings.push(VerificationFinding::Altered { chain, from, to, why });
             }
             _ => {
-                let place = Place {
+                let place = LineLocation {
                     file: reading.name.clone(),
                     line: first,
                 };
-                self.findings.push(Finding::PutIn { place, lines: count, why });
+                self.findings.push(VerificationFinding::PutIn { place, lines: count, why });
             }
         }
     }
@@ -293,7 +293,7 @@ impl Verifier {
                 let (to, held) = (lines, false);
                 self.notes.push(Note::Unchained { file, to, held });
             } else {
-                self.findings.push(Finding::Unchained { file, lines });
+                self.findings.push(VerificationFinding::Unchained { file, lines });
             }
         }
         self.outside(&mut reading, None);
@@ -305,7 +305,7 @@ impl Verifier {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
-    use super::super::Trust;
+    use super::super::VerificationContext;
     use super::*;
 
     fn line(chain: usize, number: u64) -> String {
@@ -313,13 +313,13 @@ mod tests {
         format!(r#"{{"at":7,"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#)
     }
 
-    fn is_over(finding: &Finding) -> bool {
-        matches!(finding, Finding::Unreadable { why, .. } if why.contains("parts and faults"))
+    fn is_over(finding: &VerificationFinding) -> bool {
+        matches!(finding, VerificationFinding::Unreadable { why, .. } if why.contains("parts and faults"))
     }
 
     #[test]
     fn a_file_of_too_many_parts_is_not_read_to_its_end_and_the_next_one_is() {
-        let mut verifier = Verifier::new(Trust::default());
+        let mut verifier = LogVerifier::new(VerificationContext::default());
         for file in ["a", "b"] {
             verifier.file(file);
             for number in 0..4 * PARTS_LIMIT {
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn many_unreadable_lines_between_two_of_a_chain_are_one_fault() {
-        let mut verifier = Verifier::new(Trust::default());
+        let mut verifier = LogVerifier::new(VerificationContext::default());
         verifier.file("a");
         verifier.line(line(0, 1).as_bytes());
         for _ in 0..10 * PARTS_LIMIT {
@@ -346,13 +346,13 @@ mod tests {
         let missing = report
             .findings
             .iter()
-            .filter(|finding| matches!(finding, Finding::Missing { .. }))
+            .filter(|finding| matches!(finding, VerificationFinding::Missing { .. }))
             .count();
         // Besides, the last line names no line before it that was read.
         let altered = report
             .findings
             .iter()
-            .filter(|finding| matches!(finding, Finding::Altered { why: Some(_), .. }))
+            .filter(|finding| matches!(finding, VerificationFinding::Altered { why: Some(_), .. }))
             .count();
         assert_eq!((missing, altered), (0, 1), "{:?}", report.findings);
         assert_eq!(report.findings.len(), 2, "{:?}", report.findings);

@@ -16,9 +16,9 @@ mod strict;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-pub use finding::{Finding, Note, Place};
-use followed::Followed;
-use lines::Reading;
+pub use finding::{LineLocation, Note, VerificationFinding};
+use followed::ChainOrder;
+use lines::LineReader;
 use removed::Removed;
 use signers::Signers;
 pub use stitched::ChainReport;
@@ -30,7 +30,7 @@ use super::log_key::LogPublicKey;
 
 /// Facts that are known apart from the lines.
 #[derive(Debug, Clone, Default)]
-pub struct Trust {
+pub struct VerificationContext {
     /// Keys whose checkpoints are believed. Empty: signatures are verified, but with any key.
     pub keys: BTreeSet<LogPublicKey>,
     /// Names of the gateways that these keys belong to, as far as they were given. A key without a name is believed for any gateway's name.
@@ -49,7 +49,7 @@ pub struct Trust {
     pub unchained: bool,
 }
 
-impl Trust {
+impl VerificationContext {
     /// Returns whether two keys belong to one gateway: they are the same, or both were given its name.
     fn are_of_one(&self, a: LogPublicKey, b: LogPublicKey) -> bool {
         let names = |key| self.names.get(&key).into_iter().flatten();
@@ -59,10 +59,10 @@ impl Trust {
 
 /// Lines of one chain that follow one another in one file.
 #[derive(Debug)]
-struct Run {
+struct ChainedRange {
     chain: String,
     first: u64,
-    place: Place,
+    place: LineLocation,
     /// Hash of the line before its first line, according to that line.
     previous: LineHash,
     begins: bool,
@@ -73,7 +73,7 @@ struct Run {
     last_at: u64,
 }
 
-impl Run {
+impl ChainedRange {
     fn last(&self) -> u64 {
         let more = u64::try_from(self.hashes.len()).unwrap_or(u64::MAX).saturating_sub(1);
         self.first.saturating_add(more)
@@ -87,15 +87,15 @@ impl Run {
 
 /// Lines without a chain, and the chain that has begun after them.
 #[derive(Debug)]
-struct Before {
-    place: Place,
+struct UnchainedLines {
+    place: LineLocation,
     lines: u64,
     chain: String,
 }
 
 /// A checkpoint that was found in its chain.
 #[derive(Debug)]
-struct Signed {
+struct FoundCheckpoint {
     number: u64,
     at: u64,
     replica: String,
@@ -103,7 +103,7 @@ struct Signed {
     good: bool,
 }
 
-impl Signed {
+impl FoundCheckpoint {
     fn of(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
         Self {
             number: link.number,
@@ -116,13 +116,13 @@ impl Signed {
 }
 
 /// Verifies lines, file by file.
-pub struct Verifier {
-    trust: Trust,
-    reading: Option<Reading>,
-    runs: Vec<Run>,
-    signed: BTreeMap<String, Vec<Signed>>,
+pub struct LogVerifier {
+    trust: VerificationContext,
+    reading: Option<LineReader>,
+    runs: Vec<ChainedRange>,
+    signed: BTreeMap<String, Vec<FoundCheckpoint>>,
     /// Checkpoints among the lines that were kept of removed ones.
-    signed_and_kept: BTreeMap<String, Vec<Signed>>,
+    signed_and_kept: BTreeMap<String, Vec<FoundCheckpoint>>,
     /// Spans of numbers whose lines are unreadable.
     unreadable: BTreeMap<String, Vec<RangeInclusive<u64>>>,
     lost: Vec<Point>,
@@ -131,30 +131,30 @@ pub struct Verifier {
     /// Chains that another chain names in the contents before it in its file, with that other chain.
     covered: BTreeMap<String, String>,
     /// Lines without a chain that a chain names as the contents before it.
-    before: Vec<Before>,
+    before: Vec<UnchainedLines>,
     /// Unknown keys that were reported already, by chain.
     unknown: BTreeSet<(String, LogPublicKey)>,
-    findings: Vec<Finding>,
+    findings: Vec<VerificationFinding>,
     notes: Vec<Note>,
     files: Vec<FileReport>,
     removed: Removed,
     /// File of kept lines that is read, and the current line in it.
-    keeping: Place,
+    keeping: LineLocation,
     /// Number of malformed lines in such files.
     kept_unreadable: usize,
 }
 
 /// Result of the verification.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct VerificationReport {
     pub chains: Vec<ChainReport>,
-    pub findings: Vec<Finding>,
+    pub findings: Vec<VerificationFinding>,
     pub notes: Vec<Note>,
     /// Files in their order, each with the chains of its lines, and the chain and number of its first line.
     pub files: Vec<FileReport>,
 }
 
-impl Report {
+impl VerificationReport {
     /// Returns whether lines were removed by the rule that other records may refer to.
     #[must_use]
     pub fn is_shorter(&self) -> bool {
@@ -172,9 +172,9 @@ pub struct FileReport {
     pub skipped: u64,
 }
 
-impl Verifier {
+impl LogVerifier {
     #[must_use]
-    pub fn new(trust: Trust) -> Self {
+    pub fn new(trust: VerificationContext) -> Self {
         Self {
             trust,
             reading: None,
@@ -191,7 +191,7 @@ impl Verifier {
             notes: Vec::new(),
             files: Vec::new(),
             removed: Removed::default(),
-            keeping: Place {
+            keeping: LineLocation {
                 file: String::new(),
                 line: 0,
             },
@@ -201,7 +201,7 @@ impl Verifier {
 
     /// Completes the verification of all lines.
     #[must_use]
-    pub fn finish(mut self) -> Report {
+    pub fn finish(mut self) -> VerificationReport {
         self.end_of_file();
         let Self {
             trust,
@@ -219,7 +219,7 @@ impl Verifier {
             removed,
             ..
         } = self;
-        let followed = Followed::of(&runs, &signed, &covered);
+        let followed = ChainOrder::of(&runs, &signed, &covered);
         followed.unsigned(&signed, &mut notes);
         signers::replaced(&signed, &signed_and_kept, &trust, &mut findings, &mut notes);
         signers::named(&signed, &trust, &mut notes);
@@ -229,7 +229,7 @@ impl Verifier {
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
         lost.extend(trust.from.values().filter(|from| !begun.contains(&from.chain)).cloned());
-        let mut chains: BTreeMap<String, Vec<Run>> = BTreeMap::new();
+        let mut chains: BTreeMap<String, Vec<ChainedRange>> = BTreeMap::new();
         for run in runs {
             chains.entry(run.chain.clone()).or_default().push(run);
         }
@@ -249,14 +249,14 @@ impl Verifier {
         let there: BTreeSet<&str> = reports.iter().map(|report| report.chain.as_str()).collect();
         let is_lost = |point: &&Point| !there.contains(point.chain.as_str()) && !removed.holds(point);
         for point in lost.iter().filter(is_lost) {
-            findings.push(Finding::Lost {
+            findings.push(VerificationFinding::Lost {
                 chain: point.chain.clone(),
                 number: point.number,
                 replica: trust.whose.get(&point.chain).cloned(),
             });
         }
         reports.sort_by_key(|report| report.first_at);
-        Report {
+        VerificationReport {
             chains: reports,
             findings,
             notes,
@@ -267,7 +267,12 @@ impl Verifier {
 
 /// Returns findings about chains that no trusted key has signed: neither one of their lines, nor the contents after them in their file.
 /// Every gateway signs its chain when it begins.
-fn never_signed(trust: &Trust, runs: &[Run], signed: &BTreeMap<String, Vec<Signed>>, covered: &BTreeMap<String, String>) -> Vec<Finding> {
+fn never_signed(
+    trust: &VerificationContext,
+    runs: &[ChainedRange],
+    signed: &BTreeMap<String, Vec<FoundCheckpoint>>,
+    covered: &BTreeMap<String, String>,
+) -> Vec<VerificationFinding> {
     if trust.keys.is_empty() {
         return Vec::new();
     }
@@ -275,5 +280,7 @@ fn never_signed(trust: &Trust, runs: &[Run], signed: &BTreeMap<String, Vec<Signe
     let chains: BTreeSet<&str> = runs.iter().map(|run| run.chain.as_str()).collect();
     let is_held = |chain: &str| is_signed(chain) || trust.from.contains_key(chain) || covered.get(chain).is_some_and(|by| is_signed(by));
     let never = chains.into_iter().filter(|chain| !is_held(chain));
-    never.map(|chain| Finding::NeverSigned { chain: chain.to_owned() }).collect()
+    never
+        .map(|chain| VerificationFinding::NeverSigned { chain: chain.to_owned() })
+        .collect()
 }

@@ -5,14 +5,14 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::chain::{Found, LineHash, Point};
+use super::super::chain::{LineHash, Point, UncoveredLines};
 use super::super::log_key::LogPublicKey;
 use super::super::removal::{KeptLines, Removal, Span};
-use super::{Finding, Note, Place, Run, Signed};
+use super::{ChainedRange, FoundCheckpoint, LineLocation, Note, VerificationFinding};
 
 /// Record of a segment's removal, with its line.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct RemovalStatement {
     pub(super) chain: String,
     pub(super) number: u64,
     pub(super) removal: Removal,
@@ -21,7 +21,7 @@ pub(super) struct Said {
 /// A line that was kept of a removed segment.
 #[derive(Debug)]
 pub(super) struct KeptLine {
-    pub(super) place: Place,
+    pub(super) place: LineLocation,
     pub(super) hash: LineHash,
     /// Removal of an earlier segment that the line records; `None` for a checkpoint.
     pub(super) removal: Option<Removal>,
@@ -30,11 +30,11 @@ pub(super) struct KeptLine {
 /// All records of removals, and the kept lines.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
-    pub(super) said: Vec<Said>,
+    pub(super) said: Vec<RemovalStatement>,
     /// Kept lines by chain and number, in the order in which they occur.
     pub(super) kept: BTreeMap<(String, u64), Vec<KeptLine>>,
     /// Lines that were found unsigned at a start, by their chains.
-    pub(super) found: BTreeMap<String, Vec<Found>>,
+    pub(super) found: BTreeMap<String, Vec<UncoveredLines>>,
 }
 
 /// Lines that were removed, and the line that records it.
@@ -48,11 +48,11 @@ pub(super) struct Gone {
 
 /// Resolved removals: the removed lines of each chain, by the number of the first.
 #[derive(Debug, Default)]
-pub(super) struct Resolved {
+pub(super) struct RemovedLines {
     gone: BTreeMap<String, Vec<Gone>>,
     /// Hashes of the kept lines, and their places.
-    kept: BTreeMap<(String, u64), (LineHash, Place)>,
-    pub(super) findings: Vec<Finding>,
+    kept: BTreeMap<(String, u64), (LineHash, LineLocation)>,
+    pub(super) findings: Vec<VerificationFinding>,
     pub(super) notes: Vec<Note>,
 }
 
@@ -61,11 +61,11 @@ impl Removed {
     /// to be the only signer. `signed_by` decides that for a chain and a key.
     pub(super) fn resolve(
         self,
-        signed: &BTreeMap<String, Vec<Signed>>,
-        signed_and_kept: &BTreeMap<String, Vec<Signed>>,
+        signed: &BTreeMap<String, Vec<FoundCheckpoint>>,
+        signed_and_kept: &BTreeMap<String, Vec<FoundCheckpoint>>,
         signed_by: impl Fn(&str, LogPublicKey) -> bool,
-    ) -> Resolved {
-        let mut resolved = Resolved::default();
+    ) -> RemovedLines {
+        let mut resolved = RemovedLines::default();
         // A gateway that has lost its key finds what it has signed itself, by the key before; and that may have been removed since.
         let is_held = |chain: &str, number: u64, last: u64| {
             let signed = [signed, signed_and_kept].into_iter().filter_map(|signed| signed.get(chain));
@@ -102,7 +102,7 @@ impl Removed {
                 if looked.insert(place.clone()) && !was_found(&place.0, place.1) {
                     let (chain, number) = place;
                     let removal = removal.clone();
-                    believed.push((Said { chain, number, removal }, key));
+                    believed.push((RemovalStatement { chain, number, removal }, key));
                 }
             }
         }
@@ -116,7 +116,7 @@ impl Removed {
     }
 
     /// Compares the kept lines with those that were to be kept; returns the lines that are unaltered.
-    fn look(&self, said: &Said, resolved: &mut Resolved) -> Vec<(String, u64)> {
+    fn look(&self, said: &RemovalStatement, resolved: &mut RemovedLines) -> Vec<(String, u64)> {
         let Removal { chains, kept, .. } = &said.removal;
         let mut keys = Vec::new();
         // Whoever writes such a line can write anything.
@@ -124,14 +124,14 @@ impl Removed {
             let range = (id.clone(), *first)..=(id.clone(), *last);
             for (key, lines) in self.kept.range(range) {
                 if let [_, again, ..] = lines.as_slice() {
-                    resolved.findings.push(Finding::KeptTwice {
+                    resolved.findings.push(VerificationFinding::KeptTwice {
                         place: again.place.clone(),
                         chain: id.clone(),
                         number: key.1,
                     });
                 }
                 if key.1 == *last && lines.first().is_some_and(|line| line.hash != *head) {
-                    resolved.findings.push(Finding::RemovedOtherwise {
+                    resolved.findings.push(VerificationFinding::RemovedOtherwise {
                         chain: id.clone(),
                         number: *last,
                     });
@@ -148,9 +148,9 @@ impl Removed {
         for Span { id, first, last, .. } in chains {
             let (chain, first, last) = (id.clone(), *first, *last);
             resolved.findings.push(if there.lines == kept.lines {
-                Finding::KeptAltered { chain, first, last }
+                VerificationFinding::KeptAltered { chain, first, last }
             } else {
-                Finding::NotKept {
+                VerificationFinding::NotKept {
                     chain,
                     first,
                     last,
@@ -164,16 +164,16 @@ impl Removed {
 }
 
 /// Returns the key by which a line is signed: that of the next checkpoint after it.
-pub(super) fn held_by_key(signed: &BTreeMap<String, Vec<Signed>>, chain: &str, number: u64) -> Option<LogPublicKey> {
+pub(super) fn held_by_key(signed: &BTreeMap<String, Vec<FoundCheckpoint>>, chain: &str, number: u64) -> Option<LogPublicKey> {
     let after = signed.get(chain)?.iter().filter(|signed| signed.good && signed.number > number);
     after.min_by_key(|signed| signed.number).map(|signed| signed.key)
 }
 
-impl Resolved {
-    fn is_gone(&mut self, said: &Said, is_its: impl Fn(&str) -> bool) {
+impl RemovedLines {
+    fn is_gone(&mut self, said: &RemovalStatement, is_its: impl Fn(&str) -> bool) {
         for Span { id, first, last, head } in &said.removal.chains {
             if !is_its(id) {
-                self.findings.push(Finding::RemovedByAnother {
+                self.findings.push(VerificationFinding::RemovedByAnother {
                     chain: id.clone(),
                     first: *first,
                     last: *last,
@@ -211,7 +211,7 @@ impl Resolved {
     }
 
     /// Reports removals of whole chains, and kept lines that belong to no removed and no existing line.
-    pub(super) fn hold_against(&mut self, chains: &BTreeMap<String, Vec<Run>>) {
+    pub(super) fn hold_against(&mut self, chains: &BTreeMap<String, Vec<ChainedRange>>) {
         for (chain, gone) in self.gone.iter().filter(|(chain, _)| !chains.contains_key(*chain)) {
             let (first, last) = (gone.iter().map(|gone| gone.first).min(), gone.iter().map(|gone| gone.last).max());
             let (Some(first), Some(last)) = (first, last) else { continue };
@@ -230,7 +230,7 @@ impl Resolved {
                 before || runs.iter().any(|run| run.hash(*number) == Some(*hash))
             });
             if !stands && !self.has(chain, *number) {
-                self.findings.push(Finding::KeptOfNothing {
+                self.findings.push(VerificationFinding::KeptOfNothing {
                     place: place.clone(),
                     chain: chain.clone(),
                     number: *number,
@@ -241,15 +241,15 @@ impl Resolved {
 }
 
 /// Lines of a chain, from one number to another, which were all removed, or are all missing.
-pub(super) struct Part<'g> {
+pub(super) struct LineRange<'g> {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) gone: Option<&'g Gone>,
 }
 
 /// Splits lines that do not exist into removed and missing ones, in their order.
-pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<Part<'_>> {
-    let (mut parts, mut next) = (Vec::<Part<'_>>::new(), from);
+pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<LineRange<'_>> {
+    let (mut parts, mut next) = (Vec::<LineRange<'_>>::new(), from);
     while next <= to {
         let here = gone.iter().filter(|gone| (gone.first..=gone.last).contains(&next));
         let here = here.max_by_key(|gone| gone.last);
@@ -264,7 +264,7 @@ pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<Part<'_>> {
         };
         match parts.last_mut() {
             Some(last) if last.gone.is_some() && here.is_some() => (last.to, last.gone) = (end, here),
-            _ => parts.push(Part {
+            _ => parts.push(LineRange {
                 from: next,
                 to: end,
                 gone: here,

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::log_key::LogPublicKey;
-use super::{Finding, Note, Signed, Trust};
+use super::{FoundCheckpoint, Note, VerificationContext, VerificationFinding};
 
 /// Keys that have signed each chain: in its lines, and in the lines that were kept of removed ones.
 #[derive(Debug, Default)]
 pub(super) struct Signers(BTreeMap<String, BTreeSet<LogPublicKey>>);
 
 impl Signers {
-    pub(super) fn of<'s>(chains: impl IntoIterator<Item = (&'s String, &'s Vec<Signed>)>) -> Self {
+    pub(super) fn of<'s>(chains: impl IntoIterator<Item = (&'s String, &'s Vec<FoundCheckpoint>)>) -> Self {
         let mut keys = BTreeMap::<String, BTreeSet<LogPublicKey>>::new();
         for (chain, signed) in chains {
             let good = signed.iter().filter(|signed| signed.good).map(|signed| signed.key);
@@ -21,7 +21,7 @@ impl Signers {
 
     /// Returns whether the gateway with this key is the only signer of this chain. Only the auditor can say that several keys belong to one
     /// gateway: each gateway can claim anything about its own.
-    pub(super) fn are(&self, chain: &str, key: LogPublicKey, trust: &Trust) -> bool {
+    pub(super) fn are(&self, chain: &str, key: LogPublicKey, trust: &VerificationContext) -> bool {
         let keys = self.0.get(chain).filter(|keys| !keys.is_empty());
         keys.is_some_and(|keys| keys.iter().all(|other| trust.are_of_one(*other, key)))
     }
@@ -30,16 +30,16 @@ impl Signers {
 /// Reports chains that are signed by another key from some line on. Either `log.key` was lost, and the auditor states whose the other key
 /// is; or an attacker with another trusted key has made the lines again.
 pub(super) fn replaced(
-    signed: &BTreeMap<String, Vec<Signed>>,
-    and_kept: &BTreeMap<String, Vec<Signed>>,
-    trust: &Trust,
-    findings: &mut Vec<Finding>,
+    signed: &BTreeMap<String, Vec<FoundCheckpoint>>,
+    and_kept: &BTreeMap<String, Vec<FoundCheckpoint>>,
+    trust: &VerificationContext,
+    findings: &mut Vec<VerificationFinding>,
     notes: &mut Vec<Note>,
 ) {
     let chains: BTreeSet<&String> = signed.keys().chain(and_kept.keys()).collect();
     for chain in chains {
         let all = signed.get(chain).into_iter().chain(and_kept.get(chain)).flatten();
-        let mut good: Vec<&Signed> = all.filter(|signed| signed.good).collect();
+        let mut good: Vec<&FoundCheckpoint> = all.filter(|signed| signed.good).collect();
         good.sort_by_key(|signed| signed.number);
         for (_, after) in good
             .iter()
@@ -51,18 +51,18 @@ pub(super) fn replaced(
                 notes.push(Note::KeyReplaced { chain, number });
             } else {
                 let replica = after.replica.clone();
-                findings.push(Finding::KeyReplaced { chain, number, replica });
+                findings.push(VerificationFinding::KeyReplaced { chain, number, replica });
             }
         }
     }
 }
 
-fn is_said(trust: &Trust, signed: &Signed) -> bool {
+fn is_said(trust: &VerificationContext, signed: &FoundCheckpoint) -> bool {
     trust.names.get(&signed.key).is_some_and(|names| names.contains(&signed.replica))
 }
 
 /// Notes gateways of one name with several keys, and of several names with one key: a gateway may have been set up again, or renamed.
-pub(super) fn named(signed: &BTreeMap<String, Vec<Signed>>, trust: &Trust, notes: &mut Vec<Note>) {
+pub(super) fn named(signed: &BTreeMap<String, Vec<FoundCheckpoint>>, trust: &VerificationContext, notes: &mut Vec<Note>) {
     let (mut keys, mut names) = (Keys::new(), Names::new());
     for signed in signed.values().flatten().filter(|signed| signed.good && !is_said(trust, signed)) {
         keys.entry(&signed.replica).or_default().insert(signed.key);
@@ -96,9 +96,9 @@ mod tests {
         LogKey::open(&folder.path().join("log.key")).unwrap().public()
     }
 
-    fn signed(number: u64, key: LogPublicKey, good: bool) -> Signed {
+    fn signed(number: u64, key: LogPublicKey, good: bool) -> FoundCheckpoint {
         let replica = "gw".to_owned();
-        Signed {
+        FoundCheckpoint {
             number,
             at: 1,
             replica,
@@ -111,9 +111,9 @@ mod tests {
     fn a_chain_is_a_gateways_if_all_good_checkpoints_are_by_its_keys_and_there_is_one() {
         let (own, other) = (key(), key());
         let named = |name: &str| BTreeSet::from([name.to_owned()]);
-        let one = Trust {
+        let one = VerificationContext {
             names: BTreeMap::from([(own, named("gw")), (other, named("gw"))]),
-            ..Trust::default()
+            ..VerificationContext::default()
         };
         for (checkpoints, alone, of_one) in [
             (vec![signed(1, own, true)], true, true),
@@ -126,7 +126,7 @@ mod tests {
         ] {
             let chains = BTreeMap::from([("c".to_owned(), checkpoints)]);
             let signers = Signers::of(&chains);
-            assert_eq!(signers.are("c", own, &Trust::default()), alone, "{chains:?}");
+            assert_eq!(signers.are("c", own, &VerificationContext::default()), alone, "{chains:?}");
             assert_eq!(signers.are("c", own, &one), of_one, "{chains:?}");
             assert!(!signers.are("d", own, &one));
         }

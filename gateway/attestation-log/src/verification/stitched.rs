@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::super::chain::{LineHash, Point};
 use super::removed::{Gone, parts};
-use super::{FileReport, Finding, Note, Run, Signed, Trust};
+use super::{ChainedRange, FileReport, FoundCheckpoint, Note, VerificationContext, VerificationFinding};
 
 /// Report on a chain as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +28,8 @@ pub(super) struct Stitched<'c> {
     chain: &'c str,
     /// Lines of it that were removed.
     gone: &'c [Gone],
-    runs: Vec<Run>,
-    pub(super) findings: Vec<Finding>,
+    runs: Vec<ChainedRange>,
+    pub(super) findings: Vec<VerificationFinding>,
     pub(super) notes: Vec<Note>,
 }
 
@@ -38,8 +38,8 @@ impl<'c> Stitched<'c> {
     pub(super) fn of(
         chain: &'c str,
         gone: &'c [Gone],
-        mut runs: Vec<Run>,
-        trust: &Trust,
+        mut runs: Vec<ChainedRange>,
+        trust: &VerificationContext,
         unreadable: Option<&Vec<RangeInclusive<u64>>>,
     ) -> Self {
         runs.sort_by(|a, b| (a.first, &a.place).cmp(&(b.first, &b.place)));
@@ -67,7 +67,7 @@ impl<'c> Stitched<'c> {
     }
 
     fn last(&self) -> u64 {
-        self.runs.iter().map(Run::last).max().unwrap_or(0)
+        self.runs.iter().map(ChainedRange::last).max().unwrap_or(0)
     }
 
     pub(super) fn hash(&self, number: u64) -> Option<LineHash> {
@@ -75,7 +75,13 @@ impl<'c> Stitched<'c> {
     }
 
     /// Checks that a part follows those before it.
-    fn join(&mut self, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>, breaks: &mut Vec<u64>) {
+    fn join(
+        &mut self,
+        run: &ChainedRange,
+        trust: &VerificationContext,
+        unreadable: Option<&Vec<RangeInclusive<u64>>>,
+        breaks: &mut Vec<u64>,
+    ) {
         let (next, head) = match (self.runs.is_empty(), trust.from.get(self.chain)) {
             (true, Some(from)) => (from.number.saturating_add(1), Some(from.sha256)),
             (true, None) => (1, Some(LineHash::NONE)),
@@ -92,7 +98,7 @@ impl<'c> Stitched<'c> {
     }
 
     /// Reports lines that are missing before a part: removed by their gateway, or lost.
-    fn gap(&mut self, next: u64, run: &Run, trust: &Trust, unreadable: Option<&Vec<RangeInclusive<u64>>>) {
+    fn gap(&mut self, next: u64, run: &ChainedRange, trust: &VerificationContext, unreadable: Option<&Vec<RangeInclusive<u64>>>) {
         let begins = self.runs.is_empty() && !trust.from.contains_key(self.chain);
         let parts = parts(self.gone, next, run.first - 1);
         if let Some(gone) = parts.last().and_then(|part| part.gone)
@@ -100,7 +106,7 @@ impl<'c> Stitched<'c> {
             && gone.head != run.previous
         {
             let (chain, number) = (self.name(), gone.last);
-            self.findings.push(Finding::RemovedOtherwise { chain, number });
+            self.findings.push(VerificationFinding::RemovedOtherwise { chain, number });
         }
         for part in parts {
             let (chain, from, to, first) = (self.name(), part.from, part.to, part.to.saturating_add(1));
@@ -111,10 +117,10 @@ impl<'c> Stitched<'c> {
                 if trust.continued {
                     self.notes.push(Note::Continued { chain, first });
                 } else {
-                    self.findings.push(Finding::NoBeginning { chain, first });
+                    self.findings.push(VerificationFinding::NoBeginning { chain, first });
                 }
             } else if !unreadable.is_some_and(|spans| spans.iter().any(|span| span.contains(&from) && span.contains(&to))) {
-                self.findings.push(Finding::Missing { chain, from, to });
+                self.findings.push(VerificationFinding::Missing { chain, from, to });
             }
         }
     }
@@ -126,7 +132,7 @@ impl<'c> Stitched<'c> {
             let chain = self.name();
             if hash != gone.head {
                 let number = gone.last;
-                self.findings.push(Finding::RemovedOtherwise { chain, number });
+                self.findings.push(VerificationFinding::RemovedOtherwise { chain, number });
                 continue;
             }
             let (from, to) = (gone.first, gone.last);
@@ -135,13 +141,13 @@ impl<'c> Stitched<'c> {
     }
 
     /// Reports a part that exists already, or another one in its place.
-    fn overlaps(&mut self, run: &Run) {
+    fn overlaps(&mut self, run: &ChainedRange) {
         let to = run.last().min(self.last());
         let other = (run.first..=to).find(|number| self.hash(*number).is_some_and(|hash| Some(hash) != run.hash(*number)));
         let (chain, place) = (self.name(), run.place.clone());
         self.findings.push(match other {
-            Some(number) => Finding::Forked { chain, number, place },
-            None => Finding::Doubled {
+            Some(number) => VerificationFinding::Forked { chain, number, place },
+            None => VerificationFinding::Doubled {
                 chain,
                 from: run.first,
                 to,
@@ -162,7 +168,7 @@ impl<'c> Stitched<'c> {
             }
             let from = first.saturating_sub(1).max(1);
             let to = if end == last { end } else { end.saturating_sub(1).max(1) };
-            self.findings.push(Finding::Altered {
+            self.findings.push(VerificationFinding::Altered {
                 chain: self.name(),
                 from,
                 to,
@@ -183,14 +189,14 @@ impl<'c> Stitched<'c> {
                 .or_else(|| kept(point.number))
                 .is_some_and(|hash| hash != point.sha256)
             {
-                self.findings.push(Finding::Replaced {
+                self.findings.push(VerificationFinding::Replaced {
                     chain: self.name(),
                     number: point.number,
                 });
             }
         }
         if let Some(known) = furthest {
-            self.findings.push(Finding::Shortened {
+            self.findings.push(VerificationFinding::Shortened {
                 chain: self.name(),
                 after: last,
                 at: self.last_at(),
@@ -203,7 +209,7 @@ impl<'c> Stitched<'c> {
         self.runs.iter().max_by_key(|run| run.last()).map_or(0, |run| run.last_at)
     }
 
-    pub(super) fn report(&mut self, mut signed: Vec<Signed>, others: &[Finding], files: &[FileReport]) -> ChainReport {
+    pub(super) fn report(&mut self, mut signed: Vec<FoundCheckpoint>, others: &[VerificationFinding], files: &[FileReport]) -> ChainReport {
         signed.sort_by_key(|signed| signed.number);
         for (before, after) in signed.iter().zip(signed.iter().skip(1)) {
             if after.at < before.at {

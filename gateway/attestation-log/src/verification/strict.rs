@@ -24,7 +24,7 @@ pub(super) struct Placed {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct LineHead {
     at: u64,
     chain: Option<IgnoredAny>,
     checkpoint: Option<Checkpoint>,
@@ -34,7 +34,7 @@ struct Head {
 /// Parses a line; the error is the reason for which it has no place in a chain.
 pub(super) fn read(line: &[u8]) -> Result<Placed, String> {
     serde_json::from_slice::<Unique>(line).map_err(|error| error.to_string())?;
-    let head: Head = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let head: LineHead = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     if head.chain.is_none() {
         return Err("it has no place in a chain".to_owned());
     }

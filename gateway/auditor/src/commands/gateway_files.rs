@@ -23,12 +23,12 @@ pub(crate) struct GatewayFiles {
 /// Settings of gateway.toml that are read.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
-struct Settings {
+struct GatewaySettingsFile {
     state: PathBuf,
     pools: PathBuf,
 }
 
-impl Default for Settings {
+impl Default for GatewaySettingsFile {
     fn default() -> Self {
         Self {
             state: "state".into(),
@@ -43,7 +43,7 @@ impl GatewayFiles {
         self.state.is_some() || self.config.exists()
     }
 
-    fn folder(&self, given: Option<&PathBuf>, of: impl FnOnce(Settings) -> PathBuf, option: &str) -> anyhow::Result<PathBuf> {
+    fn folder(&self, given: Option<&PathBuf>, of: impl FnOnce(GatewaySettingsFile) -> PathBuf, option: &str) -> anyhow::Result<PathBuf> {
         if let Some(given) = given {
             return Ok(given.clone());
         }
@@ -51,7 +51,7 @@ impl GatewayFiles {
             let config = self.config.display();
             anyhow!("{config}: {error}; it says where the gateway's files are: name it with --config, or give {option}")
         })?;
-        let settings: Settings = toml::from_str(&text).with_context(|| self.config.display().to_string())?;
+        let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| self.config.display().to_string())?;
         Ok(self.config.parent().unwrap_or(Path::new("")).join(of(settings)))
     }
 

@@ -6,15 +6,15 @@ use attest::tpm::reference_values::EventLogRule;
 use attest::tpm::rules::Check;
 use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, Value, value};
 
-use super::rules::{PcrSays, Rules};
-use super::seen::Section;
+use super::rules::{PcrSays, ProposedRules};
+use super::seen::BootSection;
 
 /// The folder of reference values, where the file names none.
 const FOLDER: &str = "reference-values";
 
 /// Reason why a file cannot be edited. The gateway has read it before.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum PoolFileError {
     #[error("pool.toml: {0}")]
     Toml(#[from] toml_edit::TomlError),
     #[error("pool.toml: {0} is not as it is read")]
@@ -22,11 +22,15 @@ pub enum FileError {
 }
 
 /// The file with these rules, and the folder of reference values that it names; `with_values` is whether it has to name one.
-pub(super) fn edited(text: &str, rules: &BTreeMap<Section, Rules>, with_values: bool) -> Result<(String, String), FileError> {
+pub(super) fn edited(
+    text: &str,
+    rules: &BTreeMap<BootSection, ProposedRules>,
+    with_values: bool,
+) -> Result<(String, String), PoolFileError> {
     let mut document: DocumentMut = text.parse()?;
     for (section, rules) in rules {
         let key = section.key();
-        let form = || FileError::Form(format!("[{key}]"));
+        let form = || PoolFileError::Form(format!("[{key}]"));
         let table = document.get_mut(key).and_then(Item::as_table_like_mut).ok_or_else(form)?;
         if let Some(event_log) = rules.event_log {
             set(table, "event_log", event_log_word(event_log).into());
@@ -43,7 +47,7 @@ pub(super) fn edited(text: &str, rules: &BTreeMap<Section, Rules>, with_values: 
         }
         if !rules.pcrs.is_empty() {
             let pcrs = table.get_mut("pcrs").and_then(Item::as_table_like_mut).ok_or_else(form)?;
-            set_pcrs(pcrs, &rules.pcrs).map_err(|key| FileError::Form(format!("PCR {key:?}")))?;
+            set_pcrs(pcrs, &rules.pcrs).map_err(|key| PoolFileError::Form(format!("PCR {key:?}")))?;
         }
     }
     let named = document.get("reference_values").and_then(|section| section.get("folder")?.as_str());
@@ -147,8 +151,8 @@ fn range(key: &str) -> Option<(u8, u8)> {
 mod tests {
     use super::*;
 
-    fn check(text: &str, rules: Rules, with_values: bool, expect: &str) {
-        let rules = [(Section::Tpm, rules)].into();
+    fn check(text: &str, rules: ProposedRules, with_values: bool, expect: &str) {
+        let rules = [(BootSection::Tpm, rules)].into();
         let (edited, _) = edited(text, &rules, with_values).unwrap();
         assert_eq!(edited, expect);
     }
@@ -156,7 +160,7 @@ mod tests {
     #[test]
     fn what_an_administrator_has_written_stays() {
         let text = "# Mine.\n[tpm]\n# why\nbank = \"sha256\" # the bank\nboot = [] # nothing yet\n\n[tpm.pcrs]\n# of the firmware\n\"0-7\" = \"not checked\"\n# of GRUB\n8 = \"not checked\" # for now\n\n# More.\n[source]\nmachine_configs = \"m\"\n";
-        let rules = Rules {
+        let rules = ProposedRules {
             event_log: Some(EventLogRule::Required),
             only_while_booting: true,
             boot: Some(vec![Check::SecureBoot, Check::Images]),
@@ -169,15 +173,15 @@ mod tests {
         };
         let expect = "# Mine.\n[tpm]\n# why\nbank = \"sha256\" # the bank\nboot = [\"secure-boot\", \"images\"] # nothing yet\nevent_log = \"required\"\nonly_while_booting = true\n\n[tpm.pcrs]\n# of the firmware\n0 = \"reference values\"\n\"1-2\" = \"not checked\"\n\"3-4\" = \"reference values\"\n\"5-7\" = \"not checked\"\n# of GRUB\n8 = \"not checked\" # for now\n\n# More.\n[source]\nmachine_configs = \"m\"\n\n[reference_values]\nfolder = \"reference-values\"\n";
         check(text, rules, true, expect);
-        check(text, Rules::default(), false, text);
+        check(text, ProposedRules::default(), false, text);
     }
 
     #[test]
     fn a_file_may_have_its_rules_in_any_form() {
-        let rules = || Rules {
+        let rules = || ProposedRules {
             boot: Some(vec![Check::SecureBoot]),
             pcrs: [(7, PcrSays::NotChecked)].into(),
-            ..Rules::default()
+            ..ProposedRules::default()
         };
         check(
             "[tpm.pcrs]\n\"0-6\" = \"not checked\"\n7 = [\"ab\"]\n",

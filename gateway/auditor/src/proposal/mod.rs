@@ -4,7 +4,7 @@
 //! Only evidence that was trusted counts. So a machine that was refused widens nothing. One that a pool only observed is in the proposal,
 //! and is shown as one that few are like. Nothing is changed: the result is text.
 //!
-//! In reading order: [`Seen`] (what was booted), [`Rules`] (what follows from that), `file` (pool.toml with it), [`unified`] (the difference).
+//! In reading order: [`ObservedBoots`] (what was booted), [`ProposedRules`] (what follows from that), `file` (pool.toml with it), [`unified`] (the difference).
 
 mod diff;
 mod file;
@@ -17,17 +17,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use attest::reference_sets::{Generation, Origin, ReferenceSet, ReferenceSetError, Time, Values};
+use attest::reference_sets::{Generation, ReferenceSet, ReferenceSetError, Time, ValueOrigin, Values};
 use attest::{AppraisalPolicy, Kind, UnixTime};
 use attest_log::Blobs;
 use attest_log::past::{self, Sought};
-use attest_log::reading::{LogFile, ReadError};
+use attest_log::reading::{LogFile, LogReadError};
 
 pub use diff::unified;
-pub use file::FileError;
+pub use file::PoolFileError;
 use rules::Proposer;
-pub use rules::{NotGeneralised, Rare, Rules, Wanted};
-pub use seen::{Section, Seen};
+pub use rules::{NotGeneralised, ProposedRules, Rare, RuleRequest};
+pub use seen::{BootSection, ObservedBoots};
 
 use attest_pool::PoolError;
 
@@ -36,7 +36,7 @@ pub const EACH_LIMIT: usize = 16;
 
 /// Request for a proposal.
 #[derive(Debug, Clone)]
-pub struct Asked<'a> {
+pub struct ProposalRequest<'a> {
     pub pool: &'a str,
     /// Folder of the pool.
     pub folder: &'a Path,
@@ -44,7 +44,7 @@ pub struct Asked<'a> {
     pub since: u64,
     /// Machines that are left out, by name, identity or instance.
     pub without: &'a [String],
-    pub wanted: Wanted,
+    pub wanted: RuleRequest,
     pub now: UnixTime,
     /// Author, as a generation names it.
     pub by: &'a str,
@@ -73,11 +73,11 @@ pub struct Proposal {
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalError {
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] LogReadError),
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] PoolFileError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
     /// More values than a generation may have.
@@ -95,10 +95,15 @@ pub enum ProposalError {
 ///
 /// # Errors
 /// [`ProposalError`].
-pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: impl FnMut(usize, usize)) -> Result<Proposal, ProposalError> {
+pub fn propose(
+    files: &[LogFile],
+    blobs: &Blobs,
+    asked: &ProposalRequest<'_>,
+    progress: impl FnMut(usize, usize),
+) -> Result<Proposal, ProposalError> {
     let path = asked.folder.join("pool.toml");
     let policy = attest_pool::policy(asked.folder, &path, &[])?;
-    if Section::all_of(&policy).next().is_none() {
+    if BootSection::all_of(&policy).next().is_none() {
         return Err(ProposalError::NoSection {
             pool: asked.pool.to_owned(),
         });
@@ -116,9 +121,9 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
         trusted: true,
         without: asked.without,
     };
-    let add = |seen: &mut Seen, past: &past::Past| seen.add(past, blobs, &observing, asked.now);
+    let add = |seen: &mut ObservedBoots, past: &past::PastEvidence| seen.add(past, blobs, &observing, asked.now);
     let (parts, older) = past::each(files, &sought, add, progress)?;
-    let mut seen = Seen::default();
+    let mut seen = ObservedBoots::default();
     parts.into_iter().for_each(|part| seen.merge(part));
     let machines = seen.machines();
     if machines == 0 {
@@ -131,7 +136,7 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
     let (mut values, mut rules) = (Values::default(), BTreeMap::new());
     let (mut not_generalised, mut rare) = (not_counted(&seen), Vec::new());
     not_generalised.extend(says_nothing(&seen));
-    for (section, now) in Section::all_of(&policy) {
+    for (section, now) in BootSection::all_of(&policy) {
         let Some(of) = seen.sections.get(&section) else {
             not_generalised.push(not_seen(section));
             continue;
@@ -175,7 +180,7 @@ pub fn propose(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: im
 }
 
 /// Returns the evidence that was looked at, but does not count.
-fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
+fn not_counted(seen: &ObservedBoots) -> Vec<NotGeneralised> {
     let row = |(why, machines): (&String, &seen::Machines)| NotGeneralised {
         rule: "not counted".to_owned(),
         why: why.clone(),
@@ -186,8 +191,8 @@ fn not_counted(seen: &Seen) -> Vec<NotGeneralised> {
 }
 
 /// Returns the kinds of evidence that were shown, but say nothing of what was booted.
-fn says_nothing(seen: &Seen) -> impl Iterator<Item = NotGeneralised> {
-    let is_looked_at = |kind: Kind| Section::ALL.iter().any(|section| section.kind() == kind);
+fn says_nothing(seen: &ObservedBoots) -> impl Iterator<Item = NotGeneralised> {
+    let is_looked_at = |kind: Kind| BootSection::ALL.iter().any(|section| section.kind() == kind);
     let others = seen.kinds.iter().filter(move |(kind, _)| !is_looked_at(**kind));
     others.map(|(kind, machines)| NotGeneralised {
         rule: format!("{}: all of it", kind.section()),
@@ -197,7 +202,7 @@ fn says_nothing(seen: &Seen) -> impl Iterator<Item = NotGeneralised> {
     })
 }
 
-fn not_seen(section: Section) -> NotGeneralised {
+fn not_seen(section: BootSection) -> NotGeneralised {
     NotGeneralised {
         rule: format!("{}: all of it", section.key()),
         why: "no such evidence was trusted in that time, so it stays as it is".to_owned(),
@@ -207,13 +212,13 @@ fn not_seen(section: Section) -> NotGeneralised {
 }
 
 /// Returns a file with one generation of all values.
-fn set(values: Values, machines: usize, since: u64, asked: &Asked<'_>) -> Result<String, ReferenceSetError> {
+fn set(values: Values, machines: usize, since: u64, asked: &ProposalRequest<'_>) -> Result<String, ReferenceSetError> {
     let added = Time { at: asked.now.as_secs() };
     let generation = Generation {
         name: format!("proposed {added}"),
         added,
         by: asked.by.to_owned(),
-        from: Origin::Proposed {
+        from: ValueOrigin::Proposed {
             machines,
             since: Time { at: since },
         },

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use attest::ReferenceValues;
 use attest::reference_sets::Values;
 use attest::tpm::door::DOOR_PCR;
-use attest::tpm::reference_values::{Accepted, EventLogRule};
+use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 
-use super::seen::{Machines, OfSection, Section, Seen, Variants};
-use super::thing::Thing;
-use super::values::{self, Value};
+use super::seen::{BootSection, Machines, ObservedBoots, OfSection, Variants};
+use super::thing::RuleSubject;
+use super::values::{self, ProposedValue};
 
 /// Number of variants that are few, however many machines there are, if there are more machines than variants.
 const FEW_VARIANTS: usize = 3;
@@ -21,7 +21,7 @@ const RARE_ONE_IN: usize = 4;
 
 /// Options of a proposal.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct RuleRequest {
     /// Number of machines that have to share a value.
     pub least: usize,
     /// Whole PCRs also where a check is about all of their events.
@@ -37,7 +37,7 @@ pub enum PcrSays {
 
 /// Rules that the file is to have in one section, as far as they change.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct ProposedRules {
     pub event_log: Option<EventLogRule>,
     pub only_while_booting: bool,
     pub boot: Option<Vec<Check>>,
@@ -66,19 +66,19 @@ pub struct Rare {
 /// Proposal for one section.
 #[derive(Debug, Default)]
 pub(crate) struct OfRules {
-    pub rules: Rules,
+    pub rules: ProposedRules,
     pub not_generalised: Vec<NotGeneralised>,
     pub rare: Vec<Rare>,
 }
 
 /// A section, as it is and as it was seen.
 pub(super) struct Proposer<'p> {
-    pub section: Section,
+    pub section: BootSection,
     /// Rules that the pool has now.
     pub now: &'p ReferenceValues,
     pub of: &'p OfSection,
-    pub seen: &'p Seen,
-    pub wanted: Wanted,
+    pub seen: &'p ObservedBoots,
+    pub wanted: RuleRequest,
     /// Values that the rules are to accept.
     pub values: &'p mut Values,
     pub out: OfRules,
@@ -134,8 +134,8 @@ impl Proposer<'_> {
         let all: Vec<Check> = before.iter().copied().chain(new).collect();
         let mut boot = Vec::new();
         for check in all {
-            let holds_already = before.contains(&check) && !self.of.refused_now.contains_key(&Thing::Boot(check));
-            if holds_already || self.accept(Thing::Boot(check)) {
+            let holds_already = before.contains(&check) && !self.of.refused_now.contains_key(&RuleSubject::Boot(check));
+            if holds_already || self.accept(RuleSubject::Boot(check)) {
                 boot.push(check);
             }
         }
@@ -160,18 +160,18 @@ impl Proposer<'_> {
             .map(|check| check.pcr())
             .collect();
         for (&pcr, accepted) in self.now.pcrs() {
-            let refuses = self.of.refused_now.contains_key(&Thing::Pcr(pcr));
-            if *accepted != Accepted::NotChecked && !refuses {
+            let refuses = self.of.refused_now.contains_key(&RuleSubject::Pcr(pcr));
+            if *accepted != AcceptedValues::NotChecked && !refuses {
                 continue;
             }
             let is_covered = covered.contains(&pcr) && !self.wanted.pcrs;
-            let says = match !is_covered && self.accept(Thing::Pcr(pcr)) {
+            let says = match !is_covered && self.accept(RuleSubject::Pcr(pcr)) {
                 true => PcrSays::ReferenceValues,
                 false => PcrSays::NotChecked,
             };
             let as_it_is = match says {
-                PcrSays::ReferenceValues => *accepted == Accepted::ReferenceValues,
-                PcrSays::NotChecked => *accepted == Accepted::NotChecked,
+                PcrSays::ReferenceValues => *accepted == AcceptedValues::ReferenceValues,
+                PcrSays::NotChecked => *accepted == AcceptedValues::NotChecked,
             };
             if !as_it_is {
                 self.out.rules.pcrs.insert(pcr, says);
@@ -197,7 +197,7 @@ impl Proposer<'_> {
     }
 
     /// Returns whether a rule about it can be made; if so, puts what it has to accept into the generation.
-    fn accept(&mut self, thing: Thing) -> bool {
+    fn accept(&mut self, thing: RuleSubject) -> bool {
         let Some(variants) = self.of.things.get(&thing) else { return false };
         let rule = words(thing);
         let mut may_be = true;
@@ -230,7 +230,7 @@ impl Proposer<'_> {
             return false;
         }
         let accepted = match thing {
-            Thing::Boot(Check::Dbx) => {
+            RuleSubject::Boot(Check::Dbx) => {
                 let common = in_all(kept.iter().map(|(values, _)| values.as_slice()));
                 if common.is_empty() {
                     self.not_generalised(&rule, "no hash is in all of their lists".to_owned(), &on);
@@ -240,7 +240,7 @@ impl Proposer<'_> {
             }
             _ => kept.iter().flat_map(|(values, _)| values.iter().cloned()).collect(),
         };
-        if thing != Thing::Boot(Check::Dbx) {
+        if thing != RuleSubject::Boot(Check::Dbx) {
             self.note_rare(&rule, &accepted, variants, on.len());
         }
         values::put(self.values, thing, self.now.bank(), &accepted, |value| {
@@ -249,7 +249,7 @@ impl Proposer<'_> {
         true
     }
 
-    fn note_rare(&mut self, rule: &str, accepted: &BTreeSet<Value>, variants: &Variants, of: usize) {
+    fn note_rare(&mut self, rule: &str, accepted: &BTreeSet<ProposedValue>, variants: &Variants, of: usize) {
         for value in accepted {
             let having = variants.seen.iter().filter(|(values, _)| values.contains(value));
             let machines: Machines = having.flat_map(|(_, machines)| machines.iter().copied()).collect();
@@ -280,22 +280,22 @@ const fn is_about_all_of_its_pcr(check: Check) -> bool {
     }
 }
 
-fn in_all<'v>(mut lists: impl Iterator<Item = &'v [Value]>) -> BTreeSet<Value> {
-    let first: BTreeSet<Value> = lists.next().unwrap_or_default().iter().cloned().collect();
+fn in_all<'v>(mut lists: impl Iterator<Item = &'v [ProposedValue]>) -> BTreeSet<ProposedValue> {
+    let first: BTreeSet<ProposedValue> = lists.next().unwrap_or_default().iter().cloned().collect();
     lists.fold(first, |common, list| {
         common.into_iter().filter(|value| list.contains(value)).collect()
     })
 }
 
-fn words(thing: Thing) -> String {
+fn words(thing: RuleSubject) -> String {
     match thing {
-        Thing::Pcr(pcr) => format!("PCR {pcr}"),
-        Thing::Boot(check) => format!("boot: {check}"),
+        RuleSubject::Pcr(pcr) => format!("PCR {pcr}"),
+        RuleSubject::Boot(check) => format!("boot: {check}"),
     }
 }
 
 /// The first value, and how many more there are.
-fn summary(values: &[Value]) -> String {
+fn summary(values: &[ProposedValue]) -> String {
     match values {
         [] => "nothing of it was measured".to_owned(),
         [only] => only.to_string(),

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attest::tpm::reference_values::Accepted;
-use attest::tpm::requirements::{Quoted, Requirement};
+use attest::tpm::reference_values::AcceptedValues;
+use attest::tpm::requirements::{QuotedPcrs, Requirement};
 use attest::tpm::rules::{Check, could_hold, recorded};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise};
 use attest_log::Blobs;
-use attest_log::past::Past;
+use attest_log::past::PastEvidence;
 
-use super::thing::Thing;
-use super::values::{self, Value};
+use super::thing::RuleSubject;
+use super::values::{self, ProposedValue};
 use crate::replay::verify;
 
 /// Maximum number of variants of one thing that are distinguished. A thing with more is different on each machine, or no rule could list
@@ -23,13 +23,13 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 
 /// A section of `pool.toml` with rules on what was booted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Section {
+pub enum BootSection {
     Tpm,
     AzureVtpm,
     AwsNitroTpm,
 }
 
-impl Section {
+impl BootSection {
     pub const ALL: [Self; 3] = [Self::Tpm, Self::AzureVtpm, Self::AwsNitroTpm];
 
     /// As `pool.toml` calls it.
@@ -67,7 +67,7 @@ impl Section {
     }
 
     /// Returns the quote, if evidence of this kind was shown.
-    fn quoted(self, claims: &Claims) -> Option<Quoted<'_>> {
+    fn quoted(self, claims: &Claims) -> Option<QuotedPcrs<'_>> {
         let mut quotes = claims.quotes().into_iter();
         quotes.find(|(kind, _)| *kind == self.kind()).map(|(_, quoted)| quoted)
     }
@@ -80,11 +80,11 @@ pub(crate) type Machines = BTreeSet<u32>;
 #[derive(Debug, Default)]
 pub struct Variants {
     /// Values that a boot had of it, all together, and the machines that had them.
-    pub seen: HashMap<Vec<Value>, Machines>,
+    pub seen: HashMap<Vec<ProposedValue>, Machines>,
     /// On which machines no rule about it can hold, and why.
     pub never: BTreeMap<String, Machines>,
     /// Names of values: the nodes' own words where no digest covers them.
-    pub names: HashMap<Value, String>,
+    pub names: HashMap<ProposedValue, String>,
     /// Machines whose variant is not distinguished, beyond that limit.
     pub others: Machines,
 }
@@ -93,9 +93,9 @@ pub struct Variants {
 #[derive(Debug, Default)]
 pub struct OfSection {
     pub machines: Machines,
-    pub things: BTreeMap<Thing, Variants>,
+    pub things: BTreeMap<RuleSubject, Variants>,
     /// Machines whose boots the current rule refuses.
-    pub refused_now: BTreeMap<Thing, Machines>,
+    pub refused_now: BTreeMap<RuleSubject, Machines>,
     /// Machines without an event log; and those whose event log explains nothing, by the code of the refusal.
     pub without_log: Machines,
     pub log_problems: BTreeMap<String, Machines>,
@@ -105,8 +105,8 @@ pub struct OfSection {
 
 /// All that was seen.
 #[derive(Debug, Default)]
-pub struct Seen {
-    pub sections: BTreeMap<Section, OfSection>,
+pub struct ObservedBoots {
+    pub sections: BTreeMap<BootSection, OfSection>,
     /// Machines that have shown each kind of evidence, whatever it says.
     pub kinds: BTreeMap<Kind, Machines>,
     /// Machines whose evidence does not count. The pool would refuse it whatever was booted, it says nothing of that, or it cannot be
@@ -119,7 +119,7 @@ pub struct Seen {
 }
 
 impl Variants {
-    fn add(&mut self, machine: u32, found: Result<Vec<(Value, Option<String>)>, String>) {
+    fn add(&mut self, machine: u32, found: Result<Vec<(ProposedValue, Option<String>)>, String>) {
         let found = match found {
             Ok(found) => found,
             Err(why) => {
@@ -166,9 +166,9 @@ fn merge<K: Ord>(into: &mut BTreeMap<K, Machines>, from: BTreeMap<K, Machines>) 
     }
 }
 
-impl Seen {
+impl ObservedBoots {
     /// Adds what a record shows, verified again. `policy` is the pool's, observing: what it refuses it would refuse whatever was booted.
-    pub fn add(&mut self, past: &Past, blobs: &Blobs, policy: &AppraisalPolicy, now: UnixTime) {
+    pub fn add(&mut self, past: &PastEvidence, blobs: &Blobs, policy: &AppraisalPolicy, now: UnixTime) {
         self.names.entry(past.machine).or_insert_with(|| past.name.clone());
         let mut not_counted = |why: String| {
             self.not_counted.entry(short(&why)).or_default().insert(past.machine);
@@ -186,7 +186,7 @@ impl Seen {
         for kind in claims.kinds() {
             self.kinds.entry(*kind).or_default().insert(past.machine);
         }
-        let quoted = Section::all_of(policy).filter_map(|(section, values)| Some((section, values, section.quoted(&claims)?)));
+        let quoted = BootSection::all_of(policy).filter_map(|(section, values)| Some((section, values, section.quoted(&claims)?)));
         let quoted: Vec<_> = quoted.collect();
         if quoted.is_empty() {
             let kinds: Vec<&str> = claims.kinds().iter().map(|kind| kind.as_str()).collect();
@@ -231,15 +231,15 @@ impl Seen {
 }
 
 impl OfSection {
-    fn add(&mut self, machine: u32, section: Section, values: &ReferenceValues, quoted: &Quoted<'_>, now: UnixTime) {
+    fn add(&mut self, machine: u32, section: BootSection, values: &ReferenceValues, quoted: &QuotedPcrs<'_>, now: UnixTime) {
         self.machines.insert(machine);
         let refuses = |requirement| values.meets(requirement, quoted, now).is_err();
         for &pcr in values.pcrs().keys() {
             let found = quoted.pcrs.get(&pcr).ok_or_else(|| "it was not quoted".to_owned());
-            let found = found.map(|digest| vec![(Value::Digest(digest.clone()), None)]);
-            self.things.entry(Thing::Pcr(pcr)).or_default().add(machine, found);
+            let found = found.map(|digest| vec![(ProposedValue::Digest(digest.clone()), None)]);
+            self.things.entry(RuleSubject::Pcr(pcr)).or_default().add(machine, found);
             if refuses_pcr(values, pcr, quoted, now) {
-                self.refused_now.entry(Thing::Pcr(pcr)).or_default().insert(machine);
+                self.refused_now.entry(RuleSubject::Pcr(pcr)).or_default().insert(machine);
             }
         }
         let door = values.clone().only_while_booting(true);
@@ -259,12 +259,12 @@ impl OfSection {
         }
         for &check in values.boot() {
             if refuses(Requirement::Boot(check)) {
-                self.refused_now.entry(Thing::Boot(check)).or_default().insert(machine);
+                self.refused_now.entry(RuleSubject::Boot(check)).or_default().insert(machine);
             }
         }
         let found = of_checks(quoted);
         for check in Check::ALL.into_iter().filter(|check| values.pcrs().contains_key(&check.pcr())) {
-            self.things.entry(Thing::Boot(check)).or_default().add(machine, found(check));
+            self.things.entry(RuleSubject::Boot(check)).or_default().add(machine, found(check));
         }
     }
 
@@ -281,13 +281,16 @@ impl OfSection {
 }
 
 /// Returns whether the rule on a PCR refuses it. The rules of NitroTPM compare PCRs in a module of their own, in the same way.
-fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &Quoted<'_>, now: UnixTime) -> bool {
-    let is_checked = values.pcrs().get(&pcr).is_some_and(|accepted| *accepted != Accepted::NotChecked);
+fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &QuotedPcrs<'_>, now: UnixTime) -> bool {
+    let is_checked = values
+        .pcrs()
+        .get(&pcr)
+        .is_some_and(|accepted| *accepted != AcceptedValues::NotChecked);
     is_checked && values.meets(Requirement::Pcr(pcr), quoted, now).is_err()
 }
 
 /// Returns, for each check, the values of the boot that it would have to accept, or the reason why it cannot hold.
-fn of_checks(quoted: &Quoted<'_>) -> impl Fn(Check) -> Result<Vec<(Value, Option<String>)>, String> {
+fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedValue, Option<String>)>, String> {
     let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
     let own = boot.map(|boot| recorded(boot, &BTreeMap::new()));
     let holds = boot.zip(own.as_ref()).map(|(boot, own)| could_hold(boot, own));

@@ -4,7 +4,7 @@ use attest::tpm::rules::Check;
 
 /// The subject of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Thing {
+pub enum RuleSubject {
     Pcr(u8),
     Boot(Check),
 }

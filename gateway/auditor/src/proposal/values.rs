@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 
 use attest::HashAlg;
 use attest::protocol::HexDigest;
-use attest::reference_sets::{EventValue, Is, NewValue, Values, Wanted};
+use attest::reference_sets::{EventValue, Is, NewValue, ReferenceQuery, Values};
 use attest::tpm::rules::Check;
 
-use super::thing::Thing;
+use super::thing::RuleSubject;
 
 /// A value that a rule would accept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Value {
+pub enum ProposedValue {
     Digest(HexDigest),
     /// Name and digest of a section of a unified kernel image.
     Section(String, HexDigest),
     Text(String),
 }
 
-impl std::fmt::Display for Value {
+impl std::fmt::Display for ProposedValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Digest(digest) => write!(f, "{digest}"),
@@ -37,17 +37,19 @@ fn bank_of(check: Check, bank: HashAlg) -> HashAlg {
 }
 
 /// The values that a check looks at, with what they are called.
-pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(Value, Option<String>)> {
+pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(ProposedValue, Option<String>)> {
     let bank = bank_of(check, bank);
-    let events = |list: &[EventValue]| -> Vec<(Value, Option<String>)> {
+    let events = |list: &[EventValue]| -> Vec<(ProposedValue, Option<String>)> {
         let digests = list
             .iter()
             .filter_map(|event| Some((event.digests.get(&bank)?, event.name.clone())));
-        digests.map(|(digest, name)| (Value::Digest(digest.clone()), name)).collect()
+        digests
+            .map(|(digest, name)| (ProposedValue::Digest(digest.clone()), name))
+            .collect()
     };
     match check {
         Check::SecureBoot => Vec::new(),
-        Check::Dbx => values.dbx.iter().map(|hash| (Value::Digest(hash.clone()), None)).collect(),
+        Check::Dbx => values.dbx.iter().map(|hash| (ProposedValue::Digest(hash.clone()), None)).collect(),
         Check::Authorities => events(&values.authorities),
         Check::Images => events(&values.images),
         Check::Drivers => events(&values.drivers),
@@ -58,31 +60,39 @@ pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(Value, Op
         Check::UkiSections => {
             let digests = values.uki_sections.iter();
             let digests = digests.filter_map(|value| Some((value.section.clone(), value.digests.get(&bank)?.clone())));
-            digests.map(|(section, digest)| (Value::Section(section, digest), None)).collect()
+            digests
+                .map(|(section, digest)| (ProposedValue::Section(section, digest), None))
+                .collect()
         }
         Check::FirmwareVersion => {
             let versions = values.firmware_versions.iter();
-            versions.map(|version| (Value::Text(version.clone()), None)).collect()
+            versions.map(|version| (ProposedValue::Text(version.clone()), None)).collect()
         }
     }
 }
 
 /// Adds to a generation what a rule about `thing` then accepts.
-pub(super) fn put(into: &mut Values, thing: Thing, bank: HashAlg, all: &BTreeSet<Value>, name: impl Fn(&Value) -> Option<String>) {
+pub(super) fn put(
+    into: &mut Values,
+    thing: RuleSubject,
+    bank: HashAlg,
+    all: &BTreeSet<ProposedValue>,
+    name: impl Fn(&ProposedValue) -> Option<String>,
+) {
     let (wanted, bank) = match thing {
-        Thing::Pcr(pcr) => (Some(Wanted::Pcr(pcr)), bank),
-        Thing::Boot(check) => (check.wanted(), bank_of(check, bank)),
+        RuleSubject::Pcr(pcr) => (Some(ReferenceQuery::Pcr(pcr)), bank),
+        RuleSubject::Boot(check) => (check.wanted(), bank_of(check, bank)),
     };
     let Some(wanted) = wanted else { return };
     for value in all {
-        if let (Wanted::Dbx, Value::Digest(hash)) = (wanted, value) {
+        if let (ReferenceQuery::Dbx, ProposedValue::Digest(hash)) = (wanted, value) {
             into.dbx.push(hash.clone());
             continue;
         }
         let (digest, section) = match value {
-            Value::Digest(digest) => (digest, None),
-            Value::Section(section, digest) => (digest, Some(section.clone())),
-            Value::Text(version) => {
+            ProposedValue::Digest(digest) => (digest, None),
+            ProposedValue::Section(section, digest) => (digest, Some(section.clone())),
+            ProposedValue::Text(version) => {
                 into.firmware_versions.push(version.clone());
                 continue;
             }

@@ -14,9 +14,9 @@ use attest::{
 use attest_certificates::Certificate;
 use attest_certificates::ek_roots;
 use attest_certificates::kubelet::{
-    Authorities, KubeletError, NamePatterns, PatternError, Presented, Verified, WrongPool, verify as verify_certificate,
+    Authorities, KubeletError, NamePatterns, PatternError, PresentedCertificate, VerifiedKubelet, WrongPool, verify as verify_certificate,
 };
-use attest_log::{Basis, BlobError, Blobs, Difference, Entry, LikenessError, Record, event_log};
+use attest_log::{Basis, BlobError, Blobs, Entry, LikenessError, LogDifference, Record, event_log};
 use rustls_pki_types::CertificateDer;
 use serde::de::IgnoredAny;
 
@@ -83,7 +83,7 @@ fn decision(line: &str) -> Result<(Record<IgnoredAny>, Basis), ReplayError> {
 /// # Errors
 /// [`ReplayError::Kubelet`], [`ReplayError::WrongPool`] if it is refused (again), the other variants if the record is not whole, or is of
 /// another node than the certificate.
-pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError> {
+pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<VerifiedKubelet, ReplayError> {
     let (Record { at, pool, identity, .. }, basis) = decision(line)?;
     let read = |name: &String| Ok::<_, ReplayError>(CertificateDer::from(blobs.get(name)?));
     let chain = basis.client_chain.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -100,7 +100,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<Verified, ReplayError
     let authorities =
         Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
-    let verified = verify_certificate(&Presented::new(&chain), &authorities, now)?;
+    let verified = verify_certificate(&PresentedCertificate::new(&chain), &authorities, now)?;
     if identity.as_deref() != Some(verified.identity().as_str()) {
         return Err(ReplayError::OtherNode {
             recorded: identity.unwrap_or_default(),
@@ -151,7 +151,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
     let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
     let policy = with_reference_sets(policy, blobs)?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
-    let log = |sha256: &Option<String>, difference: &Option<Difference>| {
+    let log = |sha256: &Option<String>, difference: &Option<LogDifference>| {
         let content = sha256.as_ref().map(|sha256| event_log(blobs, sha256, difference.as_ref()));
         content.transpose().map(|content| content.map(Blob))
     };

@@ -11,8 +11,8 @@ use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 use attest::{AppraisalPolicy, Reject, UnixTime, appraise};
 use attest_log::Blobs;
-use attest_log::past::{self, Past, Sought};
-use attest_log::reading::{LogFile, ReadError};
+use attest_log::past::{self, PastEvidence, Sought};
+use attest_log::reading::{LogFile, LogReadError};
 
 use super::verify;
 
@@ -25,7 +25,7 @@ const CAUSES_LIMIT: usize = 10_000;
 
 /// Request for a simulation.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct SimulationRequest<'a> {
     pub pool: &'a str,
     /// Time of the oldest evidence that counts, in seconds since 1970.
     pub since: u64,
@@ -42,14 +42,14 @@ pub struct Simulation {
     /// Machines among them that were refused at the time.
     pub let_in: usize,
     /// Machines that would be refused, by the cause that they share.
-    pub refused: BTreeMap<Cause, Machines>,
+    pub refused: BTreeMap<RefusalCause, Machines>,
     /// Machines whose evidence cannot be verified again.
-    pub not_judged: BTreeMap<Cause, Machines>,
+    pub not_judged: BTreeMap<RefusalCause, Machines>,
 }
 
 /// Reason why machines are refused. Those with the same value have it in common, as after one update of their firmware.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cause {
+pub struct RefusalCause {
     pub code: String,
     pub value: String,
 }
@@ -88,7 +88,7 @@ impl Simulation {
     /// All machines that were looked at.
     #[must_use]
     pub fn machines(&self) -> usize {
-        let of = |groups: &BTreeMap<Cause, Machines>| groups.values().map(|machines| machines.count).sum::<usize>();
+        let of = |groups: &BTreeMap<RefusalCause, Machines>| groups.values().map(|machines| machines.count).sum::<usize>();
         self.accepted + of(&self.refused) + of(&self.not_judged)
     }
 
@@ -98,7 +98,7 @@ impl Simulation {
         self.refused.values().map(|machines| machines.trusted).sum()
     }
 
-    fn judge(&mut self, past: &Past, blobs: &Blobs, asked: &Asked<'_>) {
+    fn judge(&mut self, past: &PastEvidence, blobs: &Blobs, asked: &SimulationRequest<'_>) {
         let verified = std::str::from_utf8(&past.line).map_err(|error| error.to_string());
         let verified = verified.and_then(|line| verify(line, blobs).map_err(|error| error.to_string()));
         let (groups, cause) = match verified.map(|again| appraise(again.claims.without_further_pcrs(asked.policy), asked.policy, asked.now))
@@ -110,14 +110,14 @@ impl Simulation {
             }
             Ok(Err(reject)) => (
                 &mut self.refused,
-                Cause {
+                RefusalCause {
                     code: reject.code().to_owned(),
                     value: shared(&reject),
                 },
             ),
             Err(value) => (
                 &mut self.not_judged,
-                Cause {
+                RefusalCause {
                     code: "cannot be verified again".to_owned(),
                     value,
                 },
@@ -125,7 +125,7 @@ impl Simulation {
         };
         let cause = match groups.len() < CAUSES_LIMIT || groups.contains_key(&cause) {
             true => cause,
-            false => Cause {
+            false => RefusalCause {
                 code: cause.code,
                 value: "other values".to_owned(),
             },
@@ -159,11 +159,16 @@ fn shared(reject: &Reject) -> String {
 /// were looked at.
 ///
 /// # Errors
-/// [`ReadError`], if a file cannot be read.
-pub fn simulate(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: impl FnMut(usize, usize)) -> Result<Simulation, ReadError> {
+/// [`LogReadError`], if a file cannot be read.
+pub fn simulate(
+    files: &[LogFile],
+    blobs: &Blobs,
+    asked: &SimulationRequest<'_>,
+    progress: impl FnMut(usize, usize),
+) -> Result<Simulation, LogReadError> {
     // A policy that observes is asked for what it would refuse.
     let strict = asked.policy.strict();
-    let asked = &Asked { policy: &strict, ..*asked };
+    let asked = &SimulationRequest { policy: &strict, ..*asked };
     let sought = Sought {
         pool: asked.pool,
         since: asked.since,
@@ -171,7 +176,7 @@ pub fn simulate(files: &[LogFile], blobs: &Blobs, asked: &Asked<'_>, progress: i
         trusted: false,
         without: &[],
     };
-    let judge = |found: &mut Simulation, past: &Past| found.judge(past, blobs, asked);
+    let judge = |found: &mut Simulation, past: &PastEvidence| found.judge(past, blobs, asked);
     let (parts, _) = past::each(files, &sought, judge, progress)?;
     let mut all = Simulation::default();
     parts.into_iter().for_each(|part| all.merge(part));

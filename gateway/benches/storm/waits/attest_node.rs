@@ -7,7 +7,7 @@ use attest::protocol::HOLD_LIMIT_SECONDS;
 
 use crate::deadline::Backoff;
 use crate::failure::Failure;
-use crate::patience::{ComeAgain, Next, Patience};
+use crate::patience::{ComeAgain, NextStep, Patience};
 
 /// Timeout for a node's own work: the default of `--deadline`.
 pub const SILENCE: Duration = Duration::from_secs(60);
@@ -50,11 +50,11 @@ impl Asking {
             },
             now,
         ) {
-            Next::Pause { time, .. } => {
+            NextStep::Pause { time, .. } => {
                 self.since = now + time;
                 Ok(time)
             }
-            Next::Over { .. } | Next::NotHeld => Err("held-too-long"),
+            NextStep::Over { .. } | NextStep::NotHeld => Err("held-too-long"),
         }
     }
 
@@ -66,8 +66,8 @@ impl Asking {
         }
         let failure = Failure::new("gateway-unreachable", "", "");
         match patience.unanswered(&failure, self.backoff.endless(), now) {
-            Next::Pause { time, .. } => Ok(time),
-            Next::Over { .. } | Next::NotHeld => Err("gateway-unreachable"),
+            NextStep::Pause { time, .. } => Ok(time),
+            NextStep::Over { .. } | NextStep::NotHeld => Err("gateway-unreachable"),
         }
     }
 }

@@ -1,11 +1,11 @@
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
-use attest::x509::{Anchors, Ca, NoCa};
+use attest::x509::{Ca, NoCa, TrustAnchors};
 use rustls::DistinguishedName;
 
 use crate::Certificate;
-use crate::source::{self, SourceError};
+use crate::source::{self, CertificateFileError};
 
 /// Maximum number of CAs in the bundle: their names are in every handshake, and a cluster has a handful.
 const AUTHORITIES_LIMIT: usize = 64;
@@ -15,7 +15,7 @@ const AUTHORITIES_LIMIT: usize = 64;
 pub enum AuthoritiesError {
     /// The file is unusable.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Source(#[from] CertificateFileError),
     /// More than a cluster has.
     #[error("{path}: {found} certificates, at most {AUTHORITIES_LIMIT} CAs are read")]
     TooMany { path: PathBuf, found: usize },
@@ -33,7 +33,7 @@ pub enum AuthoritiesError {
 #[derive(Debug, Clone, Default)]
 pub struct Authorities {
     certificates: Vec<Certificate>,
-    anchors: Anchors,
+    anchors: TrustAnchors,
     hints: Vec<DistinguishedName>,
 }
 
@@ -115,7 +115,7 @@ impl Authorities {
     }
 
     /// Returns the CAs that are valid at that time. An invalid one is treated as if it were not configured.
-    pub(super) fn anchors(&self, now: UnixTime) -> Anchors {
+    pub(super) fn anchors(&self, now: UnixTime) -> TrustAnchors {
         self.anchors.valid_at(now)
     }
 }

@@ -13,7 +13,7 @@ pub use authorities::{Authorities, AuthoritiesError};
 pub use error::KubeletError;
 pub use names::{NamePatterns, PatternError, WrongPool};
 pub use subject::{SubjectError, node_name};
-pub use verify::{Verified, verify};
+pub use verify::{VerifiedKubelet, verify};
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ pub const CERTIFICATE_LIMIT_BYTES: usize = 8 * 1024;
 /// Certificates that a client presented in its handshake, with proof that it holds the first one's key. They are neither verified nor
 /// parsed: only [`verify`] reads them.
 #[derive(Clone)]
-pub struct Presented {
+pub struct PresentedCertificate {
     chain: Arc<[CertificateDer<'static>]>,
     /// Number of presented certificates, and the length of the largest one; excess certificates are dropped.
     found: usize,
     largest_bytes: usize,
 }
 
-impl Presented {
+impl PresentedCertificate {
     /// Takes the certificates of a handshake; beyond the limits only the leaf.
     #[must_use]
     pub fn new(chain: &[CertificateDer<'_>]) -> Self {
@@ -66,7 +66,7 @@ impl Presented {
     }
 }
 
-impl fmt::Debug for Presented {
+impl fmt::Debug for PresentedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Presented({} certificates, not verified)", self.found)
     }

@@ -1,12 +1,12 @@
 use super::subject::{name_text, node_name};
 use attest::UnixTime;
-use attest::x509::{self, Budget, Terms};
+use attest::x509::{self, SignatureBudget, Terms};
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::CertificateDer;
 use webpki::{EndEntityCert, KeyUsage};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, Presented};
+use super::{Authorities, CERTIFICATE_LIMIT_BYTES, CHAIN_LIMIT_CERTIFICATES, KubeletError, PresentedCertificate};
 
 /// Maximum number of signatures verified for one client. Otherwise three CAs with one name, each of which could have issued every other,
 /// would have a path tried for each order. A kubelet's chain has two or three signatures. A CA that was renewed under its name with another
@@ -15,7 +15,7 @@ const SIGNATURES_LIMIT: usize = 8;
 
 /// A certificate that the cluster has signed for the kubelet of one node. Only [`verify`] makes one.
 #[derive(Debug, Clone)]
-pub struct Verified {
+pub struct VerifiedKubelet {
     name: String,
     subject: String,
     issuer: String,
@@ -24,7 +24,7 @@ pub struct Verified {
     path: Vec<CertificateDer<'static>>,
 }
 
-impl Verified {
+impl VerifiedKubelet {
     /// Returns the node's name, without its prefix.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -72,7 +72,7 @@ impl Verified {
 ///
 /// # Errors
 /// [`KubeletError`], one for each fact.
-pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -> Result<Verified, KubeletError> {
+pub fn verify(presented: &PresentedCertificate, authorities: &Authorities, now: UnixTime) -> Result<VerifiedKubelet, KubeletError> {
     if presented.found > CHAIN_LIMIT_CERTIFICATES {
         return Err(KubeletError::TooMany { found: presented.found });
     }
@@ -88,7 +88,7 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
     let terms = Terms {
         signatures: aws_lc_rs::default_provider().signature_verification_algorithms.all,
         usage: KeyUsage::client_auth(),
-        budget: &Budget::new(SIGNATURES_LIMIT),
+        budget: &SignatureBudget::new(SIGNATURES_LIMIT),
         now,
     };
     let path = anchors.validate(&end_entity, intermediates, terms, x509::no_more);
@@ -103,7 +103,7 @@ pub fn verify(presented: &Presented, authorities: &Authorities, now: UnixTime) -
         Ok(name) => name,
         Err(problem) => return Err(KubeletError::NotANode { subject, problem, path }),
     };
-    Ok(Verified {
+    Ok(VerifiedKubelet {
         name,
         subject,
         issuer: name_text(parsed.issuer()),

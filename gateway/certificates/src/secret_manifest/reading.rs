@@ -14,7 +14,7 @@ const YAML_ALIAS_LIMIT: usize = 16;
 /// The fields of an object that are read.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Object {
+struct ManifestObject {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
@@ -27,7 +27,7 @@ struct Object {
     string_data: Option<BTreeMap<String, Option<String>>>,
 }
 
-impl Drop for Object {
+impl Drop for ManifestObject {
     fn drop(&mut self) {
         for values in [&mut self.data, &mut self.string_data].into_iter().flatten() {
             values.values_mut().flatten().for_each(Zeroize::zeroize);
@@ -69,7 +69,7 @@ pub fn optional(text: &str, key: &str) -> Result<Option<Zeroizing<String>>, Stri
     read(text)?.value(&[key])
 }
 
-impl Object {
+impl ManifestObject {
     fn value(&self, keys: &[&str]) -> Result<Option<Zeroizing<String>>, String> {
         let secret = match (self.api_version.as_str(), self.kind.as_str()) {
             ("v1", "Secret") => true,
@@ -89,7 +89,7 @@ impl Object {
     }
 }
 
-fn read(text: &str) -> Result<Object, String> {
+fn read(text: &str) -> Result<ManifestObject, String> {
     // What a parser says of a place may hold the text there.
     let place = |line: Option<u64>| line.map_or_else(String::new, |line| format!(", line {line}"));
     if text.trim_start().starts_with('{') {

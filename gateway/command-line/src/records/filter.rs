@@ -49,7 +49,7 @@ pub struct Filter {
 
 /// Fields of a record that are read. Records of other releases may have more.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub struct Fields {
+pub struct RecordFields {
     pub time: String,
     pub at: u64,
     pub id: String,
@@ -69,23 +69,23 @@ pub struct Fields {
     pub grant: Option<String>,
     pub config_sha256: Option<String>,
     pub spec_version: Option<String>,
-    pub not_attested: Option<Said>,
+    pub not_attested: Option<NoEvidenceReason>,
     pub booted_before: Option<String>,
     #[serde(default)]
     pub alerts: Vec<String>,
     /// Refusals that an observing pool would have made.
     #[serde(default)]
-    pub would_refuse: Vec<WouldRefuse>,
+    pub would_refuse: Vec<WouldRefuseFields>,
     /// Present if evidence was verified; the identity is proven then.
     pub claims: Option<IgnoredAny>,
     /// Number of decisions in an aggregated record.
     pub counted: Option<u64>,
-    pub chain: Option<Place>,
+    pub chain: Option<ChainPosition>,
 }
 
 /// A refusal that an observing pool would have made.
 #[derive(Debug, Clone, Deserialize)]
-pub struct WouldRefuse {
+pub struct WouldRefuseFields {
     pub code: String,
     #[serde(default)]
     pub reason: String,
@@ -93,13 +93,13 @@ pub struct WouldRefuse {
 
 /// Reason that a node gives for not attesting.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Said {
+pub struct NoEvidenceReason {
     pub code: String,
 }
 
 /// Position of a record: its chain, and its number in it.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Place {
+pub struct ChainPosition {
     pub id: String,
     pub number: u64,
     /// Start of the chain, in its first line only.
@@ -111,23 +111,23 @@ pub struct Place {
 #[derive(Deserialize)]
 struct Proven {
     claims: Option<Value>,
-    basis: Option<Basis>,
+    basis: Option<BasisFields>,
 }
 
 /// Objects that an administrator changed.
 #[derive(Deserialize)]
-struct Done {
+struct ActTarget {
     admin: Option<DoneTo>,
 }
 
 #[derive(Deserialize)]
 struct DoneTo {
     #[serde(default)]
-    things: Vec<Thing>,
+    things: Vec<ActObject>,
 }
 
 #[derive(Deserialize)]
-struct Thing {
+struct ActObject {
     #[serde(default)]
     kind: String,
     id: String,
@@ -136,11 +136,11 @@ struct Thing {
 }
 
 #[derive(Deserialize)]
-struct Basis {
+struct BasisFields {
     challenge: Option<Value>,
 }
 
-impl Fields {
+impl RecordFields {
     /// Parses a line; returns `None` if it is not a record.
     pub fn of(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
@@ -154,13 +154,13 @@ impl Fields {
         if self.decision != "admin" {
             return Vec::new();
         }
-        let Ok(Done {
+        let Ok(ActTarget {
             admin: Some(DoneTo { things }),
-        }) = serde_json::from_slice::<Done>(line)
+        }) = serde_json::from_slice::<ActTarget>(line)
         else {
             return Vec::new();
         };
-        let is_named = |thing: &Thing| thing.after.as_ref().and_then(|after| after.get("name")).and_then(Value::as_str) == Some(node);
+        let is_named = |thing: &ActObject| thing.after.as_ref().and_then(|after| after.get("name")).and_then(Value::as_str) == Some(node);
         let listed = things.into_iter().filter(|thing| thing.kind == "ek" && is_named(thing));
         listed.map(|thing| format!("tpm:{}", thing.id)).collect()
     }
@@ -203,7 +203,7 @@ impl Filter {
     }
 
     /// Returns whether a record matches the filter.
-    pub fn takes(&self, fields: &Fields, line: &[u8]) -> bool {
+    pub fn takes(&self, fields: &RecordFields, line: &[u8]) -> bool {
         let is = |asked: &Option<String>, found: &str| asked.as_deref().is_none_or(|asked| asked == found);
         let said = fields.not_attested.as_ref().map(|said| said.code.as_str());
         let codes = [fields.code.as_deref(), said];
@@ -233,22 +233,22 @@ impl Filter {
     }
 
     /// Returns whether a record is of an identity of the node.
-    fn knows(&self, fields: &Fields) -> bool {
+    fn knows(&self, fields: &RecordFields) -> bool {
         let identities = [&fields.identity, &fields.instance].into_iter().flatten();
         identities.into_iter().any(|identity| self.known_by.contains(identity))
     }
 
     /// Returns whether a refusal was found by a name or an identity that was only claimed. The node itself has claimed it, or a client that
     /// has read its TPM's public key.
-    fn is_claimed(&self, fields: &Fields) -> bool {
+    fn is_claimed(&self, fields: &RecordFields) -> bool {
         let proves = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
         proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
     }
 
     /// Returns the record for display. One that was found by unproven claims is marked as claimed.
-    pub fn labelled<'f>(&self, fields: &'f Fields) -> Cow<'f, Fields> {
+    pub fn labelled<'f>(&self, fields: &'f RecordFields) -> Cow<'f, RecordFields> {
         match &self.node {
-            Some(node) if self.is_claimed(fields) => Cow::Owned(Fields {
+            Some(node) if self.is_claimed(fields) => Cow::Owned(RecordFields {
                 name: Some(format!("{node} (claimed)")),
                 ..fields.clone()
             }),
@@ -261,7 +261,7 @@ impl Filter {
     }
 
     /// Returns the number of decisions in an aggregated record that does not match the filter itself. Some of them may match.
-    pub fn passes_over(&self, fields: &Fields, line: &[u8]) -> u64 {
+    pub fn passes_over(&self, fields: &RecordFields, line: &[u8]) -> u64 {
         let counted = fields.counted.filter(|_| self.is_in_time(fields.at)).unwrap_or(0);
         if counted > 0 && self.takes(fields, line) { 0 } else { counted }
     }
@@ -288,7 +288,7 @@ impl Filter {
     }
 }
 
-fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
+fn is_of(node: &str, fields: &RecordFields, line: &[u8]) -> bool {
     if fields.name.as_deref() == Some(node) {
         return true;
     }
@@ -297,7 +297,7 @@ fn is_of(node: &str, fields: &Fields, line: &[u8]) -> bool {
         return true;
     }
     if fields.decision == "admin" {
-        return serde_json::from_slice::<Done>(line).is_ok_and(|Done { admin }| admin.is_some_and(|admin| admin.is_about(node)));
+        return serde_json::from_slice::<ActTarget>(line).is_ok_and(|ActTarget { admin }| admin.is_some_and(|admin| admin.is_about(node)));
     }
     let long = node.chars().count() >= PART_LEAST;
     let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
@@ -381,7 +381,7 @@ mod tests {
 
     fn takes(filter: &Filter) -> bool {
         let line = line();
-        filter.takes(&Fields::of(line.as_bytes()).unwrap(), line.as_bytes())
+        filter.takes(&RecordFields::of(line.as_bytes()).unwrap(), line.as_bytes())
     }
 
     fn text(text: &str) -> Option<String> {

@@ -4,6 +4,6 @@ mod filter;
 mod selector;
 mod source;
 
-pub use filter::{Fields, Filter, Place, Said, WouldRefuse};
-pub use selector::{Record, record};
-pub use source::{Opened, Read, Source, Unread, say_counted};
+pub use filter::{ChainPosition, Filter, NoEvidenceReason, RecordFields, WouldRefuseFields};
+pub use selector::{RecordSelector, record};
+pub use source::{LogSource, OpenedSource, ReadLine, UnreadFiles, say_counted};

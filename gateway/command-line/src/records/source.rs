@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use attest_log::is_written;
-use attest_log::reading::{Found, Listed, LogFile, ReadError, files_beside, files_of, last_of};
+use attest_log::reading::{LineContent, LogFile, LogFiles, LogReadError, files_beside, files_of, last_of};
 
-use super::filter::{Fields, Filter};
-use crate::output::{self, Reader};
+use super::filter::{Filter, RecordFields};
+use crate::output::{self, ReaderState};
 use crate::visible;
 
 /// Maximum number of unreadable places that are named; more are counted.
 const NAMED_LIMIT: usize = 5;
 
 #[derive(Debug, Clone, clap::Args)]
-pub struct Source {
+pub struct LogSource {
     /// Log files, or folders with a log; `.gz` too. Without it, the gateway's own log with its rotated files.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub log: Vec<PathBuf>,
@@ -26,16 +26,16 @@ pub struct Source {
 }
 
 /// Log files, with the position of the first line.
-pub struct Opened {
+pub struct OpenedSource {
     files: Vec<LogFile>,
     begin: (usize, u64),
-    unreadable: Vec<ReadError>,
+    unreadable: Vec<LogReadError>,
     filter: Filter,
 }
 
 /// Files and lines that could not be read.
 #[derive(Debug, Default)]
-pub struct Unread {
+pub struct UnreadFiles {
     count: u64,
     places: Vec<String>,
     files: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Unread {
     counted: u64,
 }
 
-impl Source {
+impl LogSource {
     /// Reads all records of these files, or of the gateway's own log.
     pub fn all_of(log: &[PathBuf]) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl Source {
     }
 
     /// Finds the files. For the last N records, finds the position of the first one.
-    pub fn open(&self, own: &Path, last: Option<usize>) -> anyhow::Result<Opened> {
-        let Listed { mut files, unreadable } = match self.log.as_slice() {
+    pub fn open(&self, own: &Path, last: Option<usize>) -> anyhow::Result<OpenedSource> {
+        let LogFiles { mut files, unreadable } = match self.log.as_slice() {
             [] => files_beside(own)?,
             named => files_of(named)?,
         };
@@ -76,12 +76,12 @@ impl Source {
         if let Some(doubts) = self.filter.doubts() {
             output::warn(doubts);
         }
-        let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
+        let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
         let begin = match last {
             None => (0, 0),
             Some(count) => last_of(&files, count, wanted),
         };
-        Ok(Opened {
+        Ok(OpenedSource {
             files,
             begin,
             unreadable,
@@ -91,18 +91,18 @@ impl Source {
 }
 
 /// A line, with its fields if it is a record.
-pub struct Read<'l> {
+pub struct ReadLine<'l> {
     pub line: &'l [u8],
     /// Set if it is the first line of its file.
     pub begins_file: bool,
-    pub fields: Option<Fields>,
+    pub fields: Option<RecordFields>,
 }
 
-impl Opened {
+impl OpenedSource {
     /// Passes on each whole line, until the reader is gone. Notes lines that are not records, and files that cannot be read.
-    pub fn each(&self, mut take: impl FnMut(&Read<'_>) -> anyhow::Result<Reader>) -> anyhow::Result<Unread> {
-        let mut unread = Unread::default();
-        for ReadError { path, source } in &self.unreadable {
+    pub fn each(&self, mut take: impl FnMut(&ReadLine<'_>) -> anyhow::Result<ReaderState>) -> anyhow::Result<UnreadFiles> {
+        let mut unread = UnreadFiles::default();
+        for LogReadError { path, source } in &self.unreadable {
             unread.files.push(visible(&format!("{}: {source}", path.display())));
         }
         let (first, mut offset) = self.begin;
@@ -113,7 +113,7 @@ impl Opened {
                 take(read)
             })?;
             unread.counted += counted;
-            if reader == Reader::Gone {
+            if reader == ReaderState::Gone {
                 break;
             }
         }
@@ -121,54 +121,54 @@ impl Opened {
     }
 }
 
-/// Passes on lines like [`Opened::each`], of one file from this byte on.
+/// Passes on lines like [`OpenedSource::each`], of one file from this byte on.
 fn each_of(
     file: &LogFile,
     offset: u64,
-    unread: &mut Unread,
-    take: &mut impl FnMut(&Read<'_>) -> anyhow::Result<Reader>,
-) -> anyhow::Result<Reader> {
+    unread: &mut UnreadFiles,
+    take: &mut impl FnMut(&ReadLine<'_>) -> anyhow::Result<ReaderState>,
+) -> anyhow::Result<ReaderState> {
     let mut lines = match file.lines(offset) {
         Ok(lines) => lines,
         Err(error) => {
             unread.damaged(file, None, &error);
-            return Ok(Reader::There);
+            return Ok(ReaderState::There);
         }
     };
     loop {
         let at = lines.offset();
         let read = match lines.read() {
-            Ok(None) => return Ok(Reader::There),
+            Ok(None) => return Ok(ReaderState::There),
             // Who writes it is not done; a gateway cuts it off at its next start otherwise.
-            Ok(Some(Found::Cut)) if is_written(file.path()) => return Ok(Reader::There),
-            Ok(Some(Found::Cut)) => {
+            Ok(Some(LineContent::Cut)) if is_written(file.path()) => return Ok(ReaderState::There),
+            Ok(Some(LineContent::Cut)) => {
                 unread.note(file, at, "cut off; it was never acknowledged");
-                return Ok(Reader::There);
+                return Ok(ReaderState::There);
             }
-            Ok(Some(Found::TooLong(length))) => {
+            Ok(Some(LineContent::TooLong(length))) => {
                 unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
                 continue;
             }
-            Ok(Some(Found::Line(line))) => Read {
+            Ok(Some(LineContent::Line(line))) => ReadLine {
                 line,
                 begins_file: at == 0,
-                fields: Fields::of(line),
+                fields: RecordFields::of(line),
             },
             Err(error) => {
                 unread.damaged(file, Some(at), &error);
-                return Ok(Reader::There);
+                return Ok(ReaderState::There);
             }
         };
         if read.fields.is_none() {
             unread.note(file, at, "no record");
         }
-        if take(&read)? == Reader::Gone {
-            return Ok(Reader::Gone);
+        if take(&read)? == ReaderState::Gone {
+            return Ok(ReaderState::Gone);
         }
     }
 }
 
-impl Unread {
+impl UnreadFiles {
     fn note(&mut self, file: &LogFile, offset: u64, what: &str) {
         self.count += 1;
         if self.places.len() < NAMED_LIMIT {

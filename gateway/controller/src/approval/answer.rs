@@ -2,8 +2,8 @@
 
 use attest::SpkiSha256;
 use attest_cluster_api::events::Events;
-use attest_cluster_api::{Cluster, ClusterError};
-use attest_machines::attested::{Approval, Attested};
+use attest_cluster_api::{ClusterClient, ClusterError};
+use attest_machines::attested::{Approval, AttestedMachine};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
@@ -21,7 +21,7 @@ use super::watched::NODES;
 const CONDITION_REASON: &str = "AttestationApproved";
 
 /// The whole object of a CSR, if it is at this moment as it was judged.
-pub(super) async fn whole(cluster: &Cluster, csr: &Csr) -> Result<Option<CertificateSigningRequest>, ClusterError> {
+pub(super) async fn whole(cluster: &ClusterClient, csr: &Csr) -> Result<Option<CertificateSigningRequest>, ClusterError> {
     let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
     let found = cluster.ask(CLIENT_REQUESTS, requests.get_opt(&csr.name)).await?;
     Ok(found.filter(|object| Csr::of(&CsrObject::from(object)).as_ref() == Some(csr)))
@@ -29,7 +29,7 @@ pub(super) async fn whole(cluster: &Cluster, csr: &Csr) -> Result<Option<Certifi
 
 /// Approves the CSR at the API, if it is unchanged since it was read, and writes an event.
 pub(super) async fn approve(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     csr: &Csr,
     object: CertificateSigningRequest,
     why: &str,
@@ -63,13 +63,13 @@ pub(super) async fn approve(
 }
 
 /// A Node as it is at this moment.
-pub(super) async fn node(cluster: &Cluster, name: &str) -> Result<Option<Node>, ClusterError> {
+pub(super) async fn node(cluster: &ClusterClient, name: &str) -> Result<Option<Node>, ClusterError> {
     let nodes: Api<Node> = Api::all(cluster.client());
     cluster.ask(NODES, nodes.get_opt(name)).await
 }
 
 /// Returns whether such a Node exists at this moment: the watch learns of it later.
-pub(super) async fn has_node(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
+pub(super) async fn has_node(cluster: &ClusterClient, name: &str) -> Result<bool, ClusterError> {
     let nodes: Api<Node> = Api::all(cluster.client());
     Ok(cluster.ask(NODES, nodes.get_metadata_opt(name)).await?.is_some())
 }
@@ -82,7 +82,7 @@ pub(super) fn approval(csr: &Csr, key: &SpkiSha256, ground: &Ground, now: u64) -
         bound,
         machine,
     } = ground;
-    let Attested {
+    let AttestedMachine {
         instance, pool, decision, ..
     } = attested;
     Approval {

@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use attest_certificates::kubelet::NamePatterns;
 use attest_cluster_api::events::Events;
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_log::admin::{By, Verb};
-use attest_machines::attested::{self, Attested, Held};
+use attest_machines::attested::{self, ApprovalHold, AttestedMachine};
 use attest_recording::Acting;
 use attest_store::{EntryKind, Store, StoreError, Transact};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
-use super::csr::{self, Csr, Purpose};
+use super::csr::{self, Csr, CsrPurpose};
 use super::egress::Egress;
 use super::event_budget::EventBudget;
-use super::facts::{EgressAddresses, Machine, NodeFacts, Rules};
-use super::judge::{self, Asked, Facts, FirstSeen, Verdict, candidates};
+use super::facts::{ApprovalRules, EgressAddresses, MachineApiMachine, NodeFacts};
+use super::judge::{self, ApprovalVerdict, CsrFacts, FirstSeen, PendingRequest, candidates};
 use super::reason::Reason;
 use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
-use super::watched::{Told, Watched};
+use super::watched::{ApprovalUpdate, ApprovalWatches};
 use super::{answer, serving};
-use crate::settings::{ApprovalSettings, Keys};
+use crate::settings::{ApprovalSettings, ApprovedKeys};
 
 /// Interval at which the approver checks what is due.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -46,7 +46,7 @@ pub struct PoolRules {
 
 /// Approver of CSRs, with its settings and all that it needs.
 pub struct Approver {
-    pub cluster: Arc<Cluster>,
+    pub cluster: Arc<ClusterClient>,
     pub settings: ApprovalSettings,
     /// The namespace of Machine objects.
     pub machine_namespace: String,
@@ -58,7 +58,7 @@ pub struct Approver {
 
 /// Reason why a pass was aborted.
 #[derive(Debug, thiserror::Error)]
-enum PassError {
+enum ApprovalPassError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -92,7 +92,7 @@ impl Memory {
     }
 
     /// Counts a pass that has found these attestations.
-    fn next_pass(&mut self, attested: &[(String, Attested)]) {
+    fn next_pass(&mut self, attested: &[(String, AttestedMachine)]) {
         self.pass += 1;
         let seen = std::mem::take(&mut self.first_seen);
         let number = |decision: &String| seen.get(decision).copied().unwrap_or(self.pass);
@@ -102,7 +102,7 @@ impl Memory {
 }
 
 /// Returns the names and keys that attested machines are expected to ask for.
-fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> AttestedSubjects {
+fn attested_subjects(attested: &[(String, AttestedMachine)], machines: &[MachineApiMachine]) -> AttestedSubjects {
     let mut subjects = AttestedSubjects::default();
     let mut providers = Vec::new();
     for (_, attested) in attested {
@@ -110,7 +110,7 @@ fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> A
         subjects.keys.extend(attested.key_sha256);
         providers.extend(attested.provider.as_ref());
     }
-    let of_attested = |machine: &&Machine| machine.provider().is_some_and(|provider| providers.contains(&&provider));
+    let of_attested = |machine: &&MachineApiMachine| machine.provider().is_some_and(|provider| providers.contains(&&provider));
     for machine in machines.iter().filter(of_attested) {
         subjects
             .names
@@ -122,11 +122,11 @@ fn attested_subjects(attested: &[(String, Attested)], machines: &[Machine]) -> A
 impl Approver {
     /// Approves for as long as it is polled. Starts its own watches: the cached state of an earlier leadership is dropped.
     pub async fn run(&self) {
-        let (watched, keeping) = Watched::begin(&self.cluster, &self.settings, &self.machine_namespace);
+        let (watched, keeping) = ApprovalWatches::begin(&self.cluster, &self.settings, &self.machine_namespace);
         tokio::join!(keeping, self.look(watched));
     }
 
-    async fn look(&self, watched: Watched) {
+    async fn look(&self, watched: ApprovalWatches) {
         let mut memory = Memory::new();
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -143,7 +143,7 @@ impl Approver {
         }
     }
 
-    async fn pass(&self, watched: &Watched, memory: &mut Memory) -> Result<(), PassError> {
+    async fn pass(&self, watched: &ApprovalWatches, memory: &mut Memory) -> Result<(), ApprovalPassError> {
         let requests = &*watched.requests;
         warn_of_full_cache(requests, memory);
         let moment = Instant::now();
@@ -162,7 +162,7 @@ impl Approver {
         memory.next_pass(&attested);
         let machines = told.as_ref().map(|told| told.machines.as_slice()).unwrap_or_default();
         let groups = requests.due(moment, &attested_subjects(&attested, machines));
-        let found = Found {
+        let found = PassFacts {
             rules: &rules,
             now,
             told: told.as_ref(),
@@ -174,7 +174,9 @@ impl Approver {
                 match self.settle(asked, group, &found, (requests, &mut *memory)).await {
                     Ok(()) => {}
                     // One request that the API has something against is in no other's way.
-                    Err(PassError::Cluster(error @ ClusterError::Api { .. })) if error.is_answer() => problem = problem.or(Some(error)),
+                    Err(ApprovalPassError::Cluster(error @ ClusterError::Api { .. })) if error.is_answer() => {
+                        problem = problem.or(Some(error))
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -185,16 +187,16 @@ impl Approver {
     /// Judges a request, and says why if it is left.
     async fn settle(
         &self,
-        asked: &Asked,
+        asked: &PendingRequest,
         group: &DueGroup,
-        found: &Found<'_>,
+        found: &PassFacts<'_>,
         (requests, memory): (&RequestCache, &mut Memory),
-    ) -> Result<(), PassError> {
+    ) -> Result<(), ApprovalPassError> {
         let csr = &asked.csr;
         let (first_seen, egress) = (std::mem::take(&mut memory.first_seen), EgressAddresses::default());
         let decided = match found.told {
             Ok(told) => {
-                let facts = Facts {
+                let facts = CsrFacts {
                     rules: found.rules,
                     now: found.now,
                     requests: &group.requests,
@@ -245,20 +247,20 @@ impl Approver {
     }
 
     /// Judges a request, and approves it if it passes; returns the reason if it is left.
-    async fn decide(&self, asked: &Asked, facts: &Facts<'_>, memory: &mut Memory) -> Result<Option<Reason>, PassError> {
+    async fn decide(&self, asked: &PendingRequest, facts: &CsrFacts<'_>, memory: &mut Memory) -> Result<Option<Reason>, ApprovalPassError> {
         let (csr, store) = (&*asked.csr, &self.store);
         let request = match (&csr.request, csr.purpose) {
-            (Ok(request), Purpose::Serving) => request,
+            (Ok(request), CsrPurpose::Serving) => request,
             // No kubelet asks like that: the store is not asked about it.
-            (_, Purpose::Client) => match judge::form(csr, facts.rules) {
+            (_, CsrPurpose::Client) => match judge::form(csr, facts.rules) {
                 Ok(request) => request,
                 Err(reason) => return Ok(Some(reason)),
             },
-            (Err(error), Purpose::Serving) => return Ok(Some(Reason::Request(error.clone()))),
+            (Err(error), CsrPurpose::Serving) => return Ok(Some(Reason::Request(error.clone()))),
         };
         let name = request.name.as_str();
         match csr.purpose {
-            Purpose::Serving => {
+            CsrPurpose::Serving => {
                 let held = self::held(&**store, name, None).await?;
                 if let Err(reason) = self.judge_serving(csr, facts, &held, memory).await? {
                     return Ok(Some(reason));
@@ -271,7 +273,7 @@ impl Approver {
                 answer::approve(&self.cluster, csr, object, &why, (&mut memory.events, self.clock)).await?;
                 Ok(None)
             }
-            Purpose::Client => {
+            CsrPurpose::Client => {
                 let owner = store.get(EntryKind::Name, name).await?.map(|entry| entry.value);
                 let found = candidates(name, owner.as_deref(), facts);
                 let candidate = match found.as_slice() {
@@ -293,11 +295,11 @@ impl Approver {
                     return Ok(None);
                 }
                 match judge::judge(asked, facts, &held) {
-                    Verdict::Leave(reason) => Ok(Some(reason)),
-                    Verdict::Approve(_) if answer::has_node(&self.cluster, name).await? => {
+                    ApprovalVerdict::Leave(reason) => Ok(Some(reason)),
+                    ApprovalVerdict::Approve(_) if answer::has_node(&self.cluster, name).await? => {
                         Ok(Some(Reason::NodeExists { name: name.to_owned() }))
                     }
-                    Verdict::Approve(ground) => {
+                    ApprovalVerdict::Approve(ground) => {
                         // Before the attestation is spent for it.
                         let Some(object) = answer::whole(&self.cluster, csr).await? else {
                             return Ok(None);
@@ -328,7 +330,13 @@ impl Approver {
 
     /// Judges a CSR as [`serving::judge`] does. Without Machine objects it compares the addresses that the Node has at this moment. An
     /// address that is not the node's own may be one of its egress addresses.
-    async fn judge_serving(&self, csr: &Csr, facts: &Facts<'_>, held: &Held, memory: &mut Memory) -> Result<Result<(), Reason>, PassError> {
+    async fn judge_serving(
+        &self,
+        csr: &Csr,
+        facts: &CsrFacts<'_>,
+        held: &ApprovalHold,
+        memory: &mut Memory,
+    ) -> Result<Result<(), Reason>, ApprovalPassError> {
         let name = csr
             .node()
             .filter(|name| !self.settings.machine_objects && facts.nodes.contains_key(*name));
@@ -340,29 +348,29 @@ impl Approver {
         };
         let nodes: BTreeMap<String, NodeFacts> = node.into_iter().collect();
         let facts = match name {
-            Some(_) => &Facts { nodes: &nodes, ..*facts },
+            Some(_) => &CsrFacts { nodes: &nodes, ..*facts },
             None => facts,
         };
         match serving::judge(csr, facts, held) {
             Err(Reason::Address { .. }) => {
                 let egress = memory.egress.addresses(&self.cluster).await;
-                Ok(serving::judge(csr, &Facts { egress, ..*facts }, held))
+                Ok(serving::judge(csr, &CsrFacts { egress, ..*facts }, held))
             }
             judged => Ok(judged),
         }
     }
 
-    fn rules(&self, memory: &mut Memory) -> Rules {
+    fn rules(&self, memory: &mut Memory) -> ApprovalRules {
         let (settings, pools) = (&self.settings, (self.pools)());
         // A pool may have come to give it while this controller runs.
-        let exposed = pools.gives_credential.filter(|_| settings.keys == Keys::Any);
+        let exposed = pools.gives_credential.filter(|_| settings.keys == ApprovedKeys::Any);
         if let Some(pool) = exposed.as_ref().filter(|_| !memory.keys_said) {
             tracing::error!(
                 "approval.keys is \"any\", and pool {pool} gives the bootstrap credential to unauthenticated clients: only CSRs for attested keys are approved, as with \"attested\""
             );
         }
         memory.keys_said = exposed.is_some();
-        Rules {
+        ApprovalRules {
             within_seconds: settings.within.as_secs(),
             requester: settings.requester.clone(),
             groups: settings.requester_groups.clone(),
@@ -370,14 +378,14 @@ impl Approver {
             control_plane_pools: settings.control_plane_pools.clone(),
             machines: settings.machine_objects,
             asked_names: settings.asked_names,
-            keys: if exposed.is_some() { Keys::Attested } else { settings.keys },
+            keys: if exposed.is_some() { ApprovedKeys::Attested } else { settings.keys },
             names: pools.names,
         }
     }
 }
 
 /// Returns the store's entries about a name, and about the machine that may be its node, from one snapshot.
-async fn held(store: &dyn Store, name: &str, machine: Option<(String, Attested)>) -> Result<Held, StoreError> {
+async fn held(store: &dyn Store, name: &str, machine: Option<(String, AttestedMachine)>) -> Result<ApprovalHold, StoreError> {
     let name = name.to_owned();
     let held = store.read(move |transaction| {
         let machine = machine.as_ref().map(|(identity, attested)| (identity.as_str(), attested));
@@ -387,11 +395,11 @@ async fn held(store: &dyn Store, name: &str, machine: Option<(String, Attested)>
 }
 
 /// The facts of a pass, for all CSRs that it judges.
-struct Found<'a> {
-    rules: &'a Rules,
+struct PassFacts<'a> {
+    rules: &'a ApprovalRules,
     now: u64,
-    told: Result<&'a Told, &'a Reason>,
-    attested: &'a [(String, Attested)],
+    told: Result<&'a ApprovalUpdate, &'a Reason>,
+    attested: &'a [(String, AttestedMachine)],
 }
 
 fn warn_of_full_cache(requests: &RequestCache, memory: &mut Memory) {

@@ -1,11 +1,11 @@
 //! A CertificateSigningRequest, as far as it is judged.
 
-use attest_cluster_api::events::{About, Said};
+use attest_cluster_api::events::{About, EventText};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource, ResourceExt};
 
-use super::csr_object::{CsrObject, List, RequestBytes};
-use super::request::{Request, RequestError};
+use super::csr_object::{BoundedList, CsrObject, RequestBytes};
+use super::request::{RequestError, VerifiedCsr};
 
 /// The signer of kubelets' client certificates.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -15,18 +15,18 @@ pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 pub const NODE_USER: &str = "system:node:";
 
 /// Reasons of the events that the approver writes.
-pub(super) const APPROVED: Said = Said {
+pub(super) const APPROVED: EventText = EventText {
     reason: "AttestationApproved",
     warning: false,
 };
-pub(super) const NOT_APPROVED: Said = Said {
+pub(super) const NOT_APPROVED: EventText = EventText {
     reason: "AttestationNotApproved",
     warning: true,
 };
 
 /// Use of a kubelet's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Purpose {
+pub enum CsrPurpose {
     /// A kubelet's at the API.
     Client,
     /// A kubelet's at its own port.
@@ -35,7 +35,7 @@ pub enum Purpose {
 
 /// Progress of a request at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum CsrStage {
     Pending,
     /// Approved, by whomever; perhaps signed.
     Approved,
@@ -50,16 +50,16 @@ pub struct Csr {
     pub uid: String,
     /// Time of its creation by the API's clock, in seconds since 1970.
     pub created: u64,
-    pub purpose: Purpose,
+    pub purpose: CsrPurpose,
     /// User that has created it, as the API says.
     pub username: String,
     pub groups: Vec<String>,
     pub usages: Vec<String>,
     pub expiration_seconds: Option<i32>,
-    pub stage: Stage,
+    pub stage: CsrStage,
     /// Time of the approval by the approver's clock, in seconds since 1970.
     pub approved: Option<u64>,
-    pub request: Result<Request, RequestError>,
+    pub request: Result<VerifiedCsr, RequestError>,
 }
 
 impl Csr {
@@ -78,17 +78,17 @@ impl Csr {
     pub fn of(object: &CsrObject) -> Option<Self> {
         let spec = &object.spec;
         let purpose = match spec.signer_name.0.as_str() {
-            CLIENT_SIGNER => Purpose::Client,
-            SERVING_SIGNER => Purpose::Serving,
+            CLIENT_SIGNER => CsrPurpose::Client,
+            SERVING_SIGNER => CsrPurpose::Serving,
             _ => return None,
         };
         let username = spec.username.as_ref().map(|username| username.0.clone()).unwrap_or_default();
         let request = match &spec.request {
-            RequestBytes::Whole(bytes) => Request::read(bytes),
+            RequestBytes::Whole(bytes) => VerifiedCsr::read(bytes),
             RequestBytes::TooLarge { found } => Err(RequestError::TooLarge { found: *found }),
         };
-        let is_of_itself = |request: &Request| username.strip_prefix(NODE_USER) == Some(&request.name);
-        if purpose == Purpose::Client && request.as_ref().is_ok_and(is_of_itself) {
+        let is_of_itself = |request: &VerifiedCsr| username.strip_prefix(NODE_USER) == Some(&request.name);
+        if purpose == CsrPurpose::Client && request.as_ref().is_ok_and(is_of_itself) {
             return None;
         }
         let created = seconds(object.meta().creation_timestamp.as_ref()?)?;
@@ -99,8 +99,8 @@ impl Csr {
             created,
             purpose,
             username,
-            groups: spec.groups.as_ref().map(List::texts).unwrap_or_default(),
-            usages: spec.usages.as_ref().map(List::texts).unwrap_or_default(),
+            groups: spec.groups.as_ref().map(BoundedList::texts).unwrap_or_default(),
+            usages: spec.usages.as_ref().map(BoundedList::texts).unwrap_or_default(),
             expiration_seconds: spec.expiration_seconds,
             stage,
             approved,
@@ -120,7 +120,7 @@ fn seconds(time: &Time) -> Option<u64> {
 }
 
 /// Returns the stage of a CSR, and the time of its approval.
-fn stage(object: &CsrObject) -> (Stage, Option<u64>) {
+fn stage(object: &CsrObject) -> (CsrStage, Option<u64>) {
     let conditions = object
         .status
         .conditions
@@ -129,11 +129,11 @@ fn stage(object: &CsrObject) -> (Stage, Option<u64>) {
         .unwrap_or_default();
     let find = |wanted: &str| conditions.iter().find(|condition| condition.kind.0 == wanted);
     if find("Denied").is_some() || find("Failed").is_some() {
-        return (Stage::Closed, None);
+        return (CsrStage::Closed, None);
     }
     match find("Approved") {
-        Some(condition) => (Stage::Approved, condition.last_update_time.as_ref().and_then(seconds)),
-        None if object.status.certificate.is_some() => (Stage::Approved, None),
-        None => (Stage::Pending, None),
+        Some(condition) => (CsrStage::Approved, condition.last_update_time.as_ref().and_then(seconds)),
+        None if object.status.certificate.is_some() => (CsrStage::Approved, None),
+        None => (CsrStage::Pending, None),
     }
 }

@@ -29,32 +29,32 @@ const CUT: &str = "…";
 pub struct CsrObject {
     #[serde(deserialize_with = "metadata")]
     metadata: ObjectMeta,
-    pub(super) spec: Spec,
+    pub(super) spec: CsrSpec,
     #[serde(default)]
-    pub(super) status: Status,
+    pub(super) status: CsrStatus,
 }
 
 /// The judged fields of `spec`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Spec {
+pub(super) struct CsrSpec {
     pub(super) request: RequestBytes,
-    pub(super) signer_name: Text,
+    pub(super) signer_name: BoundedText,
     #[serde(default)]
-    pub(super) username: Option<Text>,
+    pub(super) username: Option<BoundedText>,
     #[serde(default)]
-    pub(super) groups: Option<List<Text>>,
+    pub(super) groups: Option<BoundedList<BoundedText>>,
     #[serde(default)]
-    pub(super) usages: Option<List<Text>>,
+    pub(super) usages: Option<BoundedList<BoundedText>>,
     #[serde(default)]
     pub(super) expiration_seconds: Option<i32>,
 }
 
 /// The judged fields of `status`.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Status {
+pub(super) struct CsrStatus {
     #[serde(default)]
-    pub(super) conditions: Option<List<Condition>>,
+    pub(super) conditions: Option<BoundedList<CsrCondition>>,
     #[serde(default)]
     pub(super) certificate: Option<Present>,
 }
@@ -62,9 +62,9 @@ pub(super) struct Status {
 /// A condition, without its message.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Condition {
+pub(super) struct CsrCondition {
     #[serde(rename = "type")]
-    pub(super) kind: Text,
+    pub(super) kind: BoundedText,
     #[serde(default)]
     pub(super) last_update_time: Option<Time>,
 }
@@ -125,9 +125,9 @@ impl<'de> Deserialize<'de> for RequestBytes {
 
 /// A text of at most [`TEXT_LIMIT_BYTES`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Text(pub(super) String);
+pub(super) struct BoundedText(pub(super) String);
 
-impl Text {
+impl BoundedText {
     fn of(text: &str) -> Self {
         if text.len() <= TEXT_LIMIT_BYTES {
             return Self(text.to_owned());
@@ -140,18 +140,18 @@ impl Text {
     }
 }
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for BoundedText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Cut;
         impl Visitor<'_> for Cut {
-            type Value = Text;
+            type Value = BoundedText;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text")
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Text, E> {
-                Ok(Text::of(text))
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<BoundedText, E> {
+                Ok(BoundedText::of(text))
             }
         }
         deserializer.deserialize_str(Cut)
@@ -160,15 +160,15 @@ impl<'de> Deserialize<'de> for Text {
 
 /// The first [`LIST_LIMIT`] elements of a list, and whether there are more.
 #[derive(Debug, Clone, Default)]
-pub(super) struct List<T> {
+pub(super) struct BoundedList<T> {
     pub(super) elements: Vec<T>,
     pub(super) is_cut: bool,
 }
 
-impl List<Text> {
+impl BoundedList<BoundedText> {
     fn of(texts: &[String]) -> Self {
         Self {
-            elements: texts.iter().take(LIST_LIMIT).map(|text| Text::of(text)).collect(),
+            elements: texts.iter().take(LIST_LIMIT).map(|text| BoundedText::of(text)).collect(),
             is_cut: texts.len() > LIST_LIMIT,
         }
     }
@@ -176,33 +176,33 @@ impl List<Text> {
     /// The texts; of a list that was cut, with a last one that no expected list has.
     pub(super) fn texts(&self) -> Vec<String> {
         let cut = self.is_cut.then(|| CUT.to_owned());
-        self.elements.iter().map(|Text(text)| text.clone()).chain(cut).collect()
+        self.elements.iter().map(|BoundedText(text)| text.clone()).chain(cut).collect()
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for BoundedList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct First<T>(std::marker::PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for First<T> {
-            type Value = List<T>;
+            type Value = BoundedList<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<List<T>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<BoundedList<T>, A::Error> {
                 let mut elements = Vec::new();
                 while elements.len() < LIST_LIMIT {
                     match all.next_element()? {
                         Some(element) => elements.push(element),
-                        None => return Ok(List { elements, is_cut: false }),
+                        None => return Ok(BoundedList { elements, is_cut: false }),
                     }
                 }
                 let mut is_cut = false;
                 while all.next_element::<IgnoredAny>()?.is_some() {
                     is_cut = true;
                 }
-                Ok(List { elements, is_cut })
+                Ok(BoundedList { elements, is_cut })
             }
         }
         deserializer.deserialize_seq(First(std::marker::PhantomData))
@@ -225,19 +225,19 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     #[serde(rename_all = "camelCase")]
     struct Metadata {
         #[serde(default)]
-        name: Option<Text>,
+        name: Option<BoundedText>,
         #[serde(default)]
-        uid: Option<Text>,
+        uid: Option<BoundedText>,
         #[serde(default)]
-        resource_version: Option<Text>,
+        resource_version: Option<BoundedText>,
         #[serde(default)]
         creation_timestamp: Option<Time>,
     }
     let found = Metadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
-        name: found.name.map(|Text(name)| name),
-        uid: found.uid.map(|Text(uid)| uid),
-        resource_version: found.resource_version.map(|Text(version)| version),
+        name: found.name.map(|BoundedText(name)| name),
+        uid: found.uid.map(|BoundedText(uid)| uid),
+        resource_version: found.resource_version.map(|BoundedText(version)| version),
         creation_timestamp: found.creation_timestamp,
         ..ObjectMeta::default()
     })
@@ -247,8 +247,8 @@ impl From<&CertificateSigningRequest> for CsrObject {
     fn from(object: &CertificateSigningRequest) -> Self {
         let (spec, status) = (&object.spec, object.status.as_ref());
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let condition = |condition: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| Condition {
-            kind: Text::of(&condition.type_),
+        let condition = |condition: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| CsrCondition {
+            kind: BoundedText::of(&condition.type_),
             last_update_time: condition.last_update_time.clone(),
         };
         Self {
@@ -259,16 +259,16 @@ impl From<&CertificateSigningRequest> for CsrObject {
                 creation_timestamp: object.metadata.creation_timestamp.clone(),
                 ..ObjectMeta::default()
             },
-            spec: Spec {
+            spec: CsrSpec {
                 request: RequestBytes::of(&spec.request.0),
-                signer_name: Text::of(&spec.signer_name),
-                username: spec.username.as_deref().map(Text::of),
-                groups: spec.groups.as_deref().map(List::of),
-                usages: spec.usages.as_deref().map(List::of),
+                signer_name: BoundedText::of(&spec.signer_name),
+                username: spec.username.as_deref().map(BoundedText::of),
+                groups: spec.groups.as_deref().map(BoundedList::of),
+                usages: spec.usages.as_deref().map(BoundedList::of),
                 expiration_seconds: spec.expiration_seconds,
             },
-            status: Status {
-                conditions: Some(List {
+            status: CsrStatus {
+                conditions: Some(BoundedList {
                     elements: conditions.iter().take(LIST_LIMIT).map(condition).collect(),
                     is_cut: conditions.len() > LIST_LIMIT,
                 }),
@@ -312,9 +312,9 @@ impl Resource for CsrObject {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::csr::{CLIENT_SIGNER, Csr, Stage};
+    use super::super::csr::{CLIENT_SIGNER, Csr, CsrStage};
     use super::super::request::RequestError;
-    use super::super::request::made::Made;
+    use super::super::request::made::RequestContent;
     use super::*;
 
     fn object() -> Value {
@@ -322,7 +322,7 @@ mod tests {
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
             "metadata": {"name": "csr-1", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-11-27T12:00:00Z"},
             "spec": {
-                "request": data_encoding::BASE64.encode(&Made::of("worker-1").pem()), "signerName": CLIENT_SIGNER,
+                "request": data_encoding::BASE64.encode(&RequestContent::of("worker-1").pem()), "signerName": CLIENT_SIGNER,
                 "username": "system:bootstrap", "groups": ["a", "b"], "usages": ["digital signature", "client auth"],
             },
         })
@@ -338,11 +338,14 @@ mod tests {
         let whole = |object: &Value| CsrObject::from(&serde_json::from_value::<CertificateSigningRequest>(object.clone()).unwrap());
         let csr = Csr::of(&read(&object)).unwrap();
         assert_eq!(Csr::of(&whole(&object)).unwrap(), csr);
-        assert_eq!((csr.node(), csr.stage, csr.groups.len()), (Some("worker-1"), Stage::Pending, 2));
+        assert_eq!((csr.node(), csr.stage, csr.groups.len()), (Some("worker-1"), CsrStage::Pending, 2));
         object["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "lastUpdateTime": "2026-11-27T12:00:05Z"}]});
         let approved = Csr::of(&read(&object)).unwrap();
         assert_eq!(Csr::of(&whole(&object)).unwrap(), approved);
-        assert_eq!((approved.stage, approved.approved), (Stage::Approved, Some(approved.created + 5)));
+        assert_eq!(
+            (approved.stage, approved.approved),
+            (CsrStage::Approved, Some(approved.created + 5))
+        );
     }
 
     #[test]

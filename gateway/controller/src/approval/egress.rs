@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::causes::with_causes;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -28,14 +28,14 @@ pub(super) struct Egress {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct EgressStatus {
     items: Vec<EgressItem>,
 }
 
 impl Egress {
     /// Returns the addresses, at most [`FRESH`] old. Empty in a cluster with another network, and while the API does not list them, which
     /// is logged once.
-    pub(super) async fn addresses(&mut self, cluster: &Cluster) -> &EgressAddresses {
+    pub(super) async fn addresses(&mut self, cluster: &ClusterClient) -> &EgressAddresses {
         if self.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             let (found, problem) = match list(cluster).await {
                 Ok(found) => (found, None),
@@ -52,14 +52,14 @@ impl Egress {
 }
 
 /// Lists the egress addresses; none in a cluster that does not know this kind of object.
-pub(super) async fn list(cluster: &Cluster) -> Result<EgressAddresses, ClusterError> {
+pub(super) async fn list(cluster: &ClusterClient) -> Result<EgressAddresses, ClusterError> {
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("k8s.ovn.org", "v1", "EgressIP"), "egressips");
     let api: Api<DynamicObject> = Api::all_with(cluster.client(), &resource);
     let mut found = EgressAddresses::default();
     match cluster.list(EGRESS_IPS, &api, &ListParams::default().limit(PAGE_LIMIT)).await {
         Ok(objects) => {
             for object in &objects {
-                let status = object.data.get("status").map(Status::deserialize);
+                let status = object.data.get("status").map(EgressStatus::deserialize);
                 found.add(&status.and_then(Result::ok).unwrap_or_default().items);
             }
             Ok(found)

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use serde::Deserialize;
 
-use crate::settings::Keys;
+use crate::settings::ApprovedKeys;
 
 /// Label by which the Machine API gives a machine its role (openshift/api `machine/v1beta1`, `MachineClusterRoleLabel` of the
 /// machine-api-operator).
@@ -56,7 +56,7 @@ impl Addresses {
 
 /// A Machine of the Machine API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineApiMachine {
     /// Its name, as `NAMESPACE/NAME`.
     pub id: String,
     pub role: Option<String>,
@@ -72,14 +72,14 @@ pub struct Machine {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct MachineSpec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Status {
+struct MachineStatus {
     node_ref: Option<NodeRef>,
     addresses: Vec<Address>,
 }
@@ -96,12 +96,20 @@ struct Address {
     address: String,
 }
 
-impl Machine {
+impl MachineApiMachine {
     /// Reads one. `None` if it is not what a Machine is.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Option<Self> {
-        let spec = object.data.get("spec").map_or(Ok(Spec::default()), Spec::deserialize).ok()?;
-        let status = object.data.get("status").map_or(Ok(Status::default()), Status::deserialize).ok()?;
+        let spec = object
+            .data
+            .get("spec")
+            .map_or(Ok(MachineSpec::default()), MachineSpec::deserialize)
+            .ok()?;
+        let status = object
+            .data
+            .get("status")
+            .map_or(Ok(MachineStatus::default()), MachineStatus::deserialize)
+            .ok()?;
         let all = || status.addresses.iter().map(|one| (one.kind.as_str(), one.address.as_str()));
         let internal = all().filter(|(kind, _)| *kind == "InternalDNS").take(ADDRESSES_LIMIT);
         Some(Self {
@@ -192,7 +200,7 @@ pub struct EgressItem {
 
 /// Rules of approval, from the administrator's settings and from the pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
+pub struct ApprovalRules {
     /// Seconds after a machine's attestation in which its client certificate is approved.
     pub within_seconds: u64,
     /// User that requests client certificates; it has to be in exactly these groups.
@@ -207,7 +215,7 @@ pub struct Rules {
     /// Set if a name counts that the machine itself has asked for.
     pub asked_names: bool,
     /// Kubelet keys that are approved.
-    pub keys: Keys,
+    pub keys: ApprovedKeys,
     /// The names of nodes that pools have said, of all pools that are served.
     pub names: BTreeMap<String, NamePatterns>,
 }
@@ -219,12 +227,12 @@ mod tests {
 
     use super::*;
 
-    fn machine(spec: &Value, status: &Value) -> Option<Machine> {
+    fn machine(spec: &Value, status: &Value) -> Option<MachineApiMachine> {
         let object = json!({
             "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
             "metadata": {"name": "m", "namespace": "n", "labels": {ROLE_LABEL: "worker"}}, "spec": spec, "status": status,
         });
-        Machine::of(&serde_json::from_value(object).unwrap())
+        MachineApiMachine::of(&serde_json::from_value(object).unwrap())
     }
 
     #[test]

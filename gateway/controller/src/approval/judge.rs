@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use attest_machines::attested::{Attested, Bound, Held};
+use attest_machines::attested::{ApprovalHold, AttestedMachine, Bound};
 
-use super::csr::{Csr, Purpose, Stage};
-use super::facts::{CONTROL_PLANE_ROLE, EgressAddresses, Machine, NodeFacts, Rules};
+use super::csr::{Csr, CsrPurpose, CsrStage};
+use super::facts::{ApprovalRules, CONTROL_PLANE_ROLE, EgressAddresses, MachineApiMachine, NodeFacts};
 use super::reason::{Reason, all_shown, shown};
-use super::request::Request;
-use crate::settings::Keys;
+use super::request::VerifiedCsr;
+use crate::settings::ApprovedKeys;
 
 /// Largest accepted difference between the clocks of the API and of gateways, in seconds, as in cluster-machine-approver
 /// (`maxMachineClockSkew`).
@@ -25,7 +25,7 @@ const CLIENT_AUTH: &str = "client auth";
 
 /// A request, and when this controller judged it first.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct PendingRequest {
     pub csr: Arc<Csr>,
     /// The number of the pass that judged it first.
     pub first_judged: Option<u64>,
@@ -38,24 +38,24 @@ pub type FirstSeen = HashMap<String, u64>;
 
 /// Facts by which a request is judged.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
-    pub rules: &'a Rules,
+pub struct CsrFacts<'a> {
+    pub rules: &'a ApprovalRules,
     /// Time of the judgement, in seconds since 1970.
     pub now: u64,
     /// All requests for this node's name, the one that is judged among them.
-    pub requests: &'a [Asked],
-    pub machines: &'a [Machine],
+    pub requests: &'a [PendingRequest],
+    pub machines: &'a [MachineApiMachine],
     pub nodes: &'a BTreeMap<String, NodeFacts>,
     /// Egress addresses that nodes have at the moment; empty where they were not asked for.
     pub egress: &'a EgressAddresses,
     /// Attestations that no approval has spent, by identity.
-    pub attested: &'a [(String, Attested)],
+    pub attested: &'a [(String, AttestedMachine)],
     pub first_seen: &'a FirstSeen,
 }
 
 /// Result of the judgement of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ApprovalVerdict {
     Approve(Ground),
     /// Neither approved nor denied.
     Leave(Reason),
@@ -66,7 +66,7 @@ pub enum Verdict {
 pub struct Ground {
     /// Identity of the attested machine.
     pub identity: String,
-    pub attested: Attested,
+    pub attested: AttestedMachine,
     pub bound: Bound,
     /// The Machine object, if there has to be one.
     pub machine: Option<String>,
@@ -77,15 +77,15 @@ pub struct Ground {
 /// The instance that the Machine object of this name names is that node, whichever machine has asked for the name. Of several machines that
 /// have the name, the store's owner of it counts: the others had it earlier.
 #[must_use]
-pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &Facts<'a>) -> Vec<&'a (String, Attested)> {
+pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &CsrFacts<'a>) -> Vec<&'a (String, AttestedMachine)> {
     let machines = facts.machines.iter().filter(|machine| machine.will_be(name));
-    let providers: Vec<_> = machines.filter_map(Machine::provider).collect();
-    let is_instance = |attested: &Attested| attested.provider.as_ref().is_some_and(|provider| providers.contains(provider));
+    let providers: Vec<_> = machines.filter_map(MachineApiMachine::provider).collect();
+    let is_instance = |attested: &AttestedMachine| attested.provider.as_ref().is_some_and(|provider| providers.contains(provider));
     let instances: Vec<_> = facts.attested.iter().filter(|(_, attested)| is_instance(attested)).collect();
     if !instances.is_empty() {
         return instances;
     }
-    let has_name = |attested: &Attested| attested.name.as_deref() == Some(name);
+    let has_name = |attested: &AttestedMachine| attested.name.as_deref() == Some(name);
     let mut named: Vec<_> = facts.attested.iter().filter(|(_, attested)| has_name(attested)).collect();
     if named.iter().any(|(identity, _)| Some(identity.as_str()) == owner) {
         named.retain(|(identity, _)| Some(identity.as_str()) == owner);
@@ -95,14 +95,14 @@ pub fn candidates<'a>(name: &str, owner: Option<&str>, facts: &Facts<'a>) -> Vec
 
 /// Judges a request for a client certificate as that of its only candidate, if there is one. `held` is the state of its name in the store.
 #[must_use]
-pub fn judge(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Verdict {
+pub fn judge(asked: &PendingRequest, facts: &CsrFacts<'_>, held: &ApprovalHold) -> ApprovalVerdict {
     match ground(asked, facts, held) {
-        Ok(ground) => Verdict::Approve(ground),
-        Err(reason) => Verdict::Leave(reason),
+        Ok(ground) => ApprovalVerdict::Approve(ground),
+        Err(reason) => ApprovalVerdict::Leave(reason),
     }
 }
 
-fn ground(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reason> {
+fn ground(asked: &PendingRequest, facts: &CsrFacts<'_>, held: &ApprovalHold) -> Result<Ground, Reason> {
     let csr = &*asked.csr;
     let request = form(csr, facts.rules)?;
     let name = request.name.as_str();
@@ -148,7 +148,7 @@ fn ground(asked: &Asked, facts: &Facts<'_>, held: &Held) -> Result<Ground, Reaso
 }
 
 /// Checks that the request has the form of a kubelet's, and the sender of those for new nodes.
-pub(super) fn form<'c>(csr: &'c Csr, rules: &Rules) -> Result<&'c Request, Reason> {
+pub(super) fn form<'c>(csr: &'c Csr, rules: &ApprovalRules) -> Result<&'c VerifiedCsr, Reason> {
     let request = csr.request.as_ref().map_err(|error| Reason::Request(error.clone()))?;
     if csr.username != rules.requester {
         let (found, expected) = (shown(&csr.username), rules.requester.clone());
@@ -193,8 +193,8 @@ fn is_exactly(found: &[String], expected: &[String]) -> bool {
 }
 
 /// Returns the source by which a name is the control plane's, if there is one.
-fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
-    let is_host = |machine: &&Machine| machine.will_be(name) && machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
+fn control_plane(name: &str, facts: &CsrFacts<'_>) -> Option<String> {
+    let is_host = |machine: &&MachineApiMachine| machine.will_be(name) && machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
     if let Some(machine) = facts.machines.iter().find(is_host) {
         return Some(format!("the Machine object {}", machine.id));
     }
@@ -210,7 +210,7 @@ fn control_plane(name: &str, facts: &Facts<'_>) -> Option<String> {
 }
 
 /// Returns the only machine that may be this node.
-fn candidate<'a>(name: &str, held: &Held, facts: &Facts<'a>) -> Result<(&'a String, &'a Attested), Reason> {
+fn candidate<'a>(name: &str, held: &ApprovalHold, facts: &CsrFacts<'a>) -> Result<(&'a String, &'a AttestedMachine), Reason> {
     let found = candidates(name, held.owner.as_deref(), facts);
     let name = name.to_owned();
     match found.as_slice() {
@@ -225,7 +225,12 @@ fn candidate<'a>(name: &str, held: &Held, facts: &Facts<'a>) -> Result<(&'a Stri
 
 /// Checks that the attestation is fresh, and the request newer. An earlier request is of another boot, or of a client that has waited for
 /// this attestation.
-fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested), facts: &Facts<'_>) -> Result<(), Reason> {
+fn in_time(
+    asked: &PendingRequest,
+    name: &str,
+    (identity, attested): (&String, &AttestedMachine),
+    facts: &CsrFacts<'_>,
+) -> Result<(), Reason> {
     let (at, within) = (attested.at, facts.rules.within_seconds);
     if at > facts.now.saturating_add(CLOCK_SKEW_SECONDS) || at.saturating_add(within) < facts.now {
         return Err(Reason::AttestedThen {
@@ -248,24 +253,24 @@ fn in_time(asked: &Asked, name: &str, (identity, attested): (&String, &Attested)
 }
 
 /// Returns whether this controller judged the request before it knew of the attestation.
-fn was_judged_before(asked: &Asked, attested: &Attested, facts: &Facts<'_>) -> bool {
+fn was_judged_before(asked: &PendingRequest, attested: &AttestedMachine, facts: &CsrFacts<'_>) -> bool {
     let seen = facts.first_seen.get(&attested.decision);
     asked.first_judged.is_some_and(|judged| seen.is_none_or(|seen| *seen > judged))
 }
 
 /// Checks that the key is the one that the machine has attested for its kubelet. A machine may have attested none, unless the rules require
 /// one.
-fn key(request: &Request, identity: &str, attested: &Attested, rules: &Rules) -> Result<(), Reason> {
+fn key(request: &VerifiedCsr, identity: &str, attested: &AttestedMachine, rules: &ApprovalRules) -> Result<(), Reason> {
     let (found, identity) = (request.key, identity.to_owned());
     match attested.key_sha256 {
         Some(attested) if attested != found => Err(Reason::Key { identity, found, attested }),
-        None if rules.keys == Keys::Attested => Err(Reason::NoKey { identity }),
+        None if rules.keys == ApprovedKeys::Attested => Err(Reason::NoKey { identity }),
         _ => Ok(()),
     }
 }
 
 /// Checks that the name is one of the pool's, and not another's, as far as pools have names. Without Machine objects the pool needs names.
-fn pool_name(name: &str, identity: &str, pool: &str, rules: &Rules) -> Result<(), Reason> {
+fn pool_name(name: &str, identity: &str, pool: &str, rules: &ApprovalRules) -> Result<(), Reason> {
     let says = |of: &str| {
         let names = rules.names.get(of).filter(|names| !names.is_empty())?;
         Some(names.check(name, of).is_ok())
@@ -288,11 +293,11 @@ fn pool_name(name: &str, identity: &str, pool: &str, rules: &Rules) -> Result<()
 
 /// Returns the Machine object that the node will belong to, if one is required. It has to be the machine's, as far as can be told, and must
 /// not have become a node yet.
-fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Option<&'a Machine>, Reason> {
+fn machine<'a>(name: &str, attested: &AttestedMachine, facts: &CsrFacts<'a>) -> Result<Option<&'a MachineApiMachine>, Reason> {
     if !facts.rules.machines {
         return Ok(None);
     }
-    let found: Vec<&Machine> = facts.machines.iter().filter(|machine| machine.will_be(name)).collect();
+    let found: Vec<&MachineApiMachine> = facts.machines.iter().filter(|machine| machine.will_be(name)).collect();
     let machine = match found.as_slice() {
         [] => return Err(Reason::NoMachine { name: name.to_owned() }),
         [machine] => *machine,
@@ -335,9 +340,16 @@ fn machine<'a>(name: &str, attested: &Attested, facts: &Facts<'a>) -> Result<Opt
 }
 
 /// Returns the fact that binds the machine to the node of that name.
-fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machine>, held: &Held, rules: &Rules) -> Result<Bound, Reason> {
+fn bound(
+    name: &str,
+    identity: &str,
+    attested: &AttestedMachine,
+    machine: Option<&MachineApiMachine>,
+    held: &ApprovalHold,
+    rules: &ApprovalRules,
+) -> Result<Bound, Reason> {
     let is_instance = machine
-        .and_then(Machine::provider)
+        .and_then(MachineApiMachine::provider)
         .is_some_and(|provider| attested.provider == Some(provider));
     // A name that a machine has only asked for is not in the way of the instance that the Machine object names.
     let is_in_the_way = |owner: &&String| *owner != identity && (held.owner_given || !is_instance);
@@ -372,12 +384,18 @@ fn bound(name: &str, identity: &str, attested: &Attested, machine: Option<&Machi
 
 /// Checks that no other request for the name is pending, or was approved since the machine has attested. A request that can never be
 /// approved does not count.
-fn alone(csr: &Csr, request: &Request, (identity, attested): (&String, &Attested), held: &Held, facts: &Facts<'_>) -> Result<(), Reason> {
+fn alone(
+    csr: &Csr,
+    request: &VerifiedCsr,
+    (identity, attested): (&String, &AttestedMachine),
+    held: &ApprovalHold,
+    facts: &CsrFacts<'_>,
+) -> Result<(), Reason> {
     // What was approved here has spent an earlier attestation.
     let own = held.approval.as_ref().map(|approval| approval.uid.as_str());
-    let is_rival = |other: &&Asked| {
+    let is_rival = |other: &&PendingRequest| {
         let its = other.csr.request.as_ref().ok();
-        other.csr.purpose == Purpose::Client
+        other.csr.purpose == CsrPurpose::Client
             && other.csr.uid != csr.uid
             && own != Some(other.csr.uid.as_str())
             && its.is_some_and(|its| its.name == request.name && its.key != request.key)
@@ -385,9 +403,9 @@ fn alone(csr: &Csr, request: &Request, (identity, attested): (&String, &Attested
     let is_since = |seconds: u64| seconds.saturating_add(CLOCK_SKEW_SECONDS) >= attested.at;
     let rivals = || facts.requests.iter().filter(is_rival);
     // By when it was approved: one that was made before may have been approved since.
-    let approved_since = |other: &&Asked| {
+    let approved_since = |other: &&PendingRequest| {
         let since = other.csr.approved.unwrap_or_default().max(other.csr.created);
-        other.csr.stage == Stage::Approved && is_since(since)
+        other.csr.stage == CsrStage::Approved && is_since(since)
     };
     if let Some(other) = rivals().find(approved_since) {
         return Err(Reason::ApprovedElsewhere {
@@ -404,7 +422,7 @@ fn alone(csr: &Csr, request: &Request, (identity, attested): (&String, &Attested
         return Ok(());
     }
     let pending = rivals().filter(|other| {
-        other.csr.stage == Stage::Pending
+        other.csr.stage == CsrStage::Pending
             && is_since(other.csr.created)
             && !was_judged_before(other, attested, facts)
             && form(&other.csr, facts.rules).is_ok()

@@ -42,7 +42,7 @@ const SUBJECT_ALTERNATIVE_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
 /// A request whose signature holds: its author has the key that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct VerifiedCsr {
     /// The node that it is for.
     pub name: String,
     /// Digest of its SubjectPublicKeyInfo.
@@ -81,7 +81,7 @@ pub enum RequestError {
     AlternativeNames { found: usize },
 }
 
-impl Request {
+impl VerifiedCsr {
     /// Reads a request, and verifies that it was signed by the key that it names.
     ///
     /// # Errors

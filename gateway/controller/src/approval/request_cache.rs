@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use attest::SpkiSha256;
 use kube::Resource;
 
-use super::csr::{Csr, NODE_USER, Purpose, Stage};
+use super::csr::{Csr, CsrPurpose, CsrStage, NODE_USER};
 use super::csr_object::CsrObject;
-use super::judge::Asked;
+use super::judge::PendingRequest;
 
 /// Delay before a CSR is judged first: by then those are known that came at the same time.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -35,15 +35,15 @@ const SIZE_STEP_BYTES: usize = 4096;
 /// The CSRs that are counted together: for one node, or by one user where that user's CSRs for that node are never approved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
-    Node(Purpose, String),
-    User(Purpose, String),
+    Node(CsrPurpose, String),
+    User(CsrPurpose, String),
 }
 
 impl Subject {
     fn of(csr: &Csr, requester: &str) -> Self {
         let may_ask_for = |node: &&str| match csr.purpose {
-            Purpose::Client => csr.username == requester,
-            Purpose::Serving => csr.username.strip_prefix(NODE_USER) == Some(*node),
+            CsrPurpose::Client => csr.username == requester,
+            CsrPurpose::Serving => csr.username.strip_prefix(NODE_USER) == Some(*node),
         };
         match csr.node().filter(may_ask_for) {
             Some(node) => Self::Node(csr.purpose, node.to_owned()),
@@ -51,7 +51,7 @@ impl Subject {
         }
     }
 
-    const fn purpose(&self) -> Purpose {
+    const fn purpose(&self) -> CsrPurpose {
         match self {
             Self::Node(purpose, _) | Self::User(purpose, _) => *purpose,
         }
@@ -59,7 +59,7 @@ impl Subject {
 
     /// True if a machine has attested that may be this node.
     fn is_attested(&self, attested: &AttestedSubjects) -> bool {
-        matches!(self, Self::Node(Purpose::Client, node) if attested.names.contains(&node.to_ascii_lowercase()))
+        matches!(self, Self::Node(CsrPurpose::Client, node) if attested.names.contains(&node.to_ascii_lowercase()))
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) struct AttestedSubjects {
     pub(super) keys: HashSet<SpkiSha256>,
 }
 
-struct Entry {
+struct CachedRequest {
     csr: Arc<Csr>,
     resource_version: Option<String>,
     /// The listing that has shown it last.
@@ -84,9 +84,9 @@ struct Entry {
     event: Option<(String, u64)>,
 }
 
-impl Entry {
-    fn asked(&self) -> Asked {
-        Asked {
+impl CachedRequest {
+    fn asked(&self) -> PendingRequest {
+        PendingRequest {
             csr: Arc::clone(&self.csr),
             first_judged: self.first_judged,
             maybe_judged_before: self.maybe_judged_before,
@@ -98,7 +98,7 @@ impl Entry {
             Some(judged) => now.duration_since(judged) >= AGAIN,
             None => now.duration_since(self.since) >= SETTLE,
         };
-        self.csr.stage == Stage::Pending && waited
+        self.csr.stage == CsrStage::Pending && waited
     }
 
     fn waits_since(&self) -> Instant {
@@ -126,47 +126,47 @@ type Rank = (usize, Reverse<u64>);
 
 /// The CSRs of one purpose, as far as they are counted.
 #[derive(Default)]
-struct Share {
+struct RequestQuota {
     ranks: BTreeSet<(Rank, Subject)>,
     bytes: usize,
 }
 
 #[derive(Default)]
-struct Content {
+struct RequestCacheState {
     /// The user whose CSRs for client certificates are approved (`approval.requester`).
     requester: String,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, CachedRequest>,
     groups: BTreeMap<Subject, Group>,
-    shares: BTreeMap<Purpose, Share>,
+    shares: BTreeMap<CsrPurpose, RequestQuota>,
     listing: u64,
     evicted: u64,
     /// The purposes of evicted CSRs.
-    evicted_of: BTreeSet<Purpose>,
+    evicted_of: BTreeSet<CsrPurpose>,
 }
 
 /// CSRs for one node that are to be judged.
 pub(super) struct DueGroup {
     /// All for this node.
-    pub(super) requests: Vec<Asked>,
+    pub(super) requests: Vec<PendingRequest>,
     /// CSRs that are to be judged now.
-    pub(super) due: Vec<Asked>,
+    pub(super) due: Vec<PendingRequest>,
     /// True if a machine has attested that may be this node.
     pub(super) is_attested: bool,
 }
 
 /// The CSRs of kubelets.
-pub(super) struct RequestCache(Mutex<Content>);
+pub(super) struct RequestCache(Mutex<RequestCacheState>);
 
 impl RequestCache {
     /// An empty cache for CSRs of which this user may ask for client certificates.
     pub(super) fn new(requester: &str) -> Self {
-        Self(Mutex::new(Content {
+        Self(Mutex::new(RequestCacheState {
             requester: requester.to_owned(),
-            ..Content::default()
+            ..RequestCacheState::default()
         }))
     }
 
-    fn locked(&self) -> MutexGuard<'_, Content> {
+    fn locked(&self) -> MutexGuard<'_, RequestCacheState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,7 +178,7 @@ impl RequestCache {
     }
 
     /// Takes up an object that a listing or a watch has shown.
-    pub(super) fn insert(&self, object: &CsrObject, purpose: Purpose, listing: u64, is_listed: bool) {
+    pub(super) fn insert(&self, object: &CsrObject, purpose: CsrPurpose, listing: u64, is_listed: bool) {
         let Some(uid) = object.meta().uid.as_deref() else { return };
         {
             let mut content = self.locked();
@@ -189,13 +189,13 @@ impl RequestCache {
             }
         }
         // A signature is verified here: not while others wait.
-        let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != Stage::Closed);
+        let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != CsrStage::Closed);
         let mut content = self.locked();
         // Another controller may have judged it, or this one before it was evicted.
         let maybe_judged_before = is_listed || content.evicted_of.contains(&purpose);
         let before = content.remove(uid);
         let Some(csr) = csr else { return };
-        let entry = Entry {
+        let entry = CachedRequest {
             bytes: size(&csr),
             csr: Arc::new(csr),
             resource_version: object.meta().resource_version.clone(),
@@ -215,9 +215,9 @@ impl RequestCache {
     }
 
     /// Forgets the CSRs that a complete listing has not shown.
-    pub(super) fn end_listing(&self, purpose: Purpose, listing: u64) {
+    pub(super) fn end_listing(&self, purpose: CsrPurpose, listing: u64) {
         let mut content = self.locked();
-        let is_gone = |entry: &&Entry| entry.csr.purpose == purpose && entry.listing < listing;
+        let is_gone = |entry: &&CachedRequest| entry.csr.purpose == purpose && entry.listing < listing;
         let gone: Vec<String> = content
             .entries
             .values()
@@ -243,7 +243,7 @@ impl RequestCache {
     /// attested key. Of the others, those that have waited longest.
     pub(super) fn due(&self, now: Instant, attested: &AttestedSubjects) -> Vec<DueGroup> {
         let content = self.locked();
-        let mut waiting: BTreeMap<&Subject, Vec<&Entry>> = BTreeMap::new();
+        let mut waiting: BTreeMap<&Subject, Vec<&CachedRequest>> = BTreeMap::new();
         let subjects = content.entries.values().filter(|entry| entry.is_due(now)).filter_map(|entry| {
             let (subject, _) = content.groups.get_key_value(&content.subject_of(&entry.csr))?;
             Some((subject, entry))
@@ -251,7 +251,7 @@ impl RequestCache {
         for (subject, entry) in subjects {
             waiting.entry(subject).or_default().push(entry);
         }
-        let mut order: Vec<(&Subject, Vec<&Entry>)> = waiting.into_iter().collect();
+        let mut order: Vec<(&Subject, Vec<&CachedRequest>)> = waiting.into_iter().collect();
         order.sort_by_cached_key(|(subject, due)| (!subject.is_attested(attested), due.iter().map(|entry| entry.waits_since()).min()));
         let mut left = BTreeMap::new();
         order.retain(|(subject, _)| {
@@ -260,13 +260,16 @@ impl RequestCache {
             *left = left.saturating_sub(1);
             is_left
         });
-        let group = |(subject, mut due): (&Subject, Vec<&Entry>)| {
-            let has_key = |entry: &Entry| entry.csr.request.as_ref().is_ok_and(|request| attested.keys.contains(&request.key));
+        let group = |(subject, mut due): (&Subject, Vec<&CachedRequest>)| {
+            let has_key = |entry: &CachedRequest| entry.csr.request.as_ref().is_ok_and(|request| attested.keys.contains(&request.key));
             due.sort_by_key(|entry| (!has_key(entry), entry.waits_since()));
             let uids = content.groups.get(subject).into_iter().flat_map(|group| &group.uids);
             DueGroup {
-                requests: uids.filter_map(|(_, uid)| content.entries.get(uid)).map(Entry::asked).collect(),
-                due: due.into_iter().take(JUDGED_PER_NAME_LIMIT).map(Entry::asked).collect(),
+                requests: uids
+                    .filter_map(|(_, uid)| content.entries.get(uid))
+                    .map(CachedRequest::asked)
+                    .collect(),
+                due: due.into_iter().take(JUDGED_PER_NAME_LIMIT).map(CachedRequest::asked).collect(),
                 is_attested: subject.is_attested(attested),
             }
         };
@@ -302,8 +305,8 @@ impl RequestCache {
     }
 }
 
-impl Content {
-    fn add(&mut self, entry: Entry) {
+impl RequestCacheState {
+    fn add(&mut self, entry: CachedRequest) {
         let (subject, bytes) = (self.subject_of(&entry.csr), entry.bytes);
         self.resize(&subject, |group| {
             group.uids.insert((entry.csr.created, entry.csr.uid.clone()));
@@ -323,11 +326,11 @@ impl Content {
         Subject::of(csr, &self.requester)
     }
 
-    fn bytes(&self, purpose: Purpose) -> usize {
+    fn bytes(&self, purpose: CsrPurpose) -> usize {
         self.shares.get(&purpose).map_or(0, |share| share.bytes)
     }
 
-    fn remove(&mut self, uid: &str) -> Option<Entry> {
+    fn remove(&mut self, uid: &str) -> Option<CachedRequest> {
         let entry = self.entries.remove(uid)?;
         self.resize(&self.subject_of(&entry.csr), |group| {
             group.uids.remove(&(entry.csr.created, uid.to_owned()));
@@ -350,12 +353,12 @@ impl Content {
     }
 
     /// Forgets the oldest pending CSR of the group that is last by its rank: a kubelet's own is the newest, and is judged within seconds.
-    fn evict(&mut self, purpose: Purpose) -> bool {
+    fn evict(&mut self, purpose: CsrPurpose) -> bool {
         let Some((_, subject)) = self.shares.get(&purpose).and_then(|share| share.ranks.last()) else {
             return false;
         };
         let Some(group) = self.groups.get(subject) else { return false };
-        let is_pending = |uid: &&String| self.entries.get(*uid).is_some_and(|entry| entry.csr.stage == Stage::Pending);
+        let is_pending = |uid: &&String| self.entries.get(*uid).is_some_and(|entry| entry.csr.stage == CsrStage::Pending);
         let uids = || group.uids.iter().map(|(_, uid)| uid);
         let oldest = uids().find(is_pending).or_else(|| uids().next()).cloned();
         oldest.is_some_and(|uid| self.remove(&uid).is_some())
@@ -378,8 +381,8 @@ mod tests {
     use super::super::judge::tests::{csr, rules};
     use super::*;
 
-    fn entry(csr: Csr, since: Instant) -> Entry {
-        Entry {
+    fn entry(csr: Csr, since: Instant) -> CachedRequest {
+        CachedRequest {
             bytes: size(&csr),
             csr: Arc::new(csr),
             resource_version: None,
@@ -473,7 +476,7 @@ mod tests {
         });
         let cache = with([own].into_iter().chain(crowd), Instant::now());
         let mut content = cache.locked();
-        assert!(content.bytes(Purpose::Client) <= CACHE_LIMIT_BYTES && content.evicted > 0);
+        assert!(content.bytes(CsrPurpose::Client) <= CACHE_LIMIT_BYTES && content.evicted > 0);
         assert!(content.entries.contains_key("uid-of-own"));
         assert!(content.entries.contains_key(&format!("{:036}", count - 1)));
         assert!(!content.entries.contains_key(&format!("{:036}", 0)));
@@ -481,7 +484,7 @@ mod tests {
         for uid in uids {
             content.remove(&uid);
         }
-        let share = content.shares.remove(&Purpose::Client).unwrap();
+        let share = content.shares.remove(&CsrPurpose::Client).unwrap();
         assert_eq!((share.bytes, content.groups.len(), share.ranks.len()), (0, 0, 0));
     }
 
@@ -489,7 +492,7 @@ mod tests {
     fn serving(by: &str, node: &str, number: usize) -> Csr {
         let mut csr = csr(&format!("serving-{number}"), node);
         csr.uid = format!("{by}-{number:036}");
-        csr.purpose = Purpose::Serving;
+        csr.purpose = CsrPurpose::Serving;
         csr.username = format!("{NODE_USER}{by}");
         csr.created += u64::try_from(number).unwrap();
         csr.request.as_mut().unwrap().name = node.to_owned();
@@ -501,7 +504,7 @@ mod tests {
         let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
         // One credential, and another name each time: client and serving certificates.
         let of_clients = (0..count).map(|number| Csr {
-            purpose: Purpose::Client,
+            purpose: CsrPurpose::Client,
             ..serving("worker-9", &format!("name-{number}"), number)
         });
         let of_servers = (count..2 * count).map(|number| serving("worker-9", &format!("name-{number}"), number));

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use attest_cluster_api::{ApiWatch, Cluster, Sink};
+use attest_cluster_api::{ApiWatch, ClusterClient, Sink};
 use kube::Resource;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 
-use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
+use super::csr::{CLIENT_SIGNER, CsrPurpose, SERVING_SIGNER};
 use super::csr_object::CsrObject;
 use super::request_cache::RequestCache;
 
@@ -20,16 +20,16 @@ pub(super) type RequestWatch = ApiWatch<CsrObject, RequestSink>;
 
 /// Takes up the events of one watch of CSRs.
 pub(super) struct RequestSink {
-    purpose: Purpose,
+    purpose: CsrPurpose,
     cache: Arc<RequestCache>,
     listing: u64,
 }
 
 /// The watch that fills the cache with the CSRs of one signer.
-pub(super) fn watch(cluster: &Cluster, purpose: Purpose, cache: &Arc<RequestCache>) -> RequestWatch {
+pub(super) fn watch(cluster: &ClusterClient, purpose: CsrPurpose, cache: &Arc<RequestCache>) -> RequestWatch {
     let (what, signer) = match purpose {
-        Purpose::Client => (CLIENT_REQUESTS, CLIENT_SIGNER),
-        Purpose::Serving => (SERVING_REQUESTS, SERVING_SIGNER),
+        CsrPurpose::Client => (CLIENT_REQUESTS, CLIENT_SIGNER),
+        CsrPurpose::Serving => (SERVING_REQUESTS, SERVING_SIGNER),
     };
     let sink = RequestSink {
         purpose,

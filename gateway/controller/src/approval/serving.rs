@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use attest_machines::attested::{Bound, Held};
+use attest_machines::attested::{ApprovalHold, Bound};
 
 use super::csr::{Csr, NODE_USER};
-use super::facts::{Addresses, EgressAddresses, Machine};
-use super::judge::{Facts, exact_groups, exact_usages};
+use super::facts::{Addresses, EgressAddresses, MachineApiMachine};
+use super::judge::{CsrFacts, exact_groups, exact_usages};
 use super::reason::{Reason, shown};
 
 /// Groups of a node that uses its client certificate.
@@ -18,7 +18,7 @@ const SERVER_AUTH: &str = "server auth";
 ///
 /// # Errors
 /// The reason for which it is left.
-pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<(), Reason> {
+pub fn judge(csr: &Csr, facts: &CsrFacts<'_>, held: &ApprovalHold) -> Result<(), Reason> {
     let request = csr.request.as_ref().map_err(|error| Reason::Request(error.clone()))?;
     let name = &request.name;
     if csr.username.strip_prefix(NODE_USER) != Some(name) {
@@ -57,7 +57,7 @@ pub fn judge(csr: &Csr, facts: &Facts<'_>, held: &Held) -> Result<(), Reason> {
 }
 
 /// Returns the only Machine object that has become this node.
-fn machine<'a>(name: &str, facts: &Facts<'a>) -> Result<&'a Machine, Reason> {
+fn machine<'a>(name: &str, facts: &CsrFacts<'a>) -> Result<&'a MachineApiMachine, Reason> {
     let mut found = facts.machines.iter().filter(|machine| machine.node.as_deref() == Some(name));
     match (found.next(), found.next()) {
         (Some(machine), None) => Ok(machine),

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attest_cluster_api::resources::machines;
-use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use kube::core::Selector;
 
-use super::csr::{CLIENT_SIGNER, Purpose, SERVING_SIGNER};
+use super::csr::{CLIENT_SIGNER, CsrPurpose, SERVING_SIGNER};
 use super::egress::{self, EGRESS_IPS};
-use super::facts::{Machine, NodeFacts};
+use super::facts::{MachineApiMachine, NodeFacts};
 use super::reason::Reason;
 use super::request_cache::RequestCache;
 use super::request_watch::{self, CLIENT_REQUESTS, SERVING_REQUESTS};
@@ -23,26 +23,26 @@ pub(super) const NODES: &str = "nodes for approval";
 const MACHINES: &str = "machines for approval";
 
 /// All that is watched.
-pub(super) struct Watched {
+pub(super) struct ApprovalWatches {
     pub(super) requests: Arc<RequestCache>,
-    nodes: Kept<PartialObjectMeta<Node>>,
-    machines: Option<Kept<DynamicObject>>,
+    nodes: WatchCache<PartialObjectMeta<Node>>,
+    machines: Option<WatchCache<DynamicObject>>,
 }
 
 /// Objects that the API has reported.
-pub(super) struct Told {
-    pub(super) machines: Vec<Machine>,
+pub(super) struct ApprovalUpdate {
+    pub(super) machines: Vec<MachineApiMachine>,
     pub(super) nodes: BTreeMap<String, NodeFacts>,
 }
 
 /// Returns the API of Machine objects in the one namespace that has them: rights to those of others are not needed.
-fn machine_api(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
+fn machine_api(cluster: &ClusterClient, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(cluster.client(), namespace, &machines())
 }
 
 /// Asks once for each kind of object that is watched.
 pub async fn look(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     settings: &ApprovalSettings,
     machine_namespace: &str,
 ) -> Vec<(&'static str, Result<(), ClusterError>)> {
@@ -74,17 +74,19 @@ pub async fn look(
     found
 }
 
-impl Watched {
+impl ApprovalWatches {
     /// Begins the watches; returns them with the future that runs them.
     pub(super) fn begin(
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         settings: &ApprovalSettings,
         machine_namespace: &str,
     ) -> (Self, impl Future<Output = ()> + use<>) {
         let (health, all) = (cluster.health(), Selector::default());
         let requests = Arc::new(RequestCache::new(&settings.requester));
-        let client = request_watch::watch(cluster, Purpose::Client, &requests);
-        let serving = settings.serving.then(|| request_watch::watch(cluster, Purpose::Serving, &requests));
+        let client = request_watch::watch(cluster, CsrPurpose::Client, &requests);
+        let serving = settings
+            .serving
+            .then(|| request_watch::watch(cluster, CsrPurpose::Serving, &requests));
         let (nodes, keep_nodes) = keep(&Api::all(cluster.client()), (), &all, NODES, health);
         let with_machines = settings.machine_objects.then(|| {
             let (machines, keeping) = keep(&machine_api(cluster, machine_namespace), machines(), &all, MACHINES, health);
@@ -111,7 +113,7 @@ impl Watched {
     ///
     /// # Errors
     /// [`Reason::Untold`], for a watch that is not current.
-    pub(super) fn told(&self, cluster: &Cluster) -> Result<Told, Reason> {
+    pub(super) fn told(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
         let watches = cluster.health().watches();
         let is_well = |what| watches.get(what) == Some(&Heard::Well);
         let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::Untold { what }) };
@@ -128,8 +130,8 @@ impl Watched {
         let named = nodes
             .iter()
             .filter_map(|node| Some((node.metadata.name.clone()?, NodeFacts::of_labels(&node.metadata))));
-        Ok(Told {
-            machines: machines.iter().filter_map(|machine| Machine::of(machine)).collect(),
+        Ok(ApprovalUpdate {
+            machines: machines.iter().filter_map(|machine| MachineApiMachine::of(machine)).collect(),
             nodes: named.collect(),
         })
     }

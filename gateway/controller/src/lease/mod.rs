@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_cluster_api::failures::FailureLog;
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::clock::Clock;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -43,8 +43,8 @@ impl Default for Timing {
 }
 
 /// A candidate for a lease, or its holder.
-pub struct Candidate {
-    cluster: Arc<Cluster>,
+pub struct LeaseCandidate {
+    cluster: Arc<ClusterClient>,
     clock: Clock,
     /// The lease's name, in the namespace of the cluster's access.
     name: String,
@@ -59,7 +59,7 @@ pub struct Candidate {
 
 /// Reason why a leader has lost the lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LostLeadership {
     /// Another candidate has taken the lease.
     #[error("{0} has taken it")]
     Taken(String),
@@ -71,13 +71,13 @@ pub enum Lost {
     NotRenewed { deadline: Duration, reason: String },
 }
 
-impl Candidate {
+impl LeaseCandidate {
     /// A candidate that holds nothing. Its identity is `host` with a random suffix.
     ///
     /// # Errors
     /// If there are no random bytes.
     pub fn new(
-        (cluster, clock): (Arc<Cluster>, Clock),
+        (cluster, clock): (Arc<ClusterClient>, Clock),
         name: &str,
         host: &str,
         timing: Timing,
@@ -116,7 +116,7 @@ impl Candidate {
     }
 
     /// Renews the lease until that fails for too long, or another has it.
-    pub async fn renew_until_lost(&mut self) -> Lost {
+    pub async fn renew_until_lost(&mut self) -> LostLeadership {
         let mut reason = "no attempt was answered".to_owned();
         while let Some((lease, since)) = self.held.clone() {
             let deadline = since + self.timing.renew_deadline;
@@ -131,12 +131,12 @@ impl Candidate {
                     None
                 }
                 Ok((_, Err(error))) if error.is_status(CONFLICT) => self.conflict().await,
-                Ok((_, Err(error))) if error.is_not_found() => Some(Lost::Removed),
+                Ok((_, Err(error))) if error.is_not_found() => Some(LostLeadership::Removed),
                 Ok((_, Err(error))) => {
                     reason = error.reason();
                     None
                 }
-                Err(_) => Some(Lost::NotRenewed {
+                Err(_) => Some(LostLeadership::NotRenewed {
                     deadline: self.timing.renew_deadline,
                     reason: reason.clone(),
                 }),
@@ -146,14 +146,14 @@ impl Candidate {
                 return lost;
             }
         }
-        Lost::Taken("nobody".to_owned())
+        LostLeadership::Taken("nobody".to_owned())
     }
 
     /// Determines which candidate has changed a held lease: this candidate, by a renewal whose answer was lost, or another one.
-    async fn conflict(&mut self) -> Option<Lost> {
+    async fn conflict(&mut self) -> Option<LostLeadership> {
         let found = match tokio::time::timeout(self.timing.retry, self.get()).await {
             Ok(Ok(Some(found))) => found,
-            Ok(Ok(None)) => return Some(Lost::Removed),
+            Ok(Ok(None)) => return Some(LostLeadership::Removed),
             // The deadline decides.
             Ok(Err(_)) | Err(_) => return None,
         };
@@ -162,7 +162,7 @@ impl Candidate {
             self.held = Some((found, since));
             return None;
         }
-        Some(Lost::Taken(holder(&found).to_owned()))
+        Some(LostLeadership::Taken(holder(&found).to_owned()))
     }
 
     /// Gives up the lease, so that another candidate acquires it at once. Best effort: without it others wait for its duration.

@@ -1,5 +1,5 @@
 use attest_store::settings::{ClusterAccess, ClusterApi};
-use cloud_fixtures::kubernetes::{Disturbance, Kubernetes};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi};
 use serde_json::json;
 
 use super::*;
@@ -16,14 +16,14 @@ const TIMING: Timing = Timing {
 const SOON: Duration = Duration::from_secs(2);
 
 struct Site {
-    api: Kubernetes,
+    api: KubernetesApi,
     folder: tempfile::TempDir,
 }
 
 impl Site {
     fn start() -> Self {
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         let rules = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]}]);
         api.grant(NAMESPACE, NAME, &rules);
         let folder = tempfile::tempdir().unwrap();
@@ -32,13 +32,13 @@ impl Site {
         Self { api, folder }
     }
 
-    async fn candidate(&self, host: &str) -> Candidate {
+    async fn candidate(&self, host: &str) -> LeaseCandidate {
         let access = ClusterAccess {
             api: ClusterApi::Kubeconfig(self.folder.path().join("kubeconfig")),
             namespace: Some(NAMESPACE.to_owned()),
         };
-        let cluster = Cluster::open(&access, Clock::System, Arc::new(())).await.unwrap();
-        Candidate::new((Arc::new(cluster), Clock::System), NAME, host, TIMING).unwrap()
+        let cluster = ClusterClient::open(&access, Clock::System, Arc::new(())).await.unwrap();
+        LeaseCandidate::new((Arc::new(cluster), Clock::System), NAME, host, TIMING).unwrap()
     }
 
     fn spec(&self) -> serde_json::Value {
@@ -46,7 +46,7 @@ impl Site {
     }
 }
 
-async fn acquires(candidate: &mut Candidate, within: Duration) -> bool {
+async fn acquires(candidate: &mut LeaseCandidate, within: Duration) -> bool {
     tokio::time::timeout(within, candidate.acquire()).await.is_ok()
 }
 
@@ -84,7 +84,7 @@ async fn a_lease_that_is_not_renewed_is_taken_over_after_its_duration_and_not_be
     assert!(began.elapsed() >= TIMING.duration, "{:?}", began.elapsed());
     // It has stopped before that.
     let lost = tokio::time::timeout(SOON, one.renew_until_lost()).await.unwrap();
-    assert!(matches!(lost, Lost::NotRenewed { .. }), "{lost}");
+    assert!(matches!(lost, LostLeadership::NotRenewed { .. }), "{lost}");
     // What is not held is not released.
     one.release().await;
     assert_eq!(site.spec()["holderIdentity"], other.identity());
@@ -99,7 +99,7 @@ async fn attack_18_a_leader_that_cannot_renew_stops_before_another_begins() {
         assert!(acquires(&mut one, SOON).await);
         site.api.disturb(disturbance);
         let lost = tokio::time::timeout(TIMING.duration, one.renew_until_lost()).await.unwrap();
-        assert!(matches!(lost, Lost::NotRenewed { .. }), "{lost}");
+        assert!(matches!(lost, LostLeadership::NotRenewed { .. }), "{lost}");
         assert!(began.elapsed() < TIMING.duration, "{:?}", began.elapsed());
         site.api.recover();
         // Nobody else has it.
@@ -114,7 +114,7 @@ async fn a_lease_that_was_removed_is_lost_at_once_and_is_made_again() {
     assert!(acquires(&mut one, SOON).await);
     site.api.remove("leases", NAMESPACE, NAME);
     let lost = tokio::time::timeout(SOON, one.renew_until_lost()).await.unwrap();
-    assert_eq!(lost, Lost::Removed);
+    assert_eq!(lost, LostLeadership::Removed);
     assert!(acquires(&mut one, SOON).await);
 }
 
@@ -127,5 +127,5 @@ async fn a_lease_that_somebody_else_has_written_is_lost_at_once() {
     taken["spec"]["holderIdentity"] = json!("other");
     site.api.put(taken);
     let lost = tokio::time::timeout(SOON, one.renew_until_lost()).await.unwrap();
-    assert_eq!(lost, Lost::Taken("other".to_owned()));
+    assert_eq!(lost, LostLeadership::Taken("other".to_owned()));
 }

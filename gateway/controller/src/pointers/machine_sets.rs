@@ -10,7 +10,7 @@
 //! | `userData: {name, namespace}` | bare metal (openshift/cluster-api-provider-baremetal `pkg/apis/baremetal/v1alpha1/baremetalmachineproviderspec_types.go`) |
 //! | `ignition: {userDataSecret: "…"}` | libvirt (openshift/cluster-api-provider-libvirt `pkg/apis/libvirtproviderconfig/v1beta1/libvirtmachineproviderconfig_types.go`) |
 
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -49,7 +49,7 @@ impl std::fmt::Display for SecretName {
 }
 
 /// Returns all of them in a namespace; a kind that the cluster does not have yields nothing.
-pub(super) async fn all(cluster: &Cluster, namespace: &str) -> Result<Vec<MachineSet>, ClusterError> {
+pub(super) async fn all(cluster: &ClusterClient, namespace: &str) -> Result<Vec<MachineSet>, ClusterError> {
     let kinds = [
         ("MachineSet", "v1beta1", "machinesets", SETS),
         ("ControlPlaneMachineSet", "v1", "controlplanemachinesets", CONTROL_PLANE),

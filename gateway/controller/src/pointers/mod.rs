@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest_certificates::source::{self, SourceError};
+use attest_certificates::source::{self, CertificateFileError};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_cluster_api::failures::FailureLog;
-use attest_cluster_api::{Cause, Cluster, ClusterError};
-use attest_log::admin::{Act, By, Thing, Verb};
-use attest_pointers::{NotRenewed, Ours, Reading, Renewal, renewed};
+use attest_cluster_api::{ClusterClient, ClusterError, RequestCause};
+use attest_log::admin::{Act, By, ValueChange, Verb};
+use attest_pointers::{NotRenewed, Ours, ReadPointer, Renewal, renewed};
 use attest_store::{Store, StoreError};
 use attest_system::clock::Clock;
 use data_encoding::BASE64;
@@ -41,7 +41,7 @@ const MANAGED: &str = "-user-data-managed";
 
 /// The pointer in a Secret, and what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum PointerState {
     /// The pointer carries the current CAs.
     Current,
     /// The pointer is the gateway's, and carries these CAs.
@@ -52,7 +52,7 @@ pub enum State {
     Unread(String),
 }
 
-impl State {
+impl PointerState {
     /// Returns whether a machine with this pointer would refuse a certificate that only the CA `newest` has signed. A pointer that carries no CA of the
     /// gateway leads elsewhere; one that could not be read may be any.
     fn lacks(&self, newest: Option<Fingerprint>) -> bool {
@@ -78,8 +78,8 @@ impl Here {
     /// Reads the CAs and the certificate.
     ///
     /// # Errors
-    /// [`SourceError`].
-    pub fn read(files: &PointerSettings, pools: BTreeSet<String>, now: UnixTime) -> Result<Self, SourceError> {
+    /// [`CertificateFileError`].
+    pub fn read(files: &PointerSettings, pools: BTreeSet<String>, now: UnixTime) -> Result<Self, CertificateFileError> {
         Ok(Self {
             authorities: source::authorities(&files.authorities)?,
             chain: source::certificates(&files.certificate)?,
@@ -104,8 +104,8 @@ impl Here {
 }
 
 /// A Secret with a pointer, and the result for it.
-struct Judged {
-    state: State,
+struct PointerDecision {
+    state: PointerState,
     /// The pointer that takes its place.
     renewed: Option<Zeroizing<String>>,
     secret: Secret,
@@ -115,17 +115,17 @@ struct Judged {
 ///
 /// # Errors
 /// [`ClusterError`].
-pub async fn look(cluster: &Cluster, namespace: &str, here: &Here) -> Result<Vec<(MachineSet, State)>, ClusterError> {
+pub async fn look(cluster: &ClusterClient, namespace: &str, here: &Here) -> Result<Vec<(MachineSet, PointerState)>, ClusterError> {
     let sets = machine_sets::all(cluster, namespace).await?;
-    let mut states: BTreeMap<SecretName, State> = BTreeMap::new();
+    let mut states: BTreeMap<SecretName, PointerState> = BTreeMap::new();
     for set in &sets {
         if !states.contains_key(&set.secret) {
             let state = match &set.secret {
                 SecretName::Named(name) => match judged(cluster, (namespace, name), here).await {
-                    Ok(judged) => judged.map_or_else(|| State::Unread("there is no such Secret".to_owned()), |judged| judged.state),
-                    Err(error) => State::Unread(unread(&error, name, namespace)),
+                    Ok(judged) => judged.map_or_else(|| PointerState::Unread("there is no such Secret".to_owned()), |judged| judged.state),
+                    Err(error) => PointerState::Unread(unread(&error, name, namespace)),
                 },
-                SecretName::Unknown(why) => State::Unread(why.clone()),
+                SecretName::Unknown(why) => PointerState::Unread(why.clone()),
             };
             states.insert(set.secret.clone(), state);
         }
@@ -138,7 +138,7 @@ pub async fn look(cluster: &Cluster, namespace: &str, here: &Here) -> Result<Vec
 }
 
 /// Asks once for the machine sets, and for each Secret that they name.
-pub async fn ask(cluster: &Cluster, namespace: &str) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub async fn ask(cluster: &ClusterClient, namespace: &str) -> Vec<(&'static str, Result<(), ClusterError>)> {
     const WHAT: &str = "pointers of machine sets";
     let sets = match machine_sets::all(cluster, namespace).await {
         Ok(sets) => sets,
@@ -176,41 +176,41 @@ fn unread(error: &ClusterError, name: &str, namespace: &str) -> String {
     }
 }
 
-async fn judged(cluster: &Cluster, (namespace, name): (&str, &str), here: &Here) -> Result<Option<Judged>, ClusterError> {
+async fn judged(cluster: &ClusterClient, (namespace, name): (&str, &str), here: &Here) -> Result<Option<PointerDecision>, ClusterError> {
     let Some(secret) = cluster.ask("secrets", secrets(cluster, namespace).get_opt(name)).await? else {
         return Ok(None);
     };
     let user_data = secret.data.as_ref().and_then(|data| data.get(USER_DATA));
     let (state, renewed) = match user_data {
-        None => (State::Left(format!("it has no {USER_DATA}"), Vec::new()), None),
+        None => (PointerState::Left(format!("it has no {USER_DATA}"), Vec::new()), None),
         Some(user_data) => judge(name, &user_data.0, here.ours()),
     };
-    Ok(Some(Judged { state, renewed, secret }))
+    Ok(Some(PointerDecision { state, renewed, secret }))
 }
 
-fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (State, Option<Zeroizing<String>>) {
+fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (PointerState, Option<Zeroizing<String>>) {
     let carried =
-        || Reading::parse(user_data).map_or_else(|_| Vec::new(), |reading| reading.certificates().map(|ca| ca.fingerprint).collect());
+        || ReadPointer::parse(user_data).map_or_else(|_| Vec::new(), |reading| reading.certificates().map(|ca| ca.fingerprint).collect());
     match renewed(user_data, ours) {
-        Ok(Renewal::Current) => (State::Current, None),
+        Ok(Renewal::Current) => (PointerState::Current, None),
         Ok(Renewal::Renewed(_)) if name.ends_with(MANAGED) => {
             let why = "the Machine Config Operator writes it itself, with its own CA: let the machine set name another Secret".to_owned();
-            (State::Left(why, carried()), None)
+            (PointerState::Left(why, carried()), None)
         }
-        Ok(Renewal::Renewed(text)) => (State::Behind(carried()), Some(text)),
-        Err(NotRenewed::Broken(why)) => (State::Unread(format!("a CA in it is of no use: {why}")), None),
-        Err(NotRenewed::Reading(error)) => (State::Left(error.to_string(), Vec::new()), None),
-        Err(error) => (State::Left(error.to_string(), carried()), None),
+        Ok(Renewal::Renewed(text)) => (PointerState::Behind(carried()), Some(text)),
+        Err(NotRenewed::Broken(why)) => (PointerState::Unread(format!("a CA in it is of no use: {why}")), None),
+        Err(NotRenewed::Reading(error)) => (PointerState::Left(error.to_string(), Vec::new()), None),
+        Err(error) => (PointerState::Left(error.to_string(), carried()), None),
     }
 }
 
-fn secrets(cluster: &Cluster, namespace: &str) -> Api<Secret> {
+fn secrets(cluster: &ClusterClient, namespace: &str) -> Api<Secret> {
     Api::namespaced(cluster.client(), namespace)
 }
 
 /// The task that renews the pointers.
-pub struct Keeper {
-    pub cluster: Arc<Cluster>,
+pub struct PointerTask {
+    pub cluster: Arc<ClusterClient>,
     /// The namespace of machine sets and their Secrets.
     pub namespace: String,
     pub files: PointerSettings,
@@ -224,26 +224,26 @@ pub struct Keeper {
 
 /// A failure that ends a pass before all Secrets were looked at.
 #[derive(Debug, thiserror::Error)]
-enum PassError {
+enum PointerPassError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Files(#[from] SourceError),
+    Files(#[from] CertificateFileError),
 }
 
-impl PassError {
-    fn cause(&self) -> Cause {
+impl PointerPassError {
+    fn cause(&self) -> RequestCause {
         match self {
             Self::Cluster(error) => error.cause(),
-            Self::Store(_) => Cause::Other("store".to_owned()),
-            Self::Files(error) => Cause::Other(error.to_string()),
+            Self::Store(_) => RequestCause::Other("store".to_owned()),
+            Self::Files(error) => RequestCause::Other(error.to_string()),
         }
     }
 }
 
-impl Keeper {
+impl PointerTask {
     /// Renews them for as long as it is polled.
     pub async fn run(&self) {
         let mut every = tokio::time::interval(LOOK_EVERY);
@@ -266,7 +266,7 @@ impl Keeper {
         }
     }
 
-    async fn keep(&self, said: &mut BTreeMap<String, String>) -> Result<(), PassError> {
+    async fn keep(&self, said: &mut BTreeMap<String, String>) -> Result<(), PointerPassError> {
         // The files are small, and another program replaces them.
         let here = Here::read(&self.files, (self.pools)(), self.clock.now())?;
         let namespace = &self.namespace;
@@ -288,7 +288,7 @@ impl Keeper {
                     left.insert(format!("Secret {namespace}/{name}"), why);
                 }
                 // The others do not wait for what the API refuses of one.
-                Err(PassError::Cluster(error)) if !error.cause().concerns_all() => {
+                Err(PointerPassError::Cluster(error)) if !error.cause().concerns_all() => {
                     let why = format!("its pointer is not renewed: {}", unread(&error, name, namespace));
                     left.insert(format!("Secret {namespace}/{name}"), why);
                 }
@@ -305,26 +305,26 @@ impl Keeper {
     }
 
     /// Renews the pointer in one Secret, or says why it is left as it is.
-    async fn keep_one(&self, name: &str, here: &Here) -> Result<Option<String>, PassError> {
+    async fn keep_one(&self, name: &str, here: &Here) -> Result<Option<String>, PointerPassError> {
         let Some(judged) = judged(&self.cluster, (&self.namespace, name), here).await? else {
             return Ok(Some("there is no such Secret".to_owned()));
         };
         match (&judged.state, &judged.renewed) {
-            (State::Behind(carried), Some(renewed)) => {
+            (PointerState::Behind(carried), Some(renewed)) => {
                 self.write(name, &judged.secret, renewed).await?;
                 self.store.tell(self.act(name, carried, here)).await?;
                 let namespace = &self.namespace;
                 tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
                 Ok(None)
             }
-            (State::Unread(why), _) => Ok(Some(format!("its pointer is not renewed: {why}"))),
-            (State::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
+            (PointerState::Unread(why), _) => Ok(Some(format!("its pointer is not renewed: {why}"))),
+            (PointerState::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
             _ => Ok(None),
         }
     }
 
     /// Replaces the pointer, if the Secret was not changed meanwhile.
-    async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), PassError> {
+    async fn write(&self, name: &str, secret: &Secret, renewed: &Zeroizing<String>) -> Result<(), PointerPassError> {
         let user_data = Zeroizing::new(BASE64.encode(renewed.as_bytes()));
         let patch = json!({
             "metadata": {"resourceVersion": secret.resource_version(), "labels": {LEFT_ALONE: ""}},
@@ -340,7 +340,7 @@ impl Keeper {
     /// Returns the act that is recorded for it, as JSON.
     fn act(&self, name: &str, before: &[Fingerprint], here: &Here) -> String {
         let shorts = |all: &mut dyn Iterator<Item = Fingerprint>| json!({"authorities": all.map(|ca| ca.short()).collect::<Vec<_>>()});
-        let thing = Thing {
+        let thing = ValueChange {
             kind: "pointer".to_owned(),
             id: format!("{}/{name}", self.namespace),
             before: Some(shorts(&mut before.iter().copied())),

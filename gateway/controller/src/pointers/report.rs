@@ -4,19 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use attest_certificates::Fingerprint;
-use attest_certificates::source::SourceError;
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_certificates::source::CertificateFileError;
+use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_pool::PoolError;
 use attest_system::clock::Clock;
 use serde_json::{Value, json};
 
-use super::{Here, MachineSet, State, look};
+use super::{Here, MachineSet, PointerState, look};
 use crate::pools;
-use crate::settings::Settings;
+use crate::settings::ControllerSettings;
 
 /// The machine sets, and which CAs the pointer of each carries.
-pub struct Report {
-    rows: Vec<(MachineSet, State)>,
+pub struct PointerReport {
+    rows: Vec<(MachineSet, PointerState)>,
     newest: Option<Fingerprint>,
 }
 
@@ -26,7 +26,7 @@ pub enum ReportError {
     #[error("pools: {0}")]
     Pools(#[from] PoolError),
     #[error("pointers: {0}")]
-    Files(#[from] SourceError),
+    Files(#[from] CertificateFileError),
     #[error("cluster: {0}")]
     Cluster(#[from] ClusterError),
 }
@@ -35,17 +35,17 @@ pub enum ReportError {
 ///
 /// # Errors
 /// [`ReportError`].
-pub async fn report(settings: &Settings, clock: Clock) -> Result<Report, ReportError> {
+pub async fn report(settings: &ControllerSettings, clock: Clock) -> Result<PointerReport, ReportError> {
     let names = pools::read(&settings.pools)?.rules.names.into_keys().collect();
     let here = Here::read(&settings.pointers, names, clock.now())?;
-    let cluster = Cluster::open(&settings.access, clock, Arc::new(())).await?;
-    Ok(Report {
+    let cluster = ClusterClient::open(&settings.access, clock, Arc::new(())).await?;
+    Ok(PointerReport {
         rows: look(&cluster, &settings.machine_namespace, &here).await?,
         newest: here.newest(),
     })
 }
 
-impl Report {
+impl PointerReport {
     /// Returns whether there are no machine sets.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -85,7 +85,7 @@ impl Report {
     }
 }
 
-impl State {
+impl PointerState {
     const fn code(&self) -> &'static str {
         match self {
             Self::Current => "current",
@@ -108,7 +108,7 @@ impl State {
 }
 
 /// Formats the report as a table, for people.
-impl fmt::Display for Report {
+impl fmt::Display for PointerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = vec![["MACHINE SET", "REPLICAS", "SECRET", "POINTER CARRIES", "NOTE"].map(str::to_owned)];
         rows.extend(self.rows.iter().map(|(set, state)| {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::resources::{machine_config_pools, machine_configs};
-use attest_cluster_api::{Cause, Cluster, ClusterError};
-use attest_ignition::machine_config::second_stage::{LABELS, Object, SPEC_DIGEST};
+use attest_cluster_api::{ClusterClient, ClusterError, RequestCause};
+use attest_ignition::machine_config::second_stage::{LABELS, SPEC_DIGEST, SecondStageObject};
 use attest_system::clock::{Clock, rfc3339};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -23,13 +23,13 @@ use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Pr
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
-pub use source::{Source, SourceError};
-pub use there::{There, there};
+pub use source::{FetchError, GatewayEndpoints};
+pub use there::{ObjectState, there};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;
 
-use crate::metrics::Metrics;
+use crate::metrics::ControllerMetrics;
 
 /// Annotation with the time at which a controller last saw that the config of this object is served. An object without it was not made by a
 /// controller, and is not removed.
@@ -55,7 +55,7 @@ const OF_NODES: [&str; 2] = [
 
 /// Reason why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
-pub enum SecondStageError {
+pub enum SecondStageTaskError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// An object of that name that was not made here.
@@ -78,8 +78,8 @@ pub enum SecondStageError {
 }
 
 /// The objects in the cluster, and what is known of them.
-pub struct SecondStage {
-    cluster: Arc<Cluster>,
+pub struct SecondStageObjects {
+    cluster: Arc<ClusterClient>,
     clock: Clock,
     /// The resource version in which an object was found, or made, as it should be.
     verified: BTreeMap<String, String>,
@@ -87,7 +87,7 @@ pub struct SecondStage {
 
 /// Result of a pass over the objects.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct SecondStagePass {
     pub made: BTreeSet<String>,
     /// Put back as they should be, or said to be served still.
     pub written: BTreeSet<String>,
@@ -96,9 +96,9 @@ pub struct Done {
     pub again: bool,
 }
 
-impl SecondStage {
+impl SecondStageObjects {
     #[must_use]
-    pub const fn new(cluster: Arc<Cluster>, clock: Clock) -> Self {
+    pub const fn new(cluster: Arc<ClusterClient>, clock: Clock) -> Self {
         Self {
             cluster,
             clock,
@@ -109,9 +109,9 @@ impl SecondStage {
     /// Makes missing objects, and restores changed ones. Removes objects that were made here, are no longer served, and that no node uses.
     ///
     /// # Errors
-    /// [`SecondStageError`]; what was done until then is done.
-    pub async fn look_after(&mut self, wanted: &[Object]) -> Result<Done, SecondStageError> {
-        let mut done = Done::default();
+    /// [`SecondStageTaskError`]; what was done until then is done.
+    pub async fn look_after(&mut self, wanted: &[SecondStageObject]) -> Result<SecondStagePass, SecondStageTaskError> {
+        let mut done = SecondStagePass::default();
         let there = self.make(wanted, &mut done).await?;
         let is_wanted = |name: &str| wanted.iter().any(|object| object.name == name);
         let superseded: Vec<_> = there
@@ -124,11 +124,15 @@ impl SecondStage {
         Ok(done)
     }
 
-    /// Like [`SecondStage::look_after`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
+    /// Like [`SecondStageObjects::look_after`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
     ///
     /// # Errors
-    /// Like [`SecondStage::look_after`].
-    async fn make(&mut self, wanted: &[Object], done: &mut Done) -> Result<Vec<PartialObjectMeta<DynamicObject>>, SecondStageError> {
+    /// Like [`SecondStageObjects::look_after`].
+    async fn make(
+        &mut self,
+        wanted: &[SecondStageObject],
+        done: &mut SecondStagePass,
+    ) -> Result<Vec<PartialObjectMeta<DynamicObject>>, SecondStageTaskError> {
         let labels: Vec<String> = LABELS.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let ours = ListParams::default().labels(&labels.join(","));
         let metas: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.cluster.client(), &machine_configs());
@@ -138,7 +142,7 @@ impl SecondStage {
             match self.make_one(object, &there, done).await {
                 Ok(()) => {}
                 // It would not answer for the others either.
-                Err(SecondStageError::Cluster(error)) if error.cause().concerns_all() => return Err(error.into()),
+                Err(SecondStageTaskError::Cluster(error)) if error.cause().concerns_all() => return Err(error.into()),
                 Err(error) => wrong = wrong.or(Some(error)),
             }
         }
@@ -147,10 +151,10 @@ impl SecondStage {
 
     async fn make_one(
         &mut self,
-        wanted: &Object,
+        wanted: &SecondStageObject,
         there: &[PartialObjectMeta<DynamicObject>],
-        done: &mut Done,
-    ) -> Result<(), SecondStageError> {
+        done: &mut SecondStagePass,
+    ) -> Result<(), SecondStageTaskError> {
         let owners = self.owner(&wanted.pool).await?.map(|owner| vec![owner]);
         let found = there.iter().find(|found| found.name_any() == wanted.name);
         let of_wanted = |found: &PartialObjectMeta<DynamicObject>| {
@@ -162,7 +166,7 @@ impl SecondStage {
         let family = wanted.name.rsplit_once('-').map_or("", |(family, _)| family);
         let of_pool = there.iter().filter(|found| found.name_any().starts_with(family)).count();
         if found.is_none() && of_pool + done.made.len() >= OBJECTS_LIMIT {
-            return Err(SecondStageError::TooMany { name: wanted.name.clone() });
+            return Err(SecondStageTaskError::TooMany { name: wanted.name.clone() });
         }
         self.put(wanted, owners, done).await
     }
@@ -190,10 +194,15 @@ impl SecondStage {
         Some(Duration::from_secs(self.clock.now().as_secs().saturating_sub(said)))
     }
 
-    async fn put(&mut self, wanted: &Object, owners: Option<Vec<OwnerReference>>, done: &mut Done) -> Result<(), SecondStageError> {
+    async fn put(
+        &mut self,
+        wanted: &SecondStageObject,
+        owners: Option<Vec<OwnerReference>>,
+        done: &mut SecondStagePass,
+    ) -> Result<(), SecondStageTaskError> {
         let api = self.machine_configs();
         let name = &wanted.name;
-        let wrong = |error: serde_json::Error| SecondStageError::NotAnObject {
+        let wrong = |error: serde_json::Error| SecondStageTaskError::NotAnObject {
             name: name.clone(),
             problem: error.to_string(),
         };
@@ -219,12 +228,12 @@ impl SecondStage {
             return if as_wanted {
                 Ok(())
             } else {
-                Err(SecondStageError::Foreign { name: name.clone() })
+                Err(SecondStageTaskError::Foreign { name: name.clone() })
             };
         }
         let as_made = found.annotations().get(SPEC_DIGEST).map(String::as_str) == digest(&wanted.value);
         if !as_wanted && !as_made {
-            return Err(SecondStageError::Ambiguous { name: name.clone() });
+            return Err(SecondStageTaskError::Ambiguous { name: name.clone() });
         }
         let owned = found.metadata.owner_references == object.metadata.owner_references;
         if as_wanted && as_made && owned && self.age(&found).is_some_and(|age| age < SAY_EVERY) {
@@ -243,7 +252,7 @@ impl SecondStage {
     }
 
     /// Returns whether it was written; `false` if another client was first.
-    fn settle(&mut self, written: Result<DynamicObject, ClusterError>, done: &mut Done) -> Result<bool, ClusterError> {
+    fn settle(&mut self, written: Result<DynamicObject, ClusterError>, done: &mut SecondStagePass) -> Result<bool, ClusterError> {
         match written {
             Ok(object) => {
                 // As the API has it, which may drop what it does not know: so what it took is what is wanted.
@@ -277,7 +286,11 @@ impl SecondStage {
         }))
     }
 
-    async fn remove(&self, superseded: &[PartialObjectMeta<DynamicObject>], done: &mut Done) -> Result<(), SecondStageError> {
+    async fn remove(
+        &self,
+        superseded: &[PartialObjectMeta<DynamicObject>],
+        done: &mut SecondStagePass,
+    ) -> Result<(), SecondStageTaskError> {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.cluster.client());
         let page = ListParams::default().limit(METADATA_PAGE_OBJECTS);
         let nodes = self.cluster.list("nodes", &nodes, &page).await?;
@@ -322,37 +335,37 @@ const METADATA_PAGE_OBJECTS: u32 = 500;
 const CONFLICT: u16 = 409;
 
 /// The task that keeps the objects.
-pub(crate) struct Keeper {
-    pub cluster: Arc<Cluster>,
-    pub source: Source,
+pub(crate) struct SecondStageTask {
+    pub cluster: Arc<ClusterClient>,
+    pub source: GatewayEndpoints,
     /// The pools whose nodes the daemon takes over, with the MachineConfigPool of each.
     pub pools: Arc<dyn Fn() -> BTreeMap<String, String> + Send + Sync>,
     pub clock: Clock,
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<ControllerMetrics>,
 }
 
 /// A failure that leaves a pass incomplete.
 #[derive(Debug, thiserror::Error)]
-enum PassError {
+enum SecondStagePassError {
     #[error("pool {pool}: {source}")]
-    Source { pool: String, source: SourceError },
+    Source { pool: String, source: FetchError },
     #[error(transparent)]
-    Objects(#[from] SecondStageError),
+    Objects(#[from] SecondStageTaskError),
 }
 
-impl PassError {
-    fn cause(&self) -> Cause {
+impl SecondStagePassError {
+    fn cause(&self) -> RequestCause {
         match self {
-            Self::Objects(SecondStageError::Cluster(error)) => error.cause(),
-            other => Cause::Other(other.to_string()),
+            Self::Objects(SecondStageTaskError::Cluster(error)) => error.cause(),
+            other => RequestCause::Other(other.to_string()),
         }
     }
 }
 
-impl Keeper {
+impl SecondStageTask {
     /// Keeps them for as long as it is polled.
     pub(crate) async fn run(&self) {
-        let mut second_stage = SecondStage::new(Arc::clone(&self.cluster), self.clock);
+        let mut second_stage = SecondStageObjects::new(Arc::clone(&self.cluster), self.clock);
         let mut served = None;
         let mut due = Instant::now();
         let mut failures = FailureLog::default();
@@ -372,12 +385,13 @@ impl Keeper {
             }
             let passed = self.pass(&mut second_stage, &pools).await;
             let wait = match &passed {
-                Ok(Done { again: false, .. }) => CHECK_EVERY,
-                Ok(Done { again: true, .. }) => LOOK_EVERY,
+                Ok(SecondStagePass { again: false, .. }) => CHECK_EVERY,
+                Ok(SecondStagePass { again: true, .. }) => LOOK_EVERY,
                 Err(_) => RETRY_AFTER,
             };
             due = Instant::now() + wait;
-            self.metrics.second_stage_missing(!matches!(passed, Ok(Done { again: false, .. })));
+            self.metrics
+                .second_stage_missing(!matches!(passed, Ok(SecondStagePass { again: false, .. })));
             match passed {
                 Ok(done) => {
                     if failures.is_over() {
@@ -398,28 +412,32 @@ impl Keeper {
 
     /// Fetches what is served, and updates the objects. A pool whose config cannot be fetched delays no other; its objects stay as they
     /// are.
-    async fn pass(&self, second_stage: &mut SecondStage, pools: &BTreeMap<String, String>) -> Result<Done, PassError> {
+    async fn pass(
+        &self,
+        second_stage: &mut SecondStageObjects,
+        pools: &BTreeMap<String, String>,
+    ) -> Result<SecondStagePass, SecondStagePassError> {
         let (mut wanted, mut failed) = (Vec::new(), None);
         for (pool, machine_config_pool) in pools {
             match self.source.objects(pool, machine_config_pool).await {
                 Ok(objects) => wanted.extend(objects),
                 Err(source) => {
                     let pool = pool.clone();
-                    failed = failed.or(Some(PassError::Source { pool, source }));
+                    failed = failed.or(Some(SecondStagePassError::Source { pool, source }));
                 }
             }
         }
         let Some(failed) = failed else {
             return Ok(second_stage.look_after(&wanted).await?);
         };
-        let mut done = Done::default();
+        let mut done = SecondStagePass::default();
         let made = second_stage.make(&wanted, &mut done).await;
         done.log();
-        made.map_err(PassError::from).and(Err(failed))
+        made.map_err(SecondStagePassError::from).and(Err(failed))
     }
 }
 
-impl Done {
+impl SecondStagePass {
     fn log(&self) {
         for name in &self.made {
             tracing::info!("second stage: MachineConfig {name} is made");

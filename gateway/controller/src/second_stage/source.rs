@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use attest_certificates::Fingerprint;
-use attest_certificates::source::{self, SourceError as FileError};
+use attest_certificates::source::{self, CertificateFileError as FileError};
 use attest_ignition::data_url;
 use attest_ignition::machine_config::appended::CONTENT;
-use attest_ignition::machine_config::second_stage::{OBJECT_LIMIT_BYTES, Object, SecondStageError, is_name};
+use attest_ignition::machine_config::second_stage::{OBJECT_LIMIT_BYTES, SecondStageError, SecondStageObject, is_name};
 use attest_pointers::hint;
 use attest_system::causes::with_causes;
-use attest_tls::Beside;
+use attest_tls::ServerKnowledge;
 use reqwest::header::ACCEPT;
 use reqwest::{Client, Response, redirect};
 use rustls::RootCertStore;
@@ -36,7 +36,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason why a pool's object is unknown.
 #[derive(Debug, thiserror::Error)]
-pub enum SourceError {
+pub enum FetchError {
     #[error(transparent)]
     Authorities(#[from] FileError),
     #[error("{url}: {problem}")]
@@ -63,7 +63,7 @@ pub enum SourceError {
 
 /// The gateways, as nodes reach them.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct GatewayEndpoints {
     settings: SecondStageSettings,
     /// The gateway's CAs, read for each request.
     authorities: PathBuf,
@@ -73,9 +73,9 @@ pub struct Source {
 #[derive(Debug)]
 struct AnyKey;
 
-impl Beside for AnyKey {}
+impl ServerKnowledge for AnyKey {}
 
-impl Source {
+impl GatewayEndpoints {
     #[must_use]
     pub const fn new(settings: SecondStageSettings, authorities: PathBuf) -> Self {
         Self { settings, authorities }
@@ -86,20 +86,20 @@ impl Source {
     ///
     /// # Errors
     /// [`SourceError`]: no gateway gives one.
-    pub async fn objects(&self, pool: &str, machine_config_pool: &str) -> Result<Vec<Object>, SourceError> {
+    pub async fn objects(&self, pool: &str, machine_config_pool: &str) -> Result<Vec<SecondStageObject>, FetchError> {
         self.objects_at(&self.addresses().await?, pool, machine_config_pool).await
     }
 
-    /// Like [`Source::objects`], for the gateways at these addresses; `None` is the URL's host.
+    /// Like [`GatewayEndpoints::objects`], for the gateways at these addresses; `None` is the URL's host.
     ///
     /// # Errors
-    /// Like [`Source::objects`].
+    /// Like [`GatewayEndpoints::objects`].
     pub async fn objects_at(
         &self,
         addresses: &[Option<SocketAddr>],
         pool: &str,
         machine_config_pool: &str,
-    ) -> Result<Vec<Object>, SourceError> {
+    ) -> Result<Vec<SecondStageObject>, FetchError> {
         let authorities = source::authorities(&self.authorities)?;
         let mut url = self.settings.url.clone();
         url.set_path(&format!("/config/{pool}"));
@@ -128,11 +128,11 @@ impl Source {
     }
 
     /// Returns the addresses to connect to: those of the settings' `address`, or `None` for the URL's host.
-    async fn addresses(&self) -> Result<Vec<Option<SocketAddr>>, SourceError> {
+    async fn addresses(&self) -> Result<Vec<Option<SocketAddr>>, FetchError> {
         let Some(address) = &self.settings.address else {
             return Ok(vec![None]);
         };
-        let problem = |problem: String| SourceError::NoGateway {
+        let problem = |problem: String| FetchError::NoGateway {
             address: address.clone(),
             problem,
         };
@@ -149,8 +149,8 @@ impl Source {
     }
 }
 
-fn request(url: &str, problem: String) -> SourceError {
-    SourceError::Request {
+fn request(url: &str, problem: String) -> FetchError {
+    FetchError::Request {
         url: url.to_owned(),
         problem,
     }
@@ -162,7 +162,7 @@ async fn object_at(
     (mut url, shown): (Url, &str),
     roots: RootCertStore,
     (pool, machine_config_pool): (&str, &str),
-) -> Result<Object, SourceError> {
+) -> Result<SecondStageObject, FetchError> {
     let failed = |problem: String| request(shown, problem);
     let authorities = attest_tls::authorities(roots).map_err(|error| failed(error.to_string()))?;
     let tls = attest_tls::client_config(authorities, AnyKey, None).map_err(|error| failed(error.to_string()))?;
@@ -188,32 +188,32 @@ async fn object_at(
     let response = answer.map_err(|error| failed(with_causes(&error.without_url())))?;
     match (response.status().as_u16(), shown.to_owned()) {
         (200, _) => {}
-        (status @ (401 | 403), url) => return Err(SourceError::Refused { url, status }),
-        (status, url) => return Err(SourceError::Status { url, status }),
+        (status @ (401 | 403), url) => return Err(FetchError::Refused { url, status }),
+        (status, url) => return Err(FetchError::Status { url, status }),
     }
     let body = body(response, shown).await?;
-    let content = content(&body).ok_or_else(|| SourceError::NoContent { url: shown.to_owned() })?;
+    let content = content(&body).ok_or_else(|| FetchError::NoContent { url: shown.to_owned() })?;
     if !has_few_values(&content) {
-        return Err(SourceError::TooLarge { url: shown.to_owned() });
+        return Err(FetchError::TooLarge { url: shown.to_owned() });
     }
     let object = object(&content, machine_config_pool)?;
     match is_name(&object.name, pool) {
         true => Ok(object),
-        false => Err(SourceError::Name {
+        false => Err(FetchError::Name {
             url: shown.to_owned(),
             name: object.name.chars().take(SHOWN_LIMIT_CHARACTERS).collect(),
         }),
     }
 }
 
-async fn body(mut response: Response, url: &str) -> Result<Vec<u8>, SourceError> {
+async fn body(mut response: Response, url: &str) -> Result<Vec<u8>, FetchError> {
     let mut body = Vec::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) if chunk.len() <= BODY_LIMIT_BYTES - body.len() => body.extend_from_slice(&chunk),
-            Ok(Some(_)) => return Err(SourceError::TooLarge { url: url.to_owned() }),
+            Ok(Some(_)) => return Err(FetchError::TooLarge { url: url.to_owned() }),
             Ok(None) if has_few_values(&body) => return Ok(body),
-            Ok(None) => return Err(SourceError::TooLarge { url: url.to_owned() }),
+            Ok(None) => return Err(FetchError::TooLarge { url: url.to_owned() }),
             Err(error) => {
                 return Err(request(url, with_causes(&error.without_url())));
             }
@@ -238,11 +238,11 @@ fn content(config: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Makes the object from a MachineConfig's JSON. It takes the gateway's name and `spec`, and no other metadata.
-fn object(content: &[u8], machine_config_pool: &str) -> Result<Object, SecondStageError> {
+fn object(content: &[u8], machine_config_pool: &str) -> Result<SecondStageObject, SecondStageError> {
     if content.len() > OBJECT_LIMIT_BYTES * 2 {
         return Err(SecondStageError::TooLarge { found: content.len() });
     }
-    let mut object = Object::of(content, machine_config_pool)?;
+    let mut object = SecondStageObject::of(content, machine_config_pool)?;
     let of_metadata = |place: &str| object.value.pointer(place).cloned().unwrap_or_default();
     let (labels, annotations) = (of_metadata("/metadata/labels"), of_metadata("/metadata/annotations"));
     let spec = object.value.get_mut("spec").map(Value::take).unwrap_or_default();

@@ -1,14 +1,14 @@
 //! The state of the objects, for commands that only read.
 
 use attest_cluster_api::resources::machine_configs;
-use attest_cluster_api::{Cluster, ClusterError};
-use attest_ignition::machine_config::second_stage::Object;
+use attest_cluster_api::{ClusterClient, ClusterError};
+use attest_ignition::machine_config::second_stage::SecondStageObject;
 use kube::api::Api;
 use kube::core::DynamicObject;
 
 /// State of the object of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum There {
+pub enum ObjectState {
     /// It is as the controller makes it.
     Well,
     Missing,
@@ -20,12 +20,12 @@ pub enum There {
 ///
 /// # Errors
 /// [`ClusterError`].
-pub async fn there(cluster: &Cluster, wanted: &Object) -> Result<There, ClusterError> {
+pub async fn there(cluster: &ClusterClient, wanted: &SecondStageObject) -> Result<ObjectState, ClusterError> {
     let api: Api<DynamicObject> = Api::all_with(cluster.client(), &machine_configs());
     let found = cluster.ask("MachineConfigs of the second stage", api.get_opt(&wanted.name)).await?;
     Ok(match found {
-        None => There::Missing,
-        Some(found) if found.data.get("spec") == wanted.value.get("spec") => There::Well,
-        Some(_) => There::Otherwise,
+        None => ObjectState::Missing,
+        Some(found) if found.data.get("spec") == wanted.value.get("spec") => ObjectState::Well,
+        Some(_) => ObjectState::Otherwise,
     })
 }

@@ -28,7 +28,7 @@ pub struct ApprovalSettings {
     /// Set if a name counts that a machine has asked for when it attested.
     pub asked_names: bool,
     /// Kubelet keys that are approved.
-    pub keys: Keys,
+    pub keys: ApprovedKeys,
     /// Set if serving certificates are approved.
     pub serving: bool,
 }
@@ -36,7 +36,7 @@ pub struct ApprovalSettings {
 /// The keys for which client certificates are approved. A machine that has attested a key is held to it in any case.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Keys {
+pub enum ApprovedKeys {
     /// Only one that its machine has attested.
     #[default]
     Attested,
@@ -55,7 +55,7 @@ pub(super) struct ApprovalSection {
     requester_groups: Vec<String>,
     machine_objects: bool,
     asked_names: bool,
-    keys: Keys,
+    keys: ApprovedKeys,
     serving: bool,
 }
 
@@ -76,7 +76,7 @@ impl Default for ApprovalSection {
             ]),
             machine_objects: true,
             asked_names: false,
-            keys: Keys::default(),
+            keys: ApprovedKeys::default(),
             serving: true,
         }
     }
@@ -147,8 +147,8 @@ mod tests {
         let settings = parse("enabled = true").unwrap().unwrap();
         assert_eq!(settings.pools, ["worker"]);
         assert!(!settings.asked_names && settings.machine_objects);
-        assert_eq!(settings.keys, Keys::Attested);
-        assert_eq!(parse("enabled = true\nkeys = \"any\"").unwrap().unwrap().keys, Keys::Any);
+        assert_eq!(settings.keys, ApprovedKeys::Attested);
+        assert_eq!(parse("enabled = true\nkeys = \"any\"").unwrap().unwrap().keys, ApprovedKeys::Any);
     }
 
     #[test]

@@ -7,8 +7,8 @@ mod second_stage;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-pub use approval::{ApprovalSettings, Keys};
-use attest_store::section::{Fault, Seal, StoreSection, is_label};
+pub use approval::{ApprovalSettings, ApprovedKeys};
+use attest_store::section::{Fault, SealAccess, StoreSection, is_label};
 use attest_store::settings::{ClusterAccess, ClusterApi, StoreSettings};
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use pointers::PointerSettings;
@@ -23,7 +23,7 @@ const IN_CLUSTER: &str = "in-cluster";
 
 /// The settings, checked and with their paths resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// The address of health and metrics.
     pub listen: SocketAddr,
     /// The controller's name in the attestation log and the lease. `None`: the host's.
@@ -42,7 +42,7 @@ pub struct Settings {
     pub pointers: PointerSettings,
     /// `None`: no MachineConfig is made.
     pub second_stage: Option<SecondStageSettings>,
-    pub log_format: LogFormat,
+    pub log_format: ControllerLogFormat,
     /// A filter of tracing.
     pub log_filter: String,
 }
@@ -50,7 +50,7 @@ pub struct Settings {
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub enum ControllerLogFormat {
     /// Text for human readers.
     Text,
     /// JSON for log collectors.
@@ -59,7 +59,7 @@ pub enum LogFormat {
 
 /// Reason why the settings cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub enum ControllerSettingsError {
     /// The file cannot be read.
     #[error("{path}: {source}; --config names a controller.toml")]
     Io { path: PathBuf, source: std::io::Error },
@@ -80,20 +80,20 @@ pub enum SettingsError {
 /// The file's shape: every key optional, none unknown.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct File {
+struct ControllerSettingsFile {
     listen: SocketAddr,
     name: Option<String>,
     state: PathBuf,
     pools: PathBuf,
-    cluster: ClusterSection,
+    cluster: ControllerClusterSection,
     store: StoreSection,
     approval: approval::ApprovalSection,
     pointers: pointers::PointerSection,
     second_stage: second_stage::SecondStageSection,
-    log: LogSection,
+    log: ControllerLogSection,
 }
 
-impl Default for File {
+impl Default for ControllerSettingsFile {
     fn default() -> Self {
         Self {
             // The next free port beside the gateway's on a control-plane host.
@@ -101,26 +101,26 @@ impl Default for File {
             name: None,
             state: "state".into(),
             pools: "pools".into(),
-            cluster: ClusterSection::default(),
+            cluster: ControllerClusterSection::default(),
             store: StoreSection::default(),
             approval: approval::ApprovalSection::default(),
             pointers: pointers::PointerSection::default(),
             second_stage: second_stage::SecondStageSection::default(),
-            log: LogSection::default(),
+            log: ControllerLogSection::default(),
         }
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct ClusterSection {
+struct ControllerClusterSection {
     api: String,
     namespace: Option<String>,
     machine_namespace: String,
     lease: String,
 }
 
-impl Default for ClusterSection {
+impl Default for ControllerClusterSection {
     fn default() -> Self {
         Self {
             api: IN_CLUSTER.to_owned(),
@@ -133,21 +133,21 @@ impl Default for ClusterSection {
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct LogSection {
-    format: LogFormat,
+struct ControllerLogSection {
+    format: ControllerLogFormat,
     filter: String,
 }
 
-impl Default for LogSection {
+impl Default for ControllerLogSection {
     fn default() -> Self {
         Self {
-            format: LogFormat::Text,
+            format: ControllerLogFormat::Text,
             filter: "info".to_owned(),
         }
     }
 }
 
-impl ClusterSection {
+impl ControllerClusterSection {
     fn checked(&self, folder: &Path) -> Result<ClusterAccess, Fault> {
         let api = match self.api.as_str() {
             "" => return Err(("cluster.api", "\"\"".to_owned(), "\"in-cluster\", or the path of a kubeconfig")),
@@ -172,30 +172,30 @@ impl ClusterSection {
     }
 }
 
-impl Settings {
+impl ControllerSettings {
     /// Reads and checks the file; relative paths are relative to its folder.
     ///
     /// # Errors
-    /// [`SettingsError`], which names file, line and key.
-    pub fn load(file: &Path) -> Result<Self, SettingsError> {
-        let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(|source| SettingsError::Io {
+    /// [`ControllerSettingsError`], which names file, line and key.
+    pub fn load(file: &Path) -> Result<Self, ControllerSettingsError> {
+        let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map_err(|source| ControllerSettingsError::Io {
             path: file.to_owned(),
             source,
         })?;
         Self::parse(&text, file)
     }
 
-    /// Like [`Settings::load`], for a text that would be in that file.
+    /// Like [`ControllerSettings::load`], for a text that would be in that file.
     ///
     /// # Errors
-    /// [`SettingsError`], which names file, line and key.
-    pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
-        let file: File = toml::from_str(text).map_err(|source| SettingsError::Toml {
+    /// [`ControllerSettingsError`], which names file, line and key.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ControllerSettingsError> {
+        let file: ControllerSettingsFile = toml::from_str(text).map_err(|source| ControllerSettingsError::Toml {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::of(file, folder).map_err(|(key, found, allowed)| SettingsError::Range {
+        Self::of(file, folder).map_err(|(key, found, allowed)| ControllerSettingsError::Range {
             path: path.to_owned(),
             key,
             found,
@@ -203,7 +203,7 @@ impl Settings {
         })
     }
 
-    fn of(file: File, folder: &Path) -> Result<Self, Fault> {
+    fn of(file: ControllerSettingsFile, folder: &Path) -> Result<Self, Fault> {
         let access = file.cluster.checked(folder)?;
         if EnvFilter::try_new(&file.log.filter).is_err() {
             let allowed = "a filter of tracing, such as \"info\" or \"warn,attest_controller=debug\"";
@@ -213,7 +213,7 @@ impl Settings {
             listen: file.listen,
             name: file.name,
             store: StoreSettings {
-                engine: file.store.checked(folder, Some(&access), Seal::None)?,
+                engine: file.store.checked(folder, Some(&access), SealAccess::None)?,
                 file: folder.join(file.state).join("gateway.db"),
             },
             access,
@@ -234,8 +234,8 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Settings, String> {
-        Settings::parse(text, Path::new("/etc/attest-controller/controller.toml")).map_err(|error| error.to_string())
+    fn parse(text: &str) -> Result<ControllerSettings, String> {
+        ControllerSettings::parse(text, Path::new("/etc/attest-controller/controller.toml")).map_err(|error| error.to_string())
     }
 
     #[test]

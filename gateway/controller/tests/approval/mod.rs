@@ -13,11 +13,11 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use attest::{EkDigest, NodeIdentity, SpkiSha256};
-use attest_machines::attested::Attested;
+use attest_machines::attested::AttestedMachine;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
-use attest_store::{Embedded, Entry, EntryKind, Store};
-use cloud_fixtures::kubernetes::{Disturbance, History, Kubernetes};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry};
+use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn now() -> u64 {
 }
 
 /// Waits for something that becomes of the API's objects.
-async fn shown(api: &Kubernetes, what: &str, is_so: impl FnMut() -> bool) {
+async fn shown(api: &KubernetesApi, what: &str, is_so: impl FnMut() -> bool) {
     assert!(api.comes_to(LIMIT, is_so).await, "{what}: not within {} s", LIMIT.as_secs());
 }
 
@@ -90,7 +90,7 @@ async fn enrolled_in(store: &dyn Store, name: &str) -> Machine {
 async fn attested_in(store: &dyn Store, machine: Machine, name: &str, key_sha256: Option<SpkiSha256>) -> String {
     let mut decision = [0; 16];
     aws_lc_rs::rand::fill(&mut decision).unwrap();
-    let attested = Attested {
+    let attested = AttestedMachine {
         at: now(),
         pool: "worker".to_owned(),
         name: Some(name.to_owned()),
@@ -99,7 +99,7 @@ async fn attested_in(store: &dyn Store, machine: Machine, name: &str, key_sha256
         key_sha256,
         decision: data_encoding::HEXLOWER.encode(&decision),
     };
-    let entry = Entry {
+    let entry = StoreEntry {
         id: machine.identity().as_str().to_owned(),
         value: serde_json::to_string(&attested).unwrap(),
     };
@@ -108,7 +108,7 @@ async fn attested_in(store: &dyn Store, machine: Machine, name: &str, key_sha256
 }
 
 struct Site {
-    api: Kubernetes,
+    api: KubernetesApi,
     controller: Controller,
     store: Embedded,
     bootstrapper: reqwest::Client,
@@ -117,7 +117,7 @@ struct Site {
 impl Site {
     /// Starts a cluster with a Machine object for each of these and one of the control plane, and a controller with these settings.
     fn with(settings: &str) -> Self {
-        let api = Kubernetes::start();
+        let api = KubernetesApi::start();
         rights().into_iter().for_each(|object| api.put(object));
         let can_ask = json!([{"apiGroups": ["certificates.k8s.io"], "resources": [CSRS], "verbs": ["create"]}]);
         api.grant(BOOTSTRAPPER.0, BOOTSTRAPPER.1, &can_ask);

@@ -86,7 +86,7 @@ async fn where_machine_objects_are_not_told_nothing_is_approved() {
     let mut less = role.clone();
     less["rules"] = json!([]);
     site.api.put(less);
-    site.api.restart(History::Lost);
+    site.api.restart(RestartHistory::Lost);
     site.controller
         .line(|line| line.contains("machines for approval") && line.contains("cannot"));
     site.asks("csr-1", NODE).await;

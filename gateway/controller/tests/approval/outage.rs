@@ -6,11 +6,11 @@ use super::*;
 async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
     let site = Site::start();
     site.attested(NODE).await;
-    for history in [History::Kept, History::Lost] {
+    for history in [RestartHistory::Kept, RestartHistory::Lost] {
         site.api.disturb(Disturbance::Down);
         let name = format!("csr-{history:?}").to_lowercase();
-        let node = if history == History::Kept { NODE } else { "worker-2" };
-        if history == History::Lost {
+        let node = if history == RestartHistory::Kept { NODE } else { "worker-2" };
+        if history == RestartHistory::Lost {
             site.attested(node).await;
         }
         site.api.put(by_bootstrapper(client_csr(&name, node), &[]));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use regex::bytes::Regex;
 
-use super::Kind;
+use super::SecretKind;
 
 /// Longest name of a setting, in bytes. Anything longer is not a name.
 const KEY_LIMIT_BYTES: usize = 64;
@@ -20,31 +20,31 @@ const FLAG_VALUE_MIN_BYTES: usize = 4;
 const PRIVATE_KEY_MIN_BYTES: usize = 32;
 
 /// Suffixes of the names of credentials, without word separators; the most specific first.
-const KEYS: [(&str, Kind); 24] = [
-    ("clientkeydata", Kind::KubeconfigCredential),
-    ("awssessiontoken", Kind::CloudKey),
-    ("accesskey", Kind::CloudKey),
-    ("accountkey", Kind::CloudKey),
-    ("aadclientsecret", Kind::CloudKey),
-    ("aadclientcertpassword", Kind::CloudKey),
-    ("azureclientsecret", Kind::CloudKey),
-    ("armclientsecret", Kind::CloudKey),
-    ("identitytoken", Kind::RegistryPassword),
-    ("registrytoken", Kind::RegistryPassword),
-    ("privatekey", Kind::PrivateKey),
-    ("token", Kind::Token),
-    ("password", Kind::Password),
-    ("passwd", Kind::Password),
-    ("passphrase", Kind::Password),
-    ("secret", Kind::Password),
-    ("secretkey", Kind::Password),
-    ("sharedkey", Kind::Password),
-    ("psk", Kind::Password),
-    ("wepkey", Kind::Password),
-    ("apikey", Kind::Password),
-    ("encryptionkey", Kind::Password),
-    ("authkey", Kind::Password),
-    ("activationkey", Kind::Password),
+const KEYS: [(&str, SecretKind); 24] = [
+    ("clientkeydata", SecretKind::KubeconfigCredential),
+    ("awssessiontoken", SecretKind::CloudKey),
+    ("accesskey", SecretKind::CloudKey),
+    ("accountkey", SecretKind::CloudKey),
+    ("aadclientsecret", SecretKind::CloudKey),
+    ("aadclientcertpassword", SecretKind::CloudKey),
+    ("azureclientsecret", SecretKind::CloudKey),
+    ("armclientsecret", SecretKind::CloudKey),
+    ("identitytoken", SecretKind::RegistryPassword),
+    ("registrytoken", SecretKind::RegistryPassword),
+    ("privatekey", SecretKind::PrivateKey),
+    ("token", SecretKind::Token),
+    ("password", SecretKind::Password),
+    ("passwd", SecretKind::Password),
+    ("passphrase", SecretKind::Password),
+    ("secret", SecretKind::Password),
+    ("secretkey", SecretKind::Password),
+    ("sharedkey", SecretKind::Password),
+    ("psk", SecretKind::Password),
+    ("wepkey", SecretKind::Password),
+    ("apikey", SecretKind::Password),
+    ("encryptionkey", SecretKind::Password),
+    ("authkey", SecretKind::Password),
+    ("activationkey", SecretKind::Password),
 ];
 
 /// Values that mean "not set", or that are a switch.
@@ -74,7 +74,7 @@ const NAME_SERVICES: [&str; 10] = [
 
 /// Returns the kind of secret that a setting of that name holds. `None` for names like `tokenFile` and `PasswordAuthentication`, which hold
 /// no secret.
-pub(super) fn kind_of_key(key: &str) -> Option<Kind> {
+pub(super) fn kind_of_key(key: &str) -> Option<SecretKind> {
     // A line that happens to be YAML has anything before its colon.
     if !key.bytes().all(is_key_byte) {
         return None;
@@ -90,10 +90,10 @@ pub(super) fn kind_of_key(key: &str) -> Option<Kind> {
         return None;
     }
     if plain == "setcredential" {
-        return Some(Kind::Password);
+        return Some(SecretKind::Password);
     }
     let known = KEYS.iter().find(|(ending, _)| plain.ends_with(ending)).map(|(_, kind)| *kind);
-    known.or_else(|| has_short_ending(key).then_some(Kind::Password))
+    known.or_else(|| has_short_ending(key).then_some(SecretKind::Password))
 }
 
 /// Returns whether the key ends like `db_pass`, `dbPass` or `pwd`, but not like `bypass`.
@@ -185,13 +185,13 @@ fn is_reference(value: &str) -> bool {
 }
 
 /// Returns whether the value of a key of that kind is a secret.
-pub(super) fn is_credential(key: &str, kind: Kind, value: &str) -> bool {
+pub(super) fn is_credential(key: &str, kind: SecretKind, value: &str) -> bool {
     let service = || value.split_whitespace().next().is_some_and(|first| NAME_SERVICES.contains(&first));
-    is_literal(value) && (kind != Kind::PrivateKey || value.len() >= PRIVATE_KEY_MIN_BYTES) && !(key == "passwd" && service())
+    is_literal(value) && (kind != SecretKind::PrivateKey || value.len() >= PRIVATE_KEY_MIN_BYTES) && !(key == "passwd" && service())
 }
 
 /// Returns the kinds of secrets that are assigned by name in a text. `word` matches the words that such names contain.
-pub(super) fn in_text(text: &[u8], word: &Regex) -> BTreeSet<Kind> {
+pub(super) fn in_text(text: &[u8], word: &Regex) -> BTreeSet<SecretKind> {
     let mut kinds = BTreeSet::new();
     let mut done = 0;
     for found in word.find_iter(text) {
@@ -228,7 +228,7 @@ const fn is_key_byte(byte: u8) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Separator {
+enum AssignmentOperator {
     Equals,
     Colon,
     Space,
@@ -236,7 +236,7 @@ enum Separator {
 
 /// The value after a key, with its separator and context.
 struct Assigned<'a> {
-    separator: Separator,
+    separator: AssignmentOperator,
     /// The key is in quotes.
     quoted: bool,
     before: &'a [u8],
@@ -251,9 +251,9 @@ impl<'a> Assigned<'a> {
         let at = skip(unquoted, b" \t");
         let (separator, value) = match at {
             [b'=' | b':', b'=' | b'~' | b':', ..] if !at.starts_with(b":=") => return None,
-            [b':', b'=', value @ ..] | [b'=', b'>', value @ ..] | [b'=', value @ ..] => (Separator::Equals, value),
-            [b':', value @ ..] => (Separator::Colon, value),
-            value if at.len() < unquoted.len() && !quoted && key.starts_with(b"--") => (Separator::Space, value),
+            [b':', b'=', value @ ..] | [b'=', b'>', value @ ..] | [b'=', value @ ..] => (AssignmentOperator::Equals, value),
+            [b':', value @ ..] => (AssignmentOperator::Colon, value),
+            value if at.len() < unquoted.len() && !quoted && key.starts_with(b"--") => (AssignmentOperator::Space, value),
             _ => return None,
         };
         Some(Self {
@@ -264,9 +264,9 @@ impl<'a> Assigned<'a> {
         })
     }
 
-    fn is_credential(&self, key: &str, kind: Kind) -> bool {
+    fn is_credential(&self, key: &str, kind: SecretKind) -> bool {
         let value = self.value.as_str();
-        let flag_alone = self.separator == Separator::Space && (value.len() < FLAG_VALUE_MIN_BYTES || value.starts_with('-'));
+        let flag_alone = self.separator == AssignmentOperator::Space && (value.len() < FLAG_VALUE_MIN_BYTES || value.starts_with('-'));
         let has = |check: fn(&u8) -> bool| value.as_bytes().iter().any(check);
         let random = || value.len() >= RANDOM_MIN_BYTES && has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic);
         !flag_alone && is_credential(key, kind, value) && (random() || !self.is_doubtful())
@@ -274,7 +274,7 @@ impl<'a> Assigned<'a> {
 
     /// Returns whether this is a comment or could be prose, where only values that look like secrets count.
     fn is_doubtful(&self) -> bool {
-        is_comment(self.before) || (self.separator == Separator::Colon && !self.quoted && !begins_entry(self.before))
+        is_comment(self.before) || (self.separator == AssignmentOperator::Colon && !self.quoted && !begins_entry(self.before))
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::patterns::Patterns;
-use super::{Kind, assignment, structure};
+use super::{SecretKind, assignment, structure};
 use crate::data_url;
 
 /// Maximum decompressed size of one content, in bytes: a node's largest files have a hundredth of that.
@@ -49,15 +49,15 @@ impl<'a> Look<'a> {
     }
 
     /// Returns the kinds of secrets in the contents of a file.
-    pub(super) fn contents(&mut self, bytes: &[u8]) -> BTreeSet<Kind> {
+    pub(super) fn contents(&mut self, bytes: &[u8]) -> BTreeSet<SecretKind> {
         let mut kinds = BTreeSet::new();
         if bytes.starts_with(GZIP) {
             match gunzip(bytes) {
                 Some(inside) => self.any(&inside, 1, &mut kinds),
-                None => _ = kinds.insert(Kind::Unreadable),
+                None => _ = kinds.insert(SecretKind::Unreadable),
             }
         } else if UNREADABLE.iter().any(|magic| bytes.starts_with(magic)) {
-            kinds.insert(Kind::Unreadable);
+            kinds.insert(SecretKind::Unreadable);
         } else {
             self.in_text(bytes, 0, &mut kinds);
         }
@@ -65,25 +65,25 @@ impl<'a> Look<'a> {
     }
 
     /// Returns the kinds of secrets in a text.
-    pub(super) fn text(&mut self, text: &[u8]) -> BTreeSet<Kind> {
+    pub(super) fn text(&mut self, text: &[u8]) -> BTreeSet<SecretKind> {
         let mut kinds = BTreeSet::new();
         self.in_text(text, 0, &mut kinds);
         kinds
     }
 
     /// Returns the kinds of secrets in a URL that is not a `data:` URL.
-    pub(super) fn url(&mut self, text: &str) -> BTreeSet<Kind> {
+    pub(super) fn url(&mut self, text: &str) -> BTreeSet<SecretKind> {
         let mut kinds = BTreeSet::new();
         self.strong(text.as_bytes(), &mut kinds);
         if let Ok(url) = Url::parse(text) {
             if url.password().is_some_and(|password| !password.is_empty()) {
-                kinds.insert(Kind::UrlPassword);
+                kinds.insert(SecretKind::UrlPassword);
             }
             if url
                 .query_pairs()
                 .any(|(key, value)| !value.is_empty() && assignment::is_credential_parameter(&key))
             {
-                kinds.insert(Kind::UrlToken);
+                kinds.insert(SecretKind::UrlToken);
             }
         } else {
             self.in_text(text.as_bytes(), 0, &mut kinds);
@@ -92,7 +92,7 @@ impl<'a> Look<'a> {
     }
 
     /// Searches decoded bytes: as text, as gzip, or for strong patterns only if they are neither and so were probably not encoded.
-    fn any(&mut self, bytes: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
+    fn any(&mut self, bytes: &[u8], depth: usize, kinds: &mut BTreeSet<SecretKind>) {
         if depth > ENCODING_DEPTH_LIMIT {
             self.strong(bytes, kinds);
         } else if bytes.starts_with(GZIP) {
@@ -107,9 +107,9 @@ impl<'a> Look<'a> {
     }
 
     /// Searches bytes of any kind for patterns that cannot occur by chance. Returns `false` if the budget is spent.
-    fn strong(&mut self, bytes: &[u8], kinds: &mut BTreeSet<Kind>) -> bool {
+    fn strong(&mut self, bytes: &[u8], kinds: &mut BTreeSet<SecretKind>) -> bool {
         let Some(left) = self.left.checked_sub(bytes.len()) else {
-            kinds.insert(Kind::Unreadable);
+            kinds.insert(SecretKind::Unreadable);
             return false;
         };
         self.left = left;
@@ -121,15 +121,15 @@ impl<'a> Look<'a> {
             .filter_map(|found| found.get(1))
             .any(|header| is_jwt_header(header.as_bytes()))
         {
-            kinds.insert(Kind::Token);
+            kinds.insert(SecretKind::Token);
         }
         if is_private_key(bytes) {
-            kinds.insert(Kind::PrivateKey);
+            kinds.insert(SecretKind::PrivateKey);
         }
         true
     }
 
-    fn in_text(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
+    fn in_text(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<SecretKind>) {
         if !self.strong(text, kinds) {
             return;
         }
@@ -142,21 +142,21 @@ impl<'a> Look<'a> {
         if captured(&self.patterns.bearer, &|token| {
             token.len() >= BEARER_MIN_BYTES && token.iter().any(u8::is_ascii_digit)
         }) {
-            kinds.insert(Kind::Token);
+            kinds.insert(SecretKind::Token);
         }
         if captured(&self.patterns.userinfo, &|password| {
             assignment::is_literal(&String::from_utf8_lossy(password))
         }) {
-            kinds.insert(Kind::UrlPassword);
+            kinds.insert(SecretKind::UrlPassword);
         }
         if captured(&self.patterns.auth, &is_user_and_password) {
-            kinds.insert(Kind::RegistryPassword);
+            kinds.insert(SecretKind::RegistryPassword);
         }
         let mut assigned = assignment::in_text(text, &self.patterns.credential_word);
-        let credentials = [Kind::Token, Kind::Password, Kind::PrivateKey];
+        let credentials = [SecretKind::Token, SecretKind::Password, SecretKind::PrivateKey];
         if credentials.iter().any(|kind| assigned.contains(kind)) && self.patterns.kubeconfig.is_match(text) {
             assigned.retain(|kind| !credentials.contains(kind));
-            assigned.insert(Kind::KubeconfigCredential);
+            assigned.insert(SecretKind::KubeconfigCredential);
         }
         kinds.extend(assigned);
         self.in_structure(text, depth, kinds);
@@ -164,14 +164,14 @@ impl<'a> Look<'a> {
     }
 
     /// Searches for secrets that single lines do not show: values over several lines, and objects that are secret as a whole.
-    fn in_structure(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
+    fn in_structure(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<SecretKind>) {
         if !self.patterns.structured.is_match(text) {
             return;
         }
         let Some(documents) = structure::read(text) else {
             // The words of a Secret, but not to be read as one.
             if self.patterns.secret_manifest.is_match(text) && structure::has_data_line(text) {
-                kinds.insert(Kind::SecretManifest);
+                kinds.insert(SecretKind::SecretManifest);
             }
             return;
         };
@@ -187,7 +187,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn in_encoded(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
+    fn in_encoded(&mut self, text: &[u8], depth: usize, kinds: &mut BTreeSet<SecretKind>) {
         let standard = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
         let url_safe = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         for run in text.split(|byte| !standard(byte)).filter(|run| run.len() >= BASE64_MIN_BYTES) {
@@ -227,7 +227,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn decoded(&mut self, run: &[u8], depth: usize, kinds: &mut BTreeSet<Kind>) {
+    fn decoded(&mut self, run: &[u8], depth: usize, kinds: &mut BTreeSet<SecretKind>) {
         if let Ok(bytes) = BASE64_NOPAD.decode(whole_quanta(run)) {
             self.any(&bytes, depth + 1, kinds);
         }

@@ -23,15 +23,15 @@ const CONFIG_DEPTH_LIMIT: usize = 4;
 
 /// A secret, or text that looks like one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    pub kind: Kind,
+pub struct SecretFinding {
+    pub kind: SecretKind,
     /// Place of the finding: a path, a unit, `user core`, `kernel-arguments`. Never a part of the secret.
     pub place: String,
 }
 
 /// Kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum SecretKind {
     /// A private key: PEM, OpenSSH, PGP, JWK, or DER in base64; encrypted ones too.
     PrivateKey,
     /// A credential in a kubeconfig.
@@ -58,7 +58,7 @@ pub enum Kind {
     Unreadable,
 }
 
-impl Kind {
+impl SecretKind {
     pub const ALL: [Self; 13] = [
         Self::PrivateKey,
         Self::KubeconfigCredential,
@@ -116,14 +116,14 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SecretKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
 /// The finding's name, by which an administrator acknowledges it: `private-key /etc/tls.key`.
-impl fmt::Display for Finding {
+impl fmt::Display for SecretFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.place)
     }
@@ -131,7 +131,7 @@ impl fmt::Display for Finding {
 
 /// Looks for secrets in a config. `skip` are the paths of files that repeat the rest of the config: what they hold is found there.
 #[must_use]
-pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<Finding> {
+pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<SecretFinding> {
     let mut findings = BTreeSet::new();
     match PATTERNS.as_ref() {
         Ok(patterns) => {
@@ -144,8 +144,8 @@ pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<Finding> {
         }
         // Never so, says a test. But if it were, nothing would have been looked at.
         Err(_) => {
-            findings.insert(Finding {
-                kind: Kind::Unreadable,
+            findings.insert(SecretFinding {
+                kind: SecretKind::Unreadable,
                 place: "the whole config".to_owned(),
             });
         }
@@ -155,7 +155,7 @@ pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<Finding> {
 
 struct Lint<'a> {
     look: Look<'a>,
-    findings: BTreeSet<Finding>,
+    findings: BTreeSet<SecretFinding>,
 }
 
 impl Lint<'_> {
@@ -228,14 +228,14 @@ impl Lint<'_> {
             ("passwordHash", Value::String(hash)) => {
                 // Only the marks of a locked account: `!` before a hash leaves the hash readable.
                 if !hash.trim_matches(['!', '*']).is_empty() {
-                    self.found(Kind::PasswordHash, place);
+                    self.found(SecretKind::PasswordHash, place);
                 }
             }
             ("keyFile", Value::Object(key)) => {
                 if let Some(Ok(key)) = self.resource(key, place)
                     && !key.is_empty()
                 {
-                    self.found(Kind::DiskKey, place);
+                    self.found(SecretKind::DiskKey, place);
                 }
             }
             ("httpProxy" | "httpsProxy" | "url", Value::String(url)) => {
@@ -284,7 +284,7 @@ impl Lint<'_> {
             _ => None,
         });
         if bytes.is_none() {
-            self.found(Kind::Unreadable, place);
+            self.found(SecretKind::Unreadable, place);
         }
         Some(bytes.ok_or(()))
     }
@@ -295,7 +295,7 @@ impl Lint<'_> {
         let Value::Object(fields) = source else { return };
         let Some(Ok(bytes)) = self.resource(fields, PLACE) else { return };
         if depth >= CONFIG_DEPTH_LIMIT {
-            self.found(Kind::Unreadable, PLACE);
+            self.found(SecretKind::Unreadable, PLACE);
         } else if let Ok(config) = Config::parse(&bytes) {
             self.config(&config, &[], depth + 1);
         } else {
@@ -307,26 +307,26 @@ impl Lint<'_> {
     fn header(&mut self, header: &Value, place: &str) {
         let field = |name: &str| header.get(name).and_then(Value::as_str).unwrap_or_default();
         if assignment::is_credential_header(field("name")) && !field("value").trim().is_empty() {
-            self.found(Kind::AuthorizationHeader, place);
+            self.found(SecretKind::AuthorizationHeader, place);
         } else {
             let kinds = self.look.text(field("value").as_bytes());
             self.found_all(kinds, place);
         }
     }
 
-    fn found_all(&mut self, kinds: BTreeSet<Kind>, place: &str) {
+    fn found_all(&mut self, kinds: BTreeSet<SecretKind>, place: &str) {
         for kind in kinds {
             self.found(kind, place);
         }
     }
 
-    fn found(&mut self, kind: Kind, place: &str) {
+    fn found(&mut self, kind: SecretKind, place: &str) {
         // A name is one line, whatever the path says.
         let place = place
             .chars()
             .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
             .collect();
-        self.findings.insert(Finding { kind, place });
+        self.findings.insert(SecretFinding { kind, place });
     }
 }
 

@@ -4,70 +4,73 @@ use std::sync::LazyLock;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-use super::Kind;
+use super::SecretKind;
 
 /// All patterns, compiled once.
 pub(super) static PATTERNS: LazyLock<Result<Patterns, regex::Error>> = LazyLock::new(Patterns::compile);
 
 /// Patterns that are findings by themselves. Vendors publish the prefixes of their tokens so that they are found.
-const PLAIN: [(Kind, &str); 33] = [
+const PLAIN: [(SecretKind, &str); 33] = [
     // RFC 7468, RFC 4880 (PGP), OpenSSH; encrypted ones too: the passphrase can be guessed at.
-    (Kind::PrivateKey, r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"),
-    (Kind::PrivateKey, r"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"),
-    (Kind::PrivateKey, r"PuTTY-User-Key-File-[0-9]"),
-    (Kind::PrivateKey, r"AGE-SECRET-KEY-1[A-Z0-9]+"),
+    (SecretKind::PrivateKey, r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"),
+    (SecretKind::PrivateKey, r"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----"),
+    (SecretKind::PrivateKey, r"PuTTY-User-Key-File-[0-9]"),
+    (SecretKind::PrivateKey, r"AGE-SECRET-KEY-1[A-Z0-9]+"),
     // OpenShift's own, GitHub, GitLab, Slack, Docker Hub, Vault, npm, PyPI, and so on.
-    (Kind::Token, r"\bsha256~[A-Za-z0-9_-]{43}"),
-    (Kind::Token, r"\bgh[pousr]_[A-Za-z0-9]{36}"),
-    (Kind::Token, r"\bgithub_pat_[A-Za-z0-9_]{22}"),
-    (Kind::Token, r"\bgl(?:pat|dt|rt|cbt|ptt|ft|agent|soat)-[A-Za-z0-9_-]{20}"),
-    (Kind::Token, r"\bxox[abeoprs]-[A-Za-z0-9-]{10}"),
-    (Kind::Token, r"\bxapp-[0-9]-[A-Za-z0-9-]{10}"),
-    (Kind::Token, r"hooks\.slack\.com/services/T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]"),
-    (Kind::Token, r"\bdckr_[op]at_[A-Za-z0-9_-]{20}"),
-    (Kind::Token, r"\bhv[sbr]\.[A-Za-z0-9_-]{24}"),
-    (Kind::Token, r"\bnpm_[A-Za-z0-9]{36}"),
-    (Kind::Token, r"\bpypi-AgE[A-Za-z0-9_-]{30}"),
-    (Kind::Token, r"\btskey-[a-z]+-[A-Za-z0-9]{8}"),
-    (Kind::Token, r"\bgls?[ac]_[A-Za-z0-9_+/=]{32}"),
+    (SecretKind::Token, r"\bsha256~[A-Za-z0-9_-]{43}"),
+    (SecretKind::Token, r"\bgh[pousr]_[A-Za-z0-9]{36}"),
+    (SecretKind::Token, r"\bgithub_pat_[A-Za-z0-9_]{22}"),
+    (SecretKind::Token, r"\bgl(?:pat|dt|rt|cbt|ptt|ft|agent|soat)-[A-Za-z0-9_-]{20}"),
+    (SecretKind::Token, r"\bxox[abeoprs]-[A-Za-z0-9-]{10}"),
+    (SecretKind::Token, r"\bxapp-[0-9]-[A-Za-z0-9-]{10}"),
+    (
+        SecretKind::Token,
+        r"hooks\.slack\.com/services/T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]",
+    ),
+    (SecretKind::Token, r"\bdckr_[op]at_[A-Za-z0-9_-]{20}"),
+    (SecretKind::Token, r"\bhv[sbr]\.[A-Za-z0-9_-]{24}"),
+    (SecretKind::Token, r"\bnpm_[A-Za-z0-9]{36}"),
+    (SecretKind::Token, r"\bpypi-AgE[A-Za-z0-9_-]{30}"),
+    (SecretKind::Token, r"\btskey-[a-z]+-[A-Za-z0-9]{8}"),
+    (SecretKind::Token, r"\bgls?[ac]_[A-Za-z0-9_+/=]{32}"),
     // A bootstrap token is no more than that: only where something says that it is one.
     (
-        Kind::Token,
+        SecretKind::Token,
         r"(?i:token)[^\n]*(?:[^A-Za-z0-9.\n]|\\n)[a-z0-9]{6}\.[a-z0-9]{16}(?:[^A-Za-z0-9.-]|$)",
     ),
-    (Kind::CloudKey, r"\b(?:AKIA|ASIA)[A-Z2-7]{16}(?:[^A-Z0-9]|$)"),
-    (Kind::CloudKey, r"\bAIza[A-Za-z0-9_-]{35}"),
-    (Kind::CloudKey, r"\bdop_v1_[a-f0-9]{64}"),
-    (Kind::CloudKey, r#"\btype\\?["']?\s*:\s*\\?["']?service_account\b"#),
-    (Kind::CloudKey, r"(?i)\b(?:AccountKey|SharedAccessKey)=[A-Za-z0-9+/]{40}"),
+    (SecretKind::CloudKey, r"\b(?:AKIA|ASIA)[A-Z2-7]{16}(?:[^A-Z0-9]|$)"),
+    (SecretKind::CloudKey, r"\bAIza[A-Za-z0-9_-]{35}"),
+    (SecretKind::CloudKey, r"\bdop_v1_[a-f0-9]{64}"),
+    (SecretKind::CloudKey, r#"\btype\\?["']?\s*:\s*\\?["']?service_account\b"#),
+    (SecretKind::CloudKey, r"(?i)\b(?:AccountKey|SharedAccessKey)=[A-Za-z0-9+/]{40}"),
     // crypt(5), htpasswd, and GRUB's.
-    (Kind::PasswordHash, r"\$(?:1|apr1)\$[./A-Za-z0-9]{1,8}\$[./A-Za-z0-9]{22}"),
+    (SecretKind::PasswordHash, r"\$(?:1|apr1)\$[./A-Za-z0-9]{1,8}\$[./A-Za-z0-9]{22}"),
     (
-        Kind::PasswordHash,
+        SecretKind::PasswordHash,
         r"\$[56]\$(?:rounds=[0-9]+\$)?[./A-Za-z0-9]{1,16}\$[./A-Za-z0-9]{43}",
     ),
     (
-        Kind::PasswordHash,
+        SecretKind::PasswordHash,
         r"\$(?:y|gy|7)\$[./A-Za-z0-9]+\$[./A-Za-z0-9]+\$[./A-Za-z0-9]{43}",
     ),
-    (Kind::PasswordHash, r"\$2[abxy]\$[0-9][0-9]\$[./A-Za-z0-9]{53}"),
+    (SecretKind::PasswordHash, r"\$2[abxy]\$[0-9][0-9]\$[./A-Za-z0-9]{53}"),
     (
-        Kind::PasswordHash,
+        SecretKind::PasswordHash,
         r"\$argon2(?:i|d|id)\$v=|\bgrub\.pbkdf2\.sha[0-9]+\.[0-9]+\.[0-9A-F]",
     ),
     // netrc, chpasswd, curl.
-    (Kind::Password, r"\blogin[ \t\r\n]+[^\s]+[ \t\r\n]+password[ \t]+[^\s$<%/]"),
+    (SecretKind::Password, r"\blogin[ \t\r\n]+[^\s]+[ \t\r\n]+password[ \t]+[^\s$<%/]"),
     (
-        Kind::Password,
+        SecretKind::Password,
         r#"\becho\s+["']?[A-Za-z0-9_-]+:[^\s"'$<]+["']?\s*\|\s*(?:sudo\s+)?chpasswd|\bcurl\s[^\n]*(?:-u|--user)[ =]?["']?[^\s:"'$/]+:[^\s"'$<]"#,
     ),
-    (Kind::UrlPassword, r"\biscsi:[^\s:@$]+:[^\s:@$]+(?::[^\s:@]+:[^\s:@]+)?@"),
+    (SecretKind::UrlPassword, r"\biscsi:[^\s:@$]+:[^\s:@$]+(?::[^\s:@]+:[^\s:@]+)?@"),
     (
-        Kind::UrlToken,
+        SecretKind::UrlToken,
         r"(?i)[?&;](?:sig|signature|x-amz-signature|x-goog-signature)=[a-z0-9%+/_-]{16}",
     ),
     (
-        Kind::AuthorizationHeader,
+        SecretKind::AuthorizationHeader,
         r#"(?i)\bauthorization\\?["']?\s*[:=,]\s*\\?["']?basic\s+[a-z0-9+/]{8}"#,
     ),
 ];
@@ -115,7 +118,7 @@ impl Patterns {
     }
 
     /// Returns the kinds of the patterns that are findings by themselves.
-    pub(super) fn plain(&self, bytes: &[u8]) -> impl Iterator<Item = Kind> {
+    pub(super) fn plain(&self, bytes: &[u8]) -> impl Iterator<Item = SecretKind> {
         self.plain
             .matches(bytes)
             .into_iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{Kind, assignment};
+use super::{SecretKind, assignment};
 
 /// Largest text that is parsed as YAML, in bytes: the size limit of an object in etcd. A larger text is only searched line by line.
 const YAML_LIMIT_BYTES: usize = 1024 * 1024 + 512 * 1024;
@@ -37,7 +37,7 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<Value>> {
 }
 
 /// Looks at a document; `texts` gets the texts in it.
-pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<Kind>, texts: &mut Vec<&'a str>) {
+pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<SecretKind>, texts: &mut Vec<&'a str>) {
     match document {
         Value::Object(fields) => {
             let (kubeconfig, secret) = match fields.get("kind").and_then(Value::as_str) {
@@ -46,13 +46,13 @@ pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<Kind>, texts: &
                 _ => (false, false),
             };
             if kubeconfig {
-                kinds.insert(Kind::KubeconfigCredential);
+                kinds.insert(SecretKind::KubeconfigCredential);
             }
             if secret {
-                kinds.insert(Kind::SecretManifest);
+                kinds.insert(SecretKind::SecretManifest);
             }
             if is_private_jwk(fields) {
-                kinds.insert(Kind::PrivateKey);
+                kinds.insert(SecretKind::PrivateKey);
             }
             for (key, value) in fields {
                 // A kubeconfig's users were looked at already.
@@ -111,7 +111,7 @@ fn has_credentials(kubeconfig: &Map<String, Value>) -> bool {
     kubeconfig.get("users").is_some_and(within)
 }
 
-fn is_credential(key: &str, kind: Kind, value: &Value) -> bool {
+fn is_credential(key: &str, kind: SecretKind, value: &Value) -> bool {
     match value {
         Value::String(text) => assignment::is_credential(key, kind, text),
         Value::Number(number) => assignment::is_credential(key, kind, &number.to_string()),

@@ -63,7 +63,7 @@ fn kinds(text: &str) -> Vec<String> {
 }
 
 #[track_caller]
-fn found(text: &str, expected: Kind) {
+fn found(text: &str, expected: SecretKind) {
     let name = expected.to_string();
     assert!(kinds(text).contains(&name), "{text}\n{:?}", kinds(text));
 }
@@ -74,50 +74,50 @@ fn clean(text: &str) {
 }
 
 /// Returns a secret and a harmless twin of every kind that text can have.
-fn samples() -> Vec<(Kind, String, String)> {
+fn samples() -> Vec<(SecretKind, String, String)> {
     let sample = |kind, secret: &str, harmless: &str| (kind, secret.to_owned(), harmless.to_owned());
     let hash = format!("${}$rounds=5000$saltsalt${}", 6, "a".repeat(86));
     vec![
-        sample(Kind::PrivateKey, &pem("EC+"), &pem("EC PUBLIC KEY")),
+        sample(SecretKind::PrivateKey, &pem("EC+"), &pem("EC PUBLIC KEY")),
         sample(
-            Kind::KubeconfigCredential,
+            SecretKind::KubeconfigCredential,
             "kind: Config\nusers:\n- name: a\n  user:\n    token: abcdef0123\n",
             "kind: Config\nusers:\n- name: a\n  user:\n    tokenFile: /var/lib/token\n    client-certificate: /a.pem\n    client-key: /a.key\n",
         ),
         sample(
-            Kind::SecretManifest,
+            SecretKind::SecretManifest,
             "apiVersion: v1\nkind: Secret\ndata:\n  a: aHVudGVyMg==\n",
             "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n",
         ),
-        sample(Kind::Token, &jwt("{\"alg\":\"RS256\"}"), &jwt("{\"a\":\"b\",\"c\":1}")),
+        sample(SecretKind::Token, &jwt("{\"alg\":\"RS256\"}"), &jwt("{\"a\":\"b\",\"c\":1}")),
         sample(
-            Kind::RegistryPassword,
+            SecretKind::RegistryPassword,
             "{\"auths\":{\"quay.io\":{\"auth\":\"dXNlcjpodW50ZXIy\"}}}",
             "{\"auths\":{\"quay.io\":{\"auth\":\"\"}}}",
         ),
         sample(
-            Kind::CloudKey,
+            SecretKind::CloudKey,
             &format!("[default]\nid = {}{}\n", "AKIA", "ABCDEFGHIJKLMNOP"),
             "[default]\nid = AKIAabc\n",
         ),
         sample(
-            Kind::PasswordHash,
+            SecretKind::PasswordHash,
             &format!("root:{hash}:1::::::\n"),
             "root:!!:1::::::\nbin:*:1::::::\n",
         ),
-        sample(Kind::Password, "db_password = hunter2\n", "db_password = ${DB_PASSWORD}\n"),
+        sample(SecretKind::Password, "db_password = hunter2\n", "db_password = ${DB_PASSWORD}\n"),
         sample(
-            Kind::UrlPassword,
+            SecretKind::UrlPassword,
             "HTTP_PROXY=http://me:hunter2@proxy:3128\n",
             "HTTP_PROXY=http://me@proxy:3128\n",
         ),
         sample(
-            Kind::UrlToken,
+            SecretKind::UrlToken,
             "wget 'https://example.com/a?se=1&sig=abcdefghijklmnop%3D'\n",
             "wget 'https://example.com/a?se=1&sig=$SIG'\n",
         ),
         sample(
-            Kind::AuthorizationHeader,
+            SecretKind::AuthorizationHeader,
             "curl -H \"Authorization: Basic dXNlcjpodW50ZXIy\" x\n",
             "curl -H \"Authorization: Basic $AUTH\" x\n",
         ),
@@ -300,7 +300,7 @@ fn a_budget_bounds_the_work() {
     let mut look = Look::new(patterns);
     look.spend_all_but(10);
     assert!(look.text(b"password").is_empty());
-    assert_eq!(look.text(b"password"), BTreeSet::from([Kind::Unreadable]));
+    assert_eq!(look.text(b"password"), BTreeSet::from([SecretKind::Unreadable]));
 }
 
 #[test]
@@ -339,9 +339,9 @@ fn the_sample_is_clean() {
 
 #[test]
 fn kinds_have_names() {
-    let names: BTreeSet<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
-    assert_eq!(names.len(), Kind::ALL.len());
-    assert!(Kind::ALL.iter().all(|kind| !kind.what().is_empty()));
+    let names: BTreeSet<&str> = SecretKind::ALL.iter().map(|kind| kind.as_str()).collect();
+    assert_eq!(names.len(), SecretKind::ALL.len());
+    assert!(SecretKind::ALL.iter().all(|kind| !kind.what().is_empty()));
 }
 
 proptest! {

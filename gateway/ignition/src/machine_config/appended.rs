@@ -47,7 +47,7 @@ pub struct Appended {
     /// The current CAs of the cluster.
     pub controller: ControllerConfig,
     /// The kubelet's bootstrap kubeconfig.
-    pub kubeconfig: Option<Kubeconfig>,
+    pub kubeconfig: Option<BootstrapKubeconfig>,
     /// Set if the annotations say that the node has this config. For a pre-approved config only if the cluster has it as a MachineConfig,
     /// so that the daemon can take over the node.
     pub annotations: bool,
@@ -58,9 +58,9 @@ pub struct Appended {
 
 /// The kubelet's bootstrap kubeconfig: a credential.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Kubeconfig(pub Vec<u8>);
+pub struct BootstrapKubeconfig(pub Vec<u8>);
 
-impl std::fmt::Debug for Kubeconfig {
+impl std::fmt::Debug for BootstrapKubeconfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Kubeconfig(…)")
     }
@@ -145,7 +145,7 @@ impl Appended {
             }
             add(&mut config, NODE_ANNOTATIONS, annotations.to_string().as_bytes());
         }
-        if let Some(Kubeconfig(kubeconfig)) = &self.kubeconfig {
+        if let Some(BootstrapKubeconfig(kubeconfig)) = &self.kubeconfig {
             add(&mut config, KUBECONFIG, kubeconfig);
         }
         add(&mut config, CONTENT, content);
@@ -265,7 +265,7 @@ fn add(config: &mut Config, path: &str, contents: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine_config::Spec;
+    use crate::machine_config::MachineConfigContent;
 
     fn config(value: Value) -> Config {
         let mut value = value;
@@ -277,11 +277,11 @@ mod tests {
         Appended {
             machine_config: Rendered {
                 name: "rendered-worker-1".to_owned(),
-                spec: Spec::default(),
+                spec: MachineConfigContent::default(),
                 pre_built_image: None,
             },
             controller,
-            kubeconfig: Some(Kubeconfig(b"credential".to_vec())),
+            kubeconfig: Some(BootstrapKubeconfig(b"credential".to_vec())),
             annotations: true,
             for_any_release: false,
         }
@@ -422,6 +422,6 @@ mod tests {
     #[test]
     fn no_debug_output_shows_the_credential() {
         assert!(!format!("{:?}", appended(ControllerConfig::default())).contains("credential\""));
-        assert!(!format!("{:?}", Kubeconfig(b"hunter2".to_vec())).contains("hunter2"));
+        assert!(!format!("{:?}", BootstrapKubeconfig(b"hunter2".to_vec())).contains("hunter2"));
     }
 }

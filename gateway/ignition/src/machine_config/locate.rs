@@ -12,9 +12,9 @@ use super::yaml::yaml_options;
 const DEPTH_LIMIT: usize = 32;
 
 /// A document, reduced to where its parts are.
-enum Node {
-    Map(BTreeMap<String, Spanned<Node>>),
-    List(Vec<Spanned<Node>>),
+enum YamlNode {
+    Map(BTreeMap<String, Spanned<YamlNode>>),
+    List(Vec<Spanned<YamlNode>>),
     Leaf,
 }
 
@@ -24,14 +24,14 @@ pub(super) fn line_of(text: &str, document: usize, place: &str) -> Option<u64> {
     let mut reader = text.as_bytes();
     let mut options = yaml_options();
     options.budget = serde_saphyr::budget! { max_depth: DEPTH_LIMIT };
-    let found: Spanned<Node> = serde_saphyr::read_with_options(&mut reader, options).nth(document)?.ok()?;
+    let found: Spanned<YamlNode> = serde_saphyr::read_with_options(&mut reader, options).nth(document)?.ok()?;
     let mut line = found.referenced.line();
     let mut here = &found;
     for step in place.split('.').filter(|step| !step.is_empty()) {
         let next = match &here.value {
-            Node::Map(fields) => fields.get(step),
-            Node::List(entries) => step.parse().ok().and_then(|index: usize| entries.get(index)),
-            Node::Leaf => None,
+            YamlNode::Map(fields) => fields.get(step),
+            YamlNode::List(entries) => step.parse().ok().and_then(|index: usize| entries.get(index)),
+            YamlNode::Leaf => None,
         };
         let Some(next) = next else { break };
         here = next;
@@ -40,7 +40,7 @@ pub(super) fn line_of(text: &str, document: usize, place: &str) -> Option<u64> {
     (line > 0).then_some(line)
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Anything)
     }
@@ -49,58 +49,58 @@ impl<'de> Deserialize<'de> for Node {
 struct Anything;
 
 impl<'de> Visitor<'de> for Anything {
-    type Value = Node;
+    type Value = YamlNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("anything")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlNode, A::Error> {
         let mut fields = BTreeMap::new();
         while let Some((key, value)) = map.next_entry()? {
             fields.insert(key, value);
         }
-        Ok(Node::Map(fields))
+        Ok(YamlNode::Map(fields))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<YamlNode, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = list.next_element()? {
             entries.push(entry);
         }
-        Ok(Node::List(entries))
+        Ok(YamlNode::List(entries))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_bool<E>(self, _: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_i64<E>(self, _: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_u64<E>(self, _: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_f64<E>(self, _: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_str<E>(self, _: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Leaf)
+    fn visit_none<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Leaf)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
-        IgnoredAny::deserialize(deserializer).map(|_| Node::Leaf)
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<YamlNode, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| YamlNode::Leaf)
     }
 }
 

@@ -11,8 +11,8 @@ use serde_saphyr::Spanned;
 use super::locate::line_of;
 use super::yaml::yaml_options;
 use super::{
-    ControllerConfig, GENERATED_ANNOTATION, KernelType, MachineConfig, MachineConfigPool, Manifests, NEEDED_ANNOTATION, Origin,
-    PRE_BUILT_IMAGE_ANNOTATION, RENDERED_PREFIX, ROLE_LABEL, Selector, Spec,
+    ControllerConfig, GENERATED_ANNOTATION, KernelType, MachineConfig, MachineConfigContent, MachineConfigPool, Manifests,
+    NEEDED_ANNOTATION, ObjectOrigin, PRE_BUILT_IMAGE_ANNOTATION, RENDERED_PREFIX, ROLE_LABEL, Selector,
 };
 use crate::{Config, NotAConfig, without_values};
 
@@ -25,21 +25,21 @@ const NAME_LIMIT_CHARACTERS: usize = 253;
 pub enum ManifestError {
     /// Neither YAML nor JSON.
     #[error("{origin}: {problem}")]
-    Syntax { origin: Origin, problem: String },
+    Syntax { origin: ObjectOrigin, problem: String },
     /// An object of another kind.
     #[error(
         "{origin}: kind {kind:?} is not read: MachineConfig, MachineConfigPool, ControllerConfig (machineconfiguration.openshift.io/v1) and lists of them are"
     )]
-    Kind { origin: Origin, kind: String },
+    Kind { origin: ObjectOrigin, kind: String },
     /// An object of image mode, which says something of one state of the cluster only.
     #[error(
         "{origin}: {kind} is not read: which image a new node gets depends on what was built, and on how far the cluster is; take the Machine Config Server itself as [upstream], or name the image in the annotation {PRE_BUILT_IMAGE_ANNOTATION} of a MachineConfig"
     )]
-    ImageMode { origin: Origin, kind: String },
+    ImageMode { origin: ObjectOrigin, kind: String },
     /// An object that cannot be used.
     #[error("{origin}: {kind} {name}: {place}: {problem}")]
     Object {
-        origin: Origin,
+        origin: ObjectOrigin,
         kind: &'static str,
         name: String,
         place: String,
@@ -52,9 +52,9 @@ pub enum ManifestError {
         kind: &'static str,
         name: String,
         /// Location of the first object.
-        first: Origin,
+        first: ObjectOrigin,
         /// Location of the second object.
-        second: Origin,
+        second: ObjectOrigin,
     },
 }
 
@@ -79,7 +79,7 @@ impl Manifests {
     }
 
     fn object(&mut self, value: Value, line: u64, source: &ObjectPlace<'_>) -> Result<(), ManifestError> {
-        let origin = Origin {
+        let origin = ObjectOrigin {
             file: source.file.to_owned(),
             line,
         };
@@ -158,9 +158,9 @@ impl ObjectPlace<'_> {
     }
 
     /// Returns an error in an object's field.
-    fn wrong(&self, origin: &Origin, kind: &'static str, name: &str, place: &str, problem: String) -> ManifestError {
+    fn wrong(&self, origin: &ObjectOrigin, kind: &'static str, name: &str, place: &str, problem: String) -> ManifestError {
         ManifestError::Object {
-            origin: Origin {
+            origin: ObjectOrigin {
                 file: origin.file.clone(),
                 line: self.line(&format!("{}{place}", self.within)).unwrap_or(origin.line),
             },
@@ -175,8 +175,8 @@ impl ObjectPlace<'_> {
 fn twice<'o>(
     kind: &'static str,
     name: &str,
-    second: &Origin,
-    others: impl Iterator<Item = (&'o String, &'o Origin)>,
+    second: &ObjectOrigin,
+    others: impl Iterator<Item = (&'o String, &'o ObjectOrigin)>,
 ) -> Result<(), ManifestError> {
     for (other, first) in others {
         if other == name {
@@ -202,7 +202,7 @@ fn read_yaml(file: &Path, text: &str) -> Result<Vec<(u64, Value)>, ManifestError
         .map(|document| match document {
             Ok(document) => Ok((document.referenced.line(), document.value)),
             Err(error) => Err(ManifestError::Syntax {
-                origin: Origin {
+                origin: ObjectOrigin {
                     file: file.to_owned(),
                     line: error.location().map_or(0, |location| location.line()),
                 },
@@ -224,7 +224,7 @@ fn read_json(file: &Path, text: &str) -> Result<Vec<(u64, Value)>, ManifestError
             Ok(value) => documents.push((u64::try_from(line).unwrap_or(0), value)),
             Err(error) => {
                 return Err(ManifestError::Syntax {
-                    origin: Origin {
+                    origin: ObjectOrigin {
                         file: file.to_owned(),
                         line: u64::try_from(error.line()).unwrap_or(0),
                     },
@@ -236,15 +236,15 @@ fn read_json(file: &Path, text: &str) -> Result<Vec<(u64, Value)>, ManifestError
 }
 
 #[derive(Debug, Deserialize)]
-struct Object<S> {
-    metadata: Metadata,
+struct MachineConfigObject<S> {
+    metadata: ManifestMetadata,
     #[serde(default = "Option::default")]
     spec: Option<S>,
     status: Option<PoolStatus>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Metadata {
+struct ManifestMetadata {
     name: String,
     #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
@@ -272,19 +272,19 @@ struct SpecFile {
 #[serde(default, rename_all = "camelCase")]
 struct PoolSpec {
     machine_config_selector: Option<Selector>,
-    configuration: Option<Named>,
+    configuration: Option<ObjectHead>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct PoolStatus {
-    configuration: Option<Named>,
+    configuration: Option<ObjectHead>,
     updated_machine_count: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Named {
+struct ObjectHead {
     name: Option<String>,
 }
 
@@ -307,11 +307,11 @@ struct ControllerSpec {
 fn object<S: serde::de::DeserializeOwned>(
     value: &Value,
     kind: &'static str,
-    origin: &Origin,
+    origin: &ObjectOrigin,
     source: &ObjectPlace<'_>,
-) -> Result<Object<S>, ManifestError> {
+) -> Result<MachineConfigObject<S>, ManifestError> {
     let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
-    let object: Object<S> = serde_path_to_error::deserialize(value).map_err(|error| {
+    let object: MachineConfigObject<S> = serde_path_to_error::deserialize(value).map_err(|error| {
         // `spec.config[3]` in the words that places have elsewhere.
         let place = error.path().to_string().replace('[', ".").replace(']', "");
         source.wrong(origin, kind, name, &place, without_values(&error.inner().to_string()))
@@ -329,10 +329,10 @@ fn object<S: serde::de::DeserializeOwned>(
     Ok(object)
 }
 
-fn machine_config(mut value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<MachineConfig, ManifestError> {
+fn machine_config(mut value: Value, origin: &ObjectOrigin, source: &ObjectPlace<'_>) -> Result<MachineConfig, ManifestError> {
     const KIND: &str = "MachineConfig";
     let ignition = value.pointer_mut("/spec/config").map(Value::take);
-    let Object { metadata, spec, .. } = object::<SpecFile>(&value, KIND, origin, source)?;
+    let MachineConfigObject { metadata, spec, .. } = object::<SpecFile>(&value, KIND, origin, source)?;
     let spec = spec.unwrap_or_default();
     let wrong = |place: &str, problem: String| source.wrong(origin, KIND, &metadata.name, place, problem);
     let labels = metadata.labels.unwrap_or_default();
@@ -373,7 +373,7 @@ fn machine_config(mut value: Value, origin: &Origin, source: &ObjectPlace<'_>) -
         needed_before_node_approved: spec.needed_before_node_approved.or(annotated).unwrap_or(generated),
         generated,
         labels,
-        spec: Spec {
+        spec: MachineConfigContent {
             config,
             kernel_arguments: spec.kernel_arguments.unwrap_or_default(),
             extensions: spec.extensions.unwrap_or_default(),
@@ -412,9 +412,9 @@ fn special_mode(config: &Value) -> Option<(String, i64)> {
     })
 }
 
-fn machine_config_pool(value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<MachineConfigPool, ManifestError> {
+fn machine_config_pool(value: Value, origin: &ObjectOrigin, source: &ObjectPlace<'_>) -> Result<MachineConfigPool, ManifestError> {
     const KIND: &str = "MachineConfigPool";
-    let Object { metadata, spec, status } = object::<PoolSpec>(&value, KIND, origin, source)?;
+    let MachineConfigObject { metadata, spec, status } = object::<PoolSpec>(&value, KIND, origin, source)?;
     let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
     let Some(selector) = spec.machine_config_selector else {
         let problem = "no machineConfigSelector: it would select nothing".to_owned();
@@ -435,9 +435,9 @@ fn machine_config_pool(value: Value, origin: &Origin, source: &ObjectPlace<'_>) 
     })
 }
 
-fn controller_config(value: Value, origin: &Origin, source: &ObjectPlace<'_>) -> Result<ControllerConfig, ManifestError> {
+fn controller_config(value: Value, origin: &ObjectOrigin, source: &ObjectPlace<'_>) -> Result<ControllerConfig, ManifestError> {
     const KIND: &str = "ControllerConfig";
-    let Object { metadata, spec, .. } = object::<ControllerSpec>(&value, KIND, origin, source)?;
+    let MachineConfigObject { metadata, spec, .. } = object::<ControllerSpec>(&value, KIND, origin, source)?;
     let spec = spec.unwrap_or_default();
     let bundle = |field: &str, text: Option<String>| {
         text.filter(|text| !text.is_empty())

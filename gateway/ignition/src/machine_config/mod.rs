@@ -47,13 +47,13 @@ pub const RENDERED_PREFIX: &str = "rendered-";
 
 /// File and line that an object was read from, for errors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin {
+pub struct ObjectOrigin {
     pub file: PathBuf,
     /// The line it begins on, from 1; 0 if that is not known.
     pub line: u64,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ObjectOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}", self.file.display()),
@@ -74,8 +74,8 @@ pub struct MachineConfig {
     pub needed_before_node_approved: bool,
     /// The image that nodes run from the start, in image mode.
     pub pre_built_image: Option<String>,
-    pub spec: Spec,
-    pub origin: Origin,
+    pub spec: MachineConfigContent,
+    pub origin: ObjectOrigin,
 }
 
 impl MachineConfig {
@@ -87,7 +87,7 @@ impl MachineConfig {
 
 /// Spec of a MachineConfig.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Spec {
+pub struct MachineConfigContent {
     /// The Ignition config, if there is one.
     pub config: Option<Config>,
     pub kernel_arguments: Vec<String>,
@@ -134,7 +134,7 @@ pub struct MachineConfigPool {
     pub selector: Selector,
     /// The rendered MachineConfig that new nodes get, if the pool names one.
     pub rendered: Option<String>,
-    pub origin: Origin,
+    pub origin: ObjectOrigin,
 }
 
 /// A Kubernetes label selector.
@@ -228,7 +228,7 @@ pub struct Manifests {
 }
 
 /// Returns a MachineConfig object, for display and for nodes: `config` is its Ignition config.
-fn object(name: &str, spec: &Spec, config: Value) -> Value {
+fn object(name: &str, spec: &MachineConfigContent, config: Value) -> Value {
     serde_json::json!({
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
@@ -252,7 +252,7 @@ struct WithConfig<'o, C> {
 }
 
 /// Its fields; in `spec` the config has its place.
-struct Fields<'o, C> {
+struct MachineConfigMembers<'o, C> {
     fields: &'o Map<String, Value>,
     config: &'o C,
     within: bool,
@@ -261,7 +261,7 @@ struct Fields<'o, C> {
 impl<C: Serialize> Serialize for WithConfig<'_, C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.object {
-            Value::Object(fields) => Fields {
+            Value::Object(fields) => MachineConfigMembers {
                 fields,
                 config: &self.config,
                 within: false,
@@ -272,14 +272,14 @@ impl<C: Serialize> Serialize for WithConfig<'_, C> {
     }
 }
 
-impl<C: Serialize> Serialize for Fields<'_, C> {
+impl<C: Serialize> Serialize for MachineConfigMembers<'_, C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.fields.len()))?;
         for (field, value) in self.fields {
             match (self.within, field.as_str(), value) {
                 (false, "spec", Value::Object(fields)) => map.serialize_entry(
                     field,
-                    &Fields {
+                    &MachineConfigMembers {
                         fields,
                         config: self.config,
                         within: true,
@@ -299,9 +299,9 @@ mod tests {
 
     #[test]
     fn a_config_that_is_written_from_where_it_is_stands_where_it_would() {
-        let spec = Spec {
+        let spec = MachineConfigContent {
             kernel_arguments: vec!["config".to_owned()],
-            ..Spec::default()
+            ..MachineConfigContent::default()
         };
         let config = serde_json::json!({"spec": {"config": 1}, "ignition": {"version": "3.4.0"}, "storage": {"files": []}});
         let whole = object("a", &spec, config.clone());

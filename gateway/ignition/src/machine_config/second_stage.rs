@@ -7,9 +7,9 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::appended::{Appended, CONTENT, ENCAPSULATED, KUBECONFIG, Kubeconfig, NODE_ANNOTATIONS, OF_ANY_RELEASE};
+use super::appended::{Appended, BootstrapKubeconfig, CONTENT, ENCAPSULATED, KUBECONFIG, NODE_ANNOTATIONS, OF_ANY_RELEASE};
 use super::render::{self, Rendered};
-use super::{ControllerConfig, KernelType, Spec};
+use super::{ControllerConfig, KernelType, MachineConfigContent};
 use crate::hashed::Hashed;
 use crate::{Config, Inexpressible, data_url};
 
@@ -65,8 +65,8 @@ pub enum SecondStageError {
 /// The daemon refuses to change the FIPS mode of a node, and changes the image by a reboot. So both are the full config's from the start;
 /// neither is a secret. An image of image mode is left out: it was not built for this MachineConfig, and comes with the pool's own.
 #[must_use]
-pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
-    let spec = Spec {
+pub fn taken_over(pre_approved: Rendered, pool: &str, full: &MachineConfigContent) -> Rendered {
+    let spec = MachineConfigContent {
         fips: full.fips,
         os_image_url: full.os_image_url.clone(),
         base_os_extensions_container_image: full.base_os_extensions_container_image.clone(),
@@ -81,7 +81,7 @@ pub fn taken_over(pre_approved: Rendered, pool: &str, full: &Spec) -> Rendered {
 
 /// Returns the object's name. It begins like those of rendered MachineConfigs, so that readers of the cluster's MachineConfigs do not
 /// include it. A MachineConfigPool's own rendered ones cannot have it: after their pool's name comes the hash.
-fn name(pool: &str, spec: &Spec) -> String {
+fn name(pool: &str, spec: &MachineConfigContent) -> String {
     render::name(&format!("{pool}-{OF_PRE_APPROVED}"), spec)
 }
 
@@ -115,8 +115,8 @@ pub fn of_chosen(mut chosen: Config, pool: &str) -> Result<(Config, Appended), S
             .transpose()
     };
     let spec = read(&of(ENCAPSULATED)?.ok_or(SecondStageError::NotIncluded)?)?;
-    let kubeconfig = of(KUBECONFIG)?.map(Kubeconfig);
-    let mut spec = Spec {
+    let kubeconfig = of(KUBECONFIG)?.map(BootstrapKubeconfig);
+    let mut spec = MachineConfigContent {
         config: Some(chosen),
         ..spec
     };
@@ -164,12 +164,12 @@ struct EncapsulatedSpec {
     base_os_extensions_container_image: Option<String>,
 }
 
-fn read(json: &[u8]) -> Result<Spec, SecondStageError> {
+fn read(json: &[u8]) -> Result<MachineConfigContent, SecondStageError> {
     let mut json = serde_json::Deserializer::from_slice(json);
     let Encapsulated { spec } = serde_path_to_error::deserialize(&mut json).map_err(|error| SecondStageError::NotAMachineConfig {
         place: error.path().to_string(),
     })?;
-    Ok(Spec {
+    Ok(MachineConfigContent {
         config: None,
         kernel_arguments: spec.kernel_arguments.unwrap_or_default(),
         extensions: spec.extensions.unwrap_or_default(),
@@ -194,7 +194,7 @@ fn contents(file: &Value) -> Option<Vec<u8>> {
 
 /// The object that the cluster is given: whole, but for what an API adds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Object {
+pub struct SecondStageObject {
     /// Name of the MachineConfig in the nodes' annotations.
     pub name: String,
     /// The MachineConfigPool that the nodes are of.
@@ -202,7 +202,7 @@ pub struct Object {
     pub value: Value,
 }
 
-impl Object {
+impl SecondStageObject {
     /// Builds the object from a MachineConfig's JSON, as found in [`CONTENT`]. Adds the labels that identify objects made by a gateway, and
     /// [`SPEC_DIGEST`].
     ///

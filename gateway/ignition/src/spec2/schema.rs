@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::NotTranslatable;
 
 /// Type of a value in the schema.
-pub(super) enum Shape {
+pub(super) enum FieldShape {
     Text,
     Flag,
     Number,
@@ -13,15 +13,15 @@ pub(super) enum Shape {
     Fields(&'static [(&'static str, Self)]),
 }
 
-use Shape::{Fields, Flag, List, Number, Text};
+use FieldShape::{Fields, Flag, List, Number, Text};
 
-const TEXTS: Shape = List(&Text);
-const VERIFICATION: Shape = Fields(&[("hash", Text)]);
-const REFERENCE: Shape = Fields(&[("source", Text), ("verification", VERIFICATION)]);
-const OWNER: Shape = Fields(&[("id", Number), ("name", Text)]);
-const DROPINS: Shape = List(&Fields(&[("name", Text), ("contents", Text)]));
+const TEXTS: FieldShape = List(&Text);
+const VERIFICATION: FieldShape = Fields(&[("hash", Text)]);
+const REFERENCE: FieldShape = Fields(&[("source", Text), ("verification", VERIFICATION)]);
+const OWNER: FieldShape = Fields(&[("id", Number), ("name", Text)]);
+const DROPINS: FieldShape = List(&Fields(&[("name", Text), ("contents", Text)]));
 
-const FILE: Shape = Fields(&[
+const FILE: FieldShape = Fields(&[
     ("filesystem", Text),
     ("path", Text),
     ("overwrite", Flag),
@@ -34,7 +34,7 @@ const FILE: Shape = Fields(&[
     ),
     ("mode", Number),
 ]);
-const DIRECTORY: Shape = Fields(&[
+const DIRECTORY: FieldShape = Fields(&[
     ("filesystem", Text),
     ("path", Text),
     ("overwrite", Flag),
@@ -42,7 +42,7 @@ const DIRECTORY: Shape = Fields(&[
     ("group", OWNER),
     ("mode", Number),
 ]);
-const LINK: Shape = Fields(&[
+const LINK: FieldShape = Fields(&[
     ("filesystem", Text),
     ("path", Text),
     ("overwrite", Flag),
@@ -51,7 +51,7 @@ const LINK: Shape = Fields(&[
     ("hard", Flag),
     ("target", Text),
 ]);
-const DISK: Shape = Fields(&[
+const DISK: FieldShape = Fields(&[
     ("device", Text),
     ("wipeTable", Flag),
     (
@@ -66,14 +66,14 @@ const DISK: Shape = Fields(&[
         ])),
     ),
 ]);
-const RAID: Shape = Fields(&[
+const RAID: FieldShape = Fields(&[
     ("name", Text),
     ("level", Text),
     ("devices", TEXTS),
     ("spares", Number),
     ("options", TEXTS),
 ]);
-const FILESYSTEM: Shape = Fields(&[
+const FILESYSTEM: FieldShape = Fields(&[
     ("name", Text),
     ("path", Text),
     (
@@ -89,7 +89,7 @@ const FILESYSTEM: Shape = Fields(&[
         ]),
     ),
 ]);
-const UNIT: Shape = Fields(&[
+const UNIT: FieldShape = Fields(&[
     ("name", Text),
     ("enable", Flag),
     ("enabled", Flag),
@@ -97,7 +97,7 @@ const UNIT: Shape = Fields(&[
     ("contents", Text),
     ("dropins", DROPINS),
 ]);
-const USER: Shape = Fields(&[
+const USER: FieldShape = Fields(&[
     ("name", Text),
     ("passwordHash", Text),
     ("sshAuthorizedKeys", TEXTS),
@@ -113,7 +113,7 @@ const USER: Shape = Fields(&[
     ("shell", Text),
     ("system", Flag),
 ]);
-const USER_CREATE: Shape = Fields(&[
+const USER_CREATE: FieldShape = Fields(&[
     ("uid", Number),
     ("gecos", Text),
     ("homeDir", Text),
@@ -125,9 +125,9 @@ const USER_CREATE: Shape = Fields(&[
     ("shell", Text),
     ("system", Flag),
 ]);
-const GROUP: Shape = Fields(&[("name", Text), ("gid", Number), ("passwordHash", Text), ("system", Flag)]);
+const GROUP: FieldShape = Fields(&[("name", Text), ("gid", Number), ("passwordHash", Text), ("system", Flag)]);
 
-pub(super) const CONFIG: Shape = Fields(&[
+pub(super) const CONFIG: FieldShape = Fields(&[
     (
         "ignition",
         Fields(&[
@@ -159,7 +159,7 @@ pub(super) const CONFIG: Shape = Fields(&[
     ("passwd", Fields(&[("users", List(&USER)), ("groups", List(&GROUP))])),
 ]);
 
-impl Shape {
+impl FieldShape {
     /// Checks a value at a place, and removes nulls, which stand for missing values.
     pub(super) fn check(&self, value: &mut Value, place: &str) -> Result<(), NotTranslatable> {
         let step = |step: &str| {

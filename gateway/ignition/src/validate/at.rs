@@ -10,11 +10,11 @@ const STEPS_LIMIT: usize = 10;
 /// A place of a config, whether or not it has a value. Its name is only formatted for a problem.
 pub(super) struct At<'a> {
     value: Option<&'a Value>,
-    steps: [Step; STEPS_LIMIT],
+    steps: [PathSegment; STEPS_LIMIT],
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum PathSegment {
     Field(&'static str),
     Entry(usize),
     Nowhere,
@@ -25,19 +25,19 @@ impl<'a> At<'a> {
     pub(super) fn section(config: &'a Map<String, Value>, name: &'static str) -> Self {
         let nowhere = Self {
             value: config.get(name),
-            steps: [Step::Nowhere; STEPS_LIMIT],
+            steps: [PathSegment::Nowhere; STEPS_LIMIT],
         };
-        nowhere.at(Step::Field(name), config.get(name))
+        nowhere.at(PathSegment::Field(name), config.get(name))
     }
 
     pub(super) fn get(&self, field: &'static str) -> Self {
-        self.at(Step::Field(field), self.value.and_then(|value| value.get(field)))
+        self.at(PathSegment::Field(field), self.value.and_then(|value| value.get(field)))
     }
 
     /// Returns a place within this one.
-    fn at(&self, step: Step, value: Option<&'a Value>) -> Self {
+    fn at(&self, step: PathSegment, value: Option<&'a Value>) -> Self {
         let mut steps = self.steps;
-        if let Some(free) = steps.iter_mut().find(|step| matches!(step, Step::Nowhere)) {
+        if let Some(free) = steps.iter_mut().find(|step| matches!(step, PathSegment::Nowhere)) {
             *free = step;
         }
         Self { value, steps }
@@ -51,7 +51,7 @@ impl<'a> At<'a> {
             .into_iter()
             .flatten()
             .enumerate()
-            .map(move |(index, entry)| list.at(Step::Entry(index), Some(entry)))
+            .map(move |(index, entry)| list.at(PathSegment::Entry(index), Some(entry)))
     }
 
     pub(super) const fn is_set(&self) -> bool {
@@ -88,9 +88,9 @@ impl<'a> At<'a> {
 
     fn place(&self) -> String {
         let words = self.steps.iter().map_while(|step| match step {
-            Step::Field(name) => Some((*name).to_owned()),
-            Step::Entry(index) => Some(index.to_string()),
-            Step::Nowhere => None,
+            PathSegment::Field(name) => Some((*name).to_owned()),
+            PathSegment::Entry(index) => Some(index.to_string()),
+            PathSegment::Nowhere => None,
         });
         words.collect::<Vec<_>>().join(".")
     }

@@ -12,8 +12,8 @@ fn ek(digit: &str) -> EkDigest {
     digit.repeat(64).parse().unwrap()
 }
 
-fn attested(at: u64, decision: &str) -> Attested {
-    Attested {
+fn attested(at: u64, decision: &str) -> AttestedMachine {
+    AttestedMachine {
         at,
         pool: "worker".to_owned(),
         name: Some(NODE.to_owned()),
@@ -24,13 +24,13 @@ fn attested(at: u64, decision: &str) -> Attested {
     }
 }
 
-async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &Attested) -> Result<(), StoreError> {
+async fn note(store: &dyn Store, identity: &NodeIdentity, attested: &AttestedMachine) -> Result<(), StoreError> {
     let (identity, attested) = (identity.clone(), attested.clone());
     let noted = store.transact(move |transaction| super::note(transaction, &identity, &attested));
     noted.await
 }
 
-async fn held_now(store: &dyn Store, name: &str, machine: Option<(&NodeIdentity, &Attested)>) -> Held {
+async fn held_now(store: &dyn Store, name: &str, machine: Option<(&NodeIdentity, &AttestedMachine)>) -> ApprovalHold {
     let (name, machine) = (
         name.to_owned(),
         machine.map(|(identity, attested)| (identity.to_string(), attested.clone())),
@@ -44,7 +44,7 @@ async fn held_now(store: &dyn Store, name: &str, machine: Option<(&NodeIdentity,
 }
 
 /// Approves a name for a machine by this attestation, by the judged state of both.
-async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, attested: &Attested, judged: Held) -> bool {
+async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, attested: &AttestedMachine, judged: ApprovalHold) -> bool {
     let (name, approval, attested) = (name.to_owned(), approval.clone(), attested.clone());
     let approved = store.transact(move |transaction| {
         let machine = (approval.identity.as_str(), &attested);
@@ -55,7 +55,7 @@ async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, a
 }
 
 /// Approves like [`approve_as_judged`], by the current state of the store.
-async fn approve_now(store: &dyn Store, name: &str, identity: &NodeIdentity, attested: &Attested) -> bool {
+async fn approve_now(store: &dyn Store, name: &str, identity: &NodeIdentity, attested: &AttestedMachine) -> bool {
     let judged = held_now(store, name, Some((identity, attested))).await;
     approve_as_judged(store, name, &of(identity, &attested.decision), attested, judged).await
 }
@@ -91,7 +91,7 @@ async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
     (folder, store, identity)
 }
 
-async fn look(store: &dyn Store, identity: &NodeIdentity) -> Held {
+async fn look(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
     held_now(store, NODE, Some((identity, &attested(50, "one")))).await
 }
 

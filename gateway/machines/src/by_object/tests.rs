@@ -17,8 +17,8 @@ fn ek(digits: &str) -> EkDigest {
     digits.repeat(32).parse().unwrap()
 }
 
-fn changed<const N: usize>(who: [&str; N]) -> Done {
-    Done::Changed(who.iter().map(|who| (*who).to_owned()).collect())
+fn changed<const N: usize>(who: [&str; N]) -> EditResult {
+    EditResult::Changed(who.iter().map(|who| (*who).to_owned()).collect())
 }
 
 async fn revoked(store: &Embedded) -> Vec<(String, Option<String>)> {
@@ -39,15 +39,15 @@ async fn a_ban_is_of_all_that_a_machine_is_known_by_and_what_it_has_revoked_it_t
         revoked(&store).await,
         [(tpm.to_string(), why.clone()), ("worker-7".to_owned(), why)]
     );
-    assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 2).await.unwrap(), Done::Already);
+    assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 2).await.unwrap(), EditResult::Already);
     // Another object takes nothing of it back.
-    assert_eq!(lift(&store, tpm.as_str(), OTHER).await.unwrap(), Done::ByCommand);
+    assert_eq!(lift(&store, tpm.as_str(), OTHER).await.unwrap(), EditResult::ByCommand);
     assert_eq!(
         lift(&store, tpm.as_str(), OBJECT).await.unwrap(),
         changed([tpm.as_str(), "worker-7"])
     );
     assert!(revoked(&store).await.is_empty());
-    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), Done::Already);
+    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), EditResult::Already);
 }
 
 #[tokio::test]
@@ -59,8 +59,8 @@ async fn attack_46_what_a_command_has_revoked_no_object_takes_back() {
     // Before: the ban leaves it a command's.
     let all = machine(&store, tpm.as_str()).await.unwrap().all;
     revoke(&store, &all, 1, Some("sold")).await.unwrap();
-    assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 2).await.unwrap(), Done::Already);
-    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), Done::ByCommand);
+    assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 2).await.unwrap(), EditResult::Already);
+    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), EditResult::ByCommand);
     assert_eq!(revoked(&store).await.len(), 2);
     // A part of it before: the rest is the object's.
     restore(&store, tpm.as_str(), true).await.unwrap();
@@ -71,7 +71,7 @@ async fn attack_46_what_a_command_has_revoked_no_object_takes_back() {
     restore(&store, "worker-7", false).await.unwrap();
     ban(&store, tpm.as_str(), OBJECT, None, 4).await.unwrap();
     revoke(&store, &all, 5, None).await.unwrap();
-    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), Done::ByCommand);
+    assert_eq!(lift(&store, tpm.as_str(), OBJECT).await.unwrap(), EditResult::ByCommand);
     assert_eq!(revoked(&store).await.len(), 2);
 }
 
@@ -136,7 +136,7 @@ async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
     );
     assert_eq!(names(&store).await.unwrap(), [("worker-7".to_owned(), tpm.to_string())]);
     // Without a name it keeps the one that it has; and when it was added.
-    assert_eq!(approved(&["worker"]).await, Done::Already);
+    assert_eq!(approved(&["worker"]).await, EditResult::Already);
     assert_eq!(approved(&["infra"]).await, changed([tpm.as_str()]));
     let record = listed(&store, ek("ab")).await.unwrap();
     assert_eq!(
@@ -144,7 +144,7 @@ async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
         (Some("worker-7"), 1, &["infra".to_owned()][..])
     );
     disallow(&store, ek("ab"), 3).await.unwrap();
-    assert_eq!(approved(&["worker"]).await, Done::ByCommand);
+    assert_eq!(approved(&["worker"]).await, EditResult::ByCommand);
     assert_eq!(listed(&store, ek("ab")).await.unwrap().removed, Some(3));
 }
 

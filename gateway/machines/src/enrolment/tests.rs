@@ -52,7 +52,7 @@ async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
 async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
     let (_folder, store) = store();
     give_name(&store, "a", &node(1)).await.unwrap();
-    let half = Entry {
+    let half = StoreEntry {
         id: "b".to_owned(),
         value: node(1).to_string(),
     };

@@ -2,8 +2,8 @@
 
 use attest::aws::nitro_tpm::NitroTpmError;
 use attest::azure::vtpm::{AzureVtpmError, AzureVtpmRules};
-use attest::tpm::requirements::Quoted;
-use attest::tpm::rules::{Check, Place};
+use attest::tpm::requirements::QuotedPcrs;
+use attest::tpm::rules::{BootLocation, Check};
 use attest::{AppraisalPolicy, Claims, Counters, Kind, NodeIdentity, ReferenceValues, Reject};
 
 /// A TPM that has attested, with its quote.
@@ -11,7 +11,7 @@ pub(super) struct AttestedTpm<'c> {
     pub kind: Kind,
     /// Its own identity, or that of its instance.
     pub identity: &'c NodeIdentity,
-    pub quoted: Quoted<'c>,
+    pub quoted: QuotedPcrs<'c>,
     /// Its counters, if the evidence contains them.
     pub counters: Option<Counters>,
     /// The pool's checks of the events of its boot.
@@ -43,11 +43,11 @@ pub(super) fn tpms<'c>(claims: &'c Claims, policy: &'c AppraisalPolicy) -> Vec<A
 }
 
 /// Returns the part of a boot that a refusal is about, and the kind of evidence that has proven it.
-pub(super) fn place(reject: &Reject) -> Option<(Kind, Place)> {
+pub(super) fn place(reject: &Reject) -> Option<(Kind, BootLocation)> {
     match reject {
         Reject::Tpm(error) => error.place().map(|place| (Kind::Tpm, place)),
         Reject::AzureVtpm(AzureVtpmError::Tpm(error)) => error.place().map(|place| (Kind::AzureVtpm, place)),
-        Reject::AwsNitroTpm(NitroTpmError::PcrMismatch { index, .. }) => Some((Kind::AwsNitroTpm, Place::Pcr(*index))),
+        Reject::AwsNitroTpm(NitroTpmError::PcrMismatch { index, .. }) => Some((Kind::AwsNitroTpm, BootLocation::Pcr(*index))),
         _ => None,
     }
 }

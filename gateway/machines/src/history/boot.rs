@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use attest::HashAlg;
 use attest::tpm::measured_boot::SAID_FORM;
-use attest::tpm::requirements::Quoted;
-use attest::tpm::rules::{self, Check, Place};
-use attest_store::{Entry, EntryKind, StoreError};
+use attest::tpm::requirements::QuotedPcrs;
+use attest::tpm::rules::{self, BootLocation, Check};
+use attest_store::{EntryKind, StoreEntry, StoreError};
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::{Deserialize, Serialize};
 
-use super::Finding;
+use super::HistoryFinding;
 use super::date::date;
 
 /// Maximum number of values stored per machine, over all checks. A boot has three images, as many certificates, a handful of sections.
@@ -31,16 +31,16 @@ const DAY_SECONDS: u64 = 86_400;
 /// member per PCR.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-struct Begins(BTreeMap<u8, [u8; BEGIN_BYTES]>);
+struct DigestPrefixes(BTreeMap<u8, [u8; BEGIN_BYTES]>);
 
-impl From<Begins> for String {
-    fn from(Begins(begins): Begins) -> Self {
+impl From<DigestPrefixes> for String {
+    fn from(DigestPrefixes(begins): DigestPrefixes) -> Self {
         let bytes = begins.iter().flat_map(|(pcr, begin)| [&[*pcr], begin.as_slice()].concat());
         BASE64URL_NOPAD.encode(&bytes.collect::<Vec<u8>>())
     }
 }
 
-impl TryFrom<String> for Begins {
+impl TryFrom<String> for DigestPrefixes {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -59,11 +59,11 @@ impl TryFrom<String> for Begins {
 pub(super) struct Boot {
     bank: HashAlg,
     /// The values of the quoted PCRs.
-    pcrs: Begins,
+    pcrs: DigestPrefixes,
     /// Version of the form of `said`.
     said_form: u32,
     /// Digests of what the log says of its events besides their digests, for each PCR that the log explains.
-    said: Begins,
+    said: DigestPrefixes,
     /// The values that each check of the pool looked at, if they are few enough.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     values: BTreeMap<Check, Vec<String>>,
@@ -92,7 +92,7 @@ fn kept(check: Check, value: &str) -> String {
 }
 
 impl Boot {
-    pub(super) fn of(quoted: &Quoted<'_>, checks: &[Check]) -> Self {
+    pub(super) fn of(quoted: &QuotedPcrs<'_>, checks: &[Check]) -> Self {
         let boot = quoted.boot();
         let said = boot.iter().flat_map(|boot| {
             let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));
@@ -110,9 +110,9 @@ impl Boot {
         }
         Self {
             bank: quoted.bank,
-            pcrs: Begins(pcrs.collect()),
+            pcrs: DigestPrefixes(pcrs.collect()),
             said_form: SAID_FORM,
-            said: Begins(said.collect()),
+            said: DigestPrefixes(said.collect()),
             values,
         }
     }
@@ -133,9 +133,9 @@ impl TrustedBoot {
         self.firmware
     }
 
-    pub(super) fn entry(&self, id: String) -> Result<Entry, StoreError> {
+    pub(super) fn entry(&self, id: String) -> Result<StoreEntry, StoreError> {
         match serde_json::to_string(self) {
-            Ok(value) => Ok(Entry { id, value }),
+            Ok(value) => Ok(StoreEntry { id, value }),
             Err(source) => {
                 let kind = EntryKind::Clock.as_str();
                 Err(StoreError::Entry { kind, id, source })
@@ -149,7 +149,7 @@ impl TrustedBoot {
     }
 
     /// Returns the first PCR whose value is the same but whose log differs.
-    pub(super) fn another_log(&self, now: &Boot) -> Option<Finding> {
+    pub(super) fn another_log(&self, now: &Boot) -> Option<HistoryFinding> {
         let then = &self.boot;
         if then.bank != now.bank || then.said_form != now.said_form {
             return None;
@@ -161,18 +161,18 @@ impl TrustedBoot {
         };
         let pcr = *now.said.0.keys().find(is_other)?;
         let (at, decision) = (self.at, self.decision.clone());
-        Some(Finding::AnotherLog { pcr, at, decision })
+        Some(HistoryFinding::AnotherLog { pcr, at, decision })
     }
 
     /// Describes what the machine had in the place that `now` is refused for.
-    pub(super) fn beside(&self, now: &Boot, place: &Place) -> Option<String> {
+    pub(super) fn beside(&self, now: &Boot, place: &BootLocation) -> Option<String> {
         let (then, until) = (&self.boot, date(self.at));
         if then.bank != now.bank {
             return None;
         }
         let pcr = match place {
-            Place::Pcr(pcr) => *pcr,
-            Place::Value { check, value } => match then.values.get(check) {
+            BootLocation::Pcr(pcr) => *pcr,
+            BootLocation::Value { check, value } => match then.values.get(check) {
                 Some(values) if values.contains(&kept(*check, value)) => return Some(format!("this machine booted that until {until}")),
                 Some(values) => {
                     let stayed = now.values.get(check);

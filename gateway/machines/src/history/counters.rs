@@ -2,10 +2,10 @@
 //! place.
 
 use attest::Counters;
-use attest_store::{Entry, EntryKind, StoreError};
+use attest_store::{EntryKind, StoreEntry, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::Finding;
+use super::HistoryFinding;
 
 /// The stored counters of a TPM.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,22 +27,22 @@ impl From<Counters> for KnownCounters {
 }
 
 impl KnownCounters {
-    pub(super) fn read(Entry { id, value }: Entry) -> Result<Self, StoreError> {
+    pub(super) fn read(StoreEntry { id, value }: StoreEntry) -> Result<Self, StoreError> {
         serde_json::from_str(&value).map_err(|source| unreadable(id, source))
     }
 
-    pub(super) fn entry(self, id: String) -> Result<Entry, StoreError> {
+    pub(super) fn entry(self, id: String) -> Result<StoreEntry, StoreError> {
         match serde_json::to_string(&self) {
-            Ok(value) => Ok(Entry { id, value }),
+            Ok(value) => Ok(StoreEntry { id, value }),
             Err(source) => Err(unreadable(id, source)),
         }
     }
 
     /// Returns a finding if `now` is behind these counters.
-    pub(super) fn behind(self, now: Counters) -> Option<Finding> {
+    pub(super) fn behind(self, now: Counters) -> Option<HistoryFinding> {
         let counts = |known: Self| (known.reset_count, known.restart_count);
         let is_behind = counts(now.into()) < counts(self) || (now.clock_safe && now.clock_ms < self.clock_ms);
-        is_behind.then_some(Finding::CountersBack {
+        is_behind.then_some(HistoryFinding::CountersBack {
             resets: (self.reset_count, now.reset_count),
             restarts: (self.restart_count, now.restart_count),
             clock_ms: (self.clock_ms, now.clock_ms),

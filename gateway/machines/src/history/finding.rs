@@ -4,7 +4,7 @@ use super::date::date;
 
 /// An anomaly of a known TPM. Each one can also have harmless causes, see `docs/evidence/tpm.md`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Finding {
+pub enum HistoryFinding {
     /// Resets and restarts, or a safe clock, are behind what they were: before, and now.
     #[error(
         "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or this is not the TPM it was",
@@ -40,5 +40,5 @@ pub enum Finding {
 pub struct HistoryRefusal {
     /// The identity under which its history is stored.
     pub tpm: String,
-    pub finding: Finding,
+    pub finding: HistoryFinding,
 }

@@ -13,11 +13,11 @@ mod finding;
 use std::collections::BTreeSet;
 
 use attest::{AppraisalPolicy, Claims, Counters, Kind, Reject};
-use attest_pool::{Answer, HistoryRules, by_its_own_tpm};
-use attest_store::{Entry, EntryKind, EntryTransaction, Store, StoreError, Transact};
+use attest_pool::{HistoryPolicy, HistoryRules, by_its_own_tpm};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError, Transact};
 use boot::{Boot, TrustedBoot};
 use counters::KnownCounters;
-pub use finding::{Finding, HistoryRefusal};
+pub use finding::{HistoryFinding, HistoryRefusal};
 
 /// Prefix of the id of a boot's entry, among the counters' entries.
 const BOOT: &str = "booted:";
@@ -30,11 +30,11 @@ fn kept_by(identity: &str) -> String {
 
 /// The history of the TPMs that attest, with their current state.
 #[derive(Debug, Default)]
-pub struct History(Vec<Past>);
+pub struct History(Vec<TpmHistory>);
 
 /// The history of one TPM.
 #[derive(Debug)]
-struct Past {
+struct TpmHistory {
     id: String,
     kind: Kind,
     counters: Option<(Option<KnownCounters>, Counters)>,
@@ -57,7 +57,7 @@ impl History {
             }
             let (trusted, counters) = (found.pop().flatten(), found.pop().flatten());
             let boot = Boot::of(&tpm.quoted, tpm.checks);
-            all.push(Past::new(id, tpm.kind, tpm.counters, boot, [counters, trusted])?);
+            all.push(TpmHistory::new(id, tpm.kind, tpm.counters, boot, [counters, trusted])?);
         }
         Ok(Self(all))
     }
@@ -72,7 +72,7 @@ impl History {
 
     /// Returns a message for the administrator for each anomaly.
     pub fn alerts(&self) -> impl Iterator<Item = String> {
-        self.0.iter().flat_map(Past::findings).map(|finding| finding.to_string())
+        self.0.iter().flat_map(TpmHistory::findings).map(|finding| finding.to_string())
     }
 
     /// Returns the first finding that a pool with these rules refuses.
@@ -115,18 +115,18 @@ impl History {
 }
 
 /// Returns whether a pool refuses a machine for this.
-fn refuses(rules: HistoryRules, finding: &Finding) -> bool {
+fn refuses(rules: HistoryRules, finding: &HistoryFinding) -> bool {
     let answer = match finding {
-        Finding::CountersBack { .. } => rules.counters_back,
-        Finding::FirmwareBack { .. } => rules.firmware_back,
-        Finding::AnotherLog { .. } => rules.another_log,
+        HistoryFinding::CountersBack { .. } => rules.counters_back,
+        HistoryFinding::FirmwareBack { .. } => rules.firmware_back,
+        HistoryFinding::AnotherLog { .. } => rules.another_log,
     };
-    answer == Answer::Refuse
+    answer == HistoryPolicy::Refuse
 }
 
-impl Past {
+impl TpmHistory {
     /// Builds the history from the entries found under its [`ids`].
-    fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<Entry>; 2]) -> Result<Self, StoreError> {
+    fn new(id: String, kind: Kind, now: Option<Counters>, boot: Boot, found: [Option<StoreEntry>; 2]) -> Result<Self, StoreError> {
         let [counters, trusted] = found;
         let known = counters.map(KnownCounters::read).transpose()?;
         Ok(Self {
@@ -139,12 +139,12 @@ impl Past {
         })
     }
 
-    fn findings(&self) -> Vec<Finding> {
+    fn findings(&self) -> Vec<HistoryFinding> {
         let counters = self.counters.and_then(|(known, now)| known?.behind(now));
         let before = self.trusted.as_ref().and_then(TrustedBoot::firmware);
         let firmware = self.counters.zip(before).and_then(|((_, now), before)| {
             let now = now.firmware_version;
-            (now < before).then_some(Finding::FirmwareBack { before, now })
+            (now < before).then_some(HistoryFinding::FirmwareBack { before, now })
         });
         let log = self.trusted.as_ref().and_then(|trusted| trusted.another_log(&self.boot));
         [counters, firmware, log].into_iter().flatten().collect()

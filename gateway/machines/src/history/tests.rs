@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use attest::protocol::HexDigest;
 use attest::tpm::event_log::EventLogError;
-use attest::tpm::rules::{BootRefusal, Check, Known};
+use attest::tpm::rules::{BootRefusal, Check, EventDetail};
 use attest::{Counters, HashAlg, NodeIdentity, TpmEvidenceError, Withheld};
 use attest_store::Embedded;
 use data_encoding::BASE64URL_NOPAD;
@@ -73,7 +73,7 @@ async fn history(store: &dyn Store, id: &str, counters: Option<Counters>, boot: 
     let get = async |id: &String| store.get(EntryKind::Clock, id).await.unwrap();
     let [of_counters, of_boot] = ids(id);
     let (known, trusted) = (get(&of_counters).await, get(&of_boot).await);
-    let past = Past::new(id.to_owned(), Kind::Tpm, counters, boot, [known, trusted]).unwrap();
+    let past = TpmHistory::new(id.to_owned(), Kind::Tpm, counters, boot, [known, trusted]).unwrap();
     History(vec![past])
 }
 
@@ -85,7 +85,7 @@ async fn note(store: &dyn Store, history: History, at: u64, decision: &str) {
     noted.unwrap();
 }
 
-fn refuses(counters_back: Answer, firmware_back: Answer, another_log: Answer) -> HistoryRules {
+fn refuses(counters_back: HistoryPolicy, firmware_back: HistoryPolicy, another_log: HistoryPolicy) -> HistoryRules {
     HistoryRules {
         counters_back,
         firmware_back,
@@ -154,7 +154,7 @@ async fn a_firmware_that_goes_back_is_told_and_one_that_goes_on_is_not() {
         assert_ne!(unreadable, kept);
         assert!(!told(9).await);
         let (id, value) = (id.clone(), unreadable);
-        store.put(EntryKind::Clock, Entry { id, value }).await.unwrap();
+        store.put(EntryKind::Clock, StoreEntry { id, value }).await.unwrap();
         assert!(!told(3).await && told(2).await);
     }
 }
@@ -231,7 +231,7 @@ async fn a_refusal_says_what_the_machine_had_there_before() {
             event: 17,
             bank: HashAlg::Sha256,
             digest: hex(digest),
-            said: Known::Nothing,
+            said: EventDetail::Nothing,
             accepted: Withheld::words("nothing"),
         })
     };
@@ -295,15 +295,15 @@ async fn what_a_pool_refuses_stays_refused_until_it_is_forgotten_and_each_by_its
         };
         assert_eq!(found(HistoryRules::default()).await, None);
         for (rule, answers) in [
-            (0, refuses(Answer::Refuse, Answer::Alert, Answer::Alert)),
-            (1, refuses(Answer::Alert, Answer::Refuse, Answer::Alert)),
-            (2, refuses(Answer::Alert, Answer::Alert, Answer::Refuse)),
+            (0, refuses(HistoryPolicy::Refuse, HistoryPolicy::Alert, HistoryPolicy::Alert)),
+            (1, refuses(HistoryPolicy::Alert, HistoryPolicy::Refuse, HistoryPolicy::Alert)),
+            (2, refuses(HistoryPolicy::Alert, HistoryPolicy::Alert, HistoryPolicy::Refuse)),
         ] {
             let refused = found(answers).await;
             assert_eq!(refused.is_some(), rule == which, "{which}: {refused:?}");
             assert!(refused.is_none_or(|refused| refused.tpm == identity(1)));
         }
-        let all = refuses(Answer::Refuse, Answer::Refuse, Answer::Refuse);
+        let all = refuses(HistoryPolicy::Refuse, HistoryPolicy::Refuse, HistoryPolicy::Refuse);
         assert!(
             found(all).await.is_some() && found(all).await.is_some(),
             "it does not get better by itself"
@@ -329,7 +329,7 @@ async fn history_is_forgotten_by_name_by_digest_and_by_instance_and_nobody_elses
     ] {
         let value = identity(1);
         let id_of_name = "worker-7".to_owned();
-        store.put(EntryKind::Name, Entry { id: id_of_name, value }).await.unwrap();
+        store.put(EntryKind::Name, StoreEntry { id: id_of_name, value }).await.unwrap();
         for id in [&id, &identity(9)] {
             let first = history(&store, id, Some(counters((5, 5, 5), true, 5)), boot(4, 0xa, None)).await;
             note(&store, first, NOW, "d").await;

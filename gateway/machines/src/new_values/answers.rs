@@ -3,7 +3,7 @@
 use attest::reference_sets::NewValue;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 
-use super::kept::{Answered, KIND, Kept, Question, Said, of_answer, of_question, write};
+use super::kept::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, of_answer, of_question, write};
 
 /// Maximum number of denied questions of a pool: each boot with new values is compared with all of them.
 const DENIED_LIMIT: usize = 64;
@@ -69,11 +69,11 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
     if !(1..=REASON_LIMIT_CHARACTERS).contains(&found) || reason.chars().any(char::is_control) {
         return Err(AnswerError::Reason { found });
     }
-    let kept = Kept::list(store).await?;
+    let kept = QuestionSnapshot::list(store).await?;
     let of_pool = kept.answers.iter().filter(|((of, _), _)| of == pool);
     let is_full = of_pool.filter(|(_, answered)| answered.is_no()).count() >= DENIED_LIMIT;
     let answered = Answered {
-        said: Said::Denied { reason: reason.to_owned() },
+        said: QuestionAnswer::Denied { reason: reason.to_owned() },
         at: now,
         by: by.to_owned(),
     };

@@ -9,7 +9,8 @@ use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::kept::{
-    Answered, Asked, KIND, Kept, Question, Said, Waiting, of_answer, of_asked, of_machine, of_question, question_id, read, write,
+    Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, of_answer, of_asked, of_machine, of_question,
+    question_id, read, write,
 };
 
 /// Maximum number of open questions of a pool. A roll-out is one or a few. Further ones are refused as if waiting did not exist; existing
@@ -34,7 +35,7 @@ const NAMED_LIMIT: usize = 5;
 
 /// A machine with the values that it has shown, its pool and decision.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
+pub struct ObservedBoot<'a> {
     pub pool: &'a str,
     pub rules: &'a NewValueRules,
     /// Identity of the machine.
@@ -63,7 +64,7 @@ pub struct Wait {
 
 /// Result of asking for a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum MachineStep {
     /// The machine begins to wait.
     Begins(Wait),
     /// The machine already waits.
@@ -98,7 +99,7 @@ pub struct AwaitedValues {
     store: Arc<dyn Store>,
     /// The same store, where writes are attributed to the gateway.
     own: Arc<dyn Store>,
-    known: Mutex<Option<(Instant, Arc<Kept>)>>,
+    known: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
 }
 
 impl AwaitedValues {
@@ -116,8 +117,8 @@ impl AwaitedValues {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn ask(&self, shown: Shown<'_>) -> Result<Step, StoreError> {
-        let Shown {
+    pub async fn ask(&self, shown: ObservedBoot<'_>) -> Result<MachineStep, StoreError> {
+        let ObservedBoot {
             pool,
             rules,
             machine,
@@ -130,7 +131,7 @@ impl AwaitedValues {
         let mut found = self.store.get_all(wanted.to_vec()).await?.into_iter();
         let (own, answer) = (found.next().flatten(), found.next().flatten());
         let own = own
-            .map(|own| read::<Waiting>(&own))
+            .map(|own| read::<WaitingMachine>(&own))
             .transpose()?
             .filter(|own| own.until > now && own.since <= now);
         let answer = answer.map(|answer| read::<Answered>(&answer)).transpose()?;
@@ -143,7 +144,7 @@ impl AwaitedValues {
         if let Some((
             question,
             Answered {
-                said: Said::Denied { reason },
+                said: QuestionAnswer::Denied { reason },
                 at,
                 by,
             },
@@ -152,7 +153,7 @@ impl AwaitedValues {
             if own.is_some() {
                 self.store.remove(KIND, &of_machine(pool, machine)).await?;
             }
-            return Ok(Step::Refused(NotAwaited::Denied {
+            return Ok(MachineStep::Refused(NotAwaited::Denied {
                 question: question.to_owned(),
                 by: by.clone(),
                 at: *at,
@@ -162,29 +163,29 @@ impl AwaitedValues {
         let waiting = match own {
             Some(own) if own.question == question && own.observed == observed => own,
             // Its pool observes from now on, or does not any more: that is none of its own doing, and it has not waited yet.
-            Some(own) if own.question == question => Waiting {
+            Some(own) if own.question == question => WaitingMachine {
                 since: now,
                 observed,
                 ..own
             },
             Some(own) => match own.anew(&question, &shown) {
                 Some(anew) => anew,
-                None => return Ok(Step::Refused(NotAwaited::Changes)),
+                None => return Ok(MachineStep::Refused(NotAwaited::Changes)),
             },
-            None if kept.counting(pool, now).count() >= MACHINES_LIMIT => return Ok(Step::Refused(NotAwaited::Machines)),
-            None => Waiting::begun(&question, now, rules.window_seconds, observed),
+            None if kept.counting(pool, now).count() >= MACHINES_LIMIT => return Ok(MachineStep::Refused(NotAwaited::Machines)),
+            None => WaitingMachine::begun(&question, now, rules.window_seconds, observed),
         };
         let of = (pool.to_owned(), question.clone());
         let is_there = kept.questions.contains_key(&of);
         if begins && !is_there && kept.open(pool) >= QUESTIONS_LIMIT {
-            return Ok(Step::Refused(NotAwaited::Questions));
+            return Ok(MachineStep::Refused(NotAwaited::Questions));
         }
         if !is_there {
             self.write_question(&shown, &question).await?;
         }
         if begins || now.saturating_sub(waiting.last) >= rules.window_seconds / LAST_PARTS {
             let until = now.saturating_add(rules.window_seconds);
-            let seen = Waiting {
+            let seen = WaitingMachine {
                 last: now,
                 until,
                 ..waiting.clone()
@@ -194,7 +195,7 @@ impl AwaitedValues {
         let waited = now.saturating_sub(waiting.since);
         if !observed && waited >= rules.wait_seconds {
             let since = waiting.since;
-            return Ok(Step::Refused(NotAwaited::Over { question, since }));
+            return Ok(MachineStep::Refused(NotAwaited::Over { question, since }));
         }
         let kept = if begins || !is_there { self.look(now).await? } else { kept };
         let machines = kept.seen_on(pool, shown.values, now);
@@ -207,7 +208,11 @@ impl AwaitedValues {
             left_seconds: rules.wait_seconds.saturating_sub(waited),
             question,
         };
-        Ok(if begins { Step::Begins(wait) } else { Step::Waits(wait) })
+        Ok(if begins {
+            MachineStep::Begins(wait)
+        } else {
+            MachineStep::Waits(wait)
+        })
     }
 
     /// Ends the wait of a machine that is trusted and has no new values. Returns its question, and since when it has waited, if it has.
@@ -219,14 +224,14 @@ impl AwaitedValues {
         let Some(entry) = self.store.get(KIND, &id).await? else {
             return Ok(None);
         };
-        let Waiting {
+        let WaitingMachine {
             question, since, observed, ..
         } = read(&entry)?;
         self.store.remove(KIND, &id).await?;
         Ok((!observed).then_some((question, since)))
     }
 
-    async fn write_question(&self, shown: &Shown<'_>, question: &str) -> Result<(), StoreError> {
+    async fn write_question(&self, shown: &ObservedBoot<'_>, question: &str) -> Result<(), StoreError> {
         let entry = Question {
             values: shown.values.to_vec(),
             at: shown.now,
@@ -238,8 +243,8 @@ impl AwaitedValues {
     }
 
     /// Requests an answer from the administrator; one of several gateways does so. Returns whether this one did.
-    async fn put(&self, shown: &Shown<'_>, question: &str, machines: usize) -> Result<bool, StoreError> {
-        let asked = Asked {
+    async fn put(&self, shown: &ObservedBoot<'_>, question: &str, machines: usize) -> Result<bool, StoreError> {
+        let asked = AskedEvent {
             at: shown.now,
             machines,
             decision: shown.decision.to_owned(),
@@ -251,7 +256,7 @@ impl AwaitedValues {
     }
 
     /// Returns the entries from the cache, if it is recent.
-    async fn known(&self) -> Result<Arc<Kept>, StoreError> {
+    async fn known(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
             Some((at, kept)) if at.elapsed() < KNOWN_FOR => Ok(kept),
@@ -260,7 +265,7 @@ impl AwaitedValues {
     }
 
     /// Returns the current entries, and deletes lapsed ones.
-    async fn look(&self, now: u64) -> Result<Arc<Kept>, StoreError> {
+    async fn look(&self, now: u64) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let kept = self.list().await?;
         for id in kept.lapsed(now, UNCLAIMED_SECONDS).into_iter().take(TAKEN_AT_ONCE) {
             self.store.remove(KIND, &id).await?;
@@ -268,17 +273,17 @@ impl AwaitedValues {
         Ok(kept)
     }
 
-    async fn list(&self) -> Result<Arc<Kept>, StoreError> {
-        let kept = Arc::new(Kept::list(&*self.store).await?);
+    async fn list(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
+        let kept = Arc::new(QuestionSnapshot::list(&*self.store).await?);
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
         Ok(kept)
     }
 }
 
-impl Waiting {
+impl WaitingMachine {
     /// Returns the entry of a machine that shows other values; `None` if it has done so too often.
-    fn anew(&self, question: &str, shown: &Shown<'_>) -> Option<Self> {
-        let Shown { rules, observed, now, .. } = *shown;
+    fn anew(&self, question: &str, shown: &ObservedBoot<'_>) -> Option<Self> {
+        let ObservedBoot { rules, observed, now, .. } = *shown;
         let begun = Self::begun(question, now, rules.window_seconds, observed);
         if now.saturating_sub(self.began) >= rules.window_seconds {
             return Some(begun);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attest::reference_sets::NewValue;
-use attest_store::{Entry, EntryKind, Store, StoreError};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde::de::DeserializeOwned;
@@ -38,7 +38,7 @@ pub struct Question {
 /// A machine that waits, has waited in vain, or was let in with these values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Waiting {
+pub(super) struct WaitingMachine {
     pub question: String,
     /// Start of its wait for this question, in seconds since 1970.
     pub since: u64,
@@ -57,7 +57,7 @@ pub(super) struct Waiting {
 /// Request to the administrator, as text for the attestation log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct AskedEvent {
     pub at: u64,
     /// Number of machines that had shown these values by then.
     pub machines: usize,
@@ -73,7 +73,7 @@ pub(super) struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answered {
-    pub said: Said,
+    pub said: QuestionAnswer,
     pub at: u64,
     pub by: String,
 }
@@ -81,7 +81,7 @@ pub struct Answered {
 /// Content of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Said {
+pub enum QuestionAnswer {
     Accepted {
         /// The file that the values were written to.
         file: String,
@@ -133,16 +133,16 @@ pub(super) type Of = (String, String);
 
 /// Snapshot of all entries.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct QuestionSnapshot {
     pub questions: BTreeMap<Of, Question>,
     /// The keys of each question's values.
     keys: BTreeMap<Of, BTreeSet<String>>,
-    pub machines: BTreeMap<Of, Waiting>,
-    pub asked: BTreeMap<Of, Asked>,
+    pub machines: BTreeMap<Of, WaitingMachine>,
+    pub asked: BTreeMap<Of, AskedEvent>,
     pub answers: BTreeMap<Of, Answered>,
 }
 
-impl Kept {
+impl QuestionSnapshot {
     pub(crate) async fn list(store: &dyn Store) -> Result<Self, StoreError> {
         let mut kept = Self::default();
         for entry in store.list(KIND).await? {
@@ -168,7 +168,7 @@ impl Kept {
     }
 
     /// Returns the machines of a pool that still count.
-    pub(crate) fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k Waiting)> {
+    pub(crate) fn counting<'k>(&'k self, pool: &'k str, now: u64) -> impl Iterator<Item = (&'k str, &'k WaitingMachine)> {
         let machines = self
             .machines
             .iter()
@@ -246,7 +246,7 @@ impl Kept {
     }
 }
 
-impl Waiting {
+impl WaitingMachine {
     /// Returns a new entry: the wait begins, unless the pool observes.
     pub(crate) fn begun(question: &str, now: u64, window_seconds: u64, observed: bool) -> Self {
         Self {
@@ -265,17 +265,17 @@ impl Answered {
     /// Returns whether the answer is a denial.
     #[must_use]
     pub const fn is_no(&self) -> bool {
-        matches!(self.said, Said::Denied { .. })
+        matches!(self.said, QuestionAnswer::Denied { .. })
     }
 }
 
-pub(super) fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+pub(super) fn read<T: DeserializeOwned>(entry: &StoreEntry) -> Result<T, StoreError> {
     serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
 }
 
-pub(super) fn write<T: Serialize>(id: String, value: &T) -> Result<Entry, StoreError> {
+pub(super) fn write<T: Serialize>(id: String, value: &T) -> Result<StoreEntry, StoreError> {
     match serde_json::to_string(value) {
-        Ok(value) => Ok(Entry { id, value }),
+        Ok(value) => Ok(StoreEntry { id, value }),
         Err(source) => Err(unreadable(&id, source)),
     }
 }

@@ -3,7 +3,7 @@
 use attest::reference_sets::NewValue;
 use attest_store::{EntryKind, Store, StoreError, Transact};
 
-use super::kept::{Answered, Kept, Of, Question, Waiting, keys};
+use super::kept::{Answered, Of, Question, QuestionSnapshot, WaitingMachine, keys};
 use crate::enrolment;
 
 /// Maximum number of machines listed with a question: as many as an administrator checks before accepting.
@@ -13,7 +13,7 @@ const BESIDE_LIMIT: usize = 4;
 
 /// A question, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct QuestionRow {
     pub pool: String,
     pub id: String,
     pub question: Question,
@@ -25,7 +25,7 @@ pub struct Row {
     pub showing: Vec<Showing>,
     pub more: usize,
     /// Questions of the pool that have values in common with it, and how many more there are.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<RelatedQuestion>,
     pub more_beside: usize,
     /// Set if enough machines have, so that the administrator was asked.
     pub is_asked: bool,
@@ -47,7 +47,7 @@ pub struct Showing {
 
 /// Another question that has values in common with one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beside {
+pub struct RelatedQuestion {
     pub id: String,
     /// Number of machines that have shown that one.
     pub machines: usize,
@@ -59,8 +59,8 @@ pub struct Beside {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<Vec<Row>, StoreError> {
-    let kept = Kept::list(store).await?;
+pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<Vec<QuestionRow>, StoreError> {
+    let kept = QuestionSnapshot::list(store).await?;
     let mut rows = Vec::new();
     for (key, question) in kept.questions.iter().filter(|((pool, _), _)| of.is_none_or(|of| of == pool)) {
         let (pool, id) = key;
@@ -72,7 +72,7 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
         }
         let mut beside = beside(&kept, key, question, now);
         let more_beside = beside.split_off(beside.len().min(BESIDE_LIMIT)).len();
-        rows.push(Row {
+        rows.push(QuestionRow {
             pool: pool.clone(),
             id: id.clone(),
             machines: kept.seen_on(pool, &question.values, now),
@@ -91,7 +91,7 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
 }
 
 /// Returns the first waiting machines with their names; the longest wait comes first.
-async fn showing(store: &dyn Store, mut machines: Vec<(&str, &Waiting)>) -> Result<Vec<Showing>, StoreError> {
+async fn showing(store: &dyn Store, mut machines: Vec<(&str, &WaitingMachine)>) -> Result<Vec<Showing>, StoreError> {
     machines.sort_by_key(|(machine, waiting)| (waiting.since, *machine));
     let mut showing = Vec::new();
     for (machine, waiting) in machines.into_iter().take(MACHINES_LIMIT) {
@@ -118,10 +118,10 @@ async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, Sto
 }
 
 /// Returns the pool's open questions that have values in common with this one, and machines. Those with most machines come first.
-fn beside(kept: &Kept, key: &Of, question: &Question, now: u64) -> Vec<Beside> {
+fn beside(kept: &QuestionSnapshot, key: &Of, question: &Question, now: u64) -> Vec<RelatedQuestion> {
     let own = keys(&question.values);
     let open = |of: &&Of| of.0 == key.0 && *of != key && !kept.answers.contains_key(*of);
-    let mut all: Vec<Beside> = kept
+    let mut all: Vec<RelatedQuestion> = kept
         .questions
         .keys()
         .filter(open)
@@ -129,7 +129,7 @@ fn beside(kept: &Kept, key: &Of, question: &Question, now: u64) -> Vec<Beside> {
             let other = kept.questions.get(of)?;
             let (common, more): (Vec<&NewValue>, Vec<&NewValue>) = other.values.iter().partition(|value| own.contains(&value.key()));
             let machines = kept.counting(&of.0, now).filter(|(_, waiting)| waiting.question == of.1).count();
-            (!common.is_empty() && machines > 0).then(|| Beside {
+            (!common.is_empty() && machines > 0).then(|| RelatedQuestion {
                 id: of.1.clone(),
                 machines,
                 more: more.into_iter().cloned().collect(),

@@ -15,6 +15,6 @@ mod listed;
 mod tests;
 
 pub use answers::{AnswerError, accept, deny, take_back, values_of};
-pub use ask::{AwaitedValues, NotAwaited, Shown, Step, Wait};
-pub use kept::{Answered, Question, Said};
-pub use listed::{Beside, Row, Showing, questions};
+pub use ask::{AwaitedValues, MachineStep, NotAwaited, ObservedBoot, Wait};
+pub use kept::{Answered, Question, QuestionAnswer};
+pub use listed::{QuestionRow, RelatedQuestion, Showing, questions};

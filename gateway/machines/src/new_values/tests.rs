@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use attest::HashAlg;
-use attest::reference_sets::{NewValue, Wanted};
+use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
 use attest_pool::NewValueRules;
 use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
 use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
-use super::kept::{Kept, question_id};
+use super::kept::{QuestionSnapshot, question_id};
 use super::*;
 
 const POOL: &str = "worker";
@@ -38,12 +38,12 @@ impl Room {
         Self { store, awaited, folder }
     }
 
-    async fn ask(&self, pool: &str, machine: &str, values: &[NewValue], at: u64) -> Step {
+    async fn ask(&self, pool: &str, machine: &str, values: &[NewValue], at: u64) -> MachineStep {
         self.take(pool, machine, values, at, false).await
     }
 
-    async fn take(&self, pool: &str, machine: &str, values: &[NewValue], at: u64, observed: bool) -> Step {
-        let shown = Shown {
+    async fn take(&self, pool: &str, machine: &str, values: &[NewValue], at: u64, observed: bool) -> MachineStep {
+        let shown = ObservedBoot {
             pool,
             rules: &RULES,
             machine,
@@ -55,36 +55,36 @@ impl Room {
         self.awaited.ask(shown).await.unwrap()
     }
 
-    async fn shows(&self, machine: &str, values: &[u8], at: u64) -> Step {
+    async fn shows(&self, machine: &str, values: &[u8], at: u64) -> MachineStep {
         self.ask(POOL, machine, &all(values), at).await
     }
 
     /// Asks for a machine of an observing pool, which lets it in.
-    async fn boots(&self, machine: &str, values: &[u8], at: u64) -> Step {
+    async fn boots(&self, machine: &str, values: &[u8], at: u64) -> MachineStep {
         self.take(POOL, machine, &all(values), at, true).await
     }
 
-    async fn rows(&self, at: u64) -> Vec<Row> {
+    async fn rows(&self, at: u64) -> Vec<QuestionRow> {
         questions(&*self.store, Some(POOL), START + at).await.unwrap()
     }
 }
 
 /// Returns new values, one per byte.
 fn all(values: &[u8]) -> Vec<NewValue> {
-    let value = |byte: &u8| NewValue::digest(Wanted::Images, HashAlg::Sha256, HexDigest::from([*byte; 32]));
+    let value = |byte: &u8| NewValue::digest(ReferenceQuery::Images, HashAlg::Sha256, HexDigest::from([*byte; 32]));
     values.iter().map(value).collect()
 }
 
-fn wait(step: Step) -> Wait {
+fn wait(step: MachineStep) -> Wait {
     match step {
-        Step::Begins(wait) | Step::Waits(wait) => wait,
-        Step::Refused(why) => panic!("{why}"),
+        MachineStep::Begins(wait) | MachineStep::Waits(wait) => wait,
+        MachineStep::Refused(why) => panic!("{why}"),
     }
 }
 
-fn refused(step: Step) -> NotAwaited {
+fn refused(step: MachineStep) -> NotAwaited {
     match step {
-        Step::Refused(why) => why,
+        MachineStep::Refused(why) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -100,7 +100,7 @@ async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() 
     assert!(
         matches!(
             &first,
-            Step::Begins(Wait {
+            MachineStep::Begins(Wait {
                 machines: 1,
                 is_put: false,
                 is_asked: false,
@@ -114,7 +114,7 @@ async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() 
     assert!(
         matches!(
             &again,
-            Step::Waits(Wait {
+            MachineStep::Waits(Wait {
                 machines: 1,
                 is_asked: false,
                 left_seconds: 540,
@@ -130,7 +130,7 @@ async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() 
     assert!(
         matches!(
             &second,
-            Step::Begins(Wait {
+            MachineStep::Begins(Wait {
                 machines: 2,
                 is_put: true,
                 is_asked: true,
@@ -165,7 +165,7 @@ async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
 #[tokio::test]
 async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answer() {
     let room = Room::new();
-    let name = attest_store::Entry {
+    let name = attest_store::StoreEntry {
         id: "tpm:b".to_owned(),
         value: "worker-2".to_owned(),
     };
@@ -179,7 +179,7 @@ async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answ
     wait(room.shows("tpm:f", &[9], 7).await);
     let rows = room.rows(8).await;
     let row = |values: &[u8]| rows.iter().find(|row| row.id == id(values)).unwrap();
-    let showing = |row: &Row| -> Vec<(String, Option<String>, u64, bool)> {
+    let showing = |row: &QuestionRow| -> Vec<(String, Option<String>, u64, bool)> {
         let showing = row.showing.iter().cloned();
         showing
             .map(|one| (one.machine, one.name, one.since - START, one.observed))
@@ -194,7 +194,7 @@ async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answ
             (own("c"), None, 6, true)
         ]
     );
-    let beside = |row: &Row| -> Vec<(String, usize, Vec<NewValue>)> {
+    let beside = |row: &QuestionRow| -> Vec<(String, usize, Vec<NewValue>)> {
         let beside = row.beside.iter().cloned();
         beside.map(|one| (one.id, one.machines, one.more)).collect()
     };
@@ -240,17 +240,20 @@ async fn a_machine_waits_for_so_long_and_no_longer_whatever_it_does() {
     assert_eq!(wait(room.shows("tpm:a", &[1], 10).await).left_seconds, 600);
     assert!(matches!(
         room.shows("tpm:a", &[1], 610).await,
-        Step::Refused(NotAwaited::Over { .. })
+        MachineStep::Refused(NotAwaited::Over { .. })
     ));
 }
 
 #[tokio::test]
 async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
     let room = Room::new();
-    assert!(matches!(room.boots("tpm:a", &[1], 0).await, Step::Begins(Wait { machines: 1, .. })));
+    assert!(matches!(
+        room.boots("tpm:a", &[1], 0).await,
+        MachineStep::Begins(Wait { machines: 1, .. })
+    ));
     // However long that is.
     for at in [1, 600, 3000] {
-        assert!(matches!(room.boots("tpm:a", &[1], at).await, Step::Waits(_)), "{at}");
+        assert!(matches!(room.boots("tpm:a", &[1], at).await, MachineStep::Waits(_)), "{at}");
     }
     assert!(wait(room.boots("tpm:b", &[1], 3000).await).is_put);
     assert_eq!(room.rows(3000).await[0].machines, 2);
@@ -259,7 +262,7 @@ async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
     assert!(
         matches!(
             &strict,
-            Step::Begins(Wait {
+            MachineStep::Begins(Wait {
                 left_seconds: 600,
                 is_put: false,
                 ..
@@ -270,14 +273,14 @@ async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
     assert_eq!(wait(room.shows("tpm:a", &[1], 3699).await).left_seconds, 1);
     refused(room.shows("tpm:a", &[1], 3700).await);
     // It observes again, and what is denied is so for whoever it lets in.
-    assert!(matches!(room.boots("tpm:a", &[1], 3701).await, Step::Begins(_)));
+    assert!(matches!(room.boots("tpm:a", &[1], 3701).await, MachineStep::Begins(_)));
     deny(&*room.store, POOL, &id(&[1]), "no", "alice", START).await.unwrap();
     assert!(matches!(
         refused(room.boots("tpm:a", &[1, 2], 3702).await),
         NotAwaited::Denied { .. }
     ));
     // That it is let in as it should be, nobody has waited for.
-    assert!(matches!(room.boots("tpm:c", &[9], 3702).await, Step::Begins(_)));
+    assert!(matches!(room.boots("tpm:c", &[9], 3702).await, MachineStep::Begins(_)));
     assert_eq!(room.awaited.ended(POOL, "tpm:c").await.unwrap(), None);
     assert!(room.rows(3702).await.iter().all(|row| row.question.values != all(&[9])));
 }
@@ -297,7 +300,7 @@ async fn one_machine_has_one_question_and_changes_it_seldom() {
     let room = Room::new();
     for changed in 0..=CHANGES_LIMIT {
         let value = u8::try_from(changed).unwrap();
-        assert!(matches!(room.shows("tpm:rogue", &[value], 0).await, Step::Begins(_)));
+        assert!(matches!(room.shows("tpm:rogue", &[value], 0).await, MachineStep::Begins(_)));
     }
     for value in 100..200 {
         assert_eq!(refused(room.shows("tpm:rogue", &[value], 1).await), NotAwaited::Changes);
@@ -306,12 +309,12 @@ async fn one_machine_has_one_question_and_changes_it_seldom() {
     assert_eq!(rows.len(), 1, "the last one that it waits for");
     // What it waited for is taken away as soon as nobody can be writing it.
     wait(room.shows("tpm:honest", &[77], 700).await);
-    let left = Kept::list(&*room.store).await.unwrap();
+    let left = QuestionSnapshot::list(&*room.store).await.unwrap();
     wait(room.shows("tpm:honest-2", &[77], 701).await);
     assert!(left.questions.len() <= usize::try_from(CHANGES_LIMIT).unwrap() + 2);
-    assert_eq!(Kept::list(&*room.store).await.unwrap().questions.len(), 2);
+    assert_eq!(QuestionSnapshot::list(&*room.store).await.unwrap().questions.len(), 2);
     // In the next window it may do so again.
-    assert!(matches!(room.shows("tpm:rogue", &[200], 3601).await, Step::Begins(_)));
+    assert!(matches!(room.shows("tpm:rogue", &[200], 3601).await, MachineStep::Begins(_)));
 }
 
 #[tokio::test]
@@ -323,7 +326,7 @@ async fn many_rogue_machines_fill_the_table_and_push_nothing_out() {
         wait(room.shows(&format!("tpm:rogue-{rogue}"), &[value], 0).await);
     }
     assert_eq!(refused(room.shows("tpm:rogue", &[200], 0).await), NotAwaited::Questions);
-    assert_eq!(Kept::list(&*room.store).await.unwrap().questions.len(), QUESTIONS_LIMIT);
+    assert_eq!(QuestionSnapshot::list(&*room.store).await.unwrap().questions.len(), QUESTIONS_LIMIT);
     // What was there is asked, and answered.
     assert!(wait(room.shows("tpm:honest-2", &[255], 1).await).is_put);
     // Another pool has a table of its own; and this one is empty after a window.
@@ -351,7 +354,7 @@ async fn no_more_machines_wait_than_are_kept() {
     let one = room.store.list(EntryKind::NewValue).await.unwrap();
     let one = one.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
     for some in ids[1..].chunks(100) {
-        let write = some.iter().map(|machine| attest_store::Entry {
+        let write = some.iter().map(|machine| attest_store::StoreEntry {
             id: format!("machine:{POOL}:{machine}"),
             value: one.value.clone(),
         });
@@ -409,7 +412,7 @@ async fn an_accepted_question_is_answered_and_its_machine_waits_no_more() {
     let (values, first) = values_of(&*room.store, POOL, &ids).await.unwrap();
     assert_eq!((values, first.machine.as_str()), (all(&[1, 2, 3]), "tpm:a"));
     let answered = Answered {
-        said: Said::Accepted { file: "f".to_owned() },
+        said: QuestionAnswer::Accepted { file: "f".to_owned() },
         at: START,
         by: "alice".to_owned(),
     };
@@ -430,7 +433,7 @@ async fn a_restart_keeps_who_waits_and_two_gateways_see_the_same() {
     let other = AwaitedValues::new(room.store.clone(), room.store.clone());
     wait(room.shows("tpm:a", &[1], 0).await);
     let values = all(&[1]);
-    let shown = Shown {
+    let shown = ObservedBoot {
         pool: POOL,
         rules: &RULES,
         machine: "tpm:b",

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::Pointer;
+use crate::PointerOptions;
 
 fn authority() -> Certificate {
     let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
@@ -14,7 +14,7 @@ fn authority() -> Certificate {
 }
 
 fn rendered(authority: &Certificate, spec: &str) -> String {
-    let pointer = Pointer {
+    let pointer = PointerOptions {
         base: &Url::parse("https://a.example:22623").unwrap(),
         pool: "worker",
         authorities: std::slice::from_ref(authority),
@@ -24,12 +24,12 @@ fn rendered(authority: &Certificate, spec: &str) -> String {
 }
 
 #[track_caller]
-fn is_ours(reading: &Reading, authority: &Certificate) {
+fn is_ours(reading: &ReadPointer, authority: &Certificate) {
     assert!(reading.refused.is_none() && !reading.cut);
     assert_eq!(reading.certificates().collect::<Vec<_>>(), [authority]);
     let [source] = &reading.sources[..] else { panic!("one source") };
     assert_eq!(source.pool.as_deref(), Some("worker"));
-    let [Credential::Token(token)] = &source.credentials[..] else {
+    let [PointerCredential::Token(token)] = &source.credentials[..] else {
         panic!("{:?}", source.credentials)
     };
     assert_eq!(**token, "secret-token");
@@ -40,8 +40,8 @@ fn what_is_written_is_read() {
     let authority = authority();
     for spec in ["2.2.0", "3.1.0", "3.6.0"] {
         let config = rendered(&authority, spec);
-        let reading = Reading::parse(config.as_bytes()).unwrap();
-        assert_eq!((reading.version.as_str(), &reading.form), (spec, &Form::Config));
+        let reading = ReadPointer::parse(config.as_bytes()).unwrap();
+        assert_eq!((reading.version.as_str(), &reading.form), (spec, &PointerForm::Config));
         is_ours(&reading, &authority);
         let secret = secret_manifest::secret("openshift-machine-api", "worker-user-data", &[(USER_DATA, config.as_bytes())]);
         let json = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "worker-user-data"},
@@ -49,9 +49,9 @@ fn what_is_written_is_read() {
         let plain = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "worker-user-data"},
             "data": {"userData": "old"}, "stringData": {"userData": config}});
         for secret in [secret.to_string(), json.to_string(), plain.to_string()] {
-            let reading = Reading::parse(secret.as_bytes()).unwrap();
+            let reading = ReadPointer::parse(secret.as_bytes()).unwrap();
             let name = "worker-user-data".to_owned();
-            assert_eq!((reading.version.as_str(), &reading.form), (spec, &Form::Secret { name }));
+            assert_eq!((reading.version.as_str(), &reading.form), (spec, &PointerForm::Secret { name }));
             is_ours(&reading, &authority);
         }
     }
@@ -60,7 +60,7 @@ fn what_is_written_is_read() {
 #[test]
 fn what_is_no_pointer_is_refused_without_a_word_of_it() {
     let check = |text: &str, expected: &str| {
-        let error = Reading::parse(text.as_bytes())
+        let error = ReadPointer::parse(text.as_bytes())
             .err()
             .unwrap_or_else(|| panic!("{text}"))
             .to_string();
@@ -99,9 +99,9 @@ fn what_is_no_pointer_is_refused_without_a_word_of_it() {
     check(&format!("a0: &a0 [lol]\n{bomb}"), "cannot be read");
 }
 
-fn with_authority(entry: &Value) -> Reading {
+fn with_authority(entry: &Value) -> ReadPointer {
     let config = json!({"ignition": {"version": "3.1.0", "security": {"tls": {"certificateAuthorities": [entry]}}}});
-    Reading::parse(config.to_string().as_bytes()).unwrap()
+    ReadPointer::parse(config.to_string().as_bytes()).unwrap()
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn authorities() {
     );
     let broken = |entry: &Value, expected: &str| {
         let reading = with_authority(entry);
-        let [Authority::Broken(problem)] = &reading.authorities[..] else {
+        let [PointerCa::Broken(problem)] = &reading.authorities[..] else {
             panic!("{:?}", reading.authorities)
         };
         assert!(problem.contains(expected), "{problem}");
@@ -153,7 +153,7 @@ fn authorities() {
     broken(&json!({"source": data(&text), "verification": {"hash": "x"}}), "hash");
     let skipped = |entry: &Value, expected: &str| {
         let reading = with_authority(entry);
-        let [Authority::NotLookedAt(why)] = &reading.authorities[..] else {
+        let [PointerCa::NotLookedAt(why)] = &reading.authorities[..] else {
             panic!("{:?}", reading.authorities)
         };
         assert!(why.contains(expected), "{why}");
@@ -169,7 +169,7 @@ fn authorities() {
 fn sources() {
     let check = |entry: Value, pool: Option<&str>, credentials: &str| {
         let config = json!({"ignition": {"version": "3.1.0", "config": {"replace": entry}}});
-        let reading = Reading::parse(config.to_string().as_bytes()).unwrap();
+        let reading = ReadPointer::parse(config.to_string().as_bytes()).unwrap();
         let [source] = &reading.sources[..] else { panic!("one source") };
         assert_eq!(
             (source.pool.as_deref(), format!("{:?}", source.credentials).as_str()),
@@ -202,14 +202,19 @@ fn sources() {
     );
     check(header("Bearer a b"), Some("worker"), malformed);
     let many = json!({"ignition": {"version": "2.2.0", "config": {"append": vec![json!({"source": "https://a/config/worker"}); 20]}}});
-    let many = Reading::parse(many.to_string().as_bytes()).unwrap();
+    let many = ReadPointer::parse(many.to_string().as_bytes()).unwrap();
     assert!(many.cut && many.sources.len() == SOURCES_LIMIT);
     assert_eq!(many.sources[0].place, "ignition.config.append.0");
 }
 
 #[test]
 fn what_ignition_refuses_is_known() {
-    let refused = |text: &str| Reading::parse(text.as_bytes()).unwrap().refused.map(|refused| refused.to_string());
+    let refused = |text: &str| {
+        ReadPointer::parse(text.as_bytes())
+            .unwrap()
+            .refused
+            .map(|refused| refused.to_string())
+    };
     assert_eq!(refused(r#"{"ignition":{"version":"3.1.0"}}"#), None);
     assert!(refused(r#"{"ignition":{"version":"3.9.0"}}"#).unwrap().contains("3.9.0"));
     let dropped = r#"{"ignition":{"version":"3.0.0","config":{"merge":[{"source":"https://a/config/b","httpHeaders":[{"name":"Authorization","value":"Bearer hunter2"}]}]}}}"#;
@@ -220,7 +225,7 @@ fn what_ignition_refuses_is_known() {
 proptest! {
     #[test]
     fn attack_23_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        drop(Reading::parse(&bytes));
+        drop(ReadPointer::parse(&bytes));
     }
 
     #[test]
@@ -229,8 +234,8 @@ proptest! {
         let mut bytes = good.as_bytes().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        drop(Reading::parse(&bytes));
+        drop(ReadPointer::parse(&bytes));
         bytes.truncate(cut.index(bytes.len()));
-        drop(Reading::parse(&bytes));
+        drop(ReadPointer::parse(&bytes));
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::*;
-use crate::Pointer;
+use crate::PointerOptions;
 
 const HOST: &str = "api-int.example.com";
 /// Within the validity that rcgen sets by default.
@@ -74,7 +74,7 @@ impl Fixture {
 
     fn written(&self, authorities: &[&Authority], token: Option<&str>) -> Value {
         let base = Url::parse(&format!("https://{HOST}:22623")).unwrap();
-        let pointer = Pointer {
+        let pointer = PointerOptions {
             base: &base,
             pool: "worker",
             authorities: &self.bundle(authorities),

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 /// A config in one spec version, as upstream gave it.
 #[derive(Clone)]
-pub struct Version {
+pub struct FetchedVersion {
     /// The JSON, byte for byte.
     pub bytes: Bytes,
     /// Upstream's entity tag, if it gives any.
@@ -21,19 +21,19 @@ pub struct Version {
 
 /// A config in every version that upstream gives; at least one is of spec 3.
 #[derive(Debug, Clone)]
-pub struct Fetched {
-    configs: BTreeMap<SpecVersion, Version>,
-    newest: (SpecVersion, Version),
+pub struct FetchedConfig {
+    configs: BTreeMap<SpecVersion, FetchedVersion>,
+    newest: (SpecVersion, FetchedVersion),
 }
 
-impl Version {
+impl FetchedVersion {
     /// Parses a config, and returns its version with it.
     ///
     /// # Errors
     /// [`NotAConfig`].
     pub fn parse(bytes: Bytes, etag: Option<String>) -> Result<(SpecVersion, Self), NotAConfig> {
         let config = Arc::new(Config::parse(&bytes)?);
-        let head: Head = serde_json::from_slice(&bytes).map_err(|_| NotAConfig::Version {
+        let head: SpecVersionHead = serde_json::from_slice(&bytes).map_err(|_| NotAConfig::Version {
             found: "not found".to_owned(),
         })?;
         let version = head.ignition.version.parse().map_err(|_| NotAConfig::Version {
@@ -45,19 +45,19 @@ impl Version {
 
 /// The version, which a parsed config no longer contains.
 #[derive(Deserialize)]
-struct Head {
-    ignition: Ignition,
+struct SpecVersionHead {
+    ignition: IgnitionHead,
 }
 
 #[derive(Deserialize)]
-struct Ignition {
+struct IgnitionHead {
     version: String,
 }
 
-impl Fetched {
+impl FetchedConfig {
     /// Returns `None` without a version of spec 3.
     #[must_use]
-    pub fn of(configs: BTreeMap<SpecVersion, Version>) -> Option<Self> {
+    pub fn of(configs: BTreeMap<SpecVersion, FetchedVersion>) -> Option<Self> {
         let (version, newest) = configs.last_key_value().filter(|(version, _)| **version > SpecVersion::V2_2)?;
         let newest = (*version, newest.clone());
         Some(Self { configs, newest })
@@ -65,7 +65,7 @@ impl Fetched {
 
     /// Returns the config in each available version.
     #[must_use]
-    pub const fn configs(&self) -> &BTreeMap<SpecVersion, Version> {
+    pub const fn configs(&self) -> &BTreeMap<SpecVersion, FetchedVersion> {
         &self.configs
     }
 
@@ -77,20 +77,20 @@ impl Fetched {
 
     /// Returns the newest version, and its config.
     #[must_use]
-    pub const fn newest_version(&self) -> (SpecVersion, &Version) {
+    pub const fn newest_version(&self) -> (SpecVersion, &FetchedVersion) {
         (self.newest.0, &self.newest.1)
     }
 
     /// Returns whether nodes would get the same: the same versions, byte for byte.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let bytes = |(version, given): (&SpecVersion, &Version)| (*version, given.bytes.clone());
+        let bytes = |(version, given): (&SpecVersion, &FetchedVersion)| (*version, given.bytes.clone());
         self.configs.iter().map(bytes).eq(other.configs.iter().map(bytes))
     }
 }
 
 /// Shows sizes only: a config holds secrets.
-impl fmt::Debug for Version {
+impl fmt::Debug for FetchedVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Version")
             .field("bytes", &self.bytes.len())

@@ -7,7 +7,7 @@ mod include;
 mod settings;
 
 pub use error::UpstreamError;
-pub use fetched::{Fetched, Version};
+pub use fetched::{FetchedConfig, FetchedVersion};
 pub use include::{BadEntry, Include, IncludeError};
 pub use settings::{BadSettings, UpstreamSettings};
 

@@ -18,7 +18,7 @@ const REVALIDATE_SECONDS_LIMIT: u32 = 86_400;
 
 /// Source of a pool's full config, and the selection of the pre-approved one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "File")]
+#[serde(try_from = "UpstreamFile")]
 pub struct UpstreamSettings {
     /// The Machine Config Server: `https://host:port`.
     pub url: Url,
@@ -70,7 +70,7 @@ impl UpstreamSettings {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct UpstreamFile {
     url: String,
     pool: Option<String>,
     ca: PathBuf,
@@ -87,10 +87,10 @@ const fn revalidate_seconds() -> u32 {
     REVALIDATE_SECONDS
 }
 
-impl TryFrom<File> for UpstreamSettings {
+impl TryFrom<UpstreamFile> for UpstreamSettings {
     type Error = BadSettings;
 
-    fn try_from(file: File) -> Result<Self, BadSettings> {
+    fn try_from(file: UpstreamFile) -> Result<Self, BadSettings> {
         let url = Url::parse(&file.url)?;
         let bare = url.username().is_empty() && url.password().is_none() && url.path() == "/" && url.query().is_none();
         if url.scheme() != "https" || !bare || url.fragment().is_some() || url.port() == Some(0) {

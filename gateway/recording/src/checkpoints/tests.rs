@@ -1,6 +1,6 @@
 use std::fs;
 
-use attest_log::{Begins, Chain, LogKey, Signer, Why};
+use attest_log::{ChainBeginning, ChainProgress, CheckpointSigner, LogKey, Why};
 use attest_store::Embedded;
 
 use super::*;
@@ -8,7 +8,7 @@ use super::*;
 struct Site {
     folder: tempfile::TempDir,
     store: Embedded,
-    signer: Signer,
+    signer: CheckpointSigner,
 }
 
 impl Site {
@@ -19,21 +19,21 @@ impl Site {
         Self {
             folder,
             store,
-            signer: Signer::new(key, Some("gw"), 1),
+            signer: CheckpointSigner::new(key, Some("gw"), 1),
         }
     }
 
-    fn chain(after: Vec<Point>) -> Chain {
-        let begins = Begins {
+    fn chain(after: Vec<Point>) -> ChainProgress {
+        let begins = ChainBeginning {
             why: Why::New,
             before: None,
             after,
         };
-        Chain::begin(begins).unwrap()
+        ChainProgress::begin(begins).unwrap()
     }
 
     /// A checkpoint as the chain's next line.
-    fn checkpoint(&self, chain: &mut Chain, at: u64) -> String {
+    fn checkpoint(&self, chain: &mut ChainProgress, at: u64) -> String {
         let (id, count, head) = chain.head();
         let record = self.signer.sign(id, count, head, at, None).unwrap();
         let line = chain.link(&serde_json::to_vec(&record).unwrap()).unwrap();
@@ -49,7 +49,7 @@ impl Site {
     fn with_another_key(self) -> Self {
         let key = LogKey::open(&self.folder.path().join("another.key")).unwrap();
         Self {
-            signer: Signer::new(key, Some("gw"), 1),
+            signer: CheckpointSigner::new(key, Some("gw"), 1),
             ..self
         }
     }
@@ -201,7 +201,7 @@ fn given_up() -> GivenUp {
     }
 }
 
-fn required(all: &[Kept]) -> Vec<&str> {
+fn required(all: &[LastCheckpoint]) -> Vec<&str> {
     standing(all).map(|kept| kept.text.as_str()).collect()
 }
 
@@ -215,7 +215,7 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     let log = site.folder.path().join("log");
     let site = site.with_another_key();
     // Signed again from the first line on, and longer than it was.
-    let mut forged = Chain::after(a.as_bytes()).unwrap();
+    let mut forged = ChainProgress::after(a.as_bytes()).unwrap();
     let lines = [2, 3, 4].map(|at| site.checkpoint(&mut forged, at));
     fs::write(&log, [a.as_str(), &lines[0], &lines[1], &lines[2], ""].join("\n")).unwrap();
     let signs = site.signs(&id);
@@ -234,12 +234,12 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     site.keep(&site.checkpoint(&mut Site::chain(vec![point]), 5)).await;
     assert!(required(&kept(&site.store).await.unwrap()).contains(&b.as_str()));
     // Where the lines are the ones that were signed, nothing is missing.
-    let mut chain = Chain::after(b.as_bytes()).unwrap();
+    let mut chain = ChainProgress::after(b.as_bytes()).unwrap();
     let honest = site.checkpoint(&mut chain, 3);
     fs::write(&log, [a.as_str(), &b, &honest, ""].join("\n")).unwrap();
     let missed = missing(&site.store, &log, signs).await.unwrap();
     assert!(missed.iter().all(|point| point.chain != id || point.number > 2), "{missed:?}");
-    let is_old = |kept: &Kept| kept.text == b;
+    let is_old = |kept: &LastCheckpoint| kept.text == b;
     let GivingUp::Done(done) = give_up(&site.store, is_old, None, given_up()).await.unwrap() else {
         panic!("not given up");
     };
@@ -259,7 +259,7 @@ async fn a_chain_that_was_given_up_stays_and_is_required_again_when_it_is_signed
     let mut second = Site::chain(Vec::new());
     let [a, b] = [2, 3].map(|at| site.checkpoint(&mut second, at));
     site.keep(&a).await;
-    let is_second = |kept: &Kept| kept.text == a;
+    let is_second = |kept: &LastCheckpoint| kept.text == a;
     let GivingUp::Done(done) = give_up(&site.store, is_second, None, given_up()).await.unwrap() else {
         panic!("not given up");
     };

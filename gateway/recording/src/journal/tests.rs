@@ -1,13 +1,13 @@
 use std::fs;
 use std::path::Path;
 
-use attest_log::{Blobs, Decision, JournalError, LogKey, Record, SegmentLimits, Signer};
+use attest_log::{Blobs, CheckpointSigner, Decision, JournalError, LogKey, Record, SegmentLimits};
 use attest_store::{Embedded, EntryKind, Spendable};
 
 use super::*;
 
 fn open(folder: &Path) -> (Journal, u64) {
-    let signer = Signer::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
+    let signer = CheckpointSigner::new(LogKey::open(&folder.join("log.key")).unwrap(), None, 1000);
     let blobs = Blobs::open(&folder.join("evidence")).unwrap();
     Journal::open(&folder.join("attestation.jsonl"), signer, SegmentLimits::NEVER, blobs, Arc::new(())).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::source::Network;
-use super::{Source, State, TELL_EVERY_SECONDS};
+use super::{ClientSource, RateLimitState, TELL_EVERY_SECONDS};
 
 /// A source that has asked within this time asks: what comes back is shared out among those. As long as the longest regular pause of a node.
 const ASKS_SECONDS: u64 = 15;
@@ -17,7 +17,7 @@ const FORGOTTEN_PART: usize = 16;
 
 /// The account of a network or an address.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(super) struct RateAccount {
     /// The amount spent and not made up for, in parts of [`super::ONE`].
     pub(super) owed: u64,
     /// The amount that each member could have made up for since the first member was added.
@@ -27,12 +27,12 @@ pub(super) struct Account {
     /// Time of the last request, in seconds since 1970.
     asked: u64,
     told: Option<u64>,
-    members: HashMap<Network, Account>,
+    members: HashMap<Network, RateAccount>,
 }
 
 /// The debt and the limits of a network or an address.
 #[derive(Debug)]
-pub(super) struct Level {
+pub(super) struct RateLevel {
     pub(super) owed: u64,
     /// Its part of what is shared out at once.
     pub(super) part: u64,
@@ -40,9 +40,9 @@ pub(super) struct Level {
     pub(super) each_second: u64,
 }
 
-impl State {
+impl RateLimitState {
     /// Returns the accounts of this source and of its networks, the largest network first; makes missing ones.
-    pub(super) fn enter(&mut self, source: Source, mut part: u64, mut each_second: u64, now: u64) -> Vec<Level> {
+    pub(super) fn enter(&mut self, source: ClientSource, mut part: u64, mut each_second: u64, now: u64) -> Vec<RateLevel> {
         let most = self.all.owed;
         let mut levels = Vec::new();
         let mut account = &mut self.all;
@@ -55,9 +55,9 @@ impl State {
                 self.accounts = self.accounts.saturating_add(1);
             }
             let earned = account.earned;
-            let new = || Account {
+            let new = || RateAccount {
                 reckoned: earned,
-                ..Account::default()
+                ..RateAccount::default()
             };
             account.members.entry(network).or_insert_with(new);
             let members = account.members();
@@ -65,7 +65,7 @@ impl State {
             member.reckon(earned, most);
             member.asked = now;
             (part, each_second) = (part / members, each_second / members);
-            levels.push(Level {
+            levels.push(RateLevel {
                 owed: member.owed,
                 part,
                 each_second,
@@ -85,7 +85,7 @@ impl State {
     }
 }
 
-impl Account {
+impl RateAccount {
     /// Shares out what has come back among the members.
     pub(super) fn share_out(&mut self, came: u64) {
         self.earned = self.earned.saturating_add(came / self.members());
@@ -105,7 +105,7 @@ impl Account {
     }
 
     /// Spends for an address, and for none of its networks.
-    pub(super) fn charge_address(&mut self, source: Source, amount: u64) {
+    pub(super) fn charge_address(&mut self, source: ClientSource, amount: u64) {
         self.owed = self.owed.saturating_add(amount);
         let mut account = self;
         for network in source.networks() {
@@ -116,7 +116,7 @@ impl Account {
     }
 
     /// Spends for an address and for its networks.
-    pub(super) fn charge_all(&mut self, source: Source, amount: u64) {
+    pub(super) fn charge_all(&mut self, source: ClientSource, amount: u64) {
         self.owed = self.owed.saturating_add(amount);
         let mut account = self;
         for network in source.networks() {
@@ -128,7 +128,7 @@ impl Account {
 
     /// Returns whether a console message about this source is due. Messages count by its largest network, so that a client with many
     /// addresses does not flood the console.
-    pub(super) fn tells(&mut self, source: Source, now: u64) -> bool {
+    pub(super) fn tells(&mut self, source: ClientSource, now: u64) -> bool {
         let account = source.networks().next().and_then(|network| self.members.get_mut(&network));
         let tells = |account: &mut Self| {
             let tell = !account.was_told(now);
@@ -144,7 +144,7 @@ impl Account {
         self.told.is_some_and(|told| now.abs_diff(told) < TELL_EVERY_SECONDS)
     }
 
-    /// Removes accounts as [`State::sweep`] does; returns how many are left.
+    /// Removes accounts as [`RateLimitState::sweep`] does; returns how many are left.
     fn sweep(&mut self, now: u64, most: u64) -> usize {
         let (earned, mut left) = (self.earned, 0);
         self.members.retain(|_, member| {

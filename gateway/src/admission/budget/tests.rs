@@ -6,7 +6,7 @@ use super::*;
 const ATTACKER: u32 = 66;
 
 /// Returns how many of `times` spends are granted to this source.
-fn granted(budget: &Budget, source: u32, times: usize, now: u64) -> usize {
+fn granted(budget: &RateLimit, source: u32, times: usize, now: u64) -> usize {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let spend = || budget.spend(Ipv4Addr::from_bits(source).into(), 1, now);
     (0..times).filter(|_| spend() == Spending::Granted).count()
@@ -14,7 +14,7 @@ fn granted(budget: &Budget, source: u32, times: usize, now: u64) -> usize {
 
 #[test]
 fn a_source_may_spend_what_nobody_else_wants() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 2000), 50);
@@ -22,25 +22,25 @@ fn a_source_may_spend_what_nobody_else_wants() {
 
 #[test]
 fn one_that_spends_all_it_can_leaves_others_theirs() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
     // Two sources: each has half of the other half.
     assert_eq!(granted(&budget, 1, 1000, 1000), 25);
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
     for node in 1..=7 {
         assert_eq!(granted(&budget, node, 3, 1000), 3, "{node}");
     }
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
     // All together never spend more than there is.
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     let all: usize = (0..1000).map(|source| granted(&budget, source, 1000, 1000)).sum();
     assert!((50..=100).contains(&all), "{all}");
 }
 
 #[test]
 fn what_is_larger_than_the_whole_is_never_granted() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
     let source = Ipv4Addr::LOCALHOST.into();
     assert!(matches!(budget.spend(source, u64::MAX, now), Spending::Over { tell: true, .. }));
@@ -50,7 +50,7 @@ fn what_is_larger_than_the_whole_is_never_granted() {
 
 #[test]
 fn the_console_is_told_once_a_minute() {
-    let budget = Budget::new(0, 0);
+    let budget = RateLimit::new(0, 0);
     let spend = |now| budget.spend(Ipv4Addr::LOCALHOST.into(), 1, UnixTime::since_unix_epoch(Duration::from_secs(now)));
     assert!(matches!(spend(1000), Spending::Over { tell: true, .. }));
     assert!(matches!(spend(1059), Spending::Over { tell: false, .. }));
@@ -58,7 +58,7 @@ fn the_console_is_told_once_a_minute() {
 }
 
 /// Returns the seconds after which a source that wants one more is to retry.
-fn told(budget: &Budget, source: u32, now: u64) -> u64 {
+fn told(budget: &RateLimit, source: u32, now: u64) -> u64 {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
         panic!("there was one more");
@@ -69,7 +69,7 @@ fn told(budget: &Budget, source: u32, now: u64) -> u64 {
 #[test]
 fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
     let spent = |sources: u32| {
-        let budget = Budget::new(100, 10);
+        let budget = RateLimit::new(100, 10);
         for source in (0..sources).map(|source| ATTACKER + source) {
             granted(&budget, source, 1000, 1000);
         }
@@ -89,12 +89,12 @@ fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
         assert_eq!(granted(&spent(sources), asks, 1, 1000 + after - 1), 0, "{sources} {asks}");
     }
     // What never comes is far away, and no division by nothing.
-    assert_eq!(told(&Budget::new(0, 0), ATTACKER, 1000), 1);
+    assert_eq!(told(&RateLimit::new(0, 0), ATTACKER, 1000), 1);
 }
 
 #[test]
 fn a_clock_that_is_set_back_gives_nothing() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 100_000), 50);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
@@ -102,13 +102,13 @@ fn a_clock_that_is_set_back_gives_nothing() {
 
 #[test]
 fn memory_is_bounded() {
-    let of_v4 = |number: u32| Source::from(Ipv4Addr::from_bits(number));
+    let of_v4 = |number: u32| ClientSource::from(Ipv4Addr::from_bits(number));
     let of_one_network = |number: u32| six(number.into());
     let of_many_networks = |number: u32| six(u128::from(number) << 64);
     let of_many_sites = |number: u32| six(u128::from(number) << 80);
-    let kinds: [&dyn Fn(u32) -> Source; 4] = [&of_v4, &of_one_network, &of_many_networks, &of_many_sites];
+    let kinds: [&dyn Fn(u32) -> ClientSource; 4] = [&of_v4, &of_one_network, &of_many_networks, &of_many_sites];
     for (amount, now) in [(1, 1000), (0, 1000)] {
-        let budget = Budget::new(1_000_000, 1);
+        let budget = RateLimit::new(1_000_000, 1);
         for kind in kinds {
             for number in 0..20_000 {
                 spends(&budget, kind(number), amount, now);
@@ -127,7 +127,7 @@ fn memory_is_bounded() {
 
 #[test]
 fn a_second_comes_back_once_in_whatever_order_requests_come() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 50);
     for _ in 0..10 {
         assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
@@ -137,17 +137,17 @@ fn a_second_comes_back_once_in_whatever_order_requests_come() {
 }
 
 /// An address of 2001:db8::/32.
-fn six(number: u128) -> Source {
+fn six(number: u128) -> ClientSource {
     IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)).into()
 }
 
-fn spends(budget: &Budget, source: Source, amount: u64, now: u64) -> Spending {
+fn spends(budget: &RateLimit, source: ClientSource, amount: u64, now: u64) -> Spending {
     budget.spend(source, amount, UnixTime::since_unix_epoch(Duration::from_secs(now)))
 }
 
 /// Returns a tenth of the gateway's budget, of which attackers ask for 25 times as much.
-fn challenges() -> Budget {
-    Budget::new(CHALLENGES_AT_ONCE / 10, EACH_SECOND)
+fn challenges() -> RateLimit {
+    RateLimit::new(CHALLENGES_AT_ONCE / 10, EACH_SECOND)
 }
 
 const EACH_SECOND: u64 = CHALLENGES_EACH_SECOND / 10;
@@ -162,19 +162,19 @@ const ATTACK_EACH_SECOND: usize = 2000;
 
 /// Node that asks for a number of challenges in sequence, and retries when the budget says.
 struct Node {
-    source: Source,
+    source: ClientSource,
     wants: usize,
     at: u64,
 }
 
-fn nodes(sources: impl IntoIterator<Item = Source>, wants: usize) -> Vec<Node> {
+fn nodes(sources: impl IntoIterator<Item = ClientSource>, wants: usize) -> Vec<Node> {
     let node = |source| Node { source, wants, at: BOOT };
     sources.into_iter().map(node).collect()
 }
 
 /// Returns the seconds from the boot until the last node has what it wants. In each second attackers ask in the order of `attackers`. Nodes
 /// ask in between, at places from a generator that is the same each time.
-fn booted_after(budget: &Budget, attackers: &mut dyn FnMut() -> Source, mut nodes: Vec<Node>) -> u64 {
+fn booted_after(budget: &RateLimit, attackers: &mut dyn FnMut() -> ClientSource, mut nodes: Vec<Node>) -> u64 {
     let mut random: u64 = 7;
     for now in BEGIN..BOOT + HOLD_SECONDS {
         let mut before: Vec<(usize, usize)> = Vec::new();
@@ -205,7 +205,7 @@ fn booted_after(budget: &Budget, attackers: &mut dyn FnMut() -> Source, mut node
 }
 
 /// Cycles through this number of sources.
-fn in_turn(sources: u128, source: impl Fn(u128) -> Source) -> impl FnMut() -> Source {
+fn in_turn(sources: u128, source: impl Fn(u128) -> ClientSource) -> impl FnMut() -> ClientSource {
     let mut next = 0;
     move || {
         next = (next + 1) % sources;
@@ -213,14 +213,14 @@ fn in_turn(sources: u128, source: impl Fn(u128) -> Source) -> impl FnMut() -> So
     }
 }
 
-fn v4(number: u128) -> Source {
+fn v4(number: u128) -> ClientSource {
     Ipv4Addr::from_bits(u32::try_from(number).unwrap()).into()
 }
 
 const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
 
 /// The network of honest nodes, their addresses by number, and numbers of greedy sources with the seconds within which the nodes boot.
-type GreedyCase<'a> = (&'a str, &'a dyn Fn(u128) -> Source, &'a [(u128, u64)]);
+type GreedyCase<'a> = (&'a str, &'a dyn Fn(u128) -> ClientSource, &'a [(u128, u64)]);
 
 #[test]
 fn attack_54_greedy_sources_keep_nobody_from_booting() {
@@ -297,13 +297,13 @@ fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_boot
 }
 
 /// A description of honest nodes, their addresses by number, and the seconds within which they boot.
-type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> Source, u64);
+type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> ClientSource, u64);
 
 #[test]
 fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_and_no_other() {
     // Some thousands, or a new one each time.
     for addresses in [4000, u128::from(u64::MAX)] {
-        let known = |number: u128| Source::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
+        let known = |number: u128| ClientSource::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
         let others: [Honest<'_>; 5] = [
             ("another network of 64 bits", &|number| six((1 << 64) + number), 10),
             ("a network of 64 bits each", &|number| six(number << 64), 10),
@@ -321,7 +321,7 @@ fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_a
 
 #[test]
 fn what_is_taken_in_any_case_is_less_for_others() {
-    let budget = Budget::new(100, 10);
+    let budget = RateLimit::new(100, 10);
     let at = |now| UnixTime::since_unix_epoch(Duration::from_secs(now));
     budget.take(30, at(1000));
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 45);

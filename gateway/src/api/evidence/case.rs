@@ -13,14 +13,14 @@ use attest_machines::{enrolment, revocations};
 use attest_store::{EntryKind, EntryTransaction, StoreError, Transact};
 use axum::response::Response;
 
-use super::super::anchors::{Anchors, ask_sts};
+use super::super::anchors::{RequestAnchors, ask_sts};
 use super::super::awaited::Awaited;
 use super::super::decisions::{pending, refuse};
 use super::super::endorsers::Vouched;
 use super::super::evidence_context::EvidenceAsked;
 use super::super::problem::Refusal;
 use super::super::token;
-use super::decide::{self, Earned, Turned, Verified, identities, identities_of};
+use super::decide::{self, DecisionInput, EvidenceRefusal, GrantingDecision, identities, identities_of};
 use super::{EvidenceEndpoint, answer};
 use crate::credentials::tokens::TokenError;
 use attest_pool::Pool;
@@ -28,8 +28,8 @@ use attest_pool::Pool;
 pub(super) use kept::by_digest;
 
 /// Inputs of a decision, apart from those in the request.
-struct Made {
-    anchors: Anchors,
+struct DecisionBasis {
+    anchors: RequestAnchors,
     basis: Basis,
     /// Set if the instance has an owner, or was claimed; not set until that is looked up.
     claimed: bool,
@@ -37,14 +37,14 @@ struct Made {
     new_values: Vec<NewValue>,
 }
 
-impl Made {
+impl DecisionBasis {
     fn from_nothing_yet(endpoint: &EvidenceEndpoint, pool: &Pool) -> Self {
         let basis = Basis {
             server_keys: endpoint.tls.server_keys(),
             policy: Some(pool.policy.clone()),
             ..Basis::default()
         };
-        let mut anchors = Anchors::default();
+        let mut anchors = RequestAnchors::default();
         anchors.use_reference_sets(pool);
         Self {
             anchors,
@@ -63,22 +63,22 @@ pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
     asked: EvidenceAsked<'r>,
     record: Record,
-    made: Made,
+    made: DecisionBasis,
     /// The answer of AWS STS: the node's request is signed for one call.
     sts_answer: Option<RecordedAnswer>,
 }
 
 /// Finished decision with its inputs.
-pub(super) struct Judged {
+pub(super) struct DecidedCase {
     record: Record,
-    made: Made,
+    made: DecisionBasis,
     outcome: Result<Response, Refusal>,
 }
 
 impl<'r> EvidenceCase<'r> {
     /// Starts a case of which only the server keys and the policy are known.
     pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
-        let made = Made::from_nothing_yet(endpoint, &asked.pool);
+        let made = DecisionBasis::from_nothing_yet(endpoint, &asked.pool);
         Self {
             endpoint,
             asked,
@@ -92,7 +92,7 @@ impl<'r> EvidenceCase<'r> {
     ///
     /// # Errors
     /// A refusal that is not a decision: the gateway cannot answer now.
-    pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<Judged, Refusal> {
+    pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<DecidedCase, Refusal> {
         let outcome = match self.earn_by_what_stands(awaited).await {
             Ok(earned) => Ok(answer(&earned)),
             Err(refusal) if refusal.is_unavailable() => return Err(refusal),
@@ -105,12 +105,12 @@ impl<'r> EvidenceCase<'r> {
             }
         };
         let Self { record, made, .. } = self;
-        Ok(Judged { record, made, outcome })
+        Ok(DecidedCase { record, made, outcome })
     }
 
     /// Runs [`Self::earn`], and retries if its inputs have changed meanwhile: an administrator has taken the machine off a list, or the
     /// pool is another.
-    async fn earn_by_what_stands(&mut self, awaited: &Awaited) -> Result<Earned, Refusal> {
+    async fn earn_by_what_stands(&mut self, awaited: &Awaited) -> Result<GrantingDecision, Refusal> {
         let begun = self.record.clone();
         for _ in 0..ANEW_LIMIT {
             match self.earn(awaited).await {
@@ -134,11 +134,11 @@ impl<'r> EvidenceCase<'r> {
         }
         self.record = begun.clone();
         self.record.decide_at(self.asked.now.as_secs());
-        self.made = Made::from_nothing_yet(self.endpoint, &self.asked.pool);
+        self.made = DecisionBasis::from_nothing_yet(self.endpoint, &self.asked.pool);
         Ok(())
     }
 
-    async fn earn(&mut self, awaited: &Awaited) -> Result<Earned, Refusal> {
+    async fn earn(&mut self, awaited: &Awaited) -> Result<GrantingDecision, Refusal> {
         let (vouched, verified) = self.verify().await?;
         let claims = match verified {
             Ok(claims) => claims,
@@ -150,7 +150,7 @@ impl<'r> EvidenceCase<'r> {
 
     /// Verifies the evidence: returns its claims or the refusal, and the endorsements of its TPM.
     async fn verify(&mut self) -> Result<(Vouched, Result<Claims, Refusal>), Refusal> {
-        let (endpoint, asked, Made { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
+        let (endpoint, asked, DecisionBasis { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
         let endorsers = &*endpoint.endorsers;
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
@@ -206,14 +206,14 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Holds what was proven against the pool: by its policy, and by what names its machines.
-    fn appraise(&mut self, vouched: Vouched, claims: Claims) -> Verified {
+    fn appraise(&mut self, vouched: Vouched, claims: Claims) -> DecisionInput {
         let (endpoint, EvidenceAsked { pool, now, peer, .. }) = (self.endpoint, self.asked.clone());
         let appraised = attest::appraise(claims.clone(), &pool.policy, now);
         let admitted = match &appraised {
             Ok(result) => self.admit(&pool, result.claims()),
             Err(_) => Ok(None),
         };
-        Verified {
+        DecisionInput {
             pool,
             now,
             peer,
@@ -232,7 +232,7 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Decides in one optimistic transaction, by the store at one moment.
-    async fn transact(&mut self, verified: Verified, awaited: &Awaited) -> Result<Earned, Refusal> {
+    async fn transact(&mut self, verified: DecisionInput, awaited: &Awaited) -> Result<GrantingDecision, Refusal> {
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
         endpoint.decisions.can_record()?;
         let (pools, awaited) = (Arc::clone(&endpoint.pools), awaited.clone());
@@ -267,7 +267,7 @@ impl<'r> EvidenceCase<'r> {
             }
             Err(turned) => {
                 endpoint.decisions.end(&self.record.id);
-                let Turned {
+                let EvidenceRefusal {
                     refusal,
                     record,
                     is_somebodys,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attest::{AttestationResult, Claims, EkDigest, MachineObject, NodeIdentity, Reject, UnixTime};
 use attest_log::{Record, TicketTerms, Verdict, WouldRefuse, trusted_by};
-use attest_machines::attested::{self, Attested};
+use attest_machines::attested::{self, AttestedMachine};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::history::History;
 use attest_machines::instances::{self, InstanceClaim};
@@ -14,18 +14,18 @@ use attest_store::{EntryKind, EntryTransaction, StoreError};
 use zeroize::Zeroizing;
 
 use super::super::problem::Refusal;
-use crate::credentials::seal::Seal;
+use crate::credentials::seal::SealKeyRing;
 use crate::credentials::{tickets, tokens};
 use crate::policy::Grant;
 use crate::settings::TicketSettings;
 use attest_pool::Pool;
 
 /// Verified evidence, and all other inputs of its decision, apart from the store.
-pub(super) struct Verified {
+pub(super) struct DecisionInput {
     pub(super) pool: Arc<Pool>,
     pub(super) now: UnixTime,
     pub(super) peer: IpAddr,
-    pub(super) seal: Arc<Seal>,
+    pub(super) seal: Arc<SealKeyRing>,
     pub(super) ticket: TicketSettings,
     /// Set if the store keeps which machines have attested, because approvals depend on it.
     pub(super) notes_attested: bool,
@@ -47,23 +47,23 @@ pub(super) struct Verified {
 }
 
 /// A decision that gives something.
-pub(super) struct Earned {
+pub(super) struct GrantingDecision {
     pub(super) record: Box<Record>,
-    pub(super) ticket: tickets::Issued,
+    pub(super) ticket: tickets::IssuedTicket,
     /// Set if the instance had an owner already.
     is_somebodys: bool,
 }
 
-impl Earned {
+impl GrantingDecision {
     /// Turns it into a refusal: nothing is given, and nothing was written.
-    pub(super) fn turned(self, refusal: Refusal) -> Turned {
+    pub(super) fn turned(self, refusal: Refusal) -> EvidenceRefusal {
         let Self { record, is_somebodys, .. } = self;
-        Turned::with(refusal, *record, is_somebodys, false)
+        EvidenceRefusal::with(refusal, *record, is_somebodys, false)
     }
 }
 
 /// A decision that gives nothing. Nothing was written.
-pub(super) struct Turned {
+pub(super) struct EvidenceRefusal {
     pub(super) refusal: Box<Refusal>,
     /// The record so far; `None` if the store failed.
     pub(super) record: Option<Box<Record>>,
@@ -73,7 +73,7 @@ pub(super) struct Turned {
     pub(super) by_policy_alone: bool,
 }
 
-impl Turned {
+impl EvidenceRefusal {
     fn with(refusal: Refusal, mut record: Record, is_somebodys: bool, by_policy_alone: bool) -> Self {
         (record.use_number, record.again, record.ticket) = (None, false, None);
         Self {
@@ -85,7 +85,7 @@ impl Turned {
     }
 }
 
-impl From<Refusal> for Turned {
+impl From<Refusal> for EvidenceRefusal {
     fn from(refusal: Refusal) -> Self {
         Self {
             refusal: Box::new(refusal),
@@ -96,7 +96,7 @@ impl From<Refusal> for Turned {
     }
 }
 
-impl From<StoreError> for Turned {
+impl From<StoreError> for EvidenceRefusal {
     fn from(error: StoreError) -> Self {
         Refusal::from(error).into()
     }
@@ -112,8 +112,8 @@ struct Way {
 /// Decides about verified evidence. What it earns is written by the transaction.
 ///
 /// # Errors
-/// [`Turned`]; outdated if what the evidence was verified by has changed.
-pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Verified) -> Result<Earned, Turned> {
+/// [`EvidenceRefusal`]; outdated if what the evidence was verified by has changed.
+pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &DecisionInput) -> Result<GrantingDecision, EvidenceRefusal> {
     let mut way = Way {
         record: verified.record.clone(),
         is_somebodys: false,
@@ -126,16 +126,16 @@ pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Verified
         by_policy_alone,
     } = way;
     match earned {
-        Ok(ticket) => Ok(Earned {
+        Ok(ticket) => Ok(GrantingDecision {
             record: Box::new(record),
             ticket,
             is_somebodys,
         }),
-        Err(refusal) => Err(Turned::with(refusal, record, is_somebodys, by_policy_alone)),
+        Err(refusal) => Err(EvidenceRefusal::with(refusal, record, is_somebodys, by_policy_alone)),
     }
 }
 
-impl Verified {
+impl DecisionInput {
     /// Fetches the entries of the store whose keys are known in advance: an engine across a network then needs one request.
     fn fetch(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), StoreError> {
         let (claims, pool) = (&self.claims, &self.pool);
@@ -158,7 +158,7 @@ impl Verified {
         given.into_iter().chain(self.claims.name()).collect()
     }
 
-    fn earn(&self, transaction: &mut EntryTransaction<'_>, way: &mut Way) -> Result<tickets::Issued, Refusal> {
+    fn earn(&self, transaction: &mut EntryTransaction<'_>, way: &mut Way) -> Result<tickets::IssuedTicket, Refusal> {
         let (pool, claims) = (&self.pool, &self.claims);
         self.fetch(transaction)?;
         // It was verified by what the allowlist said then.
@@ -184,7 +184,7 @@ impl Verified {
             return Err(refused.into());
         }
         way.is_somebodys = instances::is_somebodys(transaction, claims)?;
-        let node = tokens::Node::Attested(claims.identity());
+        let node = tokens::TokenHolder::Attested(claims.identity());
         let token = match &self.token {
             Some(text) => Some(tokens::open(transaction, text, pool.name(), self.peer, self.now)?),
             None => None,
@@ -203,7 +203,7 @@ impl Verified {
         let record = &mut way.record;
         record.name = settled.inspect_err(|error| record.alerts.extend(error.alert()))?;
         if self.notes_attested {
-            let attested = Attested::of(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
+            let attested = AttestedMachine::of(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
             attested::note(transaction, identity, &attested)?;
         }
         history.note(transaction, record.at, &record.id)?;
@@ -222,7 +222,7 @@ impl Verified {
         if let Some(object) = object {
             record.reason = format!("{}; the cluster's Machine object {} names it", record.reason, object.name);
         }
-        let earned = tickets::Earned {
+        let earned = tickets::TicketGrant {
             identity,
             instance: claims.instance(),
             holder: taken.record.as_ref(),

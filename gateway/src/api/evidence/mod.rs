@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
-use attest_log::{Decision, Likenesses, Record, Shown};
+use attest_log::{Decision, Likenesses, Record, ShownEvidence};
 use attest_machines::new_values::AwaitedValues;
 use attest_machines::objects::MachineObjects;
 use attest_recording::Acting;
@@ -33,14 +33,14 @@ use super::guesses::Guesses;
 use super::overload;
 use super::problem::Refusal;
 use crate::admission::{Admission, Spending};
-use crate::credentials::challenges::Opened;
-use crate::credentials::seal::Seal;
+use crate::credentials::challenges::OpenedChallenge;
+use crate::credentials::seal::SealKeyRing;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
 use crate::settings::TicketSettings;
 use case::{EvidenceCase, by_digest};
-use decide::Earned;
+use decide::GrantingDecision;
 
 /// Parts of the gateway that this endpoint has access to.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub(super) struct EvidenceEndpoint {
     store: Arc<dyn Store>,
     endorsers: Arc<Endorsers>,
     tls: Arc<LiveTls>,
-    seal: Arc<Seal>,
+    seal: Arc<SealKeyRing>,
     ticket: TicketSettings,
     decisions: Decisions,
     likenesses: Likenesses,
@@ -115,12 +115,12 @@ pub(super) async fn post(
     if let Err(error) = endpoint.seal.look_for_key_of(&request.challenge).await {
         return Refusal::because(&error).into_response();
     }
-    let opened = match Opened::open(&endpoint.seal, &request.challenge, now) {
+    let opened = match OpenedChallenge::open(&endpoint.seal, &request.challenge, now) {
         Ok(opened) => opened,
         // Not sealed by this gateway, or too old: what is in it is not looked at, and the record says no more than that.
         Err(error) => {
             let mut record = record("");
-            record.shown = Shown::Unreadable;
+            record.shown = ShownEvidence::Unreadable;
             return endpoint.decisions.refuse(record, Refusal::from(error)).await;
         }
     };
@@ -213,15 +213,19 @@ impl EvidenceEndpoint {
 fn note(challenge: &Challenge, record: &mut Record) {
     let subject = &challenge.subject;
     record.kinds = subject.kinds();
-    record.shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+    record.shown = if subject.tpm.is_some() {
+        ShownEvidence::Tpm
+    } else {
+        ShownEvidence::Cloud
+    };
     let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
     record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
     record.name.clone_from(&challenge.name);
 }
 
 /// Returns the answer to evidence that has earned a ticket.
-fn answer(earned: &Earned) -> Response {
-    let Earned { record, ticket, .. } = earned;
+fn answer(earned: &GrantingDecision) -> Response {
+    let GrantingDecision { record, ticket, .. } = earned;
     let body = EvidenceResponse {
         ticket: ticket.text.clone(),
         expires: ticket.expires,

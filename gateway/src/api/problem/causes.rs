@@ -11,7 +11,7 @@ use attest_log::codes::{
 };
 use attest_log::command_for;
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
-use attest_machines::history::{Finding, HistoryRefusal};
+use attest_machines::history::{HistoryFinding, HistoryRefusal};
 use attest_machines::instances::InstanceError;
 use attest_machines::objects::MachinesUnknown;
 use attest_machines::revocations::RevocationError;
@@ -91,17 +91,17 @@ impl From<HistoryRefusal> for Refusal {
     fn from(refusal: HistoryRefusal) -> Self {
         let HistoryRefusal { tpm, finding } = &refusal;
         let (code, told, if_meant) = match finding {
-            Finding::CountersBack { .. } => (
+            HistoryFinding::CountersBack { .. } => (
                 TPM_COUNTERS_BACK,
                 "this TPM's counters are behind what they were",
                 "the TPM was cleared, or this virtual machine was set back",
             ),
-            Finding::FirmwareBack { .. } => (
+            HistoryFinding::FirmwareBack { .. } => (
                 TPM_FIRMWARE_BACK,
                 "this TPM's firmware is older than it was",
                 "the TPM's firmware was set back on purpose",
             ),
-            Finding::AnotherLog { .. } => (
+            HistoryFinding::AnotherLog { .. } => (
                 TPM_ANOTHER_LOG,
                 "the event log is another one than before, and the PCR values are the same",
                 "the machine boots the same files from another place",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use attest::challenge::is_node_name;
 use attest_log::admin::{By, Verb};
-use attest_machines::by_object::{self, Done, is_by};
+use attest_machines::by_object::{self, EditResult, is_by};
 use attest_machines::enrolment::{EnrolmentError, forget_name_of};
 use attest_recording::Acting;
 use attest_store::{Store, StoreError};
@@ -16,13 +16,13 @@ use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 
-use super::machines::Machine;
-use super::object::{Approved, Spec};
-use super::status::{Answer, Handled};
+use super::machines::StoredMachine;
+use super::object::{Approved, AttestedNodeSpec};
+use super::status::{ConditionAnswer, Handled};
 
 /// A step that an edit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum EditStep {
     Forget(String),
     Approve(Approved),
     Ban(Option<String>),
@@ -31,44 +31,44 @@ pub(super) enum Step {
 
 /// Outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct EditOutcome {
     /// Reason in one word, if nothing was done.
     refused: Option<&'static str>,
     said: String,
 }
 
-fn done(said: String) -> Outcome {
-    Outcome { refused: None, said }
+fn done(said: String) -> EditOutcome {
+    EditOutcome { refused: None, said }
 }
 
-fn refused(why: &'static str, said: impl Into<String>) -> Outcome {
+fn refused(why: &'static str, said: impl Into<String>) -> EditOutcome {
     let (refused, said) = (Some(why), said.into());
-    Outcome { refused, said }
+    EditOutcome { refused, said }
 }
 
 /// Returns the steps to do, the ban last: it counts, whatever else is written.
-pub(super) fn steps(spec: &Spec, handled: &Handled, machine: &Machine, object: &str) -> Vec<Step> {
+pub(super) fn steps(spec: &AttestedNodeSpec, handled: &Handled, machine: &StoredMachine, object: &str) -> Vec<EditStep> {
     let mut steps = Vec::new();
     if let Some(name) = spec.forget.as_ref().filter(|name| handled.forget.as_ref() != Some(*name)) {
-        steps.push(Step::Forget(name.clone()));
+        steps.push(EditStep::Forget(name.clone()));
     }
     if let Some(approved) = spec
         .approved
         .as_ref()
         .filter(|approved| handled.approved != Some(digest_of(approved)))
     {
-        steps.push(Step::Approve(approved.clone()));
+        steps.push(EditStep::Approve(approved.clone()));
     }
     match spec.banned {
-        Some(true) if !machine.revoked_itself => steps.push(Step::Ban(spec.reason.clone())),
-        Some(false) if machine.revoked.as_ref().is_some_and(|revoked| is_by(revoked, object)) => steps.push(Step::Lift),
+        Some(true) if !machine.revoked_itself => steps.push(EditStep::Ban(spec.reason.clone())),
+        Some(false) if machine.revoked.as_ref().is_some_and(|revoked| is_by(revoked, object)) => steps.push(EditStep::Lift),
         _ => {}
     }
     steps
 }
 
 /// Returns the edits that were done once, or will not be.
-pub(super) fn handled(spec: &Spec) -> Handled {
+pub(super) fn handled(spec: &AttestedNodeSpec) -> Handled {
     Handled {
         approved: spec.approved.as_ref().map(digest_of),
         forget: spec.forget.clone(),
@@ -81,7 +81,7 @@ fn digest_of(approved: &Approved) -> String {
 }
 
 /// Returns the object's answer to an edit.
-pub(super) fn answer(spec: &Spec, machine: &Machine, object: &str, outcomes: &[Outcome]) -> Answer {
+pub(super) fn answer(spec: &AttestedNodeSpec, machine: &StoredMachine, object: &str, outcomes: &[EditOutcome]) -> ConditionAnswer {
     let mut said: Vec<&str> = outcomes.iter().map(|outcome| outcome.said.as_str()).collect();
     let mut why = outcomes.iter().find_map(|outcome| outcome.refused);
     let by_command = machine.revoked.as_ref().is_some_and(|revoked| !is_by(revoked, object));
@@ -91,8 +91,8 @@ pub(super) fn answer(spec: &Spec, machine: &Machine, object: &str, outcomes: &[O
     }
     let message = said.join("; ");
     match why {
-        Some(why) => Answer::new(false, why, message),
-        None => Answer::new(true, "Done", message),
+        Some(why) => ConditionAnswer::new(false, why, message),
+        None => ConditionAnswer::new(true, "Done", message),
     }
 }
 
@@ -106,34 +106,34 @@ pub(super) struct Hands<'a> {
 
 impl Hands<'_> {
     /// Does it. `None`: it is not decided yet whether it can be done.
-    pub(super) async fn perform(&self, step: &Step, machine: &Machine, object: &str) -> Result<Option<Outcome>, StoreError> {
+    pub(super) async fn perform(&self, step: &EditStep, machine: &StoredMachine, object: &str) -> Result<Option<EditOutcome>, StoreError> {
         let now = self.clock.now().as_secs();
         let identity = machine.identity.as_str();
         Ok(Some(match step {
-            Step::Forget(name) => {
+            EditStep::Forget(name) => {
                 let forgotten = forget_name_of(&*self.own(Verb::NodeForget), name, Some(identity)).await?;
                 done(match forgotten {
                     true => format!("{name} is forgotten: another machine can have the name"),
                     false => format!("{name} is not this machine's name"),
                 })
             }
-            Step::Approve(approved) => return self.approve(approved, identity, now).await,
-            Step::Ban(why) => {
+            EditStep::Approve(approved) => return self.approve(approved, identity, now).await,
+            EditStep::Ban(why) => {
                 let banned = by_object::ban(&*self.own(Verb::NodeRevoke), identity, object, why.as_deref(), now).await?;
                 done(match banned {
-                    Done::Changed(all) => format!("revoked: {}", together(&all)),
-                    Done::Already | Done::ByCommand => "it is revoked already".to_owned(),
+                    EditResult::Changed(all) => format!("revoked: {}", together(&all)),
+                    EditResult::Already | EditResult::ByCommand => "it is revoked already".to_owned(),
                 })
             }
-            Step::Lift => match by_object::lift(&*self.own(Verb::NodeRestore), identity, object).await? {
-                Done::Changed(all) => done(format!("restored: {}", together(&all))),
-                Done::Already => done("it is not revoked".to_owned()),
-                Done::ByCommand => return Ok(None),
+            EditStep::Lift => match by_object::lift(&*self.own(Verb::NodeRestore), identity, object).await? {
+                EditResult::Changed(all) => done(format!("restored: {}", together(&all))),
+                EditResult::Already => done("it is not revoked".to_owned()),
+                EditResult::ByCommand => return Ok(None),
             },
         }))
     }
 
-    async fn approve(&self, approved: &Approved, identity: &str, now: u64) -> Result<Option<Outcome>, StoreError> {
+    async fn approve(&self, approved: &Approved, identity: &str, now: u64) -> Result<Option<EditOutcome>, StoreError> {
         let Some(ek) = identity.strip_prefix("tpm:").and_then(|digits| digits.parse().ok()) else {
             return Ok(Some(refused(
                 "NotATpm",
@@ -152,8 +152,8 @@ impl Hands<'_> {
         }
         let own = self.own(Verb::EkAdd);
         Ok(Some(match by_object::approve(&*own, ek, node_name.as_deref(), pools, now).await {
-            Ok(Done::Changed(_) | Done::Already) => done(format!("endorsed for {}", pools.join(", "))),
-            Ok(Done::ByCommand) => refused(
+            Ok(EditResult::Changed(_) | EditResult::Already) => done(format!("endorsed for {}", pools.join(", "))),
+            Ok(EditResult::ByCommand) => refused(
                 "RemovedByCommand",
                 "a command has taken its EK off the allowlist, so a command puts it back: attest-gateway ek add",
             ),

@@ -2,32 +2,32 @@
 
 use std::collections::HashMap;
 
-use attest_log::{Decision, Record, Shown, Verdict};
+use attest_log::{Decision, Record, ShownEvidence, Verdict};
 use attest_system::clock::rfc3339;
 use serde::de::IgnoredAny;
 
 use super::object::object_name;
-use super::status::{Answer, Attestation, Config, Question, Refusal, Status, reason_of_code};
+use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType, LastAttestation, LastConfig, LastRefusal, reason_of_code};
 
 /// Facts about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct MachineFacts {
     pub(super) identity: String,
     /// Name at the time of its attestation.
     name: Option<String>,
-    attestation: Option<(u64, Attestation)>,
-    refusal: Option<(u64, Refusal)>,
-    config: Option<(u64, Config)>,
+    attestation: Option<(u64, LastAttestation)>,
+    refusal: Option<(u64, LastRefusal)>,
+    config: Option<(u64, LastConfig)>,
 }
 
 /// Facts about all machines, by the names of their objects.
 #[derive(Debug, Default)]
-pub(super) struct News(pub(super) HashMap<String, Facts>);
+pub(super) struct MachineUpdates(pub(super) HashMap<String, MachineFacts>);
 
 /// A decision, as far as it is looked at.
-struct Line(Record<IgnoredAny, IgnoredAny>);
+struct DecisionFacts(Record<IgnoredAny, IgnoredAny>);
 
-impl News {
+impl MachineUpdates {
     /// Adds what a line says.
     pub(super) fn add(&mut self, line: &[u8]) {
         // Events are about no node, have no verdict, and are passed over.
@@ -41,33 +41,33 @@ impl News {
         else {
             return;
         };
-        let facts = || Facts {
+        let facts = || MachineFacts {
             identity,
-            ..Facts::default()
+            ..MachineFacts::default()
         };
         let at = record.at;
         match (record.decision, record.verdict) {
             (Decision::Evidence, Verdict::Trusted) => {
                 let facts = self.0.entry(name).or_insert_with(facts);
                 facts.name.clone_from(&record.name);
-                facts.attestation = Some((at, Line(record).attestation()));
+                facts.attestation = Some((at, DecisionFacts(record).attestation()));
             }
             // Who proves nothing names whom it likes.
             (Decision::Evidence, Verdict::Refused) if record.claims.is_some() => {
-                self.0.entry(name).or_insert_with(facts).refusal = Some((at, Line(record).refusal()))
+                self.0.entry(name).or_insert_with(facts).refusal = Some((at, DecisionFacts(record).refusal()))
             }
-            (Decision::Config, Verdict::Served) if record.shown == Shown::Ticket => {
-                self.0.entry(name).or_insert_with(facts).config = Some((at, Line(record).config()))
+            (Decision::Config, Verdict::Served) if record.shown == ShownEvidence::Ticket => {
+                self.0.entry(name).or_insert_with(facts).config = Some((at, DecisionFacts(record).config()))
             }
             _ => {}
         }
     }
 }
 
-impl Line {
-    fn attestation(self) -> Attestation {
+impl DecisionFacts {
+    fn attestation(self) -> LastAttestation {
         let kinds: Vec<String> = self.0.kinds.iter().map(ToString::to_string).collect();
-        Attestation {
+        LastAttestation {
             at: rfc3339(self.0.at),
             by: kinds.join("+"),
             pool: self.0.pool,
@@ -76,8 +76,8 @@ impl Line {
         }
     }
 
-    fn refusal(self) -> Refusal {
-        Refusal {
+    fn refusal(self) -> LastRefusal {
+        LastRefusal {
             at: rfc3339(self.0.at),
             code: self.0.code.unwrap_or_default(),
             pool: self.0.pool,
@@ -85,8 +85,8 @@ impl Line {
         }
     }
 
-    fn config(self) -> Config {
-        Config {
+    fn config(self) -> LastConfig {
+        LastConfig {
             at: rfc3339(self.0.at),
             set: self.0.grant.map(|set| set.to_string()).unwrap_or_default(),
             pool: self.0.pool,
@@ -97,14 +97,14 @@ impl Line {
     }
 }
 
-impl Facts {
+impl MachineFacts {
     /// Returns whether it has attested: a machine that was only ever refused gets no object.
     pub(super) const fn is_of_a_machine(&self) -> bool {
         self.attestation.is_some() || self.config.is_some()
     }
 
     /// Puts what is newer into a status, which another gateway may have written.
-    pub(super) fn add_to(&self, status: &mut Status, generation: i64) {
+    pub(super) fn add_to(&self, status: &mut AttestedNodeStatus, generation: i64) {
         status.identity.get_or_insert_with(|| self.identity.clone());
         if let Some((_, new)) = &self.attestation
             && status.attestation.as_ref().is_none_or(|old| old.at <= new.at)
@@ -125,9 +125,9 @@ impl Facts {
                 "config {} of pool {}, sha256 {} (record {})",
                 new.set, new.pool, new.sha256, new.record
             );
-            let answer = Answer::new(true, &reason_of_code(&new.set), message);
+            let answer = ConditionAnswer::new(true, &reason_of_code(&new.set), message);
             status.config = Some(new.clone());
-            status.say(Question::ConfigServed, answer, generation, *at);
+            status.say(ConditionType::ConfigServed, answer, generation, *at);
         }
         let times = [
             &self.attestation.as_ref().map(|(at, _)| *at),
@@ -141,14 +141,14 @@ impl Facts {
         let answer = match (&status.attestation, &status.refusal) {
             (_, Some(refusal)) if refused => {
                 let message = format!("refused for pool {}: {} (record {})", refusal.pool, refusal.code, refusal.record);
-                Answer::new(false, &reason_of_code(&refusal.code), message)
+                ConditionAnswer::new(false, &reason_of_code(&refusal.code), message)
             }
             (Some(held), _) => {
                 let message = format!("{} evidence for pool {} (record {})", held.by, held.pool, held.record);
-                Answer::new(true, "Trusted", message)
+                ConditionAnswer::new(true, "Trusted", message)
             }
             _ => return,
         };
-        status.say(Question::Attested, answer, generation, *at);
+        status.say(ConditionType::Attested, answer, generation, *at);
     }
 }

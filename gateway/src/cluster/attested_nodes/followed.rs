@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_cluster_api::{Cluster, ClusterError, Kept as KeptNodes};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache as KeptNodes};
 use attest_log::Durable;
 use attest_system::clock::Clock;
 use attest_system::files::{folder, make_private_folder};
 use tokio::sync::watch;
 
-use super::facts::{Facts, News};
-use super::log_reader::Reader;
+use super::facts::{MachineFacts, MachineUpdates};
+use super::log_reader::LogReader;
 use super::object::AttestedNode;
 use super::position::{PositionFile, ReadPosition};
-use super::status::{Question, Status};
-use super::writer::{Writer, Written};
+use super::status::{AttestedNodeStatus, ConditionType};
+use super::writer::{AttestedNodeWriter, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::metrics::Metrics;
 
@@ -43,8 +43,8 @@ pub(crate) struct LogPlaces {
     pub note: PathBuf,
 }
 
-pub(super) struct Followed {
-    pub(super) cluster: Arc<Cluster>,
+pub(super) struct AttestedNodeCache {
+    pub(super) cluster: Arc<ClusterClient>,
     pub(super) kept: KeptNodes<AttestedNode>,
     pub(super) log: LogPlaces,
     pub(super) durable: watch::Receiver<Durable>,
@@ -52,11 +52,11 @@ pub(super) struct Followed {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl Followed {
+impl AttestedNodeCache {
     /// Follows it for as long as it is polled.
     pub(super) async fn run(self) {
-        let mut writer = Writer::new(Arc::clone(&self.cluster));
-        let (mut news, mut said) = (News::default(), Failing::default());
+        let mut writer = AttestedNodeWriter::new(Arc::clone(&self.cluster));
+        let (mut news, mut said) = (MachineUpdates::default(), Failing::default());
         let Some(mut reader) = self.begin(&mut said).await else { return };
         let (mut last, mut noted): (Option<ReadPosition>, _) = (None, Instant::now());
         loop {
@@ -100,14 +100,14 @@ impl Followed {
     }
 
     /// Returns a reader at the position of the last one.
-    async fn begin(&self, said: &mut Failing) -> Option<Reader> {
+    async fn begin(&self, said: &mut Failing) -> Option<LogReader> {
         loop {
             let (places, durable) = (self.log.clone(), self.durable.clone());
             let begun = blocking(move || {
                 let kept = note(&places).read();
                 // What is not known is read again.
                 let place = kept.ok().flatten();
-                Reader::after(&places.log, place.as_ref(), durable)
+                LogReader::after(&places.log, place.as_ref(), durable)
             });
             match begun.await? {
                 Ok(reader) => return Some(reader),
@@ -129,7 +129,7 @@ impl Followed {
     }
 
     /// Writes the facts that are held, some at a time; those that were written are dropped.
-    async fn tell(&self, news: &mut News, writer: &mut Writer) -> Result<(), ClusterError> {
+    async fn tell(&self, news: &mut MachineUpdates, writer: &mut AttestedNodeWriter) -> Result<(), ClusterError> {
         let (false, true, Some(all)) = (news.0.is_empty(), is_told(&self.cluster), self.kept.all()) else {
             return Ok(());
         };
@@ -179,8 +179,8 @@ impl Followed {
         &self,
         name: &str,
         node: Option<&Arc<AttestedNode>>,
-        facts: &Facts,
-        (writer, count): (&mut Writer, &mut usize),
+        facts: &MachineFacts,
+        (writer, count): (&mut AttestedNodeWriter, &mut usize),
     ) -> Result<Written, ClusterError> {
         match node {
             Some(node) if writer.is_past(node) => Ok(Written::Later),
@@ -196,7 +196,7 @@ impl Followed {
         }
     }
 
-    async fn tell_of(&self, node: &AttestedNode, facts: &Facts, writer: &mut Writer) -> Result<Written, ClusterError> {
+    async fn tell_of(&self, node: &AttestedNode, facts: &MachineFacts, writer: &mut AttestedNodeWriter) -> Result<Written, ClusterError> {
         let before = node.status().into_owned();
         let mut status = before.clone();
         facts.add_to(&mut status, node.generation());
@@ -207,10 +207,18 @@ impl Followed {
         Ok(written)
     }
 
-    async fn events(&self, node: &AttestedNode, before: &Status, after: &Status, writer: &mut Writer) -> Result<(), ClusterError> {
+    async fn events(
+        &self,
+        node: &AttestedNode,
+        before: &AttestedNodeStatus,
+        after: &AttestedNodeStatus,
+        writer: &mut AttestedNodeWriter,
+    ) -> Result<(), ClusterError> {
         let now = self.clock.now().as_secs();
-        if let Some(said) = after.says(Question::Attested)
-            && before.says(Question::Attested).is_none_or(|before| before.reason != said.reason)
+        if let Some(said) = after.says(ConditionType::Attested)
+            && before
+                .says(ConditionType::Attested)
+                .is_none_or(|before| before.reason != said.reason)
         {
             let (reason, warning) = if said.status == "True" {
                 ("Attested", false)
@@ -219,8 +227,8 @@ impl Followed {
             };
             writer.tell(node, reason, warning, &said.message, now).await?;
         }
-        let sha256 = |status: &Status| status.config.as_ref().map(|config| config.sha256.clone());
-        if let Some(said) = after.says(Question::ConfigServed).filter(|_| sha256(before) != sha256(after)) {
+        let sha256 = |status: &AttestedNodeStatus| status.config.as_ref().map(|config| config.sha256.clone());
+        if let Some(said) = after.says(ConditionType::ConfigServed).filter(|_| sha256(before) != sha256(after)) {
             writer.tell(node, "ConfigServed", false, &said.message, now).await?;
         }
         Ok(())
@@ -229,7 +237,7 @@ impl Followed {
 
 /// Reads new lines, some at a time, as far as there is room for their facts. Returns the last line that was read, and whether there may be
 /// more.
-fn read(reader: &mut Reader, news: &mut News) -> Result<(Option<ReadPosition>, bool), String> {
+fn read(reader: &mut LogReader, news: &mut MachineUpdates) -> Result<(Option<ReadPosition>, bool), String> {
     let mut last = None;
     for _ in 0..READ_AT_ONCE {
         if news.0.len() >= HELD_LIMIT {

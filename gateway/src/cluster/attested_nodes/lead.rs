@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest_cluster_api::failures::FailureLog;
-use attest_cluster_api::{Cause, Cluster, ClusterError, Kept};
+use attest_cluster_api::{ClusterClient, ClusterError, RequestCause, WatchCache};
 use attest_log::admin::{By, ByObject};
-use attest_store::{Store, StoreError, Turn};
+use attest_store::{LeaderTask, Store, StoreError};
 use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
 use super::edits::{self, Hands};
-use super::machines::{self, Machine};
-use super::object::{AttestedNode, Spec};
-use super::status::{Answer, Question, Status};
-use super::writer::{Writer, Written};
+use super::machines::{self, StoredMachine};
+use super::object::{AttestedNode, AttestedNodeSpec};
+use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
+use super::writer::{AttestedNodeWriter, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
 use crate::pools::live::LivePools;
 
@@ -35,8 +35,8 @@ const STRANGE_AT_ONCE: usize = 10;
 const WRITTEN_AT_ONCE: usize = 100;
 
 pub(super) struct Leading {
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) kept: Kept<AttestedNode>,
+    pub(super) cluster: Arc<ClusterClient>,
+    pub(super) kept: WatchCache<AttestedNode>,
     pub(super) store: Arc<dyn Store>,
     pub(super) pools: Arc<LivePools>,
     pub(super) clock: Clock,
@@ -46,25 +46,25 @@ pub(super) struct Leading {
 
 /// Reason why a pass was aborted.
 #[derive(Debug, thiserror::Error)]
-enum PassError {
+enum AttestedNodePassError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
 
-impl PassError {
-    fn cause(&self) -> Cause {
+impl AttestedNodePassError {
+    fn cause(&self) -> RequestCause {
         match self {
             Self::Cluster(error) => error.cause(),
-            Self::Store(_) => Cause::Other("store".to_owned()),
+            Self::Store(_) => RequestCause::Other("store".to_owned()),
         }
     }
 }
 
 /// Work that a pass has left.
 #[derive(Debug, Default)]
-struct Left {
+struct PassBacklog {
     /// Something was changed, or is not as it was seen.
     again: bool,
     written: usize,
@@ -77,8 +77,8 @@ struct Left {
 impl Leading {
     /// Runs the leader task for as long as it is polled.
     pub(super) async fn run(mut self) {
-        let mut turn = Turn::new(Arc::clone(&self.store), "show machines");
-        let mut writer = Writer::new(Arc::clone(&self.cluster));
+        let mut turn = LeaderTask::new(Arc::clone(&self.store), "show machines");
+        let mut writer = AttestedNodeWriter::new(Arc::clone(&self.cluster));
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut names, mut due, mut failures) = (BTreeSet::new(), Instant::now(), FailureLog::default());
@@ -126,22 +126,22 @@ impl Leading {
         all.iter().any(is_unseen) || names.iter().any(|name| !there.contains(name.as_str()))
     }
 
-    async fn pass(&self, turn: &mut Turn, writer: &mut Writer) -> Result<Left, PassError> {
+    async fn pass(&self, turn: &mut LeaderTask, writer: &mut AttestedNodeWriter) -> Result<PassBacklog, AttestedNodePassError> {
         let Some(all) = self.kept.all().filter(|_| is_told(&self.cluster)) else {
-            return Ok(Left {
+            return Ok(PassBacklog {
                 again: true,
-                ..Left::default()
+                ..PassBacklog::default()
             });
         };
         // Another gateway does it.
         let Some(store) = turn.shared().await?.map(Arc::clone) else {
-            return Ok(Left::default());
+            return Ok(PassBacklog::default());
         };
         let begun = Instant::now();
         let machines = machines::all(&*store).await?;
-        let mut left = Left {
+        let mut left = PassBacklog {
             read: begun.elapsed(),
-            ..Left::default()
+            ..PassBacklog::default()
         };
         let mut strange = Vec::new();
         let mut problems = Problems::default();
@@ -182,9 +182,9 @@ impl Leading {
     }
 
     /// Returns a machine that the store does not know: one that has attested, or that an edit is about.
-    fn unknown(&self, node: &AttestedNode) -> Option<Machine> {
+    fn unknown(&self, node: &AttestedNode) -> Option<StoredMachine> {
         let status = node.status();
-        let machine = Machine::unknown(node.name(), &status)?;
+        let machine = StoredMachine::unknown(node.name(), &status)?;
         let wants_something = || {
             node.spec()
                 .is_ok_and(|spec| !edits::steps(spec, &status.handled, &machine, node.name()).is_empty())
@@ -197,19 +197,29 @@ impl Leading {
     async fn look_at(
         &self,
         node: &AttestedNode,
-        machine: &Machine,
+        machine: &StoredMachine,
         store: &Arc<dyn Store>,
-        writer: &mut Writer,
-        left: &mut Left,
-    ) -> Result<(), PassError> {
+        writer: &mut AttestedNodeWriter,
+        left: &mut PassBacklog,
+    ) -> Result<(), AttestedNodePassError> {
         let (name, generation, before) = (node.name(), node.generation(), node.status().into_owned());
         let (now, mut status) = (self.clock.now().as_secs(), before.clone());
         match node.spec() {
-            Err(why) => status.say(Question::Accepted, Answer::new(false, "SpecUnreadable", why), generation, now),
+            Err(why) => status.say(
+                ConditionType::Accepted,
+                ConditionAnswer::new(false, "SpecUnreadable", why),
+                generation,
+                now,
+            ),
             Ok(spec) if !self.takes_edits => {
-                if *spec != Spec::default() {
+                if *spec != AttestedNodeSpec::default() {
                     let why = "the gateways' cluster.attested_nodes is not \"edit\": nothing is done";
-                    status.say(Question::Accepted, Answer::new(false, "EditsAreOff", why), generation, now);
+                    status.say(
+                        ConditionType::Accepted,
+                        ConditionAnswer::new(false, "EditsAreOff", why),
+                        generation,
+                        now,
+                    );
                 }
                 status.handled = edits::handled(spec);
             }
@@ -249,9 +259,14 @@ impl Leading {
                     tracing::info!("cluster: {WHAT}: {name}: {}", edits::answer(spec, machine, name, &outcomes).message);
                     // What the store has of it now is said the next time.
                     left.again = true;
-                    status.say(Question::Accepted, edits::answer(spec, machine, name, &outcomes), generation, now);
-                } else if *spec != Spec::default() && before.observed_generation != Some(generation) {
-                    status.say(Question::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
+                    status.say(
+                        ConditionType::Accepted,
+                        edits::answer(spec, machine, name, &outcomes),
+                        generation,
+                        now,
+                    );
+                } else if *spec != AttestedNodeSpec::default() && before.observed_generation != Some(generation) {
+                    status.say(ConditionType::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
                 }
                 status.handled = edits::handled(spec);
             }
@@ -264,11 +279,11 @@ impl Leading {
     async fn write(
         &self,
         node: &AttestedNode,
-        before: &Status,
-        mut status: Status,
-        writer: &mut Writer,
-        left: &mut Left,
-    ) -> Result<(), PassError> {
+        before: &AttestedNodeStatus,
+        mut status: AttestedNodeStatus,
+        writer: &mut AttestedNodeWriter,
+        left: &mut PassBacklog,
+    ) -> Result<(), AttestedNodePassError> {
         status.sum_up();
         if status == *before && !writer.is_to_label(node, &status) {
             return Ok(());
@@ -285,11 +300,11 @@ impl Leading {
     /// Makes objects of those that have none, as far as there is room.
     async fn make(
         &self,
-        machines: &BTreeMap<String, Machine>,
+        machines: &BTreeMap<String, StoredMachine>,
         all: &[Arc<AttestedNode>],
-        writer: &mut Writer,
-        left: &mut Left,
-    ) -> Result<(), PassError> {
+        writer: &mut AttestedNodeWriter,
+        left: &mut PassBacklog,
+    ) -> Result<(), AttestedNodePassError> {
         let there: HashMap<&str, ()> = all.iter().map(|node| (node.name(), ())).collect();
         let mut count = of_machines(&self.kept);
         for (name, machine) in machines.iter().filter(|(name, _)| !there.contains_key(name.as_str())) {
@@ -305,24 +320,29 @@ impl Leading {
                 continue;
             };
             count += 1;
-            let mut status = Status {
+            let mut status = AttestedNodeStatus {
                 observed_generation: Some(made.generation()),
-                ..Status::default()
+                ..AttestedNodeStatus::default()
             };
             machine.add_to(&mut status, name, made.generation(), self.clock.now().as_secs());
-            self.write(&made, &Status::default(), status, writer, left).await?;
+            self.write(&made, &AttestedNodeStatus::default(), status, writer, left).await?;
         }
         Ok(())
     }
 
     /// Notes on an object that it is not a machine's. It is left in place: another client has made it.
-    async fn say_strange(&self, node: &AttestedNode, writer: &mut Writer) -> Result<(), PassError> {
+    async fn say_strange(&self, node: &AttestedNode, writer: &mut AttestedNodeWriter) -> Result<(), AttestedNodePassError> {
         let (before, generation) = (node.status().into_owned(), node.generation());
         let mut status = before.clone();
         let why =
             "no machine is known by this name, and what it says is not done: objects are named tpm-DIGEST, or CLOUD-SHA256 of an identity";
         let now = self.clock.now().as_secs();
-        status.say(Question::Accepted, Answer::new(false, "NotAMachine", why), generation, now);
+        status.say(
+            ConditionType::Accepted,
+            ConditionAnswer::new(false, "NotAMachine", why),
+            generation,
+            now,
+        );
         if let Ok(spec) = node.spec() {
             status.handled = edits::handled(spec);
         }
@@ -333,22 +353,28 @@ impl Leading {
         Ok(())
     }
 
-    async fn events(&self, node: &AttestedNode, before: &Status, after: &Status, writer: &mut Writer) -> Result<(), PassError> {
+    async fn events(
+        &self,
+        node: &AttestedNode,
+        before: &AttestedNodeStatus,
+        after: &AttestedNodeStatus,
+        writer: &mut AttestedNodeWriter,
+    ) -> Result<(), AttestedNodePassError> {
         let now = self.clock.now().as_secs();
-        for question in [Question::Banned, Question::Approved, Question::Accepted] {
+        for question in [ConditionType::Banned, ConditionType::Approved, ConditionType::Accepted] {
             let (Some(said), old) = (after.says(question), before.says(question)) else {
                 continue;
             };
             // What was never otherwise is no news.
-            let is_first = old.is_none() && said.status != "True" && question != Question::Accepted;
+            let is_first = old.is_none() && said.status != "True" && question != ConditionType::Accepted;
             let is_same = old.is_some_and(|old| old.status == said.status && old.reason == said.reason && old.message == said.message);
             if is_first || is_same {
                 continue;
             }
             let holds = said.status == "True";
             let (reason, warning) = match question {
-                Question::Banned => (if holds { "Banned" } else { "NotBanned" }, holds),
-                Question::Accepted => (if holds { "EditDone" } else { "EditNotDone" }, !holds),
+                ConditionType::Banned => (if holds { "Banned" } else { "NotBanned" }, holds),
+                ConditionType::Accepted => (if holds { "EditDone" } else { "EditNotDone" }, !holds),
                 _ => (if holds { "Approved" } else { "NotApproved" }, false),
             };
             let text = if said.message.is_empty() {
@@ -371,10 +397,15 @@ struct Problems {
 
 impl Problems {
     /// Notes what came of one object. One that the API has something against, such as its size, is in no other's way.
-    fn note(&mut self, node: &AttestedNode, done: Result<(), PassError>, writer: &mut Writer) -> Result<(), PassError> {
+    fn note(
+        &mut self,
+        node: &AttestedNode,
+        done: Result<(), AttestedNodePassError>,
+        writer: &mut AttestedNodeWriter,
+    ) -> Result<(), AttestedNodePassError> {
         writer.note(node.name(), done.is_err());
         match done {
-            Err(PassError::Cluster(error)) if error.is_answer() && self.count < FAILED_AT_ONCE => {
+            Err(AttestedNodePassError::Cluster(error)) if error.is_answer() && self.count < FAILED_AT_ONCE => {
                 self.count += 1;
                 self.first.get_or_insert(error);
                 Ok(())
@@ -388,5 +419,7 @@ impl Problems {
 fn is_said(node: &AttestedNode) -> bool {
     let status = node.status();
     status.observed_generation == Some(node.generation())
-        && status.says(Question::Accepted).is_some_and(|said| said.reason == "NotAMachine")
+        && status
+            .says(ConditionType::Accepted)
+            .is_some_and(|said| said.reason == "NotAMachine")
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use attest_log::Durable;
-use attest_log::reading::{Follower, Next, Position, ReadError};
+use attest_log::reading::{FollowedLine, LogFollower, LogReadError, Position};
 use attest_system::files::folder;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -17,27 +17,27 @@ const BYTES: usize = 1024 * 1024;
 
 /// A record, as its line has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct RecordLine {
     pub line: Vec<u8>,
     pub place: ReadPosition,
 }
 
 #[derive(Deserialize)]
 struct Chained {
-    chain: Option<Link>,
+    chain: Option<ChainHead>,
 }
 
 #[derive(Deserialize)]
-struct Link {
+struct ChainHead {
     id: String,
     number: u64,
 }
 
 /// Reads the log, as far as it is on disk. It may wait for that.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct LogReader {
     log: PathBuf,
-    follower: Follower,
+    follower: LogFollower,
     durable: watch::Receiver<Durable>,
     /// Number of cuts of the log when the follower began.
     cuts: u64,
@@ -48,22 +48,22 @@ pub(crate) struct Reader {
     /// Files that are damaged: the follower passes over the rest of them.
     left_out: Vec<PathBuf>,
     /// Error that the next read returns.
-    failed: Option<ReadError>,
+    failed: Option<LogReadError>,
     /// Set if the log no longer holds the lines that were returned, so that all of it is returned again.
     pub is_set_back: bool,
 }
 
-impl Reader {
+impl LogReader {
     /// Reads from the line that follows the one at this place. If the log has no such line, it begins with the first: all of it is read
     /// again.
-    pub(crate) fn after(log: &Path, place: Option<&ReadPosition>, durable: watch::Receiver<Durable>) -> Result<Self, ReadError> {
+    pub(crate) fn after(log: &Path, place: Option<&ReadPosition>, durable: watch::Receiver<Durable>) -> Result<Self, LogReadError> {
         let cuts = durable.borrow().cuts;
         let position = place.map(|place| &place.position);
-        let found = position.map(|position| Follower::after(log, position)).transpose()?.flatten();
+        let found = position.map(|position| LogFollower::after(log, position)).transpose()?.flatten();
         let reader = Self {
             log: log.to_owned(),
             last: place.filter(|_| found.is_some()).cloned(),
-            follower: found.unwrap_or_else(|| Follower::from_beginning(log)),
+            follower: found.unwrap_or_else(|| LogFollower::from_beginning(log)),
             durable,
             cuts,
             listed_anew: false,
@@ -75,7 +75,7 @@ impl Reader {
     }
 
     /// Returns the next records: some, one, or none at the moment.
-    pub(crate) fn read(&mut self) -> Result<Vec<Line>, ReadError> {
+    pub(crate) fn read(&mut self) -> Result<Vec<RecordLine>, LogReadError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -100,7 +100,7 @@ impl Reader {
         Ok(records)
     }
 
-    fn next(&mut self) -> Result<Option<Line>, ReadError> {
+    fn next(&mut self) -> Result<Option<RecordLine>, LogReadError> {
         let durable = self.durable.borrow().clone();
         if durable.cuts != self.cuts {
             // What was read ahead may be gone.
@@ -116,19 +116,19 @@ impl Reader {
                 return Ok(None);
             }
             let record = match self.follower.follow()? {
-                Next::Nothing => return Ok(None),
-                Next::SetBack => {
+                FollowedLine::Nothing => return Ok(None),
+                FollowedLine::SetBack => {
                     // What was read ahead may be gone, and nothing else.
                     if !self.list_anew()? {
-                        self.follower = Follower::from_beginning(&self.log);
+                        self.follower = LogFollower::from_beginning(&self.log);
                         self.left_out.iter().for_each(|path| self.follower.leave_out(path));
                         self.last = None;
                         self.is_set_back = true;
                     }
                     return Ok(None);
                 }
-                Next::Line(line, position) => record(line, position),
-                Next::TooLong(_) => None,
+                FollowedLine::Line(line, position) => record(line, position),
+                FollowedLine::TooLong(_) => None,
             };
             // What is no record is the auditor's to report.
             let Some(record) = record else { continue };
@@ -148,7 +148,7 @@ impl Reader {
     }
 
     /// Returns whether lines are missing between the one that was returned last and this one.
-    fn is_gap(&self, next: &Line) -> bool {
+    fn is_gap(&self, next: &RecordLine) -> bool {
         let last = self.last.as_ref().and_then(|last| last.chain.as_ref().zip(last.number));
         let next = next.place.chain.as_ref().zip(next.place.number);
         last.zip(next)
@@ -156,10 +156,10 @@ impl Reader {
     }
 
     /// Continues after the line that was returned last, in whatever file it is by then. Returns whether it still exists.
-    fn list_anew(&mut self) -> Result<bool, ReadError> {
+    fn list_anew(&mut self) -> Result<bool, LogReadError> {
         let follower = match &self.last {
-            Some(last) => Follower::after(&self.log, &last.position)?,
-            None => Some(Follower::from_beginning(&self.log)),
+            Some(last) => LogFollower::after(&self.log, &last.position)?,
+            None => Some(LogFollower::from_beginning(&self.log)),
         };
         // If its file was removed, what comes after that is read already.
         let is_there = follower.is_some();
@@ -171,7 +171,7 @@ impl Reader {
     }
 
     /// Passes over a file that is damaged, what is left of it: whether it is one, and not what is written.
-    pub(crate) fn pass_over(&mut self, error: &ReadError) -> bool {
+    pub(crate) fn pass_over(&mut self, error: &LogReadError) -> bool {
         let can = error.is_for_good() && error.path != self.log && error.path != folder(&self.log);
         if can {
             self.follower.leave_out(&error.path);
@@ -181,11 +181,11 @@ impl Reader {
     }
 }
 
-fn record(line: Vec<u8>, position: Position) -> Option<Line> {
+fn record(line: Vec<u8>, position: Position) -> Option<RecordLine> {
     let Chained { chain } = serde_json::from_slice(&line).ok()?;
     let (chain, number) = chain.map(|link| (link.id, link.number)).unzip();
     let place = ReadPosition { chain, number, position };
-    Some(Line { line, place })
+    Some(RecordLine { line, place })
 }
 
 #[cfg(test)]
@@ -217,8 +217,8 @@ mod tests {
             fs::write(self.folder.path().join(name), text).unwrap();
         }
 
-        fn reader(&self) -> Reader {
-            Reader::after(&self.log(), None, self.durable.subscribe()).unwrap()
+        fn reader(&self) -> LogReader {
+            LogReader::after(&self.log(), None, self.durable.subscribe()).unwrap()
         }
     }
 
@@ -231,7 +231,7 @@ mod tests {
         format!("{{\"at\":{number},\"id\":\"{id}\",\"chain\":{{\"id\":\"a\",\"number\":{number},\"previous\":\"{NONE}\"}}}}")
     }
 
-    fn read(reader: &mut Reader) -> Vec<String> {
+    fn read(reader: &mut LogReader) -> Vec<String> {
         let records = reader.read().unwrap();
         records.into_iter().map(|record| String::from_utf8(record.line).unwrap()).collect()
     }
@@ -286,7 +286,7 @@ mod tests {
             (file, std::io::ErrorKind::PermissionDenied),
         ] {
             let source = kind.into();
-            assert!(!reader.pass_over(&ReadError { path, source }));
+            assert!(!reader.pass_over(&LogReadError { path, source }));
         }
     }
 
@@ -301,7 +301,7 @@ mod tests {
         // It had no name when the files were listed, and has one when what comes after it is read.
         site.write("attestation.jsonl", &[&c]);
         site.write("attestation.jsonl.2", &[&b]);
-        reader.follower = Follower::from_beginning(&site.log());
+        reader.follower = LogFollower::from_beginning(&site.log());
         for overlooked in ["attestation.jsonl.1", "attestation.jsonl.2"] {
             reader.follower.leave_out(&site.folder.path().join(overlooked));
         }
@@ -321,8 +321,8 @@ mod tests {
         site.durable.send_replace(durable(4, 0));
         let other = line(4, "another, longer");
         site.write("attestation.jsonl", &[&a, &b, &c, &d]);
-        reader.follower = Follower::from_beginning(&site.log());
-        while reader.follower.follow().unwrap() != Next::Nothing {}
+        reader.follower = LogFollower::from_beginning(&site.log());
+        while reader.follower.follow().unwrap() != FollowedLine::Nothing {}
         site.write("attestation.jsonl", &[&a, &b, &c, &other]);
         assert!(read(&mut reader).is_empty() && !reader.is_set_back);
         assert_eq!(read(&mut reader), [other]);

@@ -10,14 +10,14 @@ use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::object::{identity_of_tpm, object_name};
-use super::status::{Answer, Question, Status};
+use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 
 /// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
 
 /// Facts of the store about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(super) struct StoredMachine {
     pub(super) identity: String,
     pub(super) name: Option<String>,
     pub(super) listed: Option<EkRecord>,
@@ -27,9 +27,9 @@ pub(super) struct Machine {
     pub(super) revoked_itself: bool,
 }
 
-impl Machine {
+impl StoredMachine {
     /// Returns a machine that the store does not know, by its object: that of a TPM, or one that has attested.
-    pub(super) fn unknown(object: &str, status: &Status) -> Option<Self> {
+    pub(super) fn unknown(object: &str, status: &AttestedNodeStatus) -> Option<Self> {
         let said = status
             .identity
             .clone()
@@ -41,42 +41,42 @@ impl Machine {
     }
 
     /// Says what the store knows of it, as of this time, seconds since 1970.
-    pub(super) fn add_to(&self, status: &mut Status, object: &str, generation: i64, now: u64) {
+    pub(super) fn add_to(&self, status: &mut AttestedNodeStatus, object: &str, generation: i64, now: u64) {
         status.identity = Some(self.identity.clone());
         status.node_name.clone_from(&self.name);
         let banned = self.revoked.as_ref().map_or_else(
-            || Answer::new(false, "NotBanned", ""),
+            || ConditionAnswer::new(false, "NotBanned", ""),
             |revoked| {
                 let by = if is_by(revoked, object) { "ByThisObject" } else { "ByCommand" };
                 let why = revoked.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-                Answer::new(true, by, format!("revoked at {}{why}", rfc3339(revoked.at)))
+                ConditionAnswer::new(true, by, format!("revoked at {}{why}", rfc3339(revoked.at)))
             },
         );
-        status.say(Question::Banned, banned, generation, now);
+        status.say(ConditionType::Banned, banned, generation, now);
         let approved = match &self.listed {
             Some(EkRecord { removed: Some(at), .. }) => {
-                Answer::new(false, "Removed", format!("taken off the allowlist at {}", rfc3339(*at)))
+                ConditionAnswer::new(false, "Removed", format!("taken off the allowlist at {}", rfc3339(*at)))
             }
-            Some(record) if record.pools.is_empty() => Answer::new(true, "Allowlisted", "for every pool"),
-            Some(record) => Answer::new(true, "Allowlisted", format!("for {}", record.pools.join(", "))),
-            None => Answer::new(
+            Some(record) if record.pools.is_empty() => ConditionAnswer::new(true, "Allowlisted", "for every pool"),
+            Some(record) => ConditionAnswer::new(true, "Allowlisted", format!("for {}", record.pools.join(", "))),
+            None => ConditionAnswer::new(
                 None,
                 "NotListed",
                 "the allowlist has no entry of it: who else vouches for it says what it gets",
             ),
         };
-        status.say(Question::Approved, approved, generation, now);
-        if status.says(Question::Attested).is_none() {
-            let answer = Answer::new(None, "NotSeen", "no attestation of it stands in the logs that were read");
-            status.say(Question::Attested, answer, generation, now);
+        status.say(ConditionType::Approved, approved, generation, now);
+        if status.says(ConditionType::Attested).is_none() {
+            let answer = ConditionAnswer::new(None, "NotSeen", "no attestation of it stands in the logs that were read");
+            status.say(ConditionType::Attested, answer, generation, now);
         }
     }
 }
 
 /// Returns all machines, by the names of their objects.
-pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, Machine>, StoreError> {
-    let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
-    let mut known = |identity: &str, add: &mut dyn FnMut(&mut Machine)| {
+pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, StoredMachine>, StoreError> {
+    let mut machines: BTreeMap<String, StoredMachine> = BTreeMap::new();
+    let mut known = |identity: &str, add: &mut dyn FnMut(&mut StoredMachine)| {
         if let Some(name) = object_name(identity) {
             let machine = machines.entry(name).or_default();
             identity.clone_into(&mut machine.identity);

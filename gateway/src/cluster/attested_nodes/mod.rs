@@ -25,17 +25,17 @@ mod writer;
 
 use std::sync::Arc;
 
-use attest_cluster_api::{Cluster, ClusterError, Heard, Kept, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;
 
 pub use object::{AttestedNode, object_name};
 
-use self::followed::Followed;
+use self::followed::AttestedNodeCache;
 pub(crate) use self::followed::LogPlaces;
 use self::lead::Leading;
-use super::Parts;
+use super::ClusterTasks;
 use crate::settings::AttestedNodes;
 
 /// Name of the watch in messages and metrics.
@@ -48,18 +48,18 @@ const MACHINES_LIMIT: usize = 20_000;
 const FAILED_AT_ONCE: usize = 20;
 
 /// Asks once for them.
-pub(super) async fn look(cluster: &Cluster) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let found = cluster.ask(WHAT, nodes.list_metadata(&ListParams::default().limit(1))).await;
     (WHAT, found.map(drop))
 }
 
 /// Keeps them; it ends with the tasks.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, wanted: AttestedNodes, parts: &Parts<'_>) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wanted: AttestedNodes, parts: &ClusterTasks<'_>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), WHAT, cluster.health());
     tasks.spawn(keeping.trimmed(AttestedNode::trim).run());
-    let followed = Followed {
+    let followed = AttestedNodeCache {
         cluster: Arc::clone(cluster),
         kept: kept.clone(),
         log: parts.log.clone(),
@@ -81,12 +81,12 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, wanted: Att
 }
 
 /// Returns whether the watch is current. If not, the API is away or does not have such a kind, and nothing is written until it is back.
-fn is_told(cluster: &Cluster) -> bool {
+fn is_told(cluster: &ClusterClient) -> bool {
     cluster.health().watches().get(WHAT) == Some(&Heard::Well)
 }
 
 /// Returns the number of objects that are machines': those that other clients may have made do not count.
-fn of_machines(kept: &Kept<AttestedNode>) -> usize {
+fn of_machines(kept: &WatchCache<AttestedNode>) -> usize {
     let all = kept.all().unwrap_or_default();
     all.iter().filter(|node| node.status().identity.is_some()).count()
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::kind::{GROUP, KIND, NODE_LABEL, PLURAL, POOL_LABEL, VERSION};
-use super::status::Status;
+use super::status::AttestedNodeStatus;
 
 /// `apiVersion` of the objects, as events name it.
 pub(super) const API_VERSION: &str = "attest-gateway.internal/v1alpha1";
@@ -54,15 +54,15 @@ pub struct AttestedNode {
     #[serde(default)]
     metadata: ObjectMeta,
     #[serde(default)]
-    spec: Lenient<Spec>,
+    spec: Lenient<AttestedNodeSpec>,
     #[serde(default)]
-    status: Lenient<Status>,
+    status: Lenient<AttestedNodeStatus>,
 }
 
 /// Changes to the machine that the object's editors want.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Spec {
+pub(super) struct AttestedNodeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) banned: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,7 +161,7 @@ impl AttestedNode {
     ///
     /// # Errors
     /// The reason why it cannot be read.
-    pub(super) fn spec(&self) -> Result<&Spec, &str> {
+    pub(super) fn spec(&self) -> Result<&AttestedNodeSpec, &str> {
         match &self.spec {
             Lenient::Read(spec) => Ok(spec),
             Lenient::Unread(why) => Err(why),
@@ -169,10 +169,10 @@ impl AttestedNode {
     }
 
     /// Returns the status that a gateway has written; an empty one, if that cannot be read.
-    pub(super) fn status(&self) -> Cow<'_, Status> {
+    pub(super) fn status(&self) -> Cow<'_, AttestedNodeStatus> {
         match &self.status {
             Lenient::Read(status) => Cow::Borrowed(status),
-            Lenient::Unread(_) => Cow::Owned(Status::default()),
+            Lenient::Unread(_) => Cow::Owned(AttestedNodeStatus::default()),
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use attest_log::reading::Position;
-use attest_system::files::{self, FileError, PRIVATE, SMALL_FILE_LIMIT_BYTES};
+use attest_system::files::{self, PRIVATE, SMALL_FILE_LIMIT_BYTES, WriteError};
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's format.
@@ -17,7 +17,7 @@ pub(crate) enum PositionError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    File(#[from] FileError),
+    File(#[from] WriteError),
     /// The file holds something else.
     #[error("{path} holds no position in the attestation log: {problem}")]
     Malformed { path: PathBuf, problem: String },
@@ -38,7 +38,7 @@ pub(crate) struct ReadPosition {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct PositionDocument {
     v: u32,
     last: ReadPosition,
 }
@@ -67,7 +67,7 @@ impl PositionFile {
             Err(error) if error.kind() == ErrorKind::InvalidData => return Err(malformed(error.to_string())),
             Err(source) => return Err(PositionError::Io { path: path(), source }),
         };
-        let Document { v, last } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        let PositionDocument { v, last } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if v != VERSION {
             return Err(malformed(format!("version {v}, of another release")));
         }
@@ -79,7 +79,7 @@ impl PositionFile {
     /// # Errors
     /// [`PositionError`]: then it is read again after a restart.
     pub(crate) fn write(&self, last: &ReadPosition) -> Result<(), PositionError> {
-        let document = Document {
+        let document = PositionDocument {
             v: VERSION,
             last: last.clone(),
         };

@@ -12,7 +12,7 @@ const LABEL_LIMIT_BYTES: usize = 63;
 /// The whole status of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Status {
+pub(super) struct AttestedNodeStatus {
     /// The spec that this was said of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) observed_generation: Option<i64>,
@@ -21,22 +21,22 @@ pub(super) struct Status {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) state: Option<State>,
+    pub(super) state: Option<AttestedNodeState>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) attestation: Option<Attestation>,
+    pub(super) attestation: Option<LastAttestation>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) refusal: Option<Refusal>,
+    pub(super) refusal: Option<LastRefusal>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) config: Option<Config>,
+    pub(super) config: Option<LastConfig>,
     #[serde(skip_serializing_if = "Handled::is_nothing")]
     pub(super) handled: Handled,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) conditions: Vec<Condition>,
+    pub(super) conditions: Vec<StatusCondition>,
 }
 
 /// Summary of the status in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum State {
+pub(super) enum AttestedNodeState {
     /// Nothing is given to it.
     Banned,
     /// Its last attestation held.
@@ -54,7 +54,7 @@ pub(super) enum State {
 /// The last attestation that held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Attestation {
+pub(super) struct LastAttestation {
     /// RFC 3339, in UTC and whole seconds: the text's order is that of time.
     pub(super) at: String,
     /// The kinds of evidence.
@@ -67,7 +67,7 @@ pub(super) struct Attestation {
 
 /// The last refusal of a machine that has proven its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct LastRefusal {
     pub(super) at: String,
     pub(super) code: String,
     pub(super) pool: String,
@@ -77,7 +77,7 @@ pub(super) struct Refusal {
 /// The last config that was served for an attestation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Config {
+pub(super) struct LastConfig {
     pub(super) at: String,
     pub(super) set: String,
     pub(super) pool: String,
@@ -105,7 +105,7 @@ impl Handled {
 
 /// Type of a condition: the statement that it confirms or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum ConditionType {
     /// Its last attestation held.
     Attested,
     /// The administrator endorses its TPM.
@@ -118,7 +118,7 @@ pub(super) enum Question {
     Accepted,
 }
 
-impl Question {
+impl ConditionType {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Attested => "Attested",
@@ -133,7 +133,7 @@ impl Question {
 /// Condition like `metav1.Condition` of apimachinery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Condition {
+pub(super) struct StatusCondition {
     #[serde(rename = "type")]
     pub(super) of: String,
     pub(super) status: String,
@@ -146,14 +146,14 @@ pub(super) struct Condition {
 
 /// An answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ConditionAnswer {
     pub(super) holds: Option<bool>,
     /// Reason in one word.
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-impl Answer {
+impl ConditionAnswer {
     pub(super) fn new(holds: impl Into<Option<bool>>, reason: &str, message: impl Into<String>) -> Self {
         Self {
             holds: holds.into(),
@@ -163,19 +163,19 @@ impl Answer {
     }
 }
 
-impl Status {
+impl AttestedNodeStatus {
     /// Returns the condition for a question.
-    pub(super) fn says(&self, question: Question) -> Option<&Condition> {
+    pub(super) fn says(&self, question: ConditionType) -> Option<&StatusCondition> {
         self.conditions.iter().find(|condition| condition.of == question.as_str())
     }
 
     /// Returns whether the answer is yes.
-    pub(super) fn holds(&self, question: Question) -> bool {
+    pub(super) fn holds(&self, question: ConditionType) -> bool {
         self.says(question).is_some_and(|condition| condition.status == "True")
     }
 
     /// Says it, as of this time, seconds since 1970, and of this generation of the spec.
-    pub(super) fn say(&mut self, question: Question, answer: Answer, generation: i64, at: u64) {
+    pub(super) fn say(&mut self, question: ConditionType, answer: ConditionAnswer, generation: i64, at: u64) {
         let status = match answer.holds {
             Some(true) => "True",
             Some(false) => "False",
@@ -187,7 +187,7 @@ impl Status {
             .as_ref()
             .filter(|before| before.status == status)
             .map(|before| before.last_transition_time.clone());
-        let said = Condition {
+        let said = StatusCondition {
             of: question.as_str().to_owned(),
             status: status.to_owned(),
             observed_generation: Some(generation),
@@ -204,19 +204,19 @@ impl Status {
 
     /// Sets the summary in one word.
     pub(super) fn sum_up(&mut self) {
-        let refused = self.says(Question::Attested).is_some_and(|said| said.status == "False");
-        self.state = Some(if self.holds(Question::Banned) {
-            State::Banned
+        let refused = self.says(ConditionType::Attested).is_some_and(|said| said.status == "False");
+        self.state = Some(if self.holds(ConditionType::Banned) {
+            AttestedNodeState::Banned
         } else if refused && self.refusal.is_some() {
-            State::Refused
-        } else if self.holds(Question::Attested) {
-            State::Trusted
-        } else if self.holds(Question::Approved) {
-            State::Expected
+            AttestedNodeState::Refused
+        } else if self.holds(ConditionType::Attested) {
+            AttestedNodeState::Trusted
+        } else if self.holds(ConditionType::Approved) {
+            AttestedNodeState::Expected
         } else if self.identity.is_some() {
-            State::Known
+            AttestedNodeState::Known
         } else {
-            State::Unknown
+            AttestedNodeState::Unknown
         });
     }
 

@@ -3,11 +3,11 @@ use std::collections::BTreeSet;
 use attest_machines::revocations::Revocation;
 use serde_json::{Value, json};
 
-use super::edits::{self, Step};
-use super::facts::News;
-use super::machines::Machine;
-use super::object::{AttestedNode, Spec, object_name};
-use super::status::{Answer, Question, State, Status, reason_of_code};
+use super::edits::{self, EditStep};
+use super::facts::MachineUpdates;
+use super::machines::StoredMachine;
+use super::object::{AttestedNode, AttestedNodeSpec, object_name};
+use super::status::{AttestedNodeState, AttestedNodeStatus, ConditionAnswer, ConditionType, reason_of_code};
 
 fn tpm(digits: &str) -> String {
     format!("tpm:{}", digits.repeat(32))
@@ -59,7 +59,10 @@ fn an_object_is_called_by_its_machines_identity_and_no_two_alike() {
 fn an_object_of_any_shape_is_read() {
     let meta = json!({"name": "a", "uid": "u", "generation": 3});
     for spec in [json!(null), json!({})] {
-        assert_eq!(node(json!({"metadata": meta, "spec": spec})).spec(), Ok(&Spec::default()));
+        assert_eq!(
+            node(json!({"metadata": meta, "spec": spec})).spec(),
+            Ok(&AttestedNodeSpec::default())
+        );
     }
     for spec in [
         json!(7),
@@ -117,11 +120,11 @@ fn line(decision: &str, verdict: &str, at: u64, more: &Value) -> Vec<u8> {
     line.to_string().into_bytes()
 }
 
-fn status_of(lines: &[Vec<u8>]) -> Option<Status> {
-    let mut news = News::default();
+fn status_of(lines: &[Vec<u8>]) -> Option<AttestedNodeStatus> {
+    let mut news = MachineUpdates::default();
     lines.iter().for_each(|line| news.add(line));
     let facts = news.0.into_values().next()?;
-    let mut status = Status::default();
+    let mut status = AttestedNodeStatus::default();
     facts.add_to(&mut status, 1);
     status.sum_up();
     Some(status)
@@ -133,20 +136,23 @@ fn of_each_machine_the_last_is_told_that_it_has_proven() {
     let served = line("config", "served", 11, &json!({"shown": "ticket"}));
     let refused = line("evidence", "refused", 12, &json!({}));
     let status = status_of(&[trusted.clone(), served.clone()]).unwrap();
-    assert_eq!(status.state, Some(State::Trusted));
+    assert_eq!(status.state, Some(AttestedNodeState::Trusted));
     let attestation = status.attestation.clone().unwrap();
     assert_eq!(
         (&*attestation.at, &*attestation.by, &*attestation.record),
         ("1970-01-01T00:00:10Z", "tpm+gcp", "id-10")
     );
-    assert!(status.holds(Question::Attested) && status.holds(Question::ConfigServed));
+    assert!(status.holds(ConditionType::Attested) && status.holds(ConditionType::ConfigServed));
     assert_eq!(status.config.unwrap().sha256, "c0");
     let status = status_of(&[trusted.clone(), refused.clone()]).unwrap();
-    assert_eq!(status.state, Some(State::Refused));
-    assert_eq!(status.says(Question::Attested).unwrap().reason, "PcrMismatch");
+    assert_eq!(status.state, Some(AttestedNodeState::Refused));
+    assert_eq!(status.says(ConditionType::Attested).unwrap().reason, "PcrMismatch");
     // Later it is trusted again.
     let again = line("evidence", "trusted", 13, &json!({}));
-    assert_eq!(status_of(&[refused.clone(), again]).unwrap().state, Some(State::Trusted));
+    assert_eq!(
+        status_of(&[refused.clone(), again]).unwrap().state,
+        Some(AttestedNodeState::Trusted)
+    );
     // Who proves nothing, whoever it says it is; and what is no machine's.
     for (decision, verdict, more) in [
         ("evidence", "refused", json!({"claims": null})),
@@ -168,7 +174,7 @@ fn of_each_machine_the_last_is_told_that_it_has_proven() {
     }
     assert_eq!(status_of(&[b"{".to_vec(), b"".to_vec(), b"[]".to_vec()]), None);
     // A refusal alone is told of one that is there, and makes none.
-    let mut news = News::default();
+    let mut news = MachineUpdates::default();
     news.add(&refused);
     assert!(!news.0.values().next().unwrap().is_of_a_machine());
 }
@@ -176,12 +182,12 @@ fn of_each_machine_the_last_is_told_that_it_has_proven() {
 #[test]
 fn what_another_gateway_has_told_later_stays() {
     let facts = |at: u64| {
-        let mut news = News::default();
+        let mut news = MachineUpdates::default();
         news.add(&line("evidence", "trusted", at, &json!({})));
         news.add(&line("config", "served", at, &json!({"shown": "ticket"})));
         news.0.into_values().next().unwrap()
     };
-    let mut status = Status::default();
+    let mut status = AttestedNodeStatus::default();
     facts(20).add_to(&mut status, 1);
     let before = status.clone();
     // Told again, and an older one.
@@ -196,26 +202,29 @@ fn what_another_gateway_has_told_later_stays() {
 
 #[test]
 fn a_condition_says_since_when_and_a_patch_what_is_otherwise() {
-    let mut status = Status::default();
-    status.say(Question::Banned, Answer::new(false, "NotBanned", ""), 1, 10);
-    status.say(Question::Banned, Answer::new(false, "Other", "x".repeat(5000)), 2, 20);
-    let said = status.says(Question::Banned).unwrap();
+    let mut status = AttestedNodeStatus::default();
+    status.say(ConditionType::Banned, ConditionAnswer::new(false, "NotBanned", ""), 1, 10);
+    status.say(ConditionType::Banned, ConditionAnswer::new(false, "Other", "x".repeat(5000)), 2, 20);
+    let said = status.says(ConditionType::Banned).unwrap();
     assert_eq!(
         (&*said.last_transition_time, said.observed_generation),
         ("1970-01-01T00:00:10Z", Some(2))
     );
     assert_eq!(said.message.len(), 1024);
-    status.say(Question::Banned, Answer::new(true, "ByCommand", ""), 2, 30);
-    assert_eq!(status.says(Question::Banned).unwrap().last_transition_time, "1970-01-01T00:00:30Z");
-    let before = Status {
+    status.say(ConditionType::Banned, ConditionAnswer::new(true, "ByCommand", ""), 2, 30);
+    assert_eq!(
+        status.says(ConditionType::Banned).unwrap().last_transition_time,
+        "1970-01-01T00:00:30Z"
+    );
+    let before = AttestedNodeStatus {
         node_name: Some("a".to_owned()),
         identity: Some("i".to_owned()),
-        ..Status::default()
+        ..AttestedNodeStatus::default()
     };
-    let after = Status {
+    let after = AttestedNodeStatus {
         observed_generation: Some(2),
         identity: Some("i".to_owned()),
-        ..Status::default()
+        ..AttestedNodeStatus::default()
     };
     assert_eq!(after.patch(&before), Some(json!({"nodeName": null, "observedGeneration": 2})));
     assert_eq!(after.patch(&after), None);
@@ -232,14 +241,14 @@ fn reasons_are_what_the_api_takes() {
     }
 }
 
-fn steps(spec: &Value, handled: Option<&Value>, machine: &Machine) -> Vec<Step> {
-    let spec: Spec = serde_json::from_value(spec.clone()).unwrap();
+fn steps(spec: &Value, handled: Option<&Value>, machine: &StoredMachine) -> Vec<EditStep> {
+    let spec: AttestedNodeSpec = serde_json::from_value(spec.clone()).unwrap();
     let before = handled.map(|handled| edits::handled(&serde_json::from_value(handled.clone()).unwrap()));
     edits::steps(&spec, &before.unwrap_or_default(), machine, "tpm-ab")
 }
 
-fn revoked(reason: &str, itself: bool) -> Machine {
-    Machine {
+fn revoked(reason: &str, itself: bool) -> StoredMachine {
+    StoredMachine {
         identity: tpm("ab"),
         revoked: Some(Revocation {
             at: 1,
@@ -247,26 +256,26 @@ fn revoked(reason: &str, itself: bool) -> Machine {
             with: BTreeSet::new(),
         }),
         revoked_itself: itself,
-        ..Machine::default()
+        ..StoredMachine::default()
     }
 }
 
 #[test]
 fn a_ban_counts_as_long_as_it_stands_there_and_what_gives_something_once() {
-    let machine = Machine {
+    let machine = StoredMachine {
         identity: tpm("ab"),
-        ..Machine::default()
+        ..StoredMachine::default()
     };
     let by_object = revoked("attestednode tpm-ab: x", true);
     let by_command = revoked("x", true);
     let ban = json!({"banned": true});
-    assert_eq!(steps(&ban, None, &machine), [Step::Ban(None)]);
+    assert_eq!(steps(&ban, None, &machine), [EditStep::Ban(None)]);
     // Restored by a command while the object says otherwise, it is banned again.
-    assert_eq!(steps(&ban, Some(&ban), &machine), [Step::Ban(None)]);
-    assert_eq!(steps(&ban, None, &revoked("x", false)), [Step::Ban(None)], "its name alone was");
+    assert_eq!(steps(&ban, Some(&ban), &machine), [EditStep::Ban(None)]);
+    assert_eq!(steps(&ban, None, &revoked("x", false)), [EditStep::Ban(None)], "its name alone was");
     assert!(steps(&ban, None, &by_command).is_empty() && steps(&ban, None, &by_object).is_empty());
     let lift = json!({"banned": false});
-    assert_eq!(steps(&lift, None, &by_object), [Step::Lift]);
+    assert_eq!(steps(&lift, None, &by_object), [EditStep::Lift]);
     for machine in [&machine, &by_command, &revoked("attestednode tpm-abc", true)] {
         assert!(steps(&lift, None, machine).is_empty());
     }
@@ -287,18 +296,18 @@ fn a_ban_counts_as_long_as_it_stands_there_and_what_gives_something_once() {
     let all = json!({"banned": true, "forget": "a", "approved": {"pools": ["worker"]}});
     assert!(matches!(
         &*steps(&all, None, &machine),
-        [Step::Forget(_), Step::Approve(_), Step::Ban(_)]
+        [EditStep::Forget(_), EditStep::Approve(_), EditStep::Ban(_)]
     ));
 }
 
 #[test]
 fn an_object_of_which_the_store_knows_nothing_is_a_tpms_or_one_that_its_name_is_made_of() {
     let of = |name: &str, identity: Option<&str>| {
-        let status = Status {
+        let status = AttestedNodeStatus {
             identity: identity.map(str::to_owned),
-            ..Status::default()
+            ..AttestedNodeStatus::default()
         };
-        Machine::unknown(name, &status).map(|machine| machine.identity)
+        StoredMachine::unknown(name, &status).map(|machine| machine.identity)
     };
     let aws = object_name("aws:1/i-1").unwrap();
     assert_eq!(of(&object_name(&tpm("ab")).unwrap(), None), Some(tpm("ab")));

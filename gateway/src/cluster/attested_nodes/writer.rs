@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_cluster_api::events::{About, Events, Said};
-use attest_cluster_api::{Cluster, ClusterError};
+use attest_cluster_api::events::{About, EventText, Events};
+use attest_cluster_api::{ClusterClient, ClusterError};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::WHAT;
 use super::kind::KIND;
 use super::object::{API_VERSION, AttestedNode};
-use super::status::Status;
+use super::status::AttestedNodeStatus;
 
 /// Pause between two writes: 50 in a second, so that 10,000 machines are written within minutes, and the API has room for others.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,8 +33,8 @@ pub(super) enum Written {
     Never,
 }
 
-pub(super) struct Writer {
-    cluster: Arc<Cluster>,
+pub(super) struct AttestedNodeWriter {
+    cluster: Arc<ClusterClient>,
     events: Events,
     pace: Interval,
     /// Versions that were written over: a watch that reports one of them is behind.
@@ -47,8 +47,8 @@ pub(super) struct Writer {
     unlabelled: bool,
 }
 
-impl Writer {
-    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+impl AttestedNodeWriter {
+    pub(super) fn new(cluster: Arc<ClusterClient>) -> Self {
         let mut pace = interval(PAUSE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -109,7 +109,7 @@ impl Writer {
     }
 
     /// Writes labels and status, if they are others than they were.
-    pub(super) async fn write(&mut self, node: &AttestedNode, status: &mut Status) -> Result<Written, ClusterError> {
+    pub(super) async fn write(&mut self, node: &AttestedNode, status: &mut AttestedNodeStatus) -> Result<Written, ClusterError> {
         status.sum_up();
         let mut versions = vec![node.resource_version().to_owned()];
         match self.label(node, status).await {
@@ -147,12 +147,12 @@ impl Writer {
     }
 
     /// Returns whether labels differ from the status, unless the API has refused the last ones that were written.
-    pub(super) fn is_to_label(&self, node: &AttestedNode, status: &Status) -> bool {
+    pub(super) fn is_to_label(&self, node: &AttestedNode, status: &AttestedNodeStatus) -> bool {
         !self.unlabelled && status.labels().into_iter().any(|(name, value)| node.label(name) != value)
     }
 
     /// Writes the labels by which the object is found, if they are others, and returns the version that it has then.
-    async fn label(&mut self, node: &AttestedNode, status: &Status) -> Result<Option<String>, ClusterError> {
+    async fn label(&mut self, node: &AttestedNode, status: &AttestedNodeStatus) -> Result<Option<String>, ClusterError> {
         let changed = status.labels().into_iter().filter(|(name, value)| node.label(name) != *value);
         let changed: serde_json::Map<String, Value> = changed.map(|(name, value)| (name.to_owned(), json!(value))).collect();
         if changed.is_empty() {
@@ -196,7 +196,7 @@ impl Writer {
             uid: node.uid(),
         };
         self.events
-            .say(&self.cluster, about, Said { reason, warning }, text, now)
+            .say(&self.cluster, about, EventText { reason, warning }, text, now)
             .await
             .map(drop)
     }

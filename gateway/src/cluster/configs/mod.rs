@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_cluster_api::failures::FailureLog;
-use attest_cluster_api::{Cluster, ClusterError, Kept, keep, resources};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep, resources};
 use attest_ignition::machine_config::ROLE_LABEL;
 use attest_pool::needed::{NeededState, is_looked_at};
 use futures_util::future::join_all;
@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use self::needed::Had;
-use self::standing::Standing;
-use crate::pools::live::{LivePools, News};
+use self::standing::ConfigsSnapshot;
+use crate::pools::live::{LivePools, UpstreamUpdates};
 
 /// Time without a change before the server is asked: a rollout changes several objects one after the other.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ fn of_a_role() -> Selector {
     Expression::Exists(ROLE_LABEL.to_owned()).into()
 }
 
-type Metas = Kept<PartialObjectMeta<DynamicObject>>;
+type Metas = WatchCache<PartialObjectMeta<DynamicObject>>;
 
 /// Keeps of a MachineConfigPool its name, the selector of its MachineConfigs, and the rendered one that new nodes get. Its status lists all their sources.
 fn trim_pool(pool: &mut DynamicObject) {
@@ -71,8 +71,8 @@ fn trim_metadata(metadata: &mut ObjectMeta) {
 
 /// Watch caches of these objects.
 struct Configs {
-    cluster: Arc<Cluster>,
-    pools: Kept<DynamicObject>,
+    cluster: Arc<ClusterClient>,
+    pools: WatchCache<DynamicObject>,
     controllers: Metas,
     os_configs: Metas,
     os_builds: Metas,
@@ -80,7 +80,7 @@ struct Configs {
 }
 
 /// Keeps pools up to date with the cluster, for as long as the tasks run.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, live: &Arc<LivePools>) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, live: &Arc<LivePools>) {
     let of = resources::machine_config_pools();
     let api = Api::all_with(cluster.client(), &of);
     let (pools, keeping) = keep(&api, of, &Selector::default(), "machineconfigpools", cluster.health());
@@ -107,7 +107,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<Cluster>, live: &Arc<
 }
 
 /// Asks once for the MachineConfigs that are needed before approval.
-pub(super) async fn ask(cluster: &Cluster) -> NeededState {
+pub(super) async fn ask(cluster: &ClusterClient) -> NeededState {
     match needed::ask(cluster).await {
         Ok(needed) => NeededState::Told(Arc::new(needed)),
         Err(error) => NeededState::Failed(error.to_string()),
@@ -115,7 +115,7 @@ pub(super) async fn ask(cluster: &Cluster) -> NeededState {
 }
 
 /// Asks for one of each kind.
-pub(super) async fn look(cluster: &Cluster) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub(super) async fn look(cluster: &ClusterClient) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let kinds = [
         ("machineconfigpools", resources::machine_config_pools()),
         ("machineconfigs", resources::machine_configs()),
@@ -133,7 +133,7 @@ impl Configs {
     /// Tells of each change, when it is over.
     async fn tell(mut self, live: &LivePools) {
         let (mut before, mut had, mut failures) = (None, Had::default(), FailureLog::default());
-        let mut once_more: Option<(Instant, News)> = None;
+        let mut once_more: Option<(Instant, UpstreamUpdates)> = None;
         let mut retry: Option<Instant> = None;
         loop {
             let again = once_more.as_ref().map(|(at, _)| *at);
@@ -180,8 +180,8 @@ impl Configs {
     }
 
     /// Returns the server's inputs; `None` until all of them were listed once.
-    fn standing(&self) -> Option<Standing> {
-        Some(Standing::of(
+    fn standing(&self) -> Option<ConfigsSnapshot> {
+        Some(ConfigsSnapshot::of(
             &self.pools.all()?,
             &self.controllers.all()?,
             &self.os_configs.all()?,

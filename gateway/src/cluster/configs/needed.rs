@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use attest_cluster_api::{Cause, Cluster, ClusterError, resources};
+use attest_cluster_api::{ClusterClient, ClusterError, RequestCause, resources};
 use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use serde_json::{Value, json};
@@ -37,10 +37,10 @@ pub(super) enum NotHad {
 }
 
 impl NotHad {
-    pub(super) fn cause(&self) -> Cause {
+    pub(super) fn cause(&self) -> RequestCause {
         match self {
             Self::Cluster(error) => error.cause(),
-            other => Cause::Other(other.to_string()),
+            other => RequestCause::Other(other.to_string()),
         }
     }
 }
@@ -53,7 +53,7 @@ impl Had {
     }
 
     /// Fetches missing objects, and returns all, with the pools' own.
-    pub(super) async fn fetch(&mut self, cluster: &Cluster, metas: &[Meta], pools: Vec<Value>) -> Result<Needed, NotHad> {
+    pub(super) async fn fetch(&mut self, cluster: &ClusterClient, metas: &[Meta], pools: Vec<Value>) -> Result<Needed, NotHad> {
         let wanted = needed(metas);
         if wanted.len() > LIMIT {
             return Err(NotHad::TooMany { found: wanted.len() });
@@ -78,7 +78,7 @@ impl Had {
 }
 
 /// Asks once, for who does not watch.
-pub(super) async fn ask(cluster: &Cluster) -> Result<Needed, NotHad> {
+pub(super) async fn ask(cluster: &ClusterClient) -> Result<Needed, NotHad> {
     let (client, configs) = (cluster.client(), resources::machine_configs());
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resources::machine_config_pools());
     let pools = cluster.list("machineconfigpools", &pools, &ListParams::default()).await?;

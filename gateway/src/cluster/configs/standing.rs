@@ -11,21 +11,21 @@ use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
-use crate::pools::live::News;
+use crate::pools::live::UpstreamUpdates;
 
 /// An object of which the metadata is known.
 pub(super) type Meta = Arc<PartialObjectMeta<DynamicObject>>;
 
 /// Inputs of a Machine Config Server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct ConfigsSnapshot {
     /// For each pool, the rendered MachineConfig that new nodes get; none if it names none.
     pools: BTreeMap<String, Option<String>>,
     /// Inputs of all pools: kinds and names of objects, with their generations or versions.
     common: BTreeMap<(&'static str, String), String>,
 }
 
-impl Standing {
+impl ConfigsSnapshot {
     pub(super) fn of(pools: &[Arc<DynamicObject>], controllers: &[Meta], os_configs: &[Meta], os_builds: &[Meta]) -> Self {
         let pools = pools.iter().map(|pool| (pool.name_any(), rendered(&pool.data))).collect();
         // A ControllerConfig's status changes all the time; its specification has a generation.
@@ -43,17 +43,17 @@ impl Standing {
     }
 
     /// Returns the pools whose answers may have changed; `None` if no pool has changed.
-    pub(super) fn news(&self, before: Option<&Self>) -> Option<News> {
-        let Some(before) = before else { return Some(News::All) };
+    pub(super) fn news(&self, before: Option<&Self>) -> Option<UpstreamUpdates> {
+        let Some(before) = before else { return Some(UpstreamUpdates::All) };
         if self.common != before.common {
-            return Some(News::All);
+            return Some(UpstreamUpdates::All);
         }
         let names = self.pools.keys().chain(before.pools.keys());
         let changed: BTreeSet<String> = names
             .filter(|name| self.pools.get(*name) != before.pools.get(*name))
             .cloned()
             .collect();
-        (!changed.is_empty()).then_some(News::Of(changed))
+        (!changed.is_empty()).then_some(UpstreamUpdates::Of(changed))
     }
 }
 
@@ -100,11 +100,11 @@ mod tests {
 
     #[test]
     fn a_pools_answers_are_others_when_new_nodes_get_another_rendered_config() {
-        let of = |pools: &[Arc<DynamicObject>]| Standing::of(pools, &[], &[], &[]);
+        let of = |pools: &[Arc<DynamicObject>]| ConfigsSnapshot::of(pools, &[], &[], &[]);
         let check = |before: &[Arc<DynamicObject>], after: &[Arc<DynamicObject>], expected: &[&str]| {
             let news = of(after).news(Some(&of(before)));
             let expected: BTreeSet<String> = expected.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(news, (!expected.is_empty()).then_some(News::Of(expected)));
+            assert_eq!(news, (!expected.is_empty()).then_some(UpstreamUpdates::Of(expected)));
         };
         let worker = pool("worker", "r-2", "r-1", 0);
         let others = || pool("infra", "r-9", "r-9", 3);
@@ -128,7 +128,7 @@ mod tests {
     fn what_all_pools_have_is_news_to_all() {
         let of = |controller: &Meta, config: &Meta, build: &Meta| {
             let one = |meta: &Meta| vec![Arc::clone(meta)];
-            Standing::of(&[], &one(controller), &one(config), &one(build))
+            ConfigsSnapshot::of(&[], &one(controller), &one(config), &one(build))
         };
         let (controller, config, build) = (
             meta("machine-config-controller", 4, "10"),
@@ -136,7 +136,7 @@ mod tests {
             meta("worker-1", 1, "12"),
         );
         let before = of(&controller, &config, &build);
-        assert_eq!(before.news(None), Some(News::All));
+        assert_eq!(before.news(None), Some(UpstreamUpdates::All));
         assert_eq!(before.news(Some(&before)), None);
         // Its status only.
         assert_eq!(
@@ -147,9 +147,9 @@ mod tests {
             of(&meta("machine-config-controller", 5, "13"), &config, &build),
             of(&controller, &meta("worker", 1, "13"), &build),
             of(&controller, &config, &meta("worker-1", 1, "13")),
-            Standing::of(&[], &[], &[], &[]),
+            ConfigsSnapshot::of(&[], &[], &[], &[]),
         ] {
-            assert_eq!(after.news(Some(&before)), Some(News::All));
+            assert_eq!(after.news(Some(&before)), Some(UpstreamUpdates::All));
         }
     }
 

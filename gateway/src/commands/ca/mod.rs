@@ -10,17 +10,17 @@ use anyhow::{Context, bail};
 use attest::UnixTime;
 use attest_certificates::{Certificate, source};
 use attest_gateway::pki::install;
-use attest_gateway::pki::rotation::{Stage, WITHIN_DAYS};
-use attest_gateway::pki::{Installation, Names, authority_keys, issue};
+use attest_gateway::pki::rotation::{RotationStage, WITHIN_DAYS};
+use attest_gateway::pki::{GatewayNames, Installation, authority_keys, issue};
 use attest_gateway::settings::Settings;
-use attest_log::admin::{Thing, Verb};
+use attest_log::admin::{ValueChange, Verb};
 use attest_system::clock::{Clock, rfc3339};
 use attest_system::files;
 
 use status::{foreign, refuse_unless_safe, stage, status};
 
 use super::acting::change_files;
-use super::certificate::{Kind, made_line};
+use super::certificate::{CertificateOptions, made_line};
 use super::certificate_thing::thing;
 use super::durations::seconds;
 use super::output;
@@ -39,9 +39,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         key_out: PathBuf,
         #[command(flatten)]
-        name: Name,
+        name: CaNameOptions,
         #[command(flatten)]
-        kind: Kind,
+        kind: CertificateOptions,
     },
     /// First step of a rotation: a second CA, which every pointer that is written from then on carries too.
     #[command(
@@ -55,9 +55,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
         #[command(flatten)]
-        name: Name,
+        name: CaNameOptions,
         #[command(flatten)]
-        kind: Kind,
+        kind: CertificateOptions,
     },
     /// Second step: a certificate by the newest CA. Pointers that lack it do not work from then on.
     #[command(
@@ -74,7 +74,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE", requires = "certificate")]
         key: Option<PathBuf>,
         #[command(flatten)]
-        kind: Kind,
+        kind: CertificateOptions,
         #[command(flatten)]
         caution: Caution,
     },
@@ -96,7 +96,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Name {
+pub(crate) struct CaNameOptions {
     /// Name of the CA [default: machine-config-server-ca@ and the time]. Two CAs of one gateway must differ in it.
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     name: Option<String>,
@@ -157,7 +157,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn create(out: &Path, key_out: &Path, name: &Name, kind: &Kind) -> anyhow::Result<()> {
+fn create(out: &Path, key_out: &Path, name: &CaNameOptions, kind: &CertificateOptions) -> anyhow::Result<()> {
     if out == key_out {
         bail!("--out and --key-out are one file: the key goes into one of its own");
     }
@@ -194,19 +194,25 @@ fn described(ca: &Certificate) -> String {
 }
 
 /// Message of a step, and the things that it has changed.
-type Done = (String, Vec<Thing>);
+type Done = (String, Vec<ValueChange>);
 
 /// Runs a step, and prints its message once it is recorded.
 fn recorded(config: &Path, verb: Verb, step: impl FnOnce() -> anyhow::Result<Done>) -> anyhow::Result<()> {
     output::done(change_files(&Settings::load(config)?, verb, step)?)
 }
 
-fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, name: &Name, kind: &Kind) -> anyhow::Result<Done> {
+fn introduce(
+    config: &Path,
+    certificate: Option<&Path>,
+    key_out: Option<&Path>,
+    name: &CaNameOptions,
+    kind: &CertificateOptions,
+) -> anyhow::Result<Done> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
     let stage = stage(&today);
-    if stage != Stage::Settled {
+    if stage != RotationStage::Settled {
         bail!(
             "{} holds {} CAs already (stage {stage}): `ca status` says what comes next",
             settings.tls.ca.display(),
@@ -275,19 +281,25 @@ fn introduce(config: &Path, certificate: Option<&Path>, key_out: Option<&Path>, 
     Ok((said, vec![thing("tls.ca", None, Some(&ca))]))
 }
 
-fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>, kind: &Kind, caution: &Caution) -> anyhow::Result<Done> {
+fn switch(
+    config: &Path,
+    ca_key: Option<&Path>,
+    brought: Option<(&Path, &Path)>,
+    kind: &CertificateOptions,
+    caution: &Caution,
+) -> anyhow::Result<Done> {
     let settings = Settings::load(config)?;
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
     match stage(&today) {
-        Stage::Introduced => {}
-        Stage::Settled => bail!(
+        RotationStage::Introduced => {}
+        RotationStage::Settled => bail!(
             "{} holds one CA, and it signs the certificate: `ca introduce` comes first",
             settings.tls.ca.display()
         ),
-        Stage::Switched => bail!("the newest CA signs the certificate already: `ca retire` comes next"),
-        Stage::Foreign if caution.force => {}
-        Stage::Foreign => bail!("{}", foreign(&settings, &today)),
+        RotationStage::Switched => bail!("the newest CA signs the certificate already: `ca retire` comes next"),
+        RotationStage::Foreign if caution.force => {}
+        RotationStage::Foreign => bail!("{}", foreign(&settings, &today)),
     }
     refuse_unless_safe(config, &today, caution)?;
     let newest = today.authorities.last().context("there is no CA")?;
@@ -297,7 +309,7 @@ fn switch(config: &Path, ca_key: Option<&Path>, brought: Option<(&Path, &Path)>,
         None => installation.renew(
             newest,
             ca_key,
-            &Names::of(&today.certificate),
+            &GatewayNames::of(&today.certificate),
             &kind.wanted(Some(&today.certificate)),
             now,
         )?,
@@ -316,18 +328,18 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
     let installation = Installation::open(&settings.tls)?;
     let today = install::today(&settings.tls)?;
     match stage(&today) {
-        Stage::Switched => {}
+        RotationStage::Switched => {}
         // What an interrupted command has left.
-        Stage::Settled
+        RotationStage::Settled
             if authority_keys::kept_key(&settings.tls, &today.authority)
                 .is_some_and(|path| path == authority_keys::next_authority_key(&settings.tls)) => {}
-        Stage::Settled => bail!(
+        RotationStage::Settled => bail!(
             "{} holds one CA, and it is in use: there is none to retire",
             settings.tls.ca.display()
         ),
-        Stage::Introduced => bail!("the older CA signs the certificate still: `ca switch` comes first"),
-        Stage::Foreign if caution.force => {}
-        Stage::Foreign => bail!("{}", foreign(&settings, &today)),
+        RotationStage::Introduced => bail!("the older CA signs the certificate still: `ca switch` comes first"),
+        RotationStage::Foreign if caution.force => {}
+        RotationStage::Foreign => bail!("{}", foreign(&settings, &today)),
     }
     refuse_unless_safe(config, &today, caution)?;
     let retired = installation.retire(discard_key, Clock::System.now())?;

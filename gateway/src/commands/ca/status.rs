@@ -6,7 +6,7 @@ use anyhow::bail;
 use attest_certificates::source;
 use attest_gateway::pki::authority_keys;
 use attest_gateway::pki::install::{self, Today};
-use attest_gateway::pki::rotation::{self, Safety, Stage};
+use attest_gateway::pki::rotation::{self, RotationStage, Safety};
 use attest_gateway::settings::Settings;
 use attest_gateway::sightings::{self, Sighting};
 use attest_system::clock::rfc3339;
@@ -16,7 +16,7 @@ use crate::commands::certificate::made_line;
 use crate::commands::durations::seconds;
 use crate::commands::{now, output, table, with_store};
 
-pub(super) fn stage(today: &Today) -> Stage {
+pub(super) fn stage(today: &Today) -> RotationStage {
     rotation::stage(&today.authorities, today.authority.fingerprint)
 }
 
@@ -109,7 +109,7 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
     let within = &within.within;
     match (stage.next(), safety.is_safe(), safety.known) {
         (None, ..) => output::line(format_args!("\nnext: {}", foreign(&settings, &today)))?,
-        (Some(next), ..) if stage == Stage::Settled => {
+        (Some(next), ..) if stage == RotationStage::Settled => {
             output::line(format_args!("\nnext: `{next}`, whenever you like: nothing stops working by it"))?
         }
         (Some(next), true, true) => output::line(format_args!(
@@ -126,7 +126,7 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
             sightings_table(&safety.in_the_way)
         ))?,
     }
-    if stage == Stage::Switched {
+    if stage == RotationStage::Switched {
         output::line(
             "Machines that refuse the certificate do not get as far as to be seen: look for \"refuses the MCS certificate\" in the log,",
         )?;
@@ -135,12 +135,12 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
     Ok(())
 }
 
-const fn meaning(stage: Stage) -> &'static str {
+const fn meaning(stage: RotationStage) -> &'static str {
     match stage {
-        Stage::Settled => "one CA, and it signs the certificate",
-        Stage::Introduced => "new pointers carry a second CA; the older one signs still",
-        Stage::Switched => "the newer CA signs; new pointers carry both",
-        Stage::Foreign => "more than two CAs",
+        RotationStage::Settled => "one CA, and it signs the certificate",
+        RotationStage::Introduced => "new pointers carry a second CA; the older one signs still",
+        RotationStage::Switched => "the newer CA signs; new pointers carry both",
+        RotationStage::Foreign => "more than two CAs",
     }
 }
 

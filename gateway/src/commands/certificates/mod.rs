@@ -29,18 +29,18 @@ const MODE_BITS: u32 = 0o777;
 pub(crate) struct Arguments {
     /// A table and a paragraph for each, or JSON.
     #[arg(long, value_enum, default_value = "text")]
-    output: Output,
+    output: CertificatesOutput,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Output {
+enum CertificatesOutput {
     Text,
     Json,
 }
 
 /// State of a certificate or key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum CertificateState {
     Good,
     /// Its end is near.
     ExpiresSoon,
@@ -54,7 +54,7 @@ enum State {
     Broken(String),
 }
 
-impl State {
+impl CertificateState {
     const fn word(&self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -86,7 +86,7 @@ impl State {
     }
 }
 
-impl Serialize for State {
+impl Serialize for CertificateState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.word().to_lowercase())
     }
@@ -96,7 +96,7 @@ impl Serialize for State {
 #[derive(Debug, Serialize)]
 struct Item {
     name: String,
-    state: State,
+    state: CertificateState,
     /// Reason why it is broken.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -118,7 +118,7 @@ struct Item {
 impl Item {
     fn problem(mut self, problem: impl ToString) -> Self {
         let problem = clean(&problem.to_string());
-        self.state = State::Broken(problem.clone());
+        self.state = CertificateState::Broken(problem.clone());
         self.problem = Some(problem);
         self
     }
@@ -131,8 +131,8 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     items.extend(trusted::items(&settings, now));
     items.extend(others::items(&settings, now));
     match arguments.output {
-        Output::Json => output::line(serde_json::to_string_pretty(&items)?)?,
-        Output::Text => print(&items, now.as_secs())?,
+        CertificatesOutput::Json => output::line(serde_json::to_string_pretty(&items)?)?,
+        CertificatesOutput::Text => print(&items, now.as_secs())?,
     }
     let failed = items.iter().any(|item| item.state.fails());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

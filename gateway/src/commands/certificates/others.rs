@@ -9,7 +9,7 @@ use attest_store::settings::EngineSettings;
 
 use super::own::{private, public_keys};
 use super::trusted::{of_file, of_maker, with};
-use super::{Item, State, place};
+use super::{CertificateState, Item, place};
 
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let mut items = of_etcd(settings, now);
@@ -29,7 +29,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
 fn brought(name: &str, path: &Path) -> Item {
     Item {
         name: name.to_owned(),
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "",
         made: "brought along".to_owned(),

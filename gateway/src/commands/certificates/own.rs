@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use attest::{SpkiSha256, UnixTime};
 use attest_certificates::{Certificate, Fingerprint, source};
-use attest_gateway::credentials::seal::Seal;
-use attest_gateway::pki::Serving;
+use attest_gateway::credentials::seal::SealKeyRing;
+use attest_gateway::pki::ServingCertificate;
 use attest_gateway::settings::Settings;
 use attest_log::LogKey;
 use rustls::crypto::aws_lc_rs;
 
-use super::{Item, State, clean, described, place};
+use super::{CertificateState, Item, clean, described, place};
 
 /// Beginnings of the names of CAs that this program or the cluster's operator makes.
 const USUAL_NAMES: [&str; 2] = ["CN=machine-config-server-ca@", "CN=attestation-gateway MCS CA"];
@@ -22,9 +22,9 @@ const KEY_PURPOSE: &str = "signs new MCS certificates; the gateway serves withou
 
 /// Returns all items, in the order of trust.
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
-    let serving = Serving::load(&settings.tls, now);
+    let serving = ServingCertificate::load(&settings.tls, now);
     let authorities = source::authorities(&settings.tls.ca);
-    let signed_by = serving.as_ref().ok().map(Serving::signed_by);
+    let signed_by = serving.as_ref().ok().map(ServingCertificate::signed_by);
     let keys = authority_keys(&settings.tls.ca);
     let mut items = Vec::new();
     match &authorities {
@@ -37,7 +37,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
         Err(error) => items.push(
             Item {
                 name: "MCS CA".to_owned(),
-                state: State::Good,
+                state: CertificateState::Good,
                 problem: None,
                 purpose: CA_PURPOSE,
                 made: "not known".to_owned(),
@@ -134,7 +134,7 @@ fn ca(
     };
     Item {
         name: format!("MCS CA {}", authority.fingerprint.short()),
-        state: State::of(authority, now),
+        state: CertificateState::of(authority, now),
         problem: None,
         purpose: CA_PURPOSE,
         made: format!("{}; {by}; {key}", described(authority)),
@@ -155,7 +155,7 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
         .and_then(|chain| chain.iter().map(|certificate| certificate.not_after).min());
     let item = Item {
         name: "MCS certificate".to_owned(),
-        state: leaf.map_or(State::Good, |leaf| State::of(leaf, now)),
+        state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::of(leaf, now)),
         problem: None,
         purpose: "shown in each TLS handshake: it proves to the node that this is the gateway its pointer means",
         made: leaf.map_or_else(
@@ -170,7 +170,7 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
     };
     match (problem, &item.state) {
         // What the state says already.
-        (Some(_), State::Expired | State::NotYetValid) | (None, _) => item,
+        (Some(_), CertificateState::Expired | CertificateState::NotYetValid) | (None, _) => item,
         (Some(problem), _) => item.problem(problem),
     }
 }
@@ -179,7 +179,7 @@ fn key(settings: &Settings) -> Item {
     let path = &settings.tls.key;
     let item = Item {
         name: "MCS key".to_owned(),
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "the MCS certificate's private key; evidence is bound to it, so that it cannot be relayed through another server",
         made: "with the certificate".to_owned(),
@@ -206,7 +206,7 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
         let whose = authorities.iter().find(|authority| holds(key, authority));
         let item = Item {
             name: key.name.to_owned(),
-            state: State::NotHere,
+            state: CertificateState::NotHere,
             problem: None,
             purpose: KEY_PURPOSE,
             made: match whose {
@@ -221,7 +221,7 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
         match &key.found {
             Some(found) => {
                 let there = Item {
-                    state: State::Good,
+                    state: CertificateState::Good,
                     ..item
                 };
                 items.push(private(there, &key.path, found.as_ref().map(drop).map_err(Clone::clone)));
@@ -243,7 +243,7 @@ fn log(settings: &Settings) -> Item {
     let path = settings.log_key();
     let item = Item {
         name: "log key".to_owned(),
-        state: State::NotHere,
+        state: CertificateState::NotHere,
         problem: None,
         purpose: "Ed25519: signs how far the attestation log has come, and nothing else",
         made: "by serve, at its first start".to_owned(),
@@ -256,7 +256,7 @@ fn log(settings: &Settings) -> Item {
         return item;
     }
     let there = Item {
-        state: State::Good,
+        state: CertificateState::Good,
         ..item
     };
     private(there, &path, LogKey::read(&path).map(drop).map_err(|error| error.to_string()))
@@ -266,7 +266,7 @@ fn log(settings: &Settings) -> Item {
 fn store_key(path: &Path) -> Item {
     let item = Item {
         name: "store key".to_owned(),
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "AES-256-GCM: the seal's keys are encrypted by it in the store that replicas share",
         made: "by `store key`: 32 random bytes; every replica has the same file".to_owned(),
@@ -275,7 +275,7 @@ fn store_key(path: &Path) -> Item {
         expires: None,
         rotates: "store key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
     };
-    private(item, path, Seal::look_at_key_file(path).map_err(|error| error.to_string()))
+    private(item, path, SealKeyRing::look_at_key_file(path).map_err(|error| error.to_string()))
 }
 
 fn seal(settings: &Settings) -> Item {
@@ -285,7 +285,7 @@ fn seal(settings: &Settings) -> Item {
     let path = settings.seal_key();
     let item = Item {
         name: "seal key".to_owned(),
-        state: State::NotHere,
+        state: CertificateState::NotHere,
         problem: None,
         purpose: "AES-256-GCM: challenges and tickets are given away under it, and taken back unread by anybody else",
         made: "by serve, at its first start and each month: 32 random bytes".to_owned(),
@@ -298,8 +298,8 @@ fn seal(settings: &Settings) -> Item {
         return item;
     }
     let there = Item {
-        state: State::Good,
+        state: CertificateState::Good,
         ..item
     };
-    private(there, &path, Seal::open(&path).map(drop).map_err(|error| error.to_string()))
+    private(there, &path, SealKeyRing::open(&path).map(drop).map_err(|error| error.to_string()))
 }

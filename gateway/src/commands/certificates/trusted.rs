@@ -10,7 +10,7 @@ use attest_pool::upstream::UpstreamSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
-use super::{Item, State, described, place};
+use super::{CertificateState, Item, described, place};
 
 /// Beyond so many EK roots, one line for all of them.
 const EK_ROOTS_ONE_BY_ONE_LIMIT: usize = 20;
@@ -33,7 +33,7 @@ pub(super) fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Ve
 pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
     Item {
         name: format!("{} {}", item.name, certificate.fingerprint.short()),
-        state: State::of(certificate, now),
+        state: CertificateState::of(certificate, now),
         made: format!("{}; {}", described(certificate), item.made),
         expires: Some(certificate.not_after),
         ..item
@@ -41,9 +41,9 @@ pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item
 }
 
 /// Returns the state of a manufacturer's certificate. An expired one endorses no TPM, and that is all: the others do.
-pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> State {
-    match State::of(certificate, now) {
-        State::Expired => State::OutOfUse,
+pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> CertificateState {
+    match CertificateState::of(certificate, now) {
+        CertificateState::Expired => CertificateState::OutOfUse,
         state => state,
     }
 }
@@ -52,7 +52,7 @@ fn kubelet_client_ca(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let Some(path) = &settings.tls.client_ca else { return Vec::new() };
     of_file(path, now, || Item {
         name: "kubelet client CA".to_owned(),
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "a node whose kubelet has a client certificate by it can get what its pool's grants.kubelet says",
         made: "by the cluster, which replaces it by itself now and then".to_owned(),
@@ -66,7 +66,7 @@ fn kubelet_client_ca(settings: &Settings, now: UnixTime) -> Vec<Item> {
 fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let item = |name: &str| Item {
         name: name.to_owned(),
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "endorses TPMs: an EK certificate that chains to a root in this folder is taken for a real TPM's",
         made: "by a maker of TPMs; brought along".to_owned(),
@@ -114,14 +114,14 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
 
 /// The part of a `pool.toml` that is needed here.
 #[derive(Deserialize)]
-struct PoolFile {
+struct PoolFileHead {
     upstream: Option<UpstreamSettings>,
 }
 
 fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let item = |name: String, place: String| Item {
         name,
-        state: State::Good,
+        state: CertificateState::Good,
         problem: None,
         purpose: "by it, and by nothing else, the gateway knows the Machine Config Server that the pool's config comes from",
         made: "by the cluster; brought along".to_owned(),
@@ -138,9 +138,9 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
     for (pool, folder) in folders {
         let file = folder.join("pool.toml");
         let read = files::read_text(&file, SMALL_FILE_LIMIT_BYTES).map_err(|error| error.to_string());
-        let read = read.and_then(|text| toml::from_str::<PoolFile>(&text).map_err(|error| error.message().to_owned()));
+        let read = read.and_then(|text| toml::from_str::<PoolFileHead>(&text).map_err(|error| error.message().to_owned()));
         let upstream = match read {
-            Ok(PoolFile { upstream }) => upstream,
+            Ok(PoolFileHead { upstream }) => upstream,
             Err(error) => {
                 items.push(item(format!("upstream of pool {pool}"), place(&file)).problem(error));
                 continue;

@@ -1,6 +1,6 @@
 //! Finds where lines that are written in sequence do not verify as one file: the lines before a chain begin again in each file.
 
-use attest_command_line::records::Read;
+use attest_command_line::records::ReadLine;
 
 use crate::commands::output;
 
@@ -19,7 +19,7 @@ pub(crate) struct Chains {
 }
 
 impl Chains {
-    pub(crate) fn line(&mut self, read: &Read<'_>) {
+    pub(crate) fn line(&mut self, read: &ReadLine<'_>) {
         let place = read.fields.as_ref().and_then(|fields| fields.chain.as_ref());
         self.next(read.begins_file, place.map(|place| (place.id.as_str(), place.begins.is_some())));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::commands::output::Reader;
+use crate::commands::output::ReaderState;
 
 /// Size of the buffer for the kernel's events; they only say that something has changed.
 const EVENTS_BYTES: usize = 16 * 1024;
@@ -17,12 +17,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Watch on a folder: see the module.
-pub(crate) struct Changes {
+pub(crate) struct FileChanges {
     folder: PathBuf,
     told: Option<Inotify>,
 }
 
-impl Changes {
+impl FileChanges {
     pub(crate) fn of(folder: &Path) -> Self {
         let mut changes = Self {
             folder: folder.to_owned(),
@@ -43,9 +43,9 @@ impl Changes {
 
     /// Waits until something has changed, or until the next look is due. Waits for `at_least` in any case, unless the reader of `output` is
     /// gone.
-    pub(crate) fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> Reader {
+    pub(crate) fn wait(&mut self, output: &impl AsFd, at_least: Duration) -> ReaderState {
         if !at_least.is_zero() && is_gone(output, None, at_least) {
-            return Reader::Gone;
+            return ReaderState::Gone;
         }
         let Some(told) = &mut self.told else {
             return reader(is_gone(output, None, POLL_EVERY));
@@ -58,8 +58,8 @@ impl Changes {
     }
 }
 
-const fn reader(gone: bool) -> Reader {
-    if gone { Reader::Gone } else { Reader::There }
+const fn reader(gone: bool) -> ReaderState {
+    if gone { ReaderState::Gone } else { ReaderState::There }
 }
 
 /// Waits until the kernel reports something, until the reader of `output` is gone, or for `limit`; returns whether the reader is gone.
@@ -89,27 +89,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         std::fs::create_dir(&state).unwrap();
-        let mut changes = Changes::of(&state);
+        let mut changes = FileChanges::of(&state);
         let (reader, output) = std::io::pipe().unwrap();
         std::fs::write(state.join("a"), "").unwrap();
         let begun = Instant::now();
-        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        assert_eq!(changes.wait(&output, Duration::ZERO), ReaderState::There);
         assert!(begun.elapsed() < LOOK_EVERY);
         // Another folder has its name: that is seen by looking, and what changes there is told of from then on.
         std::fs::rename(&state, folder.path().join("old")).unwrap();
         std::fs::create_dir(&state).unwrap();
-        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        assert_eq!(changes.wait(&output, Duration::ZERO), ReaderState::There);
         std::fs::write(state.join("a"), "").unwrap();
         let begun = Instant::now();
-        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::There);
+        assert_eq!(changes.wait(&output, Duration::ZERO), ReaderState::There);
         assert!(begun.elapsed() < LOOK_EVERY);
         // So long at least, however much changes.
         std::fs::write(state.join("a"), "b").unwrap();
         let begun = Instant::now();
-        assert_eq!(changes.wait(&output, Duration::from_millis(50)), Reader::There);
+        assert_eq!(changes.wait(&output, Duration::from_millis(50)), ReaderState::There);
         assert!(begun.elapsed() >= Duration::from_millis(50));
         drop(reader);
-        assert_eq!(changes.wait(&output, Duration::ZERO), Reader::Gone);
-        assert_eq!(changes.wait(&output, LOOK_EVERY), Reader::Gone);
+        assert_eq!(changes.wait(&output, Duration::ZERO), ReaderState::Gone);
+        assert_eq!(changes.wait(&output, LOOK_EVERY), ReaderState::Gone);
     }
 }

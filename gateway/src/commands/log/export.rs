@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use attest_command_line::records::{Opened, Source, Unread};
+use attest_command_line::records::{LogSource, OpenedSource, UnreadFiles};
 use attest_gateway::settings::Settings;
 
 use super::chains::Chains;
 use super::known_by::source_with_identities;
 use super::row::visible_json;
-use crate::commands::output::{Output, Reader, stdout};
+use crate::commands::output::{Output, ReaderState, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -18,7 +18,7 @@ use crate::commands::output::{Output, Reader, stdout};
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    source: Source,
+    source: LogSource,
     /// New file to write to, which appears when it is complete; standard output otherwise.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -37,13 +37,13 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn write<W: Write>(opened: &Opened, source: &Source, output: &mut Output<W>, terminal: bool) -> anyhow::Result<Unread> {
+fn write<W: Write>(opened: &OpenedSource, source: &LogSource, output: &mut Output<W>, terminal: bool) -> anyhow::Result<UnreadFiles> {
     let mut chains = Chains::default();
     let unread = opened.each(|read| {
         chains.line(read);
         match &read.fields {
-            Some(fields) if !source.filter.takes(fields, read.line) => Ok(Reader::There),
-            None if !source.filter.is_empty() => Ok(Reader::There),
+            Some(fields) if !source.filter.takes(fields, read.line) => Ok(ReaderState::There),
+            None if !source.filter.is_empty() => Ok(ReaderState::There),
             _ => put_as_it_is(output, read.line, terminal),
         }
     })?;
@@ -55,7 +55,7 @@ fn write<W: Write>(opened: &Opened, source: &Source, output: &mut Output<W>, ter
 }
 
 /// Writes a line of the log; for a terminal, with control characters as JSON escapes.
-pub(crate) fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<Reader> {
+pub(crate) fn put_as_it_is<W: Write>(output: &mut Output<W>, line: &[u8], terminal: bool) -> anyhow::Result<ReaderState> {
     let mut bytes = match terminal {
         true => visible_json(&String::from_utf8_lossy(line)).into_bytes(),
         false => line.to_owned(),

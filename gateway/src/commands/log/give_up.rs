@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
-use attest_log::{GivenUp, Kept, LogKey, LogKeyError, LogPublicKey, last_chain};
+use attest_log::{GivenUp, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, last_chain};
 use attest_recording::{GivingUp, give_up, kept};
 use attest_system::clock::rfc3339;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         );
         let all = kept(&*store).await?;
         let chain = the_chain(&all, wanted)?;
-        let is_wanted = |kept: &Kept| kept.line.chain.id == chain && Some(kept.key()) != own;
+        let is_wanted = |kept: &LastCheckpoint| kept.line.chain.id == chain && Some(kept.key()) != own;
         ensure!(
             all.iter().any(is_wanted),
             "chain {chain} is this gateway's own: it is in its log, or another one there says what is missing"
@@ -62,7 +62,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         let serves_as = store.serves_as().map(str::to_owned);
         // By a key before its own this gateway may give up what it has signed while it serves: it has served with the new one.
         let this = serves_as.filter(|this| {
-            let is_this = |kept: &Kept| kept.serves_as.as_ref() == Some(this) && own == Some(kept.key());
+            let is_this = |kept: &LastCheckpoint| kept.serves_as.as_ref() == Some(this) && own == Some(kept.key());
             all.iter().any(is_this)
         });
         match give_up(&*store, is_wanted, this.as_deref(), GivenUp { at: now(), by }).await? {
@@ -85,7 +85,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 }
 
 /// Returns the one chain whose id begins so.
-fn the_chain(all: &[Kept], wanted: &str) -> anyhow::Result<String> {
+fn the_chain(all: &[LastCheckpoint], wanted: &str) -> anyhow::Result<String> {
     let chains: BTreeSet<&String> = all
         .iter()
         .map(|kept| &kept.line.chain.id)

@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use attest::challenge::is_node_name;
-use attest_command_line::records::{Filter, Source};
+use attest_command_line::records::{Filter, LogSource};
 use attest_gateway::settings::Settings;
 use attest_machines::revocations::{Machine, machine};
 use attest_store::{AnyStore, StoreError};
 
-use crate::commands::output::{self, Reader};
+use crate::commands::output::{self, ReaderState};
 use crate::commands::owner;
 
 /// Identities of one node that are looked for: more than it has had.
 const IDENTITIES_LIMIT: usize = 1000;
 
 /// Returns the same source, with [`with_identities`] in its filter.
-pub(crate) fn source_with_identities(settings: &Settings, source: Source) -> anyhow::Result<Source> {
+pub(crate) fn source_with_identities(settings: &Settings, source: LogSource) -> anyhow::Result<LogSource> {
     let filter = with_identities(settings, source.filter, &source.log)?;
-    Ok(Source { filter, ..source })
+    Ok(LogSource { filter, ..source })
 }
 
 /// Makes a filter find the records of a node also by its identities. They come from the store, or from these files, if they are not the
@@ -41,12 +41,12 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
         }
     }
     // Where there is no log, whoever reads it says so.
-    if let Ok(opened) = Source::all_of(log).open(&settings.attestation_log(), None) {
+    if let Ok(opened) = LogSource::all_of(log).open(&settings.attestation_log(), None) {
         let mut identities = BTreeSet::new();
         opened.each(|read| {
             identities.extend(read.fields.iter().flat_map(|fields| fields.identities_of(&node, read.line)));
             let is_enough = identities.len() >= IDENTITIES_LIMIT;
-            Ok(if is_enough { Reader::Gone } else { Reader::There })
+            Ok(if is_enough { ReaderState::Gone } else { ReaderState::There })
         })?;
         filter.know_by(identities);
     }

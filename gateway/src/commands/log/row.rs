@@ -3,7 +3,7 @@
 pub(crate) use crate::commands::{visible, visible_json};
 use attest_log::NEXT_STEP;
 
-use attest_command_line::records::Fields;
+use attest_command_line::records::RecordFields;
 
 /// Widths of the columns, in characters; longer text is cut without `--wide`.
 const NODE: usize = 28;
@@ -21,7 +21,7 @@ pub(crate) fn head() -> String {
 }
 
 /// Returns the row of a record; nothing of it is cut if it is `wide`.
-pub(crate) fn row(fields: &Fields, wide: bool) -> String {
+pub(crate) fn row(fields: &RecordFields, wide: bool) -> String {
     let limit = |limit: usize| if wide { usize::MAX } else { limit };
     let id: String = visible(&fields.id).chars().take(ID).collect();
     let node = cut(&node(fields), limit(NODE));
@@ -35,12 +35,12 @@ pub(crate) fn row(fields: &Fields, wide: bool) -> String {
 }
 
 /// Returns the name, or else the identity, or else the address that it came from.
-fn node(fields: &Fields) -> String {
+fn node(fields: &RecordFields) -> String {
     let known = fields.name.as_ref().or(fields.identity.as_ref());
     visible(known.unwrap_or(&fields.peer))
 }
 
-fn decision(fields: &Fields) -> String {
+fn decision(fields: &RecordFields) -> String {
     let grant = fields.grant.iter().filter(|_| fields.verdict == "served");
     let words = [&fields.decision].into_iter().chain(fields.decides().then_some(&fields.verdict));
     let words: Vec<String> = words.chain(grant).map(|word| visible(word)).collect();
@@ -48,7 +48,7 @@ fn decision(fields: &Fields) -> String {
 }
 
 /// Returns the code of a refusal; in brackets, the code that a node says it was refused by.
-fn code(fields: &Fields) -> String {
+fn code(fields: &RecordFields) -> String {
     match (&fields.code, &fields.not_attested) {
         (Some(code), _) => visible(code),
         (None, Some(said)) => format!("({})", visible(&said.code)),
@@ -57,7 +57,7 @@ fn code(fields: &Fields) -> String {
 }
 
 /// Returns the alert, the next step or else the reason, if it is not empty.
-fn next_step(fields: &Fields) -> String {
+fn next_step(fields: &RecordFields) -> String {
     if let Some(alert) = fields.alerts.first() {
         return format!("ALERT: {}", visible(alert));
     }
@@ -85,23 +85,23 @@ fn cut(text: &str, limit: usize) -> String {
 mod tests {
     use super::*;
     use attest_command_line::is_command;
-    use attest_command_line::records::WouldRefuse;
+    use attest_command_line::records::WouldRefuseFields;
 
-    fn fields() -> Fields {
-        Fields {
+    fn fields() -> RecordFields {
+        RecordFields {
             time: "2026-11-21T11:00:46Z".to_owned(),
             id: "127e54f3ecdd6c496ca8b038a5da45d6".to_owned(),
             decision: "challenge".to_owned(),
             verdict: "refused".to_owned(),
             peer: "192.0.2.40:43694".to_owned(),
             pool: "worker".to_owned(),
-            ..Fields::default()
+            ..RecordFields::default()
         }
     }
 
     #[test]
     fn a_refusal_says_who_why_and_what_to_do() {
-        let refused = Fields {
+        let refused = RecordFields {
             identity: Some(format!("tpm:{}", "17bdc2c5".repeat(8))),
             code: Some("ek-not-endorsed".to_owned()),
             reason: "EK 17bdc2c5… is not on the allowlist; next: If this machine is yours: `attest-gateway ek add`".to_owned(),
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_was_served_and_what_a_node_says() {
-        let served = Fields {
+        let served = RecordFields {
             decision: "config".to_owned(),
             verdict: "served".to_owned(),
             grant: Some("pre-approved".to_owned()),
@@ -135,15 +135,15 @@ mod tests {
             line.contains("  192.0.2.40:43694  ") && line.ends_with("served pre-approved\n"),
             "{line}"
         );
-        let alerted = Fields {
+        let alerted = RecordFields {
             alerts: vec!["the TPM's counters ran backwards".to_owned()],
             ..served
         };
         assert!(row(&alerted, false).ends_with("ALERT: the TPM's counters ran backwards\n"));
-        let observed = Fields {
+        let observed = RecordFields {
             decision: "evidence".to_owned(),
             verdict: "trusted".to_owned(),
-            would_refuse: vec![WouldRefuse {
+            would_refuse: vec![WouldRefuseFields {
                 code: "pcr-mismatch".to_owned(),
                 reason: "PCR 4 is ab".to_owned(),
             }],
@@ -169,7 +169,7 @@ mod tests {
             serde_json::from_str::<String>(&visible_json(json)).ok(),
             serde_json::from_str(json).ok()
         );
-        let hostile = Fields {
+        let hostile = RecordFields {
             time: text.to_owned(),
             id: text.to_owned(),
             decision: text.to_owned(),
@@ -180,11 +180,11 @@ mod tests {
             code: Some(text.to_owned()),
             reason: format!("{text}; next: {text}"),
             grant: Some(text.to_owned()),
-            would_refuse: vec![WouldRefuse {
+            would_refuse: vec![WouldRefuseFields {
                 code: text.to_owned(),
                 reason: text.to_owned(),
             }],
-            ..Fields::default()
+            ..RecordFields::default()
         };
         for wide in [false, true] {
             assert!(!row(&hostile, wide).trim_end_matches('\n').chars().any(is_command));

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use attest_command_line::records::{Fields, Record, Source, record};
+use attest_command_line::records::{LogSource, RecordFields, RecordSelector, record};
 use attest_gateway::settings::Settings;
 use attest_log::with_before;
 use serde_json::Value;
 
 use super::known_by::source_with_identities;
 use super::row::{head, row, visible, visible_json};
-use crate::commands::output::{Output, Reader, stdout};
+use crate::commands::output::{Output, ReaderState, stdout};
 
 /// Default number of records that are listed: a screen or two.
 const LAST: usize = 50;
@@ -21,7 +21,7 @@ const LAST: usize = 50;
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    source: Source,
+    source: LogSource,
     /// All of them, however many there are.
     #[arg(long, conflicts_with = "last")]
     all: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     wide: bool,
     /// Print one record whole: by its id, the beginning of it (at least 8 digits), or its number in its chain.
     #[arg(long, value_name = "ID|N", value_parser = record, conflicts_with_all = ["all", "last", "wide"])]
-    record: Option<Record>,
+    record: Option<RecordSelector>,
 }
 
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -41,20 +41,20 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     }
 }
 
-fn list(settings: &Settings, source: &Source, Arguments { all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
+fn list(settings: &Settings, source: &LogSource, Arguments { all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
     let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
     let opened = source.open(&settings.attestation_log(), last)?;
     let (mut output, _) = stdout()?;
     output.put(head().as_bytes())?;
     let unread = opened.each(|read| match &read.fields {
         Some(fields) if source.filter.takes(fields, read.line) => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
-        _ => Ok(Reader::There),
+        _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow::Result<ExitCode> {
+fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector) -> anyhow::Result<ExitCode> {
     let opened = source.open(&settings.attestation_log(), None)?;
     let (mut output, _) = stdout()?;
     let mut found = 0;
@@ -63,7 +63,7 @@ fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow:
             found += 1;
             print_whole(&mut output, read.line, fields)
         }
-        _ => Ok(Reader::There),
+        _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
     let is_unread = unread.say();
@@ -74,7 +74,7 @@ fn show_record(settings: &Settings, source: &Source, record: &Record) -> anyhow:
 }
 
 /// Prints the summary of a record first, and then all of it.
-fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &Fields) -> anyhow::Result<Reader> {
+fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &RecordFields) -> anyhow::Result<ReaderState> {
     output.put(row(fields, true).as_bytes())?;
     if !fields.reason.is_empty() {
         let reason = with_before(&fields.reason, fields.booted_before.as_deref());
@@ -92,5 +92,5 @@ fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &
     for line in lines.lines() {
         output.put(format!("{}\n", visible_json(line)).as_bytes())?;
     }
-    Ok(Reader::There)
+    Ok(ReaderState::There)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_log::{GivenUp, Kept, standing};
+use attest_log::{GivenUp, LastCheckpoint, standing};
 use attest_recording::kept;
 use attest_system::clock::rfc3339;
 
@@ -18,14 +18,14 @@ pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(kept: &Kept, all: &[Kept]) -> [String; 6] {
+fn row(kept: &LastCheckpoint, all: &[LastCheckpoint]) -> [String; 6] {
     let is_required = standing(all).any(|one| one.line.chain.id == kept.line.chain.id && one.key() == kept.key());
     let state = match &kept.given_up {
         Some(GivenUp { at, by }) => format!("given up on {} by {by}", rfc3339(*at)),
         None if is_required => "required".to_owned(),
         None => "followed by another".to_owned(),
     };
-    let Kept { line, .. } = kept;
+    let LastCheckpoint { line, .. } = kept;
     [
         line.chain.id.clone(),
         line.checkpoint.replica.clone(),

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use attest_command_line::records::{Fields, Filter, say_counted};
+use attest_command_line::records::{Filter, RecordFields, say_counted};
 use attest_gateway::settings::Settings;
-use attest_log::reading::{Follower, Listed, LogFile, Next, ReadError, files_beside, last_of};
+use attest_log::reading::{FollowedLine, LogFile, LogFiles, LogFollower, LogReadError, files_beside, last_of};
 use attest_system::files;
 
-use super::changes::Changes;
+use super::changes::FileChanges;
 use super::export::put_as_it_is;
 use super::known_by::with_identities;
 use super::row::{head, row, visible};
-use crate::commands::output::{self, Output, Reader, stdout};
+use crate::commands::output::{self, Output, ReaderState, stdout};
 
 /// Default number of records that come first.
 const LAST: usize = 10;
@@ -46,7 +46,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
         output::tell(format_args!("attest-gateway: {doubts}"));
     }
     // Before anything is read: what comes after that is told of.
-    let mut changes = Changes::of(files::folder(&log));
+    let mut changes = FileChanges::of(files::folder(&log));
     let mut follower = begin(&log, filter, arguments.last)?;
     let (mut output, terminal) = stdout()?;
     if !arguments.json {
@@ -56,7 +56,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     loop {
         let next = match follower.follow() {
             // It is being replaced.
-            Err(error) if error.path == files::folder(&log) && error.source.kind() == ErrorKind::NotFound => Next::Nothing,
+            Err(error) if error.path == files::folder(&log) && error.source.kind() == ErrorKind::NotFound => FollowedLine::Nothing,
             Err(error) if error.path != log && error.path != files::folder(&log) => {
                 leave_out(&mut follower, &error);
                 left_out = true;
@@ -65,14 +65,14 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             next => next?,
         };
         let reader = match next {
-            Next::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
-            Next::TooLong(length) => {
+            FollowedLine::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
+            FollowedLine::TooLong(length) => {
                 output::tell(format_args!(
                     "attest-gateway: a line of {length} bytes, which no gateway writes; `attest-audit audit` says more"
                 ));
-                Reader::There
+                ReaderState::There
             }
-            Next::SetBack => {
+            FollowedLine::SetBack => {
                 output.flush()?;
                 output::tell(
                     "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `attest-audit audit` says more. It is gone on with what it holds now, the last of it first",
@@ -80,23 +80,23 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
                 follower = begin(&log, filter, arguments.last)?;
                 continue;
             }
-            Next::Nothing => {
+            FollowedLine::Nothing => {
                 let reader = output.flush()?;
                 // While the log is moved and no new one is begun, whatever is written is told of.
                 let at_least = if follower.is_at_the_end() { Duration::ZERO } else { LOOK_AGAIN };
                 match reader {
-                    Reader::There => changes.wait(&std::io::stdout(), at_least),
-                    Reader::Gone => Reader::Gone,
+                    ReaderState::There => changes.wait(&std::io::stdout(), at_least),
+                    ReaderState::Gone => ReaderState::Gone,
                 }
             }
         };
-        if reader == Reader::Gone {
+        if reader == ReaderState::Gone {
             return Ok(ExitCode::from(u8::from(left_out)));
         }
     }
 }
 
-fn leave_out(follower: &mut Follower, error: &ReadError) {
+fn leave_out(follower: &mut LogFollower, error: &LogReadError) {
     output::tell(format_args!(
         "attest-gateway: {}; what comes after it is gone on with",
         visible(&error.to_string())
@@ -104,10 +104,10 @@ fn leave_out(follower: &mut Follower, error: &ReadError) {
     follower.leave_out(&error.path);
 }
 
-fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<Follower> {
-    let Listed { mut files, unreadable } = files_beside(log)?;
+fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<LogFollower> {
+    let LogFiles { mut files, unreadable } = files_beside(log)?;
     filter.leave_out_older(&mut files);
-    let wanted = |line: &[u8]| Fields::of(line).is_some_and(|fields| filter.takes(&fields, line));
+    let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| filter.takes(&fields, line));
     let mut follower = match last_of(&files, last, wanted) {
         (place, offset) if place < files.len() => follower(log, &files, place, offset)?,
         // None of what is there: from the last line's end on.
@@ -122,10 +122,10 @@ fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<Follower> {
     Ok(follower)
 }
 
-fn follower(log: &Path, files: &[LogFile], place: usize, offset: u64) -> Result<Follower, ReadError> {
+fn follower(log: &Path, files: &[LogFile], place: usize, offset: u64) -> Result<LogFollower, LogReadError> {
     match files.get(place) {
-        Some(file) => Follower::from(log, file, offset),
-        None => Ok(Follower::from_beginning(log)),
+        Some(file) => LogFollower::from(log, file, offset),
+        None => Ok(LogFollower::from_beginning(log)),
     }
 }
 
@@ -135,17 +135,17 @@ fn print<W: std::io::Write>(
     arguments: &Arguments,
     line: &[u8],
     terminal: bool,
-) -> anyhow::Result<Reader> {
-    let Some(fields) = Fields::of(line) else {
+) -> anyhow::Result<ReaderState> {
+    let Some(fields) = RecordFields::of(line) else {
         output::tell("attest-gateway: a line that is no record; `attest-audit audit` says more");
-        return Ok(Reader::There);
+        return Ok(ReaderState::There);
     };
     if !filter.takes(&fields, line) {
         match filter.passes_over(&fields, line) {
             0 => {}
             counted => say_counted(counted),
         }
-        return Ok(Reader::There);
+        return Ok(ReaderState::There);
     }
     match arguments.json {
         true => put_as_it_is(output, line, terminal),

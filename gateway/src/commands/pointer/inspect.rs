@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use attest::UnixTime;
 use attest_certificates::{Certificate, Fingerprint};
-use attest_gateway::pki::Serving;
+use attest_gateway::pki::ServingCertificate;
 use attest_gateway::settings::Settings;
 use attest_log::{Earns, Grants};
-use attest_pointers::{Authority, ConfigSource, Credential, Form, READING_LIMIT_BYTES, Reading};
+use attest_pointers::{ConfigSource, PointerCa, PointerCredential, PointerForm, READING_LIMIT_BYTES, ReadPointer};
 use attest_system::clock::{Clock, rfc3339};
 use url::Url;
 
@@ -31,11 +31,11 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     } else {
         file.display().to_string()
     };
-    let reading = Reading::parse(&super::read(file, READING_LIMIT_BYTES)?).with_context(|| name.clone())?;
+    let reading = ReadPointer::parse(&super::read(file, READING_LIMIT_BYTES)?).with_context(|| name.clone())?;
     let settings = Settings::load(config)?;
     let now = Clock::System.now();
     let mut judgement = Judgement::default();
-    let serving = Serving::load(&settings.tls, now)
+    let serving = ServingCertificate::load(&settings.tls, now)
         .map_err(|error| {
             judgement
                 .reasons
@@ -44,8 +44,8 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         .ok();
 
     let form = match &reading.form {
-        Form::Config => "an Ignition config".to_owned(),
-        Form::Secret { name } => format!("the Secret {name:?} with an Ignition config"),
+        PointerForm::Config => "an Ignition config".to_owned(),
+        PointerForm::Secret { name } => format!("the Secret {name:?} with an Ignition config"),
     };
     output::line(format_args!("{name}: {form} of spec {}\n", reading.version))?;
     if let Some(refused) = &reading.refused {
@@ -71,9 +71,9 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
 
     for authority in &reading.authorities {
         match authority {
-            Authority::Certificate(_) => {}
-            Authority::NotLookedAt(why) => judgement.remarks.push(format!("a CA was not looked at: {why}")),
-            Authority::Broken(why) => judgement.reasons.push(format!("a CA in it is of no use: {why}")),
+            PointerCa::Certificate(_) => {}
+            PointerCa::NotLookedAt(why) => judgement.remarks.push(format!("a CA was not looked at: {why}")),
+            PointerCa::Broken(why) => judgement.reasons.push(format!("a CA in it is of no use: {why}")),
         }
     }
     let (ours, others): (Vec<&ConfigSource>, Vec<&ConfigSource>) = reading.sources.iter().partition(|source| source.pool.is_some());
@@ -126,7 +126,7 @@ fn grants(settings: &Settings, pool: &str) -> anyhow::Result<Grants> {
     Ok(attest_pool::grants(&super::super::pool_folder(settings, pool)?)?)
 }
 
-fn sources(settings: &Settings, reading: &Reading) -> Vec<[String; 7]> {
+fn sources(settings: &Settings, reading: &ReadPointer) -> Vec<[String; 7]> {
     let row = |source: &ConfigSource| {
         let none = || "-".to_owned();
         let url = source.url.as_ref();
@@ -145,28 +145,28 @@ fn sources(settings: &Settings, reading: &Reading) -> Vec<[String; 7]> {
     reading.sources.iter().map(row).collect()
 }
 
-fn authorities(reading: &Reading, serving: Option<&Serving>) -> Vec<[String; 5]> {
+fn authorities(reading: &ReadPointer, serving: Option<&ServingCertificate>) -> Vec<[String; 5]> {
     let yes = |yes: Option<bool>| match yes {
         Some(true) => "yes".to_owned(),
         Some(false) => "no".to_owned(),
         None => "-".to_owned(),
     };
-    let row = |authority: &Authority| match authority {
-        Authority::Certificate(certificate) => [
+    let row = |authority: &PointerCa| match authority {
+        PointerCa::Certificate(certificate) => [
             certificate.fingerprint.short(),
             clean(&certificate.subject),
             rfc3339(certificate.not_after),
             yes(serving.map(|serving| serving.authorities().iter().any(|own| own.fingerprint == certificate.fingerprint))),
             yes(serving.map(|serving| serving.signed_by() == certificate.fingerprint)),
         ],
-        Authority::NotLookedAt(why) => [
+        PointerCa::NotLookedAt(why) => [
             "-".to_owned(),
             format!("not looked at: {why}"),
             String::new(),
             String::new(),
             String::new(),
         ],
-        Authority::Broken(why) => [
+        PointerCa::Broken(why) => [
             "-".to_owned(),
             format!("of no use: {why}"),
             String::new(),
@@ -202,7 +202,7 @@ impl Judgement {
         }
     }
 
-    fn certificate(&mut self, source: &ConfigSource, reading: &Reading, serving: &Serving, now: UnixTime) {
+    fn certificate(&mut self, source: &ConfigSource, reading: &ReadPointer, serving: &ServingCertificate, now: UnixTime) {
         let Some(host) = source.url.as_ref().and_then(Url::host) else {
             return;
         };
@@ -236,7 +236,7 @@ impl Judgement {
     }
 
     /// Notes whether the pointer works when the serving certificate is replaced by one of the newest CA.
-    fn rotation(&mut self, reading: &Reading, serving: &Serving) {
+    fn rotation(&mut self, reading: &ReadPointer, serving: &ServingCertificate) {
         let Some(newest) = serving.authorities().last() else { return };
         let carries = |wanted: &Certificate| {
             reading
@@ -255,7 +255,7 @@ impl Judgement {
             });
     }
 
-    fn credential(&mut self, source: &ConfigSource, reading: &Reading, settings: &Settings, config: &Path) -> anyhow::Result<()> {
+    fn credential(&mut self, source: &ConfigSource, reading: &ReadPointer, settings: &Settings, config: &Path) -> anyhow::Result<()> {
         let Some(pool) = source.pool.as_deref() else { return Ok(()) };
         let Ok(grants) = grants(settings, pool) else { return Ok(()) };
         let mut credentials = source.credentials.iter();
@@ -286,12 +286,12 @@ impl Judgement {
                 ));
             }
             None => self.reasons.push(format!("it has no token, and pool {pool} gives nothing without")),
-            Some(Credential::Unreadable(problem)) => self.reasons.push((*problem).to_owned()),
-            Some(Credential::Ticket) => {
+            Some(PointerCredential::Unreadable(problem)) => self.reasons.push((*problem).to_owned()),
+            Some(PointerCredential::Ticket) => {
                 let ticket = "it has a ticket: that is what a node makes of its pointer, and good for minutes";
                 self.reasons.push(ticket.to_owned());
             }
-            Some(Credential::Token(text)) => {
+            Some(PointerCredential::Token(text)) => {
                 if grants.token == Earns::Refuse {
                     self.reasons.push(format!(
                         "it has a token, and pool {pool} takes none (grants.token in its pool.toml)"

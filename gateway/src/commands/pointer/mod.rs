@@ -12,7 +12,7 @@ use attest_certificates::secret_manifest;
 use attest_certificates::source;
 use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
-use attest_pointers::Pointer;
+use attest_pointers::PointerOptions;
 use attest_system::files;
 use url::Url;
 use zeroize::Zeroizing;
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     spec: SpecVersion,
     /// The config itself (worker.ign), or the Kubernetes Secret that the Machine API gives to new machines.
     #[arg(long, value_enum, default_value = "ignition")]
-    format: Format,
+    format: PointerFormat,
     /// The Secret's name [default: POOL-user-data].
     #[arg(long, value_name = "NAME")]
     secret_name: Option<String>,
@@ -77,7 +77,7 @@ enum Command {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum PointerFormat {
     Ignition,
     Secret,
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         (None, Some(file)) => Some(token_of(file)?),
         (None, None) => None,
     };
-    let pointer = Pointer {
+    let pointer = PointerOptions {
         base: &base,
         pool,
         authorities: &authorities,
@@ -116,9 +116,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     };
     let pointer = pointer.render_as(arguments.spec)?;
     match arguments.format {
-        Format::Ignition if arguments.secret_name.is_some() => bail!("--secret-name is for --format secret"),
-        Format::Ignition => output::line(serde_json::to_string_pretty(&pointer)?)?,
-        Format::Secret => {
+        PointerFormat::Ignition if arguments.secret_name.is_some() => bail!("--secret-name is for --format secret"),
+        PointerFormat::Ignition => output::line(serde_json::to_string_pretty(&pointer)?)?,
+        PointerFormat::Secret => {
             let name = arguments.secret_name.clone().unwrap_or_else(|| format!("{pool}-user-data"));
             output::print(&*secret(&name, pointer.to_string().as_bytes())?)?;
         }

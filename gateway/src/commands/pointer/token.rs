@@ -1,7 +1,7 @@
 //! Describes a pointer's token by the store. It is looked up by its hash, and never spent.
 
 use attest::UnixTime;
-use attest_gateway::credentials::tokens::{self, State};
+use attest_gateway::credentials::tokens::{self, TokenState};
 use attest_store::{Store, StoreError, Transact};
 use attest_system::clock::rfc3339;
 use zeroize::Zeroizing;
@@ -35,12 +35,12 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
         format!(", from {} only", networks.join(", "))
     };
     Ok(match token.state(used, now) {
-        State::Current => Worth::Good(format!("token {name:?} is current, until {until}{from}")),
-        State::Previous => Worth::Good(format!(
+        TokenState::Current => Worth::Good(format!("token {name:?} is current, until {until}{from}")),
+        TokenState::Previous => Worth::Good(format!(
             "token {name:?} was rotated: this is the previous one, good until {until}{from}"
         )),
-        State::Expired => Worth::Bad(format!("token {name:?} expired at {until}")),
-        State::Spent => Worth::Bad(format!("token {name:?} was used {used} times, which is as often as it may be")),
+        TokenState::Expired => Worth::Bad(format!("token {name:?} expired at {until}")),
+        TokenState::Spent => Worth::Bad(format!("token {name:?} was used {used} times, which is as often as it may be")),
     })
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
 mod tests {
     use std::time::Duration;
 
-    use attest_store::{Embedded, Entry, EntryKind, Spendable};
+    use attest_store::{Embedded, EntryKind, Spendable, StoreEntry};
     use aws_lc_rs::digest;
     use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 
@@ -63,7 +63,7 @@ mod tests {
         let id = HEXLOWER.encode(digest::digest(&digest::SHA256, &[7; 32]).as_ref());
         let check = async |value: &str, text: &str, expected: &str| {
             let (id, value) = (id.clone(), value.to_owned());
-            store.put(EntryKind::Token, Entry { id: id.clone(), value }).await.unwrap();
+            store.put(EntryKind::Token, StoreEntry { id: id.clone(), value }).await.unwrap();
             let (good, found) = match describe(&store, text, "worker", UnixTime::since_unix_epoch(Duration::from_secs(100)))
                 .await
                 .unwrap()

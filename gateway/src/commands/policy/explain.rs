@@ -89,23 +89,23 @@ mod tests {
 
     use attest::appraisal::Rules;
     use attest::condition::Condition;
-    use attest::tpm::reference_values::{Accepted, EventLogRule};
+    use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
     use attest::tpm::rules::Check;
     use attest::{HashAlg, Kind};
-    use attest_pool::Answer;
+    use attest_pool::HistoryPolicy;
 
     use super::*;
 
     #[test]
     fn each_rule_is_said() {
-        let pcrs: BTreeMap<u8, Accepted> = (0..8)
+        let pcrs: BTreeMap<u8, AcceptedValues> = (0..8)
             .map(|pcr| {
                 (
                     pcr,
                     if pcr == 4 {
-                        Accepted::AnyOf(vec![[1; 32].into()])
+                        AcceptedValues::AnyOf(vec![[1; 32].into()])
                     } else {
-                        Accepted::NotChecked
+                        AcceptedValues::NotChecked
                     },
                 )
             })
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_observed_is_marked() {
-        let pcrs = (0..8).map(|pcr| (pcr, Accepted::NotChecked)).collect();
+        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).collect();
         let values = ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().only_while_booting(true);
         let words = |condition: &str| {
             let rules = Rules {
@@ -160,7 +160,7 @@ mod tests {
     fn what_is_refused_by_a_tpms_history_is_said_and_nothing_where_nothing_is() {
         assert_eq!(of_history(HistoryRules::default()), "");
         let rules = HistoryRules {
-            firmware_back: Answer::Refuse,
+            firmware_back: HistoryPolicy::Refuse,
             ..HistoryRules::default()
         };
         let words = of_history(rules);

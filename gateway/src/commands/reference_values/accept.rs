@@ -1,10 +1,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use attest::reference_sets::{Generation, NewValue, Origin, Time, Values};
+use attest::reference_sets::{Generation, NewValue, Time, ValueOrigin, Values};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
-use attest_machines::new_values::{self, Answered, Question, Said};
+use attest_machines::new_values::{self, Answered, Question, QuestionAnswer};
 
 use super::{now, read_or_new, time, who, write};
 use crate::commands::acting::change_store_as;
@@ -48,7 +48,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         name: name.clone(),
         added: now(),
         by: who(),
-        from: Origin::Recorded {
+        from: ValueOrigin::Recorded {
             node: first.machine,
             record: first.decision,
         },
@@ -57,7 +57,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     });
     write(&file, generations)?;
     let answered = Answered {
-        said: Said::Accepted {
+        said: QuestionAnswer::Accepted {
             file: file.display().to_string(),
         },
         at: now().at,

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use attest::reference_sets::{Origin, from_corim};
+use attest::reference_sets::{ValueOrigin, from_corim};
 
 use super::{bytes, now, read, read_or_new, who, write};
 use crate::commands::output;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("{}: no generation in it is accepted now", arguments.from.display());
     }
     for mut generation in imported {
-        generation.from = Origin::Imported { file: file.clone() };
+        generation.from = ValueOrigin::Imported { file: file.clone() };
         (generation.added, generation.by) = (now(), who());
         generations.push(generation);
     }

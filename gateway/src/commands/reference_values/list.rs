@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use attest::reference_sets::{Generation, Origin};
+use attest::reference_sets::{Generation, ValueOrigin};
 
 use super::{now, read};
 use crate::commands::{output, table};
@@ -25,11 +25,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn row(file: &str, generation: &Generation) -> [String; 7] {
     let from = match &generation.from {
-        Origin::Recorded { node, .. } => format!("recorded from {node}"),
-        Origin::Predicted { files } => format!("predicted from {}", files.join(", ")),
-        Origin::Imported { file } => format!("imported from {file}"),
-        Origin::Proposed { machines, since } => format!("proposed from {machines} machines of the log since {since}"),
-        Origin::ByHand => "by hand".to_owned(),
+        ValueOrigin::Recorded { node, .. } => format!("recorded from {node}"),
+        ValueOrigin::Predicted { files } => format!("predicted from {}", files.join(", ")),
+        ValueOrigin::Imported { file } => format!("imported from {file}"),
+        ValueOrigin::Proposed { machines, since } => format!("proposed from {machines} machines of the log since {since}"),
+        ValueOrigin::ByHand => "by hand".to_owned(),
     };
     let until = match generation.expires {
         None => "-".to_owned(),

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use attest::reference_sets::NewValue;
 use attest_gateway::settings::Settings;
-use attest_machines::new_values::{self, Answered, Beside, Row, Said, Showing};
+use attest_machines::new_values::{self, Answered, QuestionAnswer, QuestionRow, RelatedQuestion, Showing};
 use attest_pool::NewValueRules;
 use attest_system::clock::{lasting, rfc3339};
 
@@ -41,7 +41,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     if let (Some(pool), true) = (&arguments.pool, questions.is_empty()) {
         pool_folder(&settings, pool)?;
     }
-    let shown: Vec<&Row> = questions.iter().filter(|row| arguments.all || is_open(row)).collect();
+    let shown: Vec<&QuestionRow> = questions.iter().filter(|row| arguments.all || is_open(row)).collect();
     let rows = shown.iter().flat_map(|row| rows(row, wanted.get(&row.pool)));
     let head = ["ID", "POOL", "WHAT", "DIGEST", "CALLED", "MACHINES", "SEEN", "STATE"];
     let mut text = table(head, &rows.collect::<Vec<_>>());
@@ -52,7 +52,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Returns whether a machine still waits: also after a yes, if its gateway does not have that file.
-fn is_open(row: &Row) -> bool {
+fn is_open(row: &QuestionRow) -> bool {
     match &row.answered {
         None => true,
         Some(answered) => !answered.is_no() && !row.showing.is_empty(),
@@ -60,7 +60,7 @@ fn is_open(row: &Row) -> bool {
 }
 
 /// Returns the rows of a question: one for each of its values.
-fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
+fn rows(row: &QuestionRow, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
     let machines = match rules {
         Some(rules) => format!("{} of {}", row.machines, rules.machines),
         None => row.machines.to_string(),
@@ -73,12 +73,12 @@ fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
     let seen = format!("{} to {}", rfc3339(row.question.at), rfc3339(row.last));
     let state = match &row.answered {
         Some(Answered {
-            said: Said::Accepted { file },
+            said: QuestionAnswer::Accepted { file },
             at,
             by,
         }) => format!("accepted by {by} {} in {file}", rfc3339(*at)),
         Some(Answered {
-            said: Said::Denied { reason },
+            said: QuestionAnswer::Denied { reason },
             at,
             by,
         }) => format!("denied by {by} {}: {reason}", rfc3339(*at)),
@@ -103,7 +103,7 @@ fn rows(row: &Row, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
 }
 
 /// Describes for which machines a yes to a question is enough, and for which not.
-fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
+fn below(row: &QuestionRow, rules: Option<&NewValueRules>, now: u64) -> String {
     let mut lines = vec![
         format!("question {} of pool {}", row.id, row.pool),
         "  a boot had all of that, and nothing else that was refused: accepted, it is enough for".to_owned(),
@@ -112,13 +112,13 @@ fn below(row: &Row, rules: Option<&NewValueRules>, now: u64) -> String {
     if row.more > 0 {
         lines.push(format!("  - and {} machines more", row.more));
     }
-    let (within, beyond): (Vec<&Beside>, Vec<&Beside>) = row.beside.iter().partition(|beside| beside.more.is_empty());
+    let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.beside.iter().partition(|beside| beside.more.is_empty());
     lines.extend(within.iter().map(|beside| {
-        let Beside { id, machines, .. } = beside;
+        let RelatedQuestion { id, machines, .. } = beside;
         format!("  - {machines} machines of question {id}, which is about nothing else")
     }));
     lines.extend(beyond.iter().map(|beside| {
-        let Beside { id, machines, more } = beside;
+        let RelatedQuestion { id, machines, more } = beside;
         let mut what: Vec<String> = more.iter().take(NAMED_LIMIT).map(with_name).collect();
         if let Some(left @ 1..) = more.len().checked_sub(NAMED_LIMIT) {
             what.push(format!("and {left} more"));

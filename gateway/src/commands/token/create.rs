@@ -12,7 +12,7 @@ use attest_system::clock::rfc3339;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
-use super::shown::{Output, SHOWN, Shape, describe};
+use super::shown::{SHOWN, TokenOutput, TokenOutputOptions, describe};
 use super::{now, unpublished};
 use crate::commands::acting::change_store_as;
 use crate::commands::durations::{LONGEST_SECONDS, seconds, seconds_or_none};
@@ -61,7 +61,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     #[command(flatten)]
-    shape: Shape,
+    shape: TokenOutputOptions,
 }
 
 pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
@@ -120,7 +120,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         })
     })?;
     describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
-    if !brought || arguments.shape.output != Output::Token {
+    if !brought || arguments.shape.output != TokenOutput::Token {
         match arguments.shape.show(&settings, &created) {
             Err(error) if brought => return Err(error.context("the token is in the store, and could not be shown in another form")),
             Err(error) => return Err(lost(config, by, &created, error)),

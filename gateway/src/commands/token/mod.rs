@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use attest::UnixTime;
-use attest_gateway::credentials::tokens::{self, State, TokenRecord};
+use attest_gateway::credentials::tokens::{self, TokenRecord, TokenState};
 use attest_gateway::settings::Settings;
 use attest_log::admin::Verb;
 use attest_system::clock::{Clock, lasting, rfc3339};
@@ -82,10 +82,10 @@ fn list(config: &Path) -> anyhow::Result<()> {
 
 fn row(token: TokenRecord, used: u32, now: UnixTime) -> [String; 8] {
     let state = match token.state(used, now) {
-        State::Current => "current".to_owned(),
-        State::Previous => format!("previous until {}", rfc3339(token.expires)),
-        State::Expired => "expired".to_owned(),
-        State::Spent => "spent".to_owned(),
+        TokenState::Current => "current".to_owned(),
+        TokenState::Previous => format!("previous until {}", rfc3339(token.expires)),
+        TokenState::Expired => "expired".to_owned(),
+        TokenState::Spent => "spent".to_owned(),
     };
     let again = token
         .again

@@ -7,7 +7,7 @@ use attest_gateway::settings::Settings;
 use attest_log::admin::Verb;
 use attest_system::clock::rfc3339;
 
-use super::shown::{SHOWN, Shape, describe};
+use super::shown::{SHOWN, TokenOutputOptions, describe};
 use super::{now, unpublished};
 use crate::commands::acting::change_store;
 use crate::commands::durations::{seconds, seconds_or_none};
@@ -24,7 +24,7 @@ pub(crate) struct Rotate {
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
     #[command(flatten)]
-    shape: Shape,
+    shape: TokenOutputOptions,
 }
 
 pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {

@@ -6,13 +6,13 @@ use anyhow::bail;
 use attest_certificates::source;
 use attest_gateway::credentials::tokens::{self, Created, Rotation, TokenRecord};
 use attest_gateway::settings::Settings;
-use attest_pointers::Pointer;
+use attest_pointers::PointerOptions;
 use attest_system::clock::{lasting, rfc3339};
 use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::super::output::{self, Reader};
+use super::super::output::{self, ReaderState};
 use super::super::pointer::base_url;
 use super::join;
 
@@ -21,10 +21,10 @@ pub(super) const SHOWN: &str = "it is shown this once:";
 
 /// Form in which a token is printed.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Shape {
+pub(crate) struct TokenOutputOptions {
     /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
     #[arg(long, value_enum, default_value = "token")]
-    pub(super) output: Output,
+    pub(super) output: TokenOutput,
     /// In pointers: URL at which nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
     #[arg(long)]
     pub(super) url: Option<Url>,
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Output {
+pub(super) enum TokenOutput {
     Token,
     Secret,
     Pointer,
@@ -78,10 +78,10 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
     }
 }
 
-impl Shape {
+impl TokenOutputOptions {
     /// Fails if this cannot be shown of a token for these pools: before there is a token that would be lost.
     pub(super) fn check(&self, settings: &Settings, pools: &BTreeSet<String>, rotation: Option<&Rotation>) -> anyhow::Result<()> {
-        if self.output == Output::Pointer {
+        if self.output == TokenOutput::Pointer {
             self.pointer(settings, pools, rotation, None)?;
         }
         Ok(())
@@ -104,7 +104,7 @@ impl Shape {
         };
         let url = self.url.as_ref().or(rotation.map(|rotation| &rotation.url));
         let authorities = source::authorities(&settings.tls.ca)?;
-        let pointer = Pointer {
+        let pointer = PointerOptions {
             base: &base_url(settings, url)?,
             pool,
             authorities: &authorities,
@@ -120,16 +120,16 @@ impl Shape {
     pub(super) fn show(&self, settings: &Settings, created: &Created) -> anyhow::Result<()> {
         let Created { text, record, .. } = created;
         let shown = match self.output {
-            Output::Token => format!("{}\n", **text),
-            Output::Secret => tokens::auth_secret(text).to_string(),
-            Output::Pointer => format!(
+            TokenOutput::Token => format!("{}\n", **text),
+            TokenOutput::Secret => tokens::auth_secret(text).to_string(),
+            TokenOutput::Pointer => format!(
                 "{:#}\n",
                 self.pointer(settings, &record.pools, record.rotation.as_ref(), Some(text))?
             ),
         };
         match output::write(Zeroizing::new(shown).as_bytes())? {
-            Reader::There => Ok(()),
-            Reader::Gone => bail!("nobody reads standard output"),
+            ReaderState::There => Ok(()),
+            ReaderState::Gone => bail!("nobody reads standard output"),
         }
     }
 }

@@ -1,4 +1,4 @@
-use attest_certificates::kubelet::{NamePatterns, Verified};
+use attest_certificates::kubelet::{NamePatterns, VerifiedKubelet};
 use attest_machines::revocations;
 use attest_store::EntryTransaction;
 
@@ -6,15 +6,15 @@ use super::MemberError;
 
 /// The kubelet of a node that belongs to a pool and is not revoked. Only [`admit`] makes one.
 #[derive(Debug, Clone)]
-pub struct Member {
-    verified: Verified,
+pub struct PoolMember {
+    verified: VerifiedKubelet,
     pool: String,
 }
 
-impl Member {
+impl PoolMember {
     /// Returns the facts that its certificate has proven.
     #[must_use]
-    pub const fn verified(&self) -> &Verified {
+    pub const fn verified(&self) -> &VerifiedKubelet {
         &self.verified
     }
 
@@ -29,10 +29,15 @@ impl Member {
 ///
 /// # Errors
 /// [`MemberError`].
-pub fn admit(transaction: &mut EntryTransaction<'_>, verified: &Verified, pool: &str, names: &NamePatterns) -> Result<Member, MemberError> {
+pub fn admit(
+    transaction: &mut EntryTransaction<'_>,
+    verified: &VerifiedKubelet,
+    pool: &str,
+    names: &NamePatterns,
+) -> Result<PoolMember, MemberError> {
     revocations::refuse(transaction, &[verified.name()], &[])?;
     names.check(verified.name(), pool)?;
-    Ok(Member {
+    Ok(PoolMember {
         verified: verified.clone(),
         pool: pool.to_owned(),
     })

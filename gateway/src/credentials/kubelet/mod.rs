@@ -16,5 +16,5 @@ mod member_error;
 mod tests;
 
 pub use handshake::PossessionVerifier;
-pub use member::{Member, admit};
+pub use member::{PoolMember, admit};
 pub use member_error::MemberError;

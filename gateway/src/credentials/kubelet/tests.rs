@@ -115,7 +115,7 @@ fn judge(leaf: &Leaf) -> Result<String, KubeletError> {
 }
 
 fn judge_chain(chain: &[CertificateDer<'static>], ca: &Ca, now: u64) -> Result<String, KubeletError> {
-    verify(&Presented::new(chain), &ca.authorities(), at(now)).map(|verified| verified.name().to_owned())
+    verify(&PresentedCertificate::new(chain), &ca.authorities(), at(now)).map(|verified| verified.name().to_owned())
 }
 
 /// Returns why the subject is not a node's, although the chain holds.
@@ -159,7 +159,7 @@ fn what_is_verified_is_what_a_record_says() {
     let ca = Ca::new("kube-csr-signer", None);
     let leaf = Leaf::of("worker-1").signed_by(&ca);
     let needless = Ca::new("needless", None).der;
-    let verified = verify(&Presented::new(&[leaf.clone(), needless]), &ca.authorities(), at(NOW)).unwrap();
+    let verified = verify(&PresentedCertificate::new(&[leaf.clone(), needless]), &ca.authorities(), at(NOW)).unwrap();
     assert_eq!(verified.identity(), "kubelet:worker-1");
     assert_eq!(verified.subject(), "O=system:nodes, CN=system:node:worker-1");
     assert_eq!(verified.issuer(), "CN=kube-csr-signer");
@@ -189,7 +189,7 @@ fn each_ca_is_taken_once_and_its_name_is_told_once() {
     let told: Vec<&[u8]> = verifier.root_hint_subjects().iter().map(AsRef::as_ref).collect();
     assert_eq!(told, [name(b'a'), name(b'b')]);
     for ca in [&first, &renewed, &second] {
-        let leaf = Presented::new(&[Leaf::of("worker-1").signed_by(ca)]);
+        let leaf = PresentedCertificate::new(&[Leaf::of("worker-1").signed_by(ca)]);
         assert!(verify(&leaf, &authorities, at(NOW)).is_ok());
     }
 }
@@ -230,7 +230,7 @@ fn another_clusters_certificate_is_refused() {
     let impostor = Ca::new("kube-csr-signer", None);
     let leaf = Leaf::of("worker-1").signed_by(&impostor);
     assert_eq!(judge_chain(std::slice::from_ref(&leaf), &ours, NOW), Err(KubeletError::Signature));
-    let nobody = verify(&Presented::new(&[leaf]), &Authorities::default(), at(NOW));
+    let nobody = verify(&PresentedCertificate::new(&[leaf]), &Authorities::default(), at(NOW));
     assert!(matches!(nobody, Err(KubeletError::UnknownIssuer { .. })), "no CA is configured");
 }
 

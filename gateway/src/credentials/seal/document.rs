@@ -5,9 +5,9 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use super::key::{Secret, random_id};
+use super::key::{KeyBytes, random_id};
 use super::key_file::{KeyFile, StoreKey};
-use super::{Keys, ROTATE_EVERY, SealError, Times};
+use super::{ROTATE_EVERY, SealError, SealKeys, Times};
 
 /// Prefix of the data that is authenticated with one encrypted key.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
@@ -30,7 +30,7 @@ const CLOCKS_DIFFER_SECONDS: u64 = 3600;
 /// The keys, encrypted, with their metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Document {
+pub(super) struct SealDocument {
     v: u8,
     /// Id of the key in the key file.
     key_file: String,
@@ -71,7 +71,7 @@ struct SharedKey {
     seals_from: u64,
     ends: u64,
     sealing_since: Option<u64>,
-    secret: Secret,
+    secret: KeyBytes,
 }
 
 /// The keys of a store, readable.
@@ -84,14 +84,14 @@ pub(super) struct SharedKeys {
 
 /// Changes that [`SharedKeys::tend`] has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tended {
+pub(super) struct SealMaintenance {
     /// There is a new key.
     pub(super) made: bool,
     /// The keys have changed in any way.
     pub(super) changed: bool,
 }
 
-impl Document {
+impl SealDocument {
     pub(super) fn parse(text: &str) -> Result<Self, SealError> {
         // Before anything else: a newer release's may have members that this one does not know.
         let Versioned { v } = serde_json::from_str(text).map_err(SealError::Document)?;
@@ -181,7 +181,7 @@ impl SharedKeys {
         })
     }
 
-    pub(super) fn encrypt(&self, key: &StoreKey) -> Result<Document, SealError> {
+    pub(super) fn encrypt(&self, key: &StoreKey) -> Result<SealDocument, SealError> {
         let encrypt = |shared: &SharedKey| {
             let mut encrypted = EncryptedKey {
                 id: shared.id.clone(),
@@ -194,7 +194,7 @@ impl SharedKeys {
             encrypted.ciphertext = key.encrypt(&shared.secret, &encrypted.beside(key, &self.store))?;
             Ok::<_, SealError>(encrypted)
         };
-        let mut document = Document {
+        let mut document = SealDocument {
             v: VERSION,
             key_file: key.id.clone(),
             store: self.store.clone(),
@@ -226,16 +226,16 @@ impl SharedKeys {
     }
 
     /// Drops what is over, and makes a new key if it is time for one.
-    pub(super) fn tend(&mut self, now: Times) -> Result<Tended, SealError> {
+    pub(super) fn tend(&mut self, now: Times) -> Result<SealMaintenance, SealError> {
         let before = self.keys.len();
         self.drop_over(now);
         let changed = self.keys.len() < before;
         let changed = self.note_sealing(now) || changed;
         let Some(seals_from) = self.next_seals_from(now.store) else {
-            return Ok(Tended { made: false, changed });
+            return Ok(SealMaintenance { made: false, changed });
         };
         self.keys.push(SharedKey::new(now.store, seals_from)?);
-        Ok(Tended { made: true, changed: true })
+        Ok(SealMaintenance { made: true, changed: true })
     }
 
     /// Returns the time from which a new key is to seal, if one is due.
@@ -276,9 +276,9 @@ impl SharedKeys {
     }
 
     /// Returns the keys for use, the one that seals first.
-    pub(super) fn keys(&self, now: u64) -> Result<Keys, SealError> {
+    pub(super) fn keys(&self, now: u64) -> Result<SealKeys, SealError> {
         let keys = self.in_order(now).into_iter().map(|SharedKey { id, secret, .. }| secret.key(id));
-        Ok(Keys(keys.collect::<Result<_, _>>()?))
+        Ok(SealKeys(keys.collect::<Result<_, _>>()?))
     }
 
     /// Returns the keys, the one that seals first: the newest of those whose time to seal has come, or else the oldest.
@@ -302,7 +302,7 @@ impl SharedKey {
             seals_from,
             ends: seals_from.saturating_add(SEALS_AT_MOST_SECONDS + KEEP_SECONDS),
             sealing_since: None,
-            secret: Secret::random()?,
+            secret: KeyBytes::random()?,
         })
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use zeroize::Zeroizing;
 
-use super::key::{Secret, random_id};
-use super::{Keys, ROTATE_EVERY, SealError};
+use super::key::{KeyBytes, random_id};
+use super::{ROTATE_EVERY, SealError, SealKeys};
 
 /// The first line of the key file: its format.
 const HEAD: &str = "attestation-gateway seal 2";
@@ -21,14 +21,14 @@ struct FileKey {
     id: String,
     /// Creation time, in seconds since 1970.
     made: u64,
-    secret: Secret,
+    secret: KeyBytes,
 }
 
 /// Keys of the file, the newest first.
 struct FileKeys(Vec<FileKey>);
 
 /// Reads the file, or makes it with a new key.
-pub(super) fn open(file: &Path) -> Result<Keys, SealError> {
+pub(super) fn open(file: &Path) -> Result<SealKeys, SealError> {
     if !file.exists() {
         match files::create(file, files::PRIVATE, &FileKeys::new(0)?.text()) {
             Err(error) if error.source.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
@@ -45,7 +45,7 @@ pub(super) fn replace(file: &Path) -> Result<(), SealError> {
 }
 
 /// Reads the file, and writes it if its keys have changed. Of two processes, one does so at a time.
-pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(Keys, bool), SealError> {
+pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(SealKeys, bool), SealError> {
     let io = |source| SealError::Io {
         path: file.to_owned(),
         source,
@@ -140,9 +140,9 @@ impl FileKeys {
         }
     }
 
-    fn keys(&self) -> Result<Keys, SealError> {
+    fn keys(&self) -> Result<SealKeys, SealError> {
         let keys = self.0.iter().map(|FileKey { id, secret, .. }| secret.key(id));
-        Ok(Keys(keys.collect::<Result<_, _>>()?))
+        Ok(SealKeys(keys.collect::<Result<_, _>>()?))
     }
 }
 
@@ -151,7 +151,7 @@ impl FileKey {
         Ok(Self {
             id: random_id::<ID_BYTES>()?,
             made,
-            secret: Secret::random()?,
+            secret: KeyBytes::random()?,
         })
     }
 
@@ -164,7 +164,7 @@ impl FileKey {
         Some(Self {
             id: id.to_owned(),
             made,
-            secret: Secret::from_hex(hex)?,
+            secret: KeyBytes::from_hex(hex)?,
         })
     }
 }

@@ -21,14 +21,14 @@ const VERSION: u8 = 1;
 
 /// A set of keys: its store, and its number of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Set {
+pub(super) struct KeySetId {
     pub(super) store: String,
     pub(super) changes: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct SealStateFile {
     v: u8,
     /// Id of the key in the key file.
     key_file: String,
@@ -43,7 +43,7 @@ pub(super) fn file(store: &dyn Store) -> Option<PathBuf> {
 }
 
 /// Returns the newest set that was read here. A file by a key that the key file no longer has counts for nothing.
-pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<Set>, SealError> {
+pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<KeySetId>, SealError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -53,11 +53,11 @@ pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<Set>, SealE
         }
     };
     let altered = || SealError::NotKept(path.to_owned());
-    let document: Document = serde_json::from_str(&text).map_err(|_| altered())?;
+    let document: SealStateFile = serde_json::from_str(&text).map_err(|_| altered())?;
     let Ok(key) = key_file.key(&document.key_file) else {
         return Ok(None);
     };
-    let set = Set {
+    let set = KeySetId {
         store: document.store,
         changes: document.changes,
     };
@@ -68,8 +68,8 @@ pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<Set>, SealE
 }
 
 /// Writes down that this set was read.
-pub(super) fn write(path: &Path, key: &StoreKey, set: &Set) -> Result<(), SealError> {
-    let document = Document {
+pub(super) fn write(path: &Path, key: &StoreKey, set: &KeySetId) -> Result<(), SealError> {
+    let document = SealStateFile {
         v: VERSION,
         key_file: key.id.clone(),
         store: set.store.clone(),
@@ -81,7 +81,7 @@ pub(super) fn write(path: &Path, key: &StoreKey, set: &Set) -> Result<(), SealEr
 }
 
 /// Returns the data that is authenticated. No part has a line break.
-fn beside(key: &StoreKey, set: &Set) -> String {
-    let Set { store, changes } = set;
+fn beside(key: &StoreKey, set: &KeySetId) -> String {
+    let KeySetId { store, changes } = set;
     format!("{DOMAIN}\n{}\n{store}\n{changes}", key.id)
 }

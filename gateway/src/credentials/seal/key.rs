@@ -11,16 +11,16 @@ use super::SealError;
 const KEY_BYTES: usize = 32;
 
 /// The bytes of a key. They are wiped when they go, and are in no `Debug`.
-pub(super) struct Secret(Zeroizing<[u8; KEY_BYTES]>);
+pub(super) struct KeyBytes(Zeroizing<[u8; KEY_BYTES]>);
 
 /// A key that seals and opens.
-pub(super) struct Key {
+pub(super) struct SealKey {
     /// Prefix of a sealed text, so that only one key is tried.
     pub(super) id: String,
     pub(super) cipher: RandomizedNonceKey,
 }
 
-impl Secret {
+impl KeyBytes {
     pub(super) fn random() -> Result<Self, SealError> {
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
         SystemRandom::new().fill(&mut *bytes).map_err(|_| SealError::Random)?;
@@ -32,7 +32,7 @@ impl Secret {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
 
-    /// Like [`Secret::of`], for hexadecimal digits.
+    /// Like [`KeyBytes::of`], for hexadecimal digits.
     pub(super) fn from_hex(hex: &str) -> Option<Self> {
         Self::of(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
     }
@@ -49,8 +49,8 @@ impl Secret {
         RandomizedNonceKey::new(&AES_256_GCM, &*self.0).map_err(|_| SealError::Cipher)
     }
 
-    pub(super) fn key(&self, id: &str) -> Result<Key, SealError> {
-        Ok(Key {
+    pub(super) fn key(&self, id: &str) -> Result<SealKey, SealError> {
+        Ok(SealKey {
             id: id.to_owned(),
             cipher: self.cipher()?,
         })

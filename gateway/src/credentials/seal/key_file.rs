@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::SealError;
 use super::file::read_private_or_given;
-use super::key::Secret;
+use super::key::KeyBytes;
 
 /// The first line of the file: its format.
 const HEAD: &str = "attestation-gateway store key 1";
@@ -32,7 +32,7 @@ pub(super) struct KeyFile {
 pub(super) struct StoreKey {
     /// Id of the key: a digest of it, so that it cannot be claimed for another.
     pub(super) id: String,
-    secret: Secret,
+    secret: KeyBytes,
     cipher: RandomizedNonceKey,
 }
 
@@ -41,7 +41,7 @@ impl KeyFile {
     pub(super) fn make(path: &Path) -> Result<Self, SealError> {
         let made = Self {
             path: path.to_owned(),
-            keys: vec![StoreKey::new(Secret::random()?)?],
+            keys: vec![StoreKey::new(KeyBytes::random()?)?],
         };
         files::create(path, files::PRIVATE, &made.text())?;
         Ok(made)
@@ -56,10 +56,10 @@ impl KeyFile {
     }
 
     /// Returns `None` if the text holds something else.
-    fn parse(text: &str) -> Option<Vec<Secret>> {
+    fn parse(text: &str) -> Option<Vec<KeyBytes>> {
         let mut lines = text.lines();
         lines.next().filter(|head| *head == HEAD)?;
-        let keys: Option<Vec<Secret>> = lines.map(Secret::from_hex).collect();
+        let keys: Option<Vec<KeyBytes>> = lines.map(KeyBytes::from_hex).collect();
         keys.filter(|keys| (1..=KEYS_LIMIT).contains(&keys.len()))
     }
 
@@ -99,7 +99,7 @@ impl KeyFile {
     /// Puts a new key before the one that encrypts the store. Another one, of an interrupted replacement, is dropped: it may have been
     /// read, too.
     pub(super) fn begin_to_replace(self, in_use: &str) -> Result<Self, SealError> {
-        let mut keys = vec![StoreKey::new(Secret::random()?)?];
+        let mut keys = vec![StoreKey::new(KeyBytes::random()?)?];
         keys.extend(self.keys.into_iter().filter(|key| key.id == in_use));
         let replaced = Self { keys, ..self };
         files::replace(&replaced.path, files::PRIVATE, &replaced.text())?;
@@ -131,7 +131,7 @@ async fn locked(path: PathBuf) -> Result<File, SealError> {
 }
 
 impl StoreKey {
-    fn new(secret: Secret) -> Result<Self, SealError> {
+    fn new(secret: KeyBytes) -> Result<Self, SealError> {
         let digest = digest(&SHA256, &Zeroizing::new([ID_DOMAIN, secret.bytes().as_slice()].concat()));
         Ok(Self {
             id: HEXLOWER.encode(digest.as_ref()).chars().take(ID_DIGITS).collect(),
@@ -164,7 +164,7 @@ impl StoreKey {
     }
 
     /// Returns base64url of nonce, ciphertext and tag. `beside` is authenticated, and must be the same when it is decrypted.
-    pub(super) fn encrypt(&self, secret: &Secret, beside: &str) -> Result<String, SealError> {
+    pub(super) fn encrypt(&self, secret: &KeyBytes, beside: &str) -> Result<String, SealError> {
         let mut text = secret.bytes().to_vec();
         let nonce = self
             .cipher
@@ -174,13 +174,13 @@ impl StoreKey {
     }
 
     /// Returns `None` if the text or `beside` is not what was encrypted.
-    pub(super) fn decrypt(&self, text: &str, beside: &str) -> Option<Secret> {
+    pub(super) fn decrypt(&self, text: &str, beside: &str) -> Option<KeyBytes> {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
         let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = Zeroizing::new(text.to_vec());
         let secret = self.cipher.open_in_place(nonce, Aad::from(beside.as_bytes()), &mut text).ok()?;
-        Secret::of(secret)
+        KeyBytes::of(secret)
     }
 }
 
@@ -191,6 +191,6 @@ pub(super) mod tests {
 
     /// Returns a key of this byte alone.
     pub(in super::super) fn key(byte: u8) -> StoreKey {
-        StoreKey::new(Secret::of(&[byte; 32]).unwrap()).unwrap()
+        StoreKey::new(KeyBytes::of(&[byte; 32]).unwrap()).unwrap()
     }
 }

@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use attest_store::{Entry, Store, StoreError, StoreMark};
-use attest_system::files::FileError;
+use attest_store::{Store, StoreEntry, StoreError, StoreMark};
+use attest_system::files::WriteError;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use data_encoding::BASE64URL_NOPAD;
-use key::Key;
+use key::SealKey;
 use key_file::KeyFile;
 use zeroize::Zeroizing;
 
 use document::could_be_an_id;
-use shared::{Change, Shared};
+use shared::{SealChange, SharedSeal};
 
 /// Time that a key seals. A random nonce of 96 bits is good for 2^32 texts (NIST SP 800-38D, 8.3), which no fleet reaches in a month.
 const ROTATE_EVERY: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -76,9 +76,9 @@ impl From<u64> for Times {
 
 /// The keys of the seal: one of them seals, and older ones open what they sealed until that has expired. Gateways that share them must share
 /// their store too: what one has spent, the others must know.
-pub struct Seal {
+pub struct SealKeyRing {
     home: Home,
-    keys: RwLock<Arc<Keys>>,
+    keys: RwLock<Arc<SealKeys>>,
 }
 
 /// Location of the seal's keys.
@@ -86,13 +86,13 @@ enum Home {
     /// A file of this gateway.
     File(PathBuf),
     /// The store, encrypted by a key that replicas share.
-    Store(Shared),
+    Store(SharedSeal),
 }
 
 /// The first one seals.
-struct Keys(Vec<Key>);
+struct SealKeys(Vec<SealKey>);
 
-impl std::fmt::Debug for Seal {
+impl std::fmt::Debug for SealKeyRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Seal(<secret>)")
     }
@@ -190,7 +190,7 @@ pub enum SealError {
 #[error("not sealed by this gateway")]
 pub struct NotSealed;
 
-impl Seal {
+impl SealKeyRing {
     /// Reads the key file, or makes it with a new key.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Seal {
     /// # Errors
     /// [`SealError`]. Nothing is written in the place of what cannot be read.
     pub async fn open_shared(store: Arc<dyn Store>, key_file: &Path, now: impl Into<Times>) -> Result<Self, SealError> {
-        let shared = Shared::open(store, key_file, now.into()).await?;
+        let shared = SharedSeal::open(store, key_file, now.into()).await?;
         let keys = RwLock::new(Arc::new(shared.keys()?));
         Ok(Self {
             home: Home::Store(shared),
@@ -238,7 +238,7 @@ impl Seal {
     ///
     /// # Errors
     /// [`SealError`].
-    pub fn look_at_shared(entry: &Entry, store: &StoreMark, key_file: &Path) -> Result<(), SealError> {
+    pub fn look_at_shared(entry: &StoreEntry, store: &StoreMark, key_file: &Path) -> Result<(), SealError> {
         let file = KeyFile::read(key_file)?;
         shared::open(entry, &store.id, &file).map(drop)
     }
@@ -275,7 +275,9 @@ impl Seal {
     /// # Errors
     /// [`SealError`].
     pub async fn rotate_shared(store: &dyn Store, key_file: &Path, now: impl Into<Times>) -> Result<(), SealError> {
-        shared::change(store, key_file, now.into(), &Change::Rotate, None).await.map(drop)
+        shared::change(store, key_file, now.into(), &SealChange::Rotate, None)
+            .await
+            .map(drop)
     }
 
     /// Like [`Seal::replace`], for keys in a store, whatever is there. If they are encrypted by a key that the file lacks, that key must be
@@ -284,7 +286,7 @@ impl Seal {
     /// # Errors
     /// [`SealError`].
     pub async fn replace_shared(store: &dyn Store, key_file: &Path, now: impl Into<Times>, key_is_lost: bool) -> Result<(), SealError> {
-        shared::change(store, key_file, now.into(), &Change::Drop { key_is_lost }, None)
+        shared::change(store, key_file, now.into(), &SealChange::Drop { key_is_lost }, None)
             .await
             .map(drop)
     }
@@ -348,13 +350,13 @@ impl Seal {
     }
 
     /// Uses these from now on. Of two that do so at once the later one has what is known by then.
-    fn set(&self, keys: impl FnOnce() -> Result<Keys, SealError>) -> Result<(), SealError> {
+    fn set(&self, keys: impl FnOnce() -> Result<SealKeys, SealError>) -> Result<(), SealError> {
         let mut used = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         *used = Arc::new(keys()?);
         Ok(())
     }
 
-    fn keys(&self) -> Arc<Keys> {
+    fn keys(&self) -> Arc<SealKeys> {
         Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -400,8 +402,8 @@ impl Seal {
     }
 }
 
-impl From<FileError> for SealError {
-    fn from(FileError { path, source }: FileError) -> Self {
+impl From<WriteError> for SealError {
+    fn from(WriteError { path, source }: WriteError) -> Self {
         Self::Io { path, source }
     }
 }

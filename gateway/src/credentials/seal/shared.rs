@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 use tokio::sync::Mutex;
 
-use super::document::{Document, SharedKeys, Tended};
-use super::kept::{self, Set};
+use super::document::{SealDocument, SealMaintenance, SharedKeys};
+use super::kept::{self, KeySetId};
 use super::key_file::KeyFile;
-use super::{Keys, SealError, Times};
+use super::{SealError, SealKeys, Times};
 
 /// The id of the one entry.
 pub(super) const ENTRY: &str = "keys";
@@ -23,10 +23,10 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const ATTEMPTS: usize = 32;
 
 /// Location of the keys, with the set that was read last.
-pub(super) struct Shared {
+pub(super) struct SharedSeal {
     store: Arc<dyn Store>,
     key_file: PathBuf,
-    known: StdMutex<Known>,
+    known: StdMutex<CachedSeal>,
     read: Mutex<Option<LastRead>>,
 }
 
@@ -37,13 +37,13 @@ struct LastRead {
     could: bool,
 }
 
-struct Known {
+struct CachedSeal {
     keys: SharedKeys,
     now: Times,
 }
 
 /// Change of the keys in the store.
-pub(super) enum Change {
+pub(super) enum SealChange {
     /// Only the changes that are due.
     Tend,
     /// An additional key, which seals when every replica has it.
@@ -53,19 +53,19 @@ pub(super) enum Change {
     Drop { key_is_lost: bool },
 }
 
-impl Shared {
+impl SharedSeal {
     pub(super) async fn open(store: Arc<dyn Store>, key_file: &Path, now: Times) -> Result<Self, SealError> {
-        let (keys, _) = change(&*store, key_file, now, &Change::Tend, None).await?;
+        let (keys, _) = change(&*store, key_file, now, &SealChange::Tend, None).await?;
         Ok(Self {
             store,
             key_file: key_file.to_owned(),
-            known: StdMutex::new(Known { keys, now }),
+            known: StdMutex::new(CachedSeal { keys, now }),
             read: Mutex::new(None),
         })
     }
 
     /// Returns the known keys, for use.
-    pub(super) fn keys(&self) -> Result<Keys, SealError> {
+    pub(super) fn keys(&self) -> Result<SealKeys, SealError> {
         let known = self.lock();
         known.keys.keys(known.now.store)
     }
@@ -73,7 +73,7 @@ impl Shared {
     /// Takes the keys over as they are in the store, with what is due; says whether there is a new one.
     pub(super) async fn tend(&self, now: Times) -> Result<bool, SealError> {
         let known = self.known();
-        let (keys, made) = change(&*self.store, &self.key_file, now, &Change::Tend, Some(&known)).await?;
+        let (keys, made) = change(&*self.store, &self.key_file, now, &SealChange::Tend, Some(&known)).await?;
         self.take(keys, Some(now));
         Ok(made)
     }
@@ -110,9 +110,9 @@ impl Shared {
     }
 
     /// Returns the known set, before the store is read: a set that is read after that must not be older.
-    fn known(&self) -> Set {
+    fn known(&self) -> KeySetId {
         let known = self.lock();
-        Set {
+        KeySetId {
             store: known.keys.store.clone(),
             changes: known.keys.changes,
         }
@@ -120,7 +120,7 @@ impl Shared {
 
     async fn read(&self) -> Result<(), SealError> {
         let known = self.known();
-        let keys = Found::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
+        let keys = StoredSeal::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
         if let Some(keys) = keys {
             self.take(keys, None);
         }
@@ -136,15 +136,15 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, CachedSeal> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// State of the keys in the store.
-struct Found {
+struct StoredSeal {
     /// The entry as it was read.
-    entry: Option<Entry>,
+    entry: Option<StoreEntry>,
     /// Id of the store.
     store: String,
     file: KeyFile,
@@ -155,10 +155,10 @@ struct Found {
     /// Path of the file with the newest known set.
     kept: Option<PathBuf>,
     /// The newest set that was read here before.
-    known: Result<Option<Set>, SealError>,
+    known: Result<Option<KeySetId>, SealError>,
 }
 
-impl Found {
+impl StoredSeal {
     async fn read(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
         let mut found = Self::unread(store, key_file).await?;
         let known = std::mem::replace(&mut found.known, Ok(None))?;
@@ -170,7 +170,7 @@ impl Found {
     }
 
     /// Checks that the set is not older than the known one.
-    fn not_before(self, known: Option<&Set>) -> Result<Self, SealError> {
+    fn not_before(self, known: Option<&KeySetId>) -> Result<Self, SealError> {
         match (&self.keys, known) {
             (Some(keys), Some(known)) if keys.store == known.store && keys.changes < known.changes => Err(SealError::SetBack {
                 found: keys.changes,
@@ -184,14 +184,14 @@ impl Found {
     }
 
     /// Returns whether keys of this store are known or were read here earlier, and the store has no entry.
-    fn is_gone(&self, known: Option<&Set>) -> bool {
+    fn is_gone(&self, known: Option<&KeySetId>) -> bool {
         let read = self.known.as_ref().ok().and_then(Option::as_ref);
         self.entry.is_none() && read.into_iter().chain(known).any(|set| set.store == self.store)
     }
 
     /// Writes down how far these have come, so that older ones in their place are noticed.
     async fn keep(kept: Option<&Path>, file: &KeyFile, keys: &SharedKeys) -> Result<(), SealError> {
-        let set = Set {
+        let set = KeySetId {
             store: keys.store.clone(),
             changes: keys.changes,
         };
@@ -242,7 +242,7 @@ impl Found {
 
     /// Checks that the file has the key of the entry, if that names one: an older key file must not replace a newer one.
     fn for_drop(mut self, key_is_lost: bool) -> Result<Self, SealError> {
-        let document = self.entry.as_ref().and_then(|entry| Document::parse(&entry.value).ok());
+        let document = self.entry.as_ref().and_then(|entry| SealDocument::parse(&entry.value).ok());
         if let Some(document) = document.filter(|document| !key_is_lost && document.is_for(&self.store)) {
             self.encrypted_by = Some(document.store_key(&self.file)?.id.clone());
         }
@@ -257,7 +257,7 @@ impl Found {
             Some(id) if !newest_key => self.file.key(id)?,
             _ => self.file.newest()?,
         };
-        let entry = Entry {
+        let entry = StoreEntry {
             id: ENTRY.to_owned(),
             value: keys.encrypt(key)?.text()?,
         };
@@ -273,8 +273,8 @@ impl Found {
 }
 
 /// Returns the id of the key that encrypts an entry, and the keys in it. `None` if they are for another store: those need not be read.
-pub(super) fn open(entry: &Entry, store: &str, file: &KeyFile) -> Result<Option<(String, SharedKeys)>, SealError> {
-    let document = Document::parse(&entry.value)?;
+pub(super) fn open(entry: &StoreEntry, store: &str, file: &KeyFile) -> Result<Option<(String, SharedKeys)>, SealError> {
+    let document = SealDocument::parse(&entry.value)?;
     if !document.is_for(store) {
         return Ok(None);
     }
@@ -288,27 +288,27 @@ pub(super) async fn change(
     store: &dyn Store,
     key_file: &Path,
     now: Times,
-    change: &Change,
-    known: Option<&Set>,
+    change: &SealChange,
+    known: Option<&KeySetId>,
 ) -> Result<(SharedKeys, bool), SealError> {
     for _ in 0..ATTEMPTS {
         let mut found = match change {
-            Change::Drop { key_is_lost } => Found::unread(store, key_file).await?.for_drop(*key_is_lost)?,
-            Change::Tend | Change::Rotate => Found::read(store, key_file).await?.not_before(known)?,
+            SealChange::Drop { key_is_lost } => StoredSeal::unread(store, key_file).await?.for_drop(*key_is_lost)?,
+            SealChange::Tend | SealChange::Rotate => StoredSeal::read(store, key_file).await?.not_before(known)?,
         };
         let gone = found.is_gone(known);
         let (keys, made) = match found.keys.take() {
             None => (SharedKeys::new(found.store.clone(), now, found.anew(now.store))?, true),
             Some(mut keys) => {
-                let Tended { made, changed } = match change {
-                    Change::Rotate => {
+                let SealMaintenance { made, changed } = match change {
+                    SealChange::Rotate => {
                         keys.rotate(now.store)?;
-                        Tended { made: true, changed: true }
+                        SealMaintenance { made: true, changed: true }
                     }
-                    Change::Tend | Change::Drop { .. } => keys.tend(now)?,
+                    SealChange::Tend | SealChange::Drop { .. } => keys.tend(now)?,
                 };
                 if !changed {
-                    Found::keep(found.kept.as_deref(), &found.file, &keys).await?;
+                    StoredSeal::keep(found.kept.as_deref(), &found.file, &keys).await?;
                     return Ok((keys, false));
                 }
                 keys.changes = keys.changes.saturating_add(1);
@@ -330,7 +330,7 @@ pub(super) async fn change(
 /// Gives the key file a new key, and encrypts the keys in the store by it. Gives the ids of the one before and of the new one.
 pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: Times) -> Result<(String, String), SealError> {
     let _alone = KeyFile::alone(key_file).await?;
-    let before = Found::read(store, key_file).await?;
+    let before = StoredSeal::read(store, key_file).await?;
     let old = match &before.encrypted_by {
         Some(id) => id.clone(),
         None => before.file.newest()?.id.clone(),
@@ -339,7 +339,7 @@ pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: Ti
     let file = before.file.begin_to_replace(&old)?;
     let new = file.newest()?.id.clone();
     for _ in 0..ATTEMPTS {
-        let mut found = Found::read(store, key_file).await?;
+        let mut found = StoredSeal::read(store, key_file).await?;
         found.file = found.file.begins_with(&new)?;
         let keys = match found.keys.take() {
             Some(mut keys) => {

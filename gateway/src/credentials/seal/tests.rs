@@ -10,7 +10,7 @@ use super::*;
 #[test]
 fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
-    let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+    let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
     let text = seal.seal(Sealed::Challenge, b"content").unwrap();
     assert_eq!(seal.unseal(Sealed::Challenge, &text).unwrap().as_slice(), b"content");
     assert_eq!(seal.unseal(Sealed::Ticket, &text), Err(NotSealed), "another kind");
@@ -39,7 +39,7 @@ fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
 #[test]
 fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
     let folder = tempfile::tempdir().unwrap();
-    let seal = Seal::open(&folder.path().join("seal.key")).unwrap();
+    let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
     let longest = (SEALED_LIMIT_BYTES * 3 / 4 - 100..)
         .find(|length| seal.seal(Sealed::Ticket, &vec![0; *length]).unwrap().len() == SEALED_LIMIT_BYTES)
         .unwrap();
@@ -59,29 +59,29 @@ fn the_dates_of_keys_that_replicas_share_are_of_the_clock_that_is_behind() {
 fn a_key_that_is_there_is_replaced_and_none_is_made_where_there_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
-    Seal::replace_if_there(&file).unwrap();
+    SealKeyRing::replace_if_there(&file).unwrap();
     assert!(!file.exists());
-    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
-    Seal::replace_if_there(&file).unwrap();
-    assert_eq!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text), Err(NotSealed));
+    let text = SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    SealKeyRing::replace_if_there(&file).unwrap();
+    assert_eq!(SealKeyRing::open(&file).unwrap().unseal(Sealed::Ticket, &text), Err(NotSealed));
 }
 
 #[test]
 fn the_key_outlives_the_process_and_is_nobody_elses() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
-    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
-    assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
+    let text = SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    assert!(SealKeyRing::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let other = Seal::open(&folder.path().join("other.key")).unwrap();
+    let other = SealKeyRing::open(&folder.path().join("other.key")).unwrap();
     assert_eq!(other.unseal(Sealed::Ticket, &text), Err(NotSealed));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(Seal::open(&file), Err(SealError::Mode { mode: 0o640, .. })));
+    assert!(matches!(SealKeyRing::open(&file), Err(SealError::Mode { mode: 0o640, .. })));
     let bad = folder.path().join("bad.key");
     for text in ["abc", &"ab".repeat(32), "attestation-gateway seal 2\n"] {
         fs::write(&bad, text).unwrap();
         fs::set_permissions(&bad, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(matches!(Seal::open(&bad), Err(SealError::NoKey(_))), "{text}");
+        assert!(matches!(SealKeyRing::open(&bad), Err(SealError::NoKey(_))), "{text}");
     }
 }
 
@@ -92,29 +92,29 @@ const KEEP: Duration = Duration::from_secs(600);
 async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
-    let seal = Seal::open(&file).unwrap();
+    let seal = SealKeyRing::open(&file).unwrap();
     assert!(seal.tend(100 * DAY, KEEP).await.unwrap(), "nobody says how old the first key is");
     assert!(!seal.tend(130 * DAY - 1, KEEP).await.unwrap());
     let old = seal.seal(Sealed::Ticket, b"x").unwrap();
     assert!(seal.tend(130 * DAY, KEEP).await.unwrap(), "a month is over");
     let new = seal.seal(Sealed::Ticket, b"x").unwrap();
     assert_ne!(old.split_once('.').unwrap().0, new.split_once('.').unwrap().0);
-    let opens = |seal: &Seal, text: &str| seal.unseal(Sealed::Ticket, text).is_ok();
+    let opens = |seal: &SealKeyRing, text: &str| seal.unseal(Sealed::Ticket, text).is_ok();
     seal.tend(130 * DAY + 600, KEEP).await.unwrap();
     assert!(opens(&seal, &old) && opens(&seal, &new));
     seal.tend(130 * DAY + 601, KEEP).await.unwrap();
     assert!(!opens(&seal, &old) && opens(&seal, &new));
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2, "the head, and one key");
     // By a command, while the gateway runs.
-    Seal::rotate(&file, 131 * DAY, KEEP).unwrap();
+    SealKeyRing::rotate(&file, 131 * DAY, KEEP).unwrap();
     assert!(
-        !opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()),
+        !opens(&seal, &SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()),
         "not seen yet"
     );
     assert!(!seal.tend(131 * DAY, KEEP).await.unwrap());
-    assert!(opens(&seal, &Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()) && opens(&seal, &new));
-    Seal::replace(&file).unwrap();
-    let replaced = Seal::open(&file).unwrap();
+    assert!(opens(&seal, &SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()) && opens(&seal, &new));
+    SealKeyRing::replace(&file).unwrap();
+    let replaced = SealKeyRing::open(&file).unwrap();
     assert!(!opens(&replaced, &new) && opens(&replaced, &replaced.seal(Sealed::Ticket, b"x").unwrap()));
 }
 
@@ -124,8 +124,8 @@ fn a_crash_leaves_no_key_or_a_whole_one() {
     let file = folder.path().join("seal.key");
     // What a crash while it was written leaves.
     fs::write(folder.path().join(".seal.key.part"), "attestation-gateway se").unwrap();
-    let text = Seal::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
-    assert!(Seal::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
+    let text = SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
+    assert!(SealKeyRing::open(&file).unwrap().unseal(Sealed::Ticket, &text).is_ok());
     let names: Vec<_> = fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -139,6 +139,6 @@ fn a_crash_leaves_no_key_or_a_whole_one() {
         "attestation-gateway seal 3\n",
     ] {
         fs::write(&file, broken).unwrap();
-        assert!(matches!(Seal::open(&file), Err(SealError::NoKey(_))), "{broken:?}");
+        assert!(matches!(SealKeyRing::open(&file), Err(SealError::NoKey(_))), "{broken:?}");
     }
 }

@@ -17,7 +17,7 @@ const SETTINGS: TicketSettings = TicketSettings {
 
 struct Case {
     folder: tempfile::TempDir,
-    seal: Seal,
+    seal: SealKeyRing,
     store: Embedded,
     ek: EkDigest,
 }
@@ -26,7 +26,7 @@ fn case() -> Case {
     let folder = tempfile::tempdir().unwrap();
     Case {
         store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
-        seal: Seal::open(&folder.path().join("seal.key")).unwrap(),
+        seal: SealKeyRing::open(&folder.path().join("seal.key")).unwrap(),
         ek: "ab".repeat(32).parse().unwrap(),
         folder,
     }
@@ -38,7 +38,7 @@ impl Case {
     }
 
     fn issue_as(&self, settings: &TicketSettings, by_allowlist: bool) -> String {
-        let earned = Earned {
+        let earned = TicketGrant {
             identity: &NodeIdentity::of_tpm(self.ek),
             instance: None,
             holder: None,
@@ -51,11 +51,11 @@ impl Case {
         issue(&self.seal, settings, &earned, NOW).unwrap().text
     }
 
-    async fn redeem(&self, text: &str) -> Result<Redeemed, TicketError> {
+    async fn redeem(&self, text: &str) -> Result<RedeemedTicket, TicketError> {
         self.redeem_as(&SETTINGS, text, NOW.as_secs(), "c").await
     }
 
-    async fn redeem_as(&self, settings: &TicketSettings, text: &str, at: u64, decision: &str) -> Result<Redeemed, TicketError> {
+    async fn redeem_as(&self, settings: &TicketSettings, text: &str, at: u64, decision: &str) -> Result<RedeemedTicket, TicketError> {
         let now = UnixTime::since_unix_epoch(Duration::from_secs(at));
         let ticket = open(&self.seal, settings, text, "worker", now)?;
         let kept = DecisionRecord {
@@ -129,7 +129,7 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
         (&tpm, vec![tpm.as_str(), instance.as_str(), "worker-0"]),
         (&instance, vec![instance.as_str(), "worker-0"]),
     ] {
-        let earned = Earned {
+        let earned = TicketGrant {
             identity,
             instance: Some(&instance),
             holder: None,
@@ -163,12 +163,12 @@ async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was(
         let value = serde_json::to_string(record).unwrap();
         let id = instance.as_str().to_owned();
         case.store
-            .put(EntryKind::Instance, attest_store::Entry { id, value })
+            .put(EntryKind::Instance, attest_store::StoreEntry { id, value })
             .await
             .unwrap();
     };
     let settings = TicketSettings { uses: 9, ..SETTINGS };
-    let earned = Earned {
+    let earned = TicketGrant {
         identity: &instance,
         instance: None,
         holder: Some(&first("nitro-tpm", 5)),
@@ -196,7 +196,7 @@ async fn a_ticket_for_an_instance_that_was_nobodys_ends_with_a_claim_of_it() {
     let case = case();
     let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
     let settings = TicketSettings { uses: 9, ..SETTINGS };
-    let earned = Earned {
+    let earned = TicketGrant {
         identity: &instance,
         instance: Some(&instance),
         holder: None,
@@ -211,7 +211,7 @@ async fn a_ticket_for_an_instance_that_was_nobodys_ends_with_a_claim_of_it() {
     let value = serde_json::json!({ "holder": "claimant:00", "at": 5, "peer": "::1" }).to_string();
     let id = instance.to_string();
     case.store
-        .put(EntryKind::Instance, attest_store::Entry { id, value })
+        .put(EntryKind::Instance, attest_store::StoreEntry { id, value })
         .await
         .unwrap();
     let redeemed = case.redeem(&text).await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use attest::UnixTime;
-use attest_store::{Entry, EntryKind, Store, StoreError};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError};
 
 use super::import::{ImportError, Imported};
 use super::record::TokenRecord;
@@ -80,12 +80,12 @@ impl BootstrapToken {
 
 /// A token that the store should have, and its pools; at least one.
 #[derive(Debug, Clone)]
-pub struct Followed {
+pub struct PublishedToken {
     pub token: BootstrapToken,
     pub pools: BTreeSet<String>,
 }
 
-impl Followed {
+impl PublishedToken {
     /// Returns the token's name in the store.
     fn name(&self) -> String {
         format!("{PREFIX}bootstrap-token-{}", self.token.token_id)
@@ -94,7 +94,7 @@ impl Followed {
 
 /// Change that was made to a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum TokenStep {
     Made,
     Changed,
     Ended,
@@ -107,15 +107,15 @@ pub enum Step {
 ///
 /// # Errors
 /// [`StoreError`]; what was done by then is done.
-pub async fn follow(store: &dyn Store, wanted: &[Followed], now: UnixTime) -> Result<Vec<(String, Step)>, StoreError> {
-    let wanted: BTreeMap<&str, &Followed> = wanted.iter().map(|followed| (followed.token.id.as_str(), followed)).collect();
+pub async fn follow(store: &dyn Store, wanted: &[PublishedToken], now: UnixTime) -> Result<Vec<(String, TokenStep)>, StoreError> {
+    let wanted: BTreeMap<&str, &PublishedToken> = wanted.iter().map(|followed| (followed.token.id.as_str(), followed)).collect();
     let (mut steps, mut known) = (Vec::new(), BTreeMap::new());
     for entry in store.list(EntryKind::Token).await? {
         // What cannot be read is for a person to look at.
         let Ok(record) = TokenRecord::read(&entry) else { continue };
         if is_followed(&record.name) && !wanted.contains_key(entry.id.as_str()) {
             if store.remove(EntryKind::Token, &entry.id).await? {
-                steps.push((record.name, Step::Ended));
+                steps.push((record.name, TokenStep::Ended));
             }
             continue;
         }
@@ -123,7 +123,7 @@ pub async fn follow(store: &dyn Store, wanted: &[Followed], now: UnixTime) -> Re
     }
     for (id, followed) in wanted {
         match known.remove(id) {
-            Some((_, record)) if !is_followed(&record.name) => steps.push((record.name, Step::Theirs)),
+            Some((_, record)) if !is_followed(&record.name) => steps.push((record.name, TokenStep::Theirs)),
             Some((entry, record)) => steps.extend(change(store, entry, record, followed).await?),
             None => steps.extend(make(store, id, followed, now).await?),
         }
@@ -131,7 +131,7 @@ pub async fn follow(store: &dyn Store, wanted: &[Followed], now: UnixTime) -> Re
     Ok(steps)
 }
 
-async fn make(store: &dyn Store, id: &str, followed: &Followed, now: UnixTime) -> Result<Option<(String, Step)>, StoreError> {
+async fn make(store: &dyn Store, id: &str, followed: &PublishedToken, now: UnixTime) -> Result<Option<(String, TokenStep)>, StoreError> {
     let record = TokenRecord {
         name: followed.name(),
         pools: followed.pools.clone(),
@@ -148,10 +148,15 @@ async fn make(store: &dyn Store, id: &str, followed: &Followed, now: UnixTime) -
         return Ok(None);
     }
     let there = store.insert(EntryKind::Token, record.entry(id)?).await?;
-    Ok(there.is_none().then_some((record.name, Step::Made)))
+    Ok(there.is_none().then_some((record.name, TokenStep::Made)))
 }
 
-async fn change(store: &dyn Store, entry: Entry, record: TokenRecord, followed: &Followed) -> Result<Option<(String, Step)>, StoreError> {
+async fn change(
+    store: &dyn Store,
+    entry: StoreEntry,
+    record: TokenRecord,
+    followed: &PublishedToken,
+) -> Result<Option<(String, TokenStep)>, StoreError> {
     let after = TokenRecord {
         pools: followed.pools.clone(),
         expires: followed.token.expires,
@@ -163,5 +168,5 @@ async fn change(store: &dyn Store, entry: Entry, record: TokenRecord, followed: 
     let write = vec![after.entry(&entry.id)?];
     // Who has changed it meanwhile is followed the next time.
     let changed = store.change(EntryKind::Token, vec![entry], write).await?;
-    Ok(changed.then_some((after.name, Step::Changed)))
+    Ok(changed.then_some((after.name, TokenStep::Changed)))
 }

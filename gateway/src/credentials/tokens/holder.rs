@@ -31,7 +31,7 @@ impl Claimant {
 
 /// Node that shows a token.
 #[derive(Debug, Clone, Copy)]
-pub enum Node<'n> {
+pub enum TokenHolder<'n> {
     /// A node that says by its claimant that it is the same.
     Claimant(&'n Claimant),
     /// A node whose evidence has proven who it is.

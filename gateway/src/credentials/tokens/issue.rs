@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use attest::UnixTime;
-use attest_store::{Entry, EntryKind, Store, StoreError};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError};
 use attest_system::clock::lasting;
 use ipnet::IpNet;
 
 use super::followed::is_followed;
 use super::import::Imported;
-use super::publication::{self, Prepared, PublishError, Secret};
+use super::publication::{self, PreparedFiles, PublishError, Secret};
 use super::record::{Rotation, TokenRecord};
 use super::secret;
 
@@ -202,14 +202,14 @@ async fn issue(store: &dyn Store, draft: Draft, (text, id): (Secret, String), ca
 }
 
 /// Returns whether a current token has the name.
-fn is_taken(all: &[Known], name: &str, now: UnixTime) -> bool {
-    let taken = |known: &Known| known.record.name == name && known.record.is_current();
+fn is_taken(all: &[StoredToken], name: &str, now: UnixTime) -> bool {
+    let taken = |known: &StoredToken| known.record.name == name && known.record.is_current();
     // One that rotates by itself comes to life again at the next occasion.
     all.iter()
         .any(|known| taken(known) && (known.record.rotation.is_some() || !known.record.is_expired(now)))
 }
 
-fn check_rotation(record: &TokenRecord, rotation: &Rotation, others: &[Known]) -> Result<(), IssueError> {
+fn check_rotation(record: &TokenRecord, rotation: &Rotation, others: &[StoredToken]) -> Result<(), IssueError> {
     let name = &record.name;
     let named = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     if !name.starts_with(|first: char| first.is_ascii_alphanumeric()) || !name.chars().all(named) {
@@ -270,7 +270,7 @@ pub async fn revoke(store: &dyn Store, name: &str) -> Result<usize, IssueError> 
     // A rotation may have come between reading and removing; it finds nothing to start from once all are gone.
     for _ in 0..REVOKE_ROUNDS {
         let known = all(store).await?;
-        let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
+        let named: Vec<&StoredToken> = known.iter().filter(|known| known.record.name == name).collect();
         if named.is_empty() {
             return Ok(revoked);
         }
@@ -300,7 +300,7 @@ pub async fn withdraw(store: &dyn Store, created: &Created) -> Result<(), StoreE
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreError> {
     let mut listed = Vec::new();
-    for Known { entry, record } in all(store).await? {
+    for StoredToken { entry, record } in all(store).await? {
         let used = store.uses(EntryKind::TokenUse, &entry.id).await?;
         listed.push((record, used));
     }
@@ -327,29 +327,29 @@ pub async fn forget_expired(store: &dyn Store, now: UnixTime) -> Result<usize, S
 }
 
 /// A token as it is in the store.
-pub(super) struct Known {
-    pub(super) entry: Entry,
+pub(super) struct StoredToken {
+    pub(super) entry: StoreEntry,
     pub(super) record: TokenRecord,
 }
 
-pub(super) async fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
+pub(super) async fn all(store: &dyn Store) -> Result<Vec<StoredToken>, StoreError> {
     let mut all = Vec::new();
     for entry in store.list(EntryKind::Token).await? {
         let record = TokenRecord::read(&entry)?;
-        all.push(Known { entry, record });
+        all.push(StoredToken { entry, record });
     }
     Ok(all)
 }
 
 /// Writes the files of a token, if it has any, under temporary names.
-pub(super) async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<Prepared>, PublishError> {
+pub(super) async fn prepare(record: &TokenRecord, text: &Secret, ca: &Path, now: UnixTime) -> Result<Option<PreparedFiles>, PublishError> {
     let Some(rotation) = record.rotation.clone() else { return Ok(None) };
     let (record, text, ca) = (record.clone(), text.clone(), ca.to_owned());
     let prepared = tokio::task::spawn_blocking(move || publication::prepare(&record, &rotation, &text, &ca, now)).await;
     prepared.map_err(|_| PublishError::Interrupted)?.map(Some)
 }
 
-pub(super) async fn publish(prepared: Option<Prepared>) -> Result<(), PublishError> {
+pub(super) async fn publish(prepared: Option<PreparedFiles>) -> Result<(), PublishError> {
     let Some(prepared) = prepared else { return Ok(()) };
     let published = tokio::task::spawn_blocking(|| prepared.publish()).await;
     published.map_err(|_| PublishError::Interrupted)?

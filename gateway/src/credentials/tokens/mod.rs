@@ -21,15 +21,15 @@ mod rotate;
 mod schedule;
 mod secret;
 
-pub use followed::{BootstrapToken, FollowError, Followed, Step, follow, is_followed};
-pub use holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
+pub use followed::{BootstrapToken, FollowError, PublishedToken, TokenStep, follow, is_followed};
+pub use holder::{AGAIN_SECONDS, Claimant, REPEATS_LIMIT, TokenHolder};
 pub use import::{ImportError, Imported};
 pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke, withdraw};
 pub use publication::{PublishError, Secret, auth_secret};
-pub use record::{Rotation, State, Superseded, TokenRecord};
-pub use redeem::{Presented, Redeemed, TokenError, look_up, open};
+pub use record::{Rotation, Superseded, TokenRecord, TokenState};
+pub use redeem::{PresentedToken, RedeemedToken, TokenError, look_up, open};
 pub use rotate::{RotateOptions, Rotated, rotate};
-pub use schedule::{Done, tick};
+pub use schedule::{RotationResult, tick};
 
 /// Default grace period of a rotated token, in seconds. It is long enough for nodes that are booting, and for a pointer to be replaced on a
 /// working day.

@@ -13,11 +13,11 @@ use std::time::SystemTime;
 
 use attest::UnixTime;
 use attest_certificates::secret_manifest;
-use attest_certificates::source::{self, SourceError};
+use attest_certificates::source::{self, CertificateFileError};
 use zeroize::Zeroizing;
 
 use super::record::{Rotation, TokenRecord};
-use attest_pointers::{Pointer, PointerError};
+use attest_pointers::{PointerBuildError, PointerOptions};
 
 /// Mode for the gateway's user only; the administrator gives the token to other users that are to read it.
 const MODE: u32 = 0o600;
@@ -41,10 +41,10 @@ pub enum PublishError {
     Io { path: PathBuf, source: std::io::Error },
     /// The CA that is written into pointers.
     #[error(transparent)]
-    Authority(#[from] SourceError),
+    Authority(#[from] CertificateFileError),
     /// The URL that is written into pointers.
     #[error(transparent)]
-    Pointer(#[from] PointerError),
+    Pointer(#[from] PointerBuildError),
     /// The system's random generator fails.
     #[error("the system's random generator fails")]
     Random,
@@ -74,13 +74,13 @@ fn token_file(name: &str) -> String {
 }
 
 /// Files that are written, and have not their names yet; those that never get them are removed.
-pub(super) struct Prepared {
+pub(super) struct PreparedFiles {
     folder: PathBuf,
     /// Under which name each is written, and which it is to get.
     moves: Vec<(PathBuf, PathBuf)>,
 }
 
-impl Drop for Prepared {
+impl Drop for PreparedFiles {
     fn drop(&mut self) {
         for (temporary, _) in &self.moves {
             // It may be gone with its folder.
@@ -89,7 +89,7 @@ impl Drop for Prepared {
     }
 }
 
-impl Prepared {
+impl PreparedFiles {
     const fn none(folder: PathBuf) -> Self {
         Self { folder, moves: Vec::new() }
     }
@@ -130,8 +130,14 @@ impl Prepared {
 }
 
 /// Writes the files of a token that rotates by itself, under temporary names. They need nothing more then than their names.
-pub(super) fn prepare(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path, now: UnixTime) -> Result<Prepared, PublishError> {
-    let mut prepared = Prepared::none(rotation.into.clone());
+pub(super) fn prepare(
+    record: &TokenRecord,
+    rotation: &Rotation,
+    text: &str,
+    ca: &Path,
+    now: UnixTime,
+) -> Result<PreparedFiles, PublishError> {
+    let mut prepared = PreparedFiles::none(rotation.into.clone());
     keep_strangers_out(&rotation.into).map_err(|source| io(&rotation.into, source))?;
     remove_leftovers(record, &rotation.into, now)?;
     for (name, text) in contents(record, rotation, text, ca)? {
@@ -150,7 +156,7 @@ pub(super) fn published(record: &TokenRecord, rotation: &Rotation) -> Result<Opt
 /// Writes again the published token's other files that are missing or differ: the MCS CA in the pointers may have changed. Returns how many
 /// those were.
 pub(super) fn refresh(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) -> Result<usize, PublishError> {
-    let mut prepared = Prepared::none(rotation.into.clone());
+    let mut prepared = PreparedFiles::none(rotation.into.clone());
     for (name, text) in contents(record, rotation, text, ca)? {
         let path = rotation.into.join(&name);
         let found = read(&path, FILE_LIMIT_BYTES).map_err(|source| io(&path, source))?;
@@ -170,7 +176,7 @@ fn contents(record: &TokenRecord, rotation: &Rotation, text: &str, ca: &Path) ->
     let authorities = source::authorities(ca)?;
     let mut texts = vec![auth_secret(text)];
     for pool in &record.pools {
-        let pointer = Pointer {
+        let pointer = PointerOptions {
             base: &rotation.url,
             pool,
             authorities: &authorities,

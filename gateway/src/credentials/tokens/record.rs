@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use attest::UnixTime;
-use attest_store::{Entry, EntryKind, StoreError};
+use attest_store::{EntryKind, StoreEntry, StoreError};
 use ipnet::IpNet;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -77,7 +77,7 @@ impl Rotation {
 
 /// Validity of a token at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum TokenState {
     /// It is valid, and was not rotated.
     Current,
     /// It was rotated, and is valid for its grace period.
@@ -129,15 +129,15 @@ impl TokenRecord {
 
     /// Returns its state at `now`, after `used` uses.
     #[must_use]
-    pub fn state(&self, used: u32, now: UnixTime) -> State {
+    pub fn state(&self, used: u32, now: UnixTime) -> TokenState {
         if self.is_expired(now) {
-            State::Expired
+            TokenState::Expired
         } else if self.uses.is_some_and(|limit| used >= limit) {
-            State::Spent
+            TokenState::Spent
         } else if self.is_current() {
-            State::Current
+            TokenState::Current
         } else {
-            State::Previous
+            TokenState::Previous
         }
     }
 
@@ -149,15 +149,15 @@ impl TokenRecord {
     }
 
     /// Its entry in the store.
-    pub(super) fn entry(&self, id: &str) -> Result<Entry, StoreError> {
+    pub(super) fn entry(&self, id: &str) -> Result<StoreEntry, StoreError> {
         match serde_json::to_string(self) {
-            Ok(value) => Ok(Entry { id: id.to_owned(), value }),
+            Ok(value) => Ok(StoreEntry { id: id.to_owned(), value }),
             Err(source) => Err(unreadable(id, source)),
         }
     }
 
     /// Reads the token of an entry.
-    pub(super) fn read(entry: &Entry) -> Result<Self, StoreError> {
+    pub(super) fn read(entry: &StoreEntry) -> Result<Self, StoreError> {
         serde_json::from_str(&entry.value).map_err(|source| unreadable(&entry.id, source))
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     use crate::network::network;
 
     fn read(value: &str) -> Result<TokenRecord, StoreError> {
-        TokenRecord::read(&Entry {
+        TokenRecord::read(&StoreEntry {
             id: "id".to_owned(),
             value: value.to_owned(),
         })
@@ -237,14 +237,14 @@ mod tests {
     #[test]
     fn a_token_is_what_its_record_says() {
         let mut record = read(r#"{"name":"a","pools":["x"],"created":100,"expires":200,"uses":2}"#).unwrap();
-        assert_eq!(record.state(0, at(200)), State::Current);
-        assert_eq!(record.state(2, at(200)), State::Spent);
-        assert_eq!(record.state(2, at(201)), State::Expired);
+        assert_eq!(record.state(0, at(200)), TokenState::Current);
+        assert_eq!(record.state(2, at(200)), TokenState::Spent);
+        assert_eq!(record.state(2, at(201)), TokenState::Expired);
         record.superseded = Some(Superseded {
             at: 150,
             by: "b".to_owned(),
         });
-        assert_eq!(record.state(1, at(200)), State::Previous);
+        assert_eq!(record.state(1, at(200)), TokenState::Previous);
         assert_eq!(record.rotates_at(), None);
     }
 }

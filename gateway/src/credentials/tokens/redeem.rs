@@ -3,16 +3,16 @@
 use std::net::IpAddr;
 
 use attest::UnixTime;
-use attest_store::{EntryKind, EntryTransaction, Holder, Occasion, Spend, Spendable, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Spend, Spendable, StoreError, UseHolder, UseOccasion};
 use attest_system::clock::rfc3339;
 
-use super::holder::{AGAIN_SECONDS, Claimant, Node, REPEATS_LIMIT};
+use super::holder::{AGAIN_SECONDS, Claimant, REPEATS_LIMIT, TokenHolder};
 use super::record::TokenRecord;
 use super::secret;
 
 /// A token that is valid for this pool, from this address, at this time. Not yet used: it may be spent.
 #[derive(Debug)]
-pub struct Presented {
+pub struct PresentedToken {
     /// Its id in the store: its hash.
     id: String,
     pub(super) record: TokenRecord,
@@ -21,9 +21,9 @@ pub struct Presented {
     now: UnixTime,
 }
 
-/// A token that was good for this fetch. Only [`Presented::redeem`] makes one.
+/// A token that was good for this fetch. Only [`PresentedToken::redeem`] makes one.
 #[derive(Debug, Clone)]
-pub struct Redeemed {
+pub struct RedeemedToken {
     name: String,
     pool: String,
     use_number: u32,
@@ -31,7 +31,7 @@ pub struct Redeemed {
     stale: Option<String>,
 }
 
-impl Redeemed {
+impl RedeemedToken {
     /// Returns the name that the administrator gave the token.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -138,10 +138,16 @@ fn find(transaction: &mut EntryTransaction<'_>, text: &str) -> Result<Option<(St
 ///
 /// # Errors
 /// [`TokenError`], all but [`TokenError::Spent`].
-pub fn open(transaction: &mut EntryTransaction<'_>, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Presented, TokenError> {
+pub fn open(
+    transaction: &mut EntryTransaction<'_>,
+    text: &str,
+    pool: &str,
+    peer: IpAddr,
+    now: UnixTime,
+) -> Result<PresentedToken, TokenError> {
     let (id, record) = find(transaction, text)?.ok_or(TokenError::Invalid)?;
     check(&record, pool, peer, now)?;
-    Ok(Presented {
+    Ok(PresentedToken {
         id,
         record,
         pool: pool.to_owned(),
@@ -150,7 +156,7 @@ pub fn open(transaction: &mut EntryTransaction<'_>, text: &str, pool: &str, peer
     })
 }
 
-impl Presented {
+impl PresentedToken {
     /// Returns the name that the administrator gave the token.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -161,7 +167,7 @@ impl Presented {
     ///
     /// # Errors
     /// [`TokenError::Spent`] and [`TokenError::Store`].
-    pub fn redeem(self, transaction: &mut EntryTransaction<'_>, node: Node<'_>) -> Result<Redeemed, TokenError> {
+    pub fn redeem(self, transaction: &mut EntryTransaction<'_>, node: TokenHolder<'_>) -> Result<RedeemedToken, TokenError> {
         let (use_number, again) = match transaction.spend(&self.thing(), &self.occasion(node), self.now.as_secs())? {
             Spend::Granted { use_number } => (use_number, false),
             Spend::Again { use_number } => (use_number, true),
@@ -177,7 +183,7 @@ impl Presented {
                 rfc3339(expires)
             )
         });
-        Ok(Redeemed {
+        Ok(RedeemedToken {
             name,
             pool: self.pool,
             use_number,
@@ -188,19 +194,19 @@ impl Presented {
 
     /// Returns the occasion of a use: for a token without a limit, each use is one. A node that is known by more than its address is never
     /// confused with another one at the same address.
-    fn occasion(&self, node: Node<'_>) -> Occasion {
+    fn occasion(&self, node: TokenHolder<'_>) -> UseOccasion {
         let again = |who: &str, of: &str, seconds| {
-            Occasion::By(Holder {
+            UseOccasion::By(UseHolder {
                 id: format!("{who} {of} {}", self.pool),
                 seconds,
                 repeats: REPEATS_LIMIT,
             })
         };
         match (node, self.record.uses, self.record.again) {
-            (_, None, _) | (Node::Unknown, _, None) => Occasion::Any,
-            (Node::Claimant(Claimant(digest)), ..) => again("claimant", digest, AGAIN_SECONDS),
-            (Node::Attested(identity), ..) => again("identity", identity.as_str(), AGAIN_SECONDS),
-            (Node::Unknown, _, Some(seconds)) => again("address", &self.peer.to_string(), seconds),
+            (_, None, _) | (TokenHolder::Unknown, _, None) => UseOccasion::Any,
+            (TokenHolder::Claimant(Claimant(digest)), ..) => again("claimant", digest, AGAIN_SECONDS),
+            (TokenHolder::Attested(identity), ..) => again("identity", identity.as_str(), AGAIN_SECONDS),
+            (TokenHolder::Unknown, _, Some(seconds)) => again("address", &self.peer.to_string(), seconds),
         }
     }
 

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use attest::UnixTime;
-use attest_store::{Entry, EntryKind, Store};
+use attest_store::{EntryKind, Store, StoreEntry};
 
 use super::followed::is_followed;
-use super::issue::{Created, IssueError, Known, all, check_lifetime, prepare, publish};
+use super::issue::{Created, IssueError, StoredToken, all, check_lifetime, prepare, publish};
 use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
 
@@ -43,7 +43,7 @@ pub async fn rotate(store: &dyn Store, name: &str, options: RotateOptions, ca: &
 /// Like [`rotate`], for tokens that were read already.
 pub(super) async fn rotate_known(
     store: &dyn Store,
-    known: &[Known],
+    known: &[StoredToken],
     name: &str,
     options: RotateOptions,
     ca: &Path,
@@ -52,7 +52,7 @@ pub(super) async fn rotate_known(
     if is_followed(name) {
         return Err(IssueError::Followed(name.to_owned()));
     }
-    let named: Vec<&Known> = known.iter().filter(|known| known.record.name == name).collect();
+    let named: Vec<&StoredToken> = known.iter().filter(|known| known.record.name == name).collect();
     let template = template(&named, name, now)?;
     let rotation = template.rotation.as_ref();
     let lifetime = options.lifetime.unwrap_or(template.lifetime());
@@ -79,7 +79,7 @@ pub(super) async fn rotate_known(
         0 => 0,
         grace => now.as_secs().saturating_add(grace).saturating_sub(1),
     };
-    let (mut current, mut older, mut previous_until) = (Changes::default(), Changes::default(), None);
+    let (mut current, mut older, mut previous_until) = (TokenChanges::default(), TokenChanges::default(), None);
     current.write.push(record.entry(&id)?);
     for before in named {
         let expires = before.record.expires.min(last);
@@ -117,12 +117,12 @@ pub(super) async fn rotate_known(
 
 /// Entries, and what they become.
 #[derive(Default)]
-struct Changes {
-    expected: Vec<Entry>,
-    write: Vec<Entry>,
+struct TokenChanges {
+    expected: Vec<StoreEntry>,
+    write: Vec<StoreEntry>,
 }
 
-impl Changes {
+impl TokenChanges {
     fn in_parts(&self) -> impl Iterator<Item = Self> {
         let (expected, write) = (self.expected.chunks(AT_ONCE), self.write.chunks(AT_ONCE));
         expected.zip(write).map(|(expected, write)| Self {
@@ -133,7 +133,7 @@ impl Changes {
 }
 
 /// Returns the token to be replaced: the current one of that name, or of expired ones the newest.
-fn template<'k>(named: &[&'k Known], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
+fn template<'k>(named: &[&'k StoredToken], name: &str, now: UnixTime) -> Result<&'k TokenRecord, IssueError> {
     let current = named.iter().map(|known| &known.record).filter(|record| record.is_current());
     let newest = current.max_by_key(|record| (!record.is_expired(now), record.created));
     newest.ok_or_else(|| IssueError::Unknown(name.to_owned()))

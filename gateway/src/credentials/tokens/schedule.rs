@@ -6,7 +6,7 @@ use attest::UnixTime;
 use attest_store::{EntryKind, Store, StoreError};
 use attest_system::clock::rfc3339;
 
-use super::issue::{IssueError, Known};
+use super::issue::{IssueError, StoredToken};
 use super::publication::{self, PublishError};
 use super::record::{Rotation, TokenRecord};
 use super::rotate::{RotateOptions, Rotated, rotate_known};
@@ -20,7 +20,7 @@ const OVERDUE_SECONDS: u64 = 600;
 
 /// Outcome for one token.
 #[derive(Debug)]
-pub enum Done {
+pub enum RotationResult {
     /// A new token has replaced it.
     Rotated,
     /// Its other files were written again.
@@ -38,16 +38,16 @@ pub enum Done {
 ///
 /// # Errors
 /// [`StoreError`]. What fails for one token is in the answer and in the console, and keeps no other from its turn.
-pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(String, Done)>, StoreError> {
+pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(String, RotationResult)>, StoreError> {
     let mut known = Vec::new();
     for entry in store.list(EntryKind::Token).await? {
         match TokenRecord::read(&entry) {
-            Ok(record) => known.push(Known { entry, record }),
+            Ok(record) => known.push(StoredToken { entry, record }),
             Err(error) => tracing::error!(%error, "a token is left out"),
         }
     }
     let mut all = Vec::new();
-    for Known { entry, record } in &known {
+    for StoredToken { entry, record } in &known {
         let Some(rotation) = record.rotation.as_ref().filter(|_| record.is_current()) else {
             continue;
         };
@@ -61,15 +61,15 @@ pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(St
 
 async fn one(
     store: &dyn Store,
-    known: &[Known],
+    known: &[StoredToken],
     id: &str,
     record: &TokenRecord,
     rotation: &Rotation,
     ca: &Path,
     now: UnixTime,
-) -> Option<Done> {
+) -> Option<RotationResult> {
     let age = now.as_secs().saturating_sub(record.created);
-    let overdue = || (age >= rotation.every.saturating_add(OVERDUE_SECONDS)).then_some(Done::Overdue);
+    let overdue = || (age >= rotation.every.saturating_add(OVERDUE_SECONDS)).then_some(RotationResult::Overdue);
     if rotation.is_of_another(store.serves_as()) {
         return overdue();
     }
@@ -80,7 +80,7 @@ async fn one(
         match look(id, record, rotation, ca).await {
             Ok(TokenFolder::Whole | TokenFolder::Mended) if is_due => {}
             Ok(TokenFolder::Whole) => return None,
-            Ok(TokenFolder::Mended) => return Some(Done::Refreshed),
+            Ok(TokenFolder::Mended) => return Some(RotationResult::Refreshed),
             Ok(TokenFolder::AnotherToken) if is_anybodys => return overdue(),
             Ok(TokenFolder::AnotherToken) if age < SETTLE_SECONDS => return None,
             Ok(TokenFolder::AnotherToken) => tracing::warn!(
@@ -88,7 +88,7 @@ async fn one(
                 record.name,
                 rotation.into.display()
             ),
-            Err(error) => return Some(Done::Failed(error.into())),
+            Err(error) => return Some(RotationResult::Failed(error.into())),
         }
     }
     Some(
@@ -102,24 +102,24 @@ async fn one(
                     |until| format!("is good until {}", rfc3339(until)),
                 );
                 tracing::info!("token {:?} is rotated; the one before {until}", record.name);
-                Done::Rotated
+                RotationResult::Rotated
             }
-            Err(IssueError::Changed(_)) => Done::Overtaken,
-            Err(error) => Done::Failed(error),
+            Err(IssueError::Changed(_)) => RotationResult::Overtaken,
+            Err(error) => RotationResult::Failed(error),
         },
     )
 }
 
-fn report(name: &str, done: &Done) {
+fn report(name: &str, done: &RotationResult) {
     match done {
-        Done::Rotated => {}
-        Done::Refreshed => tracing::info!("token {name:?}: its files are written again"),
-        Done::Overtaken => tracing::info!("token {name:?}: somebody else has rotated it"),
-        Done::Overdue => tracing::error!(
+        RotationResult::Rotated => {}
+        RotationResult::Refreshed => tracing::info!("token {name:?}: its files are written again"),
+        RotationResult::Overtaken => tracing::info!("token {name:?}: somebody else has rotated it"),
+        RotationResult::Overdue => tracing::error!(
             "token {name:?} is due, and the gateway that rotates it has not done so: `token rotate {name}` on another machine has that one \
              rotate it from now on"
         ),
-        Done::Failed(error) => tracing::error!("token {name:?} is not rotated, and stays as it is: {error}"),
+        RotationResult::Failed(error) => tracing::error!("token {name:?} is not rotated, and stays as it is: {error}"),
     }
 }
 

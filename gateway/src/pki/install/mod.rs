@@ -8,15 +8,15 @@ use std::time::Duration;
 use attest::{SpkiSha256, UnixTime};
 use attest_certificates::Certificate;
 use attest_certificates::source;
-use attest_system::files::{self, FileError, PRIVATE, PUBLIC, make_private_folder};
+use attest_system::files::{self, PRIVATE, PUBLIC, WriteError, make_private_folder};
 use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
 use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
 use super::error::InstallError;
-use super::issue::{self, Algorithm, CreateError, Made, Names, SigningKey, Wanted};
-use super::{Serving, ServingError};
+use super::issue::{self, Algorithm, CertificateRequest, CreateError, GatewayNames, IssuedCertificate, SigningKey};
+use super::{ServingCertificate, ServingError};
 use crate::settings::TlsSettings;
 
 /// The files, for one command at a time.
@@ -49,9 +49,9 @@ pub fn first(
     now: UnixTime,
 ) -> Result<(), InstallError> {
     let keys = pem_keys(key);
-    Serving::of(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
+    ServingCertificate::of(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
     let folder = files::folder(&files.certificate);
-    make_private_folder(folder).map_err(|source| FileError {
+    make_private_folder(folder).map_err(|source| WriteError {
         path: folder.to_owned(),
         source,
     })?;
@@ -79,7 +79,7 @@ impl<'a> Installation<'a> {
             return Err(InstallError::OneFile(files.key.clone()));
         }
         let folder = files::folder(&files.ca);
-        let io = |source| FileError {
+        let io = |source| WriteError {
             path: folder.to_owned(),
             source,
         };
@@ -95,8 +95,8 @@ impl<'a> Installation<'a> {
     ///
     /// # Errors
     /// [`InstallError::Serving`].
-    pub fn serving(&self, now: UnixTime) -> Result<Serving, InstallError> {
-        Ok(Serving::load(self.files, now)?)
+    pub fn serving(&self, now: UnixTime) -> Result<ServingCertificate, InstallError> {
+        Ok(ServingCertificate::load(self.files, now)?)
     }
 
     /// Makes a new serving certificate by `ca`, and puts it in the place of today's.
@@ -107,12 +107,12 @@ impl<'a> Installation<'a> {
         &self,
         ca: &Certificate,
         ca_key: Option<&Path>,
-        names: &Names,
-        wanted: &Wanted,
+        names: &GatewayNames,
+        wanted: &CertificateRequest,
         now: UnixTime,
     ) -> Result<Certificate, InstallError> {
         let ca_key = find_authority_key(self.files, ca, ca_key)?;
-        let Made { certificate, key } = issue::serving(ca, &ca_key, names, wanted, now)?;
+        let IssuedCertificate { certificate, key } = issue::serving(ca, &ca_key, names, wanted, now)?;
         self.replace(std::slice::from_ref(&certificate), &key.pem(), now)?;
         Ok(certificate)
     }
@@ -130,7 +130,7 @@ impl<'a> Installation<'a> {
             certificate: certificate.to_owned(),
             ..self.files.clone()
         };
-        Serving::of(&files, vec![ca.clone()], chain.clone(), pem_keys(&key), now)?;
+        ServingCertificate::of(&files, vec![ca.clone()], chain.clone(), pem_keys(&key), now)?;
         self.replace(&chain, &key, now)?;
         Ok(leaf)
     }
@@ -144,9 +144,9 @@ impl<'a> Installation<'a> {
 
     /// Returns the writes that lead from today's pair to another: both keys, the certificate, its key alone. After each of them there is a
     /// pair.
-    fn steps(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<Vec<Step>, InstallError> {
+    fn steps(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<Vec<InstallStep>, InstallError> {
         let authorities = source::authorities(&self.files.ca)?;
-        Serving::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
+        ServingCertificate::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
         // Where today's pair is broken already there is nothing to keep up.
         let leaf = source::certificates(&self.files.certificate)
             .ok()
@@ -156,7 +156,7 @@ impl<'a> Installation<'a> {
         let mut both = Zeroizing::new(String::with_capacity(key.len() + old.len()));
         both.push_str(key);
         both.push_str(&old);
-        let step = |path: &Path, mode, text: Zeroizing<String>| Step {
+        let step = |path: &Path, mode, text: Zeroizing<String>| InstallStep {
             path: path.to_owned(),
             mode,
             text,
@@ -176,7 +176,7 @@ impl<'a> Installation<'a> {
     pub fn introduce(
         &self,
         name: &str,
-        wanted: &Wanted,
+        wanted: &CertificateRequest,
         key_out: Option<&Path>,
         now: UnixTime,
     ) -> Result<(Certificate, PathBuf), InstallError> {
@@ -201,7 +201,7 @@ impl<'a> Installation<'a> {
                 (path, key)
             }
         };
-        let Made { certificate, .. } = issue::authority(name, key, wanted.days, now)?;
+        let IssuedCertificate { certificate, .. } = issue::authority(name, key, wanted.days, now)?;
         if certificate.key_kind != wanted.algorithm.key_kind() {
             return Err(unfit(
                 "was left behind by another command, and is of another kind; remove it if it is nobody's",
@@ -278,7 +278,7 @@ impl<'a> Installation<'a> {
     }
 }
 
-struct Step {
+struct InstallStep {
     path: PathBuf,
     /// Mode for a file that was lost.
     mode: u32,
@@ -358,7 +358,7 @@ pub fn today(files: &TlsSettings) -> Result<Today, InstallError> {
     // If it was ever good, it was so when one of them ended.
     for end in ends.into_iter().rev() {
         let then = UnixTime::since_unix_epoch(Duration::from_secs(end));
-        found = Serving::signer(files, &authorities, &chain, then);
+        found = ServingCertificate::signer(files, &authorities, &chain, then);
         if found.is_ok() {
             break;
         }

@@ -31,7 +31,7 @@ fn folder() -> Folder {
         client_ca_of_cluster: false,
         serving_of_cluster: false,
     };
-    let names = Names {
+    let names = GatewayNames {
         hosts: vec!["localhost".to_owned()],
         addresses: Vec::new(),
     };
@@ -50,15 +50,20 @@ impl Folder {
 
     fn introduce(&self) -> Certificate {
         let installation = Installation::open(&self.files).unwrap();
-        installation.introduce("next", &Wanted::default(), None, at(NOW)).unwrap().0
+        installation
+            .introduce("next", &CertificateRequest::default(), None, at(NOW))
+            .unwrap()
+            .0
     }
 
     fn switch(&self) {
         let today = self.today();
         let newest = today.authorities.last().unwrap();
-        let names = Names::of(&today.certificate);
+        let names = GatewayNames::of(&today.certificate);
         let installation = Installation::open(&self.files).unwrap();
-        installation.renew(newest, None, &names, &Wanted::default(), at(NOW)).unwrap();
+        installation
+            .renew(newest, None, &names, &CertificateRequest::default(), at(NOW))
+            .unwrap();
     }
 }
 
@@ -77,8 +82,8 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
     let made = issue::serving(
         &before.authority,
         &key,
-        &Names::of(&before.certificate),
-        &Wanted::default(),
+        &GatewayNames::of(&before.certificate),
+        &CertificateRequest::default(),
         at(NOW),
     )
     .unwrap();
@@ -86,7 +91,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
     let chain = [made.certificate.clone()];
     let steps = installation.steps(&chain, &made.key.pem(), at(NOW)).unwrap();
     let served = |expected: &Certificate, keys: usize| {
-        let serving = Serving::load(&folder.files, at(NOW)).unwrap();
+        let serving = ServingCertificate::load(&folder.files, at(NOW)).unwrap();
         assert_eq!(serving.certificate(), Some(expected));
         assert_eq!(source::keys(&folder.files.key).unwrap().len(), keys);
     };
@@ -99,12 +104,12 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
         let again = folder_with(&folder);
         let today = again.today();
         let installation = Installation::open(&again.files).unwrap();
-        let names = Names::of(&today.certificate);
+        let names = GatewayNames::of(&today.certificate);
         installation
-            .renew(&today.authority, None, &names, &Wanted::default(), at(NOW))
+            .renew(&today.authority, None, &names, &CertificateRequest::default(), at(NOW))
             .unwrap();
         assert_eq!(source::keys(&again.files.key).unwrap().len(), 1);
-        Serving::load(&again.files, at(NOW)).unwrap();
+        ServingCertificate::load(&again.files, at(NOW)).unwrap();
     }
 }
 
@@ -152,7 +157,7 @@ fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
     assert_eq!((discarded.dropped.len(), discarded.old_key), (1, None));
     assert!(!folder.path(&format!("mcs-ca-old-{}.key", NOW + 1)).exists());
     assert!(!folder.path("mcs-ca-next.key").exists());
-    Serving::load(&folder.files, at(NOW)).unwrap();
+    ServingCertificate::load(&folder.files, at(NOW)).unwrap();
 }
 
 #[test]
@@ -160,26 +165,26 @@ fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
     let folder = folder();
     let left = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     files::create(&folder.path("mcs-ca-next.key"), PRIVATE, &left.pem()).unwrap();
-    let introduce = |wanted: &Wanted, out: Option<&Path>| {
+    let introduce = |wanted: &CertificateRequest, out: Option<&Path>| {
         let installation = Installation::open(&folder.files).unwrap();
         installation.introduce("next", wanted, out, at(NOW))
     };
-    let rsa = Wanted {
+    let rsa = CertificateRequest {
         algorithm: Algorithm::Rsa2048,
-        ..Wanted::default()
+        ..CertificateRequest::default()
     };
     assert!(introduce(&rsa, None).unwrap_err().to_string().contains("left behind"));
     let taken = folder.path("mcs-ca.key");
     assert!(
-        introduce(&Wanted::default(), Some(&taken))
+        introduce(&CertificateRequest::default(), Some(&taken))
             .unwrap_err()
             .to_string()
             .contains("exists")
     );
-    let (ca, _) = introduce(&Wanted::default(), None).unwrap();
+    let (ca, _) = introduce(&CertificateRequest::default(), None).unwrap();
     assert_eq!(ca.key, left.public());
     assert!(
-        introduce(&Wanted::default(), None)
+        introduce(&CertificateRequest::default(), None)
             .unwrap_err()
             .to_string()
             .contains("not overwritten")
@@ -190,16 +195,18 @@ fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
 fn what_has_expired_can_be_renewed() {
     let folder = folder();
     let later = at(NOW + 3651 * DAY);
-    assert!(Serving::load(&folder.files, later).is_err());
+    assert!(ServingCertificate::load(&folder.files, later).is_err());
     let today = folder.today();
     let installation = Installation::open(&folder.files).unwrap();
-    let names = Names::of(&today.certificate);
+    let names = GatewayNames::of(&today.certificate);
     // Not by a CA that has ended with it.
-    let refused = installation.renew(&today.authority, None, &names, &Wanted::default(), later);
+    let refused = installation.renew(&today.authority, None, &names, &CertificateRequest::default(), later);
     assert!(refused.unwrap_err().to_string().contains("is valid from"));
-    let (new, _) = installation.introduce("next", &Wanted::default(), None, later).unwrap();
-    installation.renew(&new, None, &names, &Wanted::default(), later).unwrap();
-    assert_eq!(Serving::load(&folder.files, later).unwrap().authority(), &new);
+    let (new, _) = installation.introduce("next", &CertificateRequest::default(), None, later).unwrap();
+    installation
+        .renew(&new, None, &names, &CertificateRequest::default(), later)
+        .unwrap();
+    assert_eq!(ServingCertificate::load(&folder.files, later).unwrap().authority(), &new);
 }
 
 #[test]
@@ -207,9 +214,9 @@ fn a_key_that_is_lost_or_another_is_replaced() {
     let check = |change: &dyn Fn(&Path)| {
         let folder = folder();
         change(&folder.files.key);
-        assert!(Serving::load(&folder.files, at(NOW)).is_err());
+        assert!(ServingCertificate::load(&folder.files, at(NOW)).is_err());
         folder.switch();
-        Serving::load(&folder.files, at(NOW)).unwrap();
+        ServingCertificate::load(&folder.files, at(NOW)).unwrap();
         assert_eq!(source::exposed(&folder.files.key), None);
     };
     check(&|key| fs::remove_file(key).unwrap());

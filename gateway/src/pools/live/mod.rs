@@ -11,11 +11,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use arc_swap::ArcSwap;
 use attest_pool::Pool;
 use attest_pool::needed::NeededState;
-use attest_pool::seen::Seen;
+use attest_pool::seen::FileStamps;
 use attest_system::clock::{Clock, rfc3339};
-pub use occasion::Occasion;
-pub use servers::News;
-use servers::Server;
+pub use occasion::ReloadCause;
+use servers::UpstreamServer;
+pub use servers::UpstreamUpdates;
 use tokio::sync::{Mutex, Notify};
 
 use crate::metrics::Metrics;
@@ -45,15 +45,15 @@ pub struct LivePools {
 /// State that is kept from one reload to the next.
 #[derive(Debug, Default)]
 struct Reloading {
-    servers: BTreeMap<String, Server>,
+    servers: BTreeMap<String, UpstreamServer>,
     /// Stamps of the folders of pools that are served exactly as their folders are.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, PoolState>,
 }
 
 /// Stamps of a pool's files when it was read, and the folders to watch.
 #[derive(Debug, Default)]
-struct Known {
-    seen: Seen,
+struct PoolState {
+    seen: FileStamps,
     watched: BTreeSet<PathBuf>,
 }
 

@@ -2,7 +2,7 @@
 
 /// The reason for reading pools again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Occasion {
+pub enum ReloadCause {
     /// Files of the pool have changed.
     Change,
     /// The administrator has sent SIGHUP.

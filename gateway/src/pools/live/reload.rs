@@ -6,21 +6,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use attest_pool::folder::{Folder, Reader};
+use attest_pool::folder::{FileReader, PoolFolder};
 use attest_pool::inventory::{self, Twice};
 use attest_pool::needed::NeededState;
-use attest_pool::{Folders, Pool, PoolError, PoolInventory, folders};
+use attest_pool::{Pool, PoolError, PoolFolders, PoolInventory, folders};
 use attest_system::clock::Clock;
 use tokio::sync::{Mutex, Notify};
 
-use super::occasion::Occasion;
+use super::occasion::ReloadCause;
 use super::servers::{UPSTREAM_RETRY, blocking};
-use super::{Broken, Known, Live, LivePools, NOT_SERVED};
+use super::{Broken, Live, LivePools, NOT_SERVED, PoolState};
 use crate::metrics::Metrics;
 use crate::watch::Quiet;
 
 /// Log message about a reload.
-enum Said {
+enum ReloadMessage {
     Good(String),
     Bad(String),
 }
@@ -46,23 +46,23 @@ impl LivePools {
         let mut reloading = live.reloading.lock().await;
         let mut pools = BTreeMap::new();
         let mut watched = BTreeSet::from([folder.to_owned()]);
-        let Folders { pools: folders, misnamed } = folders(folder)?;
+        let PoolFolders { pools: folders, misnamed } = folders(folder)?;
         live.note(&misnamed, &mut Vec::new());
         let mut reads = Vec::new();
         for (name, folder) in folders {
             reads.push(live.read(name, folder, None).await);
         }
         one_pool_each(&mut reads, &BTreeMap::new());
-        for Read { name, found, known, .. } in reads {
+        for FolderRead { name, found, known, .. } in reads {
             watched.extend(known.watched.iter().cloned());
             let made = match found {
-                Found::Pool(result) => *result,
-                Found::Upstream(folder) => {
-                    let made = live.assemble(&name, *folder, &mut reloading.servers, Occasion::Change).await;
+                LoadResult::Pool(result) => *result,
+                LoadResult::Upstream(folder) => {
+                    let made = live.assemble(&name, *folder, &mut reloading.servers, ReloadCause::Change).await;
                     // Nothing was said before that a failing server could be served by.
                     made.map(|(pool, _)| pool)
                 }
-                Found::Same => continue,
+                LoadResult::Same => continue,
             };
             let pool = match made {
                 Ok(pool) => {
@@ -86,12 +86,12 @@ impl LivePools {
         Ok(live)
     }
 
-    /// Reads the pools that have changed, or all for [`Occasion::Signal`], and returns the names of those that were judged again. Good
+    /// Reads the pools that have changed, or all for [`ReloadCause::Signal`], and returns the names of those that were judged again. Good
     /// states are served from now on; for the rest the last good state is. A pool with a folder that is not `quiet` stays as it is: a file
     /// there may be half written.
-    pub async fn reload(&self, occasion: Occasion, quiet: Option<&Quiet>) -> BTreeSet<String> {
+    pub async fn reload(&self, occasion: ReloadCause, quiet: Option<&Quiet>) -> BTreeSet<String> {
         let mut reloading = self.reloading.lock().await;
-        let Folders { pools: folders, misnamed } = match folders(&self.folder) {
+        let PoolFolders { pools: folders, misnamed } = match folders(&self.folder) {
             Ok(folders) => folders,
             Err(error) => {
                 tracing::error!("{error}; all pools stay as they are");
@@ -105,28 +105,28 @@ impl LivePools {
         let mut others = Vec::new();
         let mut watched = BTreeSet::from([self.folder.clone()]);
         let mut still = match occasion {
-            Occasion::Signal => BTreeMap::new(),
-            Occasion::Change | Occasion::Revalidation => still(std::mem::take(&mut reloading.known)).await,
+            ReloadCause::Signal => BTreeMap::new(),
+            ReloadCause::Change | ReloadCause::Revalidation => still(std::mem::take(&mut reloading.known)).await,
         };
         reloading.known.clear();
         let mut reads = Vec::new();
         for (name, folder) in folders {
             let read = match still.remove(&name) {
-                Some(known) if !reloading.servers.contains_key(&name) && is_good(before.get(&name)) => Read::same(name, known),
+                Some(known) if !reloading.servers.contains_key(&name) && is_good(before.get(&name)) => FolderRead::same(name, known),
                 _ => self.read(name, folder, quiet).await,
             };
             if !read.settled {
-                news.push(Said::Good(format!(
+                news.push(ReloadMessage::Good(format!(
                     "pool {}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now",
                     read.name
                 )));
             }
             reads.push(read);
         }
-        let judged = reads.iter().filter(|read| !matches!(read.found, Found::Same));
+        let judged = reads.iter().filter(|read| !matches!(read.found, LoadResult::Same));
         let judged = judged.map(|read| read.name.clone()).collect();
         one_pool_each(&mut reads, &before);
-        for Read {
+        for FolderRead {
             name,
             found,
             settled,
@@ -138,15 +138,15 @@ impl LivePools {
             let old = before.get(&name);
             let live = match found {
                 _ if !settled => old.cloned(),
-                Found::Same => {
+                LoadResult::Same => {
                     reloading.known.insert(name.clone(), known);
                     old.cloned()
                 }
-                Found::Upstream(folder) => {
+                LoadResult::Upstream(folder) => {
                     others.push((name.clone(), folder));
                     old.cloned()
                 }
-                Found::Pool(result) => {
+                LoadResult::Pool(result) => {
                     let result = *result;
                     if result.is_ok() {
                         reloading.servers.remove(&name);
@@ -159,7 +159,9 @@ impl LivePools {
         }
         let gone = |name: &String| !pools.contains_key(name) && !others.iter().any(|(other, _)| other == name);
         for name in before.keys().filter(|name| gone(name)) {
-            news.push(Said::Bad(format!("pool {name}: its folder is gone, it is not served any longer")));
+            news.push(ReloadMessage::Bad(format!(
+                "pool {name}: its folder is gone, it is not served any longer"
+            )));
             self.metrics.pool_gone(name);
             reloading.servers.remove(name);
         }
@@ -181,22 +183,22 @@ impl LivePools {
     }
 
     /// Reads a pool's folder, off the threads that serve. Makes the pool of it, if the folder is its source and no file is being written.
-    async fn read(&self, name: String, folder: PathBuf, quiet: Option<&Quiet>) -> Read {
+    async fn read(&self, name: String, folder: PathBuf, quiet: Option<&Quiet>) -> FolderRead {
         let (now, quiet, pool) = (self.clock.now(), quiet.cloned(), name.clone());
         let read = blocking(move || {
-            let mut reader = Reader::at(now);
+            let mut reader = FileReader::at(now);
             let read = reader.pool(&folder);
             let settled = quiet.is_none_or(|quiet| quiet.covers(&reader.watched));
             let inventory = read.as_ref().ok().and_then(|folder| folder.inventory.clone());
             let is_read = read.is_ok();
             let found = match read {
-                Ok(folder) if folder.file.upstream.is_some() => Found::Upstream(Box::new(folder)),
-                Ok(folder) if settled => Found::Pool(Pool::of_folder(&pool, folder).into()),
+                Ok(folder) if folder.file.upstream.is_some() => LoadResult::Upstream(Box::new(folder)),
+                Ok(folder) if settled => LoadResult::Pool(Pool::of_folder(&pool, folder).into()),
                 // Nobody asks what would come of it.
-                Ok(_) => Found::Same,
-                Err(error) => Found::Pool(Err(error).into()),
+                Ok(_) => LoadResult::Same,
+                Err(error) => LoadResult::Pool(Err(error).into()),
             };
-            let known = Known {
+            let known = PoolState {
                 seen: reader.seen,
                 watched: reader.watched,
             };
@@ -204,9 +206,9 @@ impl LivePools {
         });
         let (found, inventory, is_read, settled, known) = read.await.unwrap_or_else(|error: PoolError| {
             tracing::error!("pool {name}: {error}");
-            (Found::Pool(Err(error).into()), None, false, true, Known::default())
+            (LoadResult::Pool(Err(error).into()), None, false, true, PoolState::default())
         });
-        Read {
+        FolderRead {
             name,
             found,
             inventory,
@@ -217,12 +219,12 @@ impl LivePools {
     }
 
     /// Serves these pools from now on, and then logs the news.
-    fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<Said>) {
+    fn publish(&self, pools: &BTreeMap<String, Live>, news: &mut Vec<ReloadMessage>) {
         self.pools.store(Arc::new(pools.clone()));
         for news in news.drain(..) {
             match news {
-                Said::Good(text) => tracing::info!("{text}"),
-                Said::Bad(text) => tracing::error!("{text}"),
+                ReloadMessage::Good(text) => tracing::info!("{text}"),
+                ReloadMessage::Bad(text) => tracing::error!("{text}"),
             }
         }
     }
@@ -233,7 +235,7 @@ impl LivePools {
         name: &str,
         before: Option<&Live>,
         result: Result<(Pool, Option<PoolError>), PoolError>,
-        news: &mut Vec<Said>,
+        news: &mut Vec<ReloadMessage>,
     ) -> Live {
         let old = before.and_then(|live| live.pool.clone());
         let was_broken = before.and_then(|live| live.broken.as_ref());
@@ -248,13 +250,13 @@ impl LivePools {
                 true => "; it observes: what a machine has booted refuses nobody",
                 false => "",
             };
-            news.push(Said::Good(format!(
+            news.push(ReloadMessage::Good(format!(
                 "pool {name}: a new state is served; {}{observes}",
                 pool.summary()
             )));
             self.metrics.pool_reloaded(name, true);
         } else if error.is_none() && was_broken.is_some() {
-            news.push(Said::Good(format!(
+            news.push(ReloadMessage::Good(format!(
                 "pool {name}: its source is well again, and says what is served already"
             )));
         }
@@ -269,7 +271,7 @@ impl LivePools {
                         Some(_) => "the last good state is still served",
                         None => NOT_SERVED,
                     };
-                    news.push(Said::Bad(format!("pool {name}: {error}; {served}")));
+                    news.push(ReloadMessage::Bad(format!("pool {name}: {error}; {served}")));
                     self.broken(&error)
                 }
             }
@@ -287,42 +289,46 @@ impl LivePools {
     }
 
     /// Logs once for each misnamed folder that it is not served.
-    fn note(&self, misnamed: &[PoolError], news: &mut Vec<Said>) {
+    fn note(&self, misnamed: &[PoolError], news: &mut Vec<ReloadMessage>) {
         let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
         let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
-        news.extend(misnamed.difference(&known).map(|new| Said::Bad(format!("{new}; it is not served"))));
+        news.extend(
+            misnamed
+                .difference(&known)
+                .map(|new| ReloadMessage::Bad(format!("{new}; it is not served"))),
+        );
         *known = misnamed;
     }
 }
 
 /// Result of reading a pool.
-enum Found {
+enum LoadResult {
     /// The state that is served already.
     Same,
     /// The pool that its folder holds.
     Pool(Box<Result<Pool, PoolError>>),
     /// The folder of a pool whose source is another server.
-    Upstream(Box<Folder>),
+    Upstream(Box<PoolFolder>),
 }
 
 /// Result of reading a pool's folder, and whether its files have settled.
-struct Read {
+struct FolderRead {
     name: String,
-    found: Found,
+    found: LoadResult,
     /// Inventory that it would have from now on, even if the rest is refused.
     inventory: Option<PoolInventory>,
     /// Set if its folder could be read.
     is_read: bool,
     settled: bool,
-    known: Known,
+    known: PoolState,
 }
 
-impl Read {
+impl FolderRead {
     /// Returns a pool that was not read, because nothing has changed.
-    const fn same(name: String, known: Known) -> Self {
+    const fn same(name: String, known: PoolState) -> Self {
         Self {
             name,
-            found: Found::Same,
+            found: LoadResult::Same,
             inventory: None,
             is_read: false,
             settled: true,
@@ -332,7 +338,7 @@ impl Read {
 }
 
 /// Returns those in whose folders nothing has changed.
-async fn still(mut known: BTreeMap<String, Known>) -> BTreeMap<String, Known> {
+async fn still(mut known: BTreeMap<String, PoolState>) -> BTreeMap<String, PoolState> {
     let looked = blocking(move || {
         known.retain(|_, known| known.seen.is_still());
         Ok(known)
@@ -346,7 +352,7 @@ fn is_good(live: Option<&Live>) -> bool {
 }
 
 /// Refuses new states of pools whose inventories would share a machine.
-fn one_pool_each(reads: &mut [Read], before: &BTreeMap<String, Live>) {
+fn one_pool_each(reads: &mut [FolderRead], before: &BTreeMap<String, Live>) {
     let would_have = reads.iter().filter_map(|read| {
         let inventory = match read.is_read && read.settled {
             true => read.inventory.as_ref(),
@@ -357,11 +363,11 @@ fn one_pool_each(reads: &mut [Read], before: &BTreeMap<String, Live>) {
     let mut twice = inventory::twice(would_have);
     for read in reads.iter_mut().filter(|read| read.settled) {
         // What could not be read is refused for that.
-        if (read.is_read || matches!(read.found, Found::Same))
+        if (read.is_read || matches!(read.found, LoadResult::Same))
             && let Some(Twice { machine, other }) = twice.remove(&read.name)
         {
             let pool = read.name.clone();
-            read.found = Found::Pool(Err(PoolError::TwoInventories { pool, other, machine }).into());
+            read.found = LoadResult::Pool(Err(PoolError::TwoInventories { pool, other, machine }).into());
         }
     }
 }

@@ -5,26 +5,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest_pool::folder::Folder;
+use attest_pool::folder::PoolFolder;
 use attest_pool::needed::NeededState;
-use attest_pool::upstream::{Fetched, UpstreamSettings};
+use attest_pool::upstream::{FetchedConfig, UpstreamSettings};
 use attest_pool::{Pool, PoolError};
 
 use super::super::upstream::Upstream;
 use super::LivePools;
-use super::occasion::Occasion;
+use super::occasion::ReloadCause;
 
 /// Pause before a server that failed is asked again.
 pub(super) const UPSTREAM_RETRY: Duration = Duration::from_secs(10);
 
 /// Pools for which the cluster has something new.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
+pub enum UpstreamUpdates {
     All,
     Of(BTreeSet<String>),
 }
 
-impl News {
+impl UpstreamUpdates {
     /// Returns the pools of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -47,10 +47,10 @@ impl News {
 
 /// Another server that a pool is fetched from.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct UpstreamServer {
     settings: UpstreamSettings,
     upstream: Upstream,
-    last: Option<Arc<Fetched>>,
+    last: Option<Arc<FetchedConfig>>,
     /// Set if the last request to it failed.
     failing: bool,
     pub(super) due: Instant,
@@ -63,7 +63,7 @@ impl LivePools {
     }
 
     /// Marks the servers of these pools as due, by the pools' names there, because the cluster has something new for them.
-    pub async fn told(&self, news: &News) {
+    pub async fn told(&self, news: &UpstreamUpdates) {
         let now = Instant::now();
         for server in self.reloading.lock().await.servers.values_mut() {
             if news.is_of(server.upstream.pool()) {
@@ -90,9 +90,9 @@ impl LivePools {
     pub(super) async fn assemble(
         &self,
         name: &str,
-        folder: Folder,
-        servers: &mut BTreeMap<String, Server>,
-        occasion: Occasion,
+        folder: PoolFolder,
+        servers: &mut BTreeMap<String, UpstreamServer>,
+        occasion: ReloadCause,
     ) -> Result<(Pool, Option<PoolError>), PoolError> {
         let Some(settings) = folder.file.upstream.clone() else {
             servers.remove(name);
@@ -104,17 +104,17 @@ impl LivePools {
             source,
         };
         let now = Instant::now();
-        if occasion != Occasion::Revalidation || !servers.contains_key(name) {
+        if occasion != ReloadCause::Revalidation || !servers.contains_key(name) {
             // The CA's file may be another one by now.
             let upstream = Upstream::new(settings.clone(), name).map_err(failed)?;
             let known = servers.remove(name).filter(|server| server.settings == settings);
             let (last, due) = match known {
                 // One that failed is asked at every occasion, so that nobody takes it for well.
-                Some(server) if occasion == Occasion::Signal || server.failing => (server.last, now),
+                Some(server) if occasion == ReloadCause::Signal || server.failing => (server.last, now),
                 Some(server) => (server.last, server.due),
                 None => (None, now),
             };
-            let server = Server {
+            let server = UpstreamServer {
                 settings,
                 upstream,
                 last,
@@ -165,7 +165,7 @@ mod tests {
 
     use super::super::Lookup;
     use super::*;
-    use crate::pki::{self, Names};
+    use crate::pki::{self, GatewayNames};
     use crate::settings::Settings;
     use attest_pool::SAMPLE;
     use attest_system::clock::Clock;
@@ -173,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_cannot_be_asked_is_not_due_all_the_time() {
         let folder = tempfile::tempdir().unwrap();
-        let names = Names {
+        let names = GatewayNames {
             hosts: vec!["localhost".to_owned()],
             addresses: Vec::new(),
         };
@@ -193,7 +193,7 @@ mod tests {
         assert!(matches!(live.get("worker"), Lookup::NotYet));
         assert!(live.revalidation_due().await.unwrap() > Instant::now());
         fs::write(pool.join("pool.toml"), "broken").unwrap();
-        for occasion in [Occasion::Change, Occasion::Signal, Occasion::Revalidation] {
+        for occasion in [ReloadCause::Change, ReloadCause::Signal, ReloadCause::Revalidation] {
             let mut reloading = live.reloading.lock().await;
             for server in reloading.servers.values_mut() {
                 server.due = Instant::now();

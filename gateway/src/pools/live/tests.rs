@@ -77,7 +77,7 @@ fn pool(live: &LivePools, name: &str) -> Arc<Pool> {
     }
 }
 
-async fn judged(live: &LivePools, occasion: Occasion) -> Vec<String> {
+async fn judged(live: &LivePools, occasion: ReloadCause) -> Vec<String> {
     live.reload(occasion, None).await.into_iter().collect()
 }
 
@@ -86,28 +86,28 @@ async fn a_pool_in_whose_files_nothing_has_changed_is_not_read() {
     let fixture = Fixture::new();
     let live = fixture.open(LATER).await;
     let before = ["a", "b"].map(|name| pool(&live, name));
-    assert_eq!(judged(&live, Occasion::Change).await, [""; 0]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, [""; 0]);
     fixture.write("pools/a/full/config.ign", &config("second"));
-    assert_eq!(judged(&live, Occasion::Change).await, ["a"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["a"]);
     assert!(!Arc::ptr_eq(&pool(&live, "a"), &before[0]) && Arc::ptr_eq(&pool(&live, "b"), &before[1]));
-    assert_eq!(judged(&live, Occasion::Revalidation).await, [""; 0]);
+    assert_eq!(judged(&live, ReloadCause::Revalidation).await, [""; 0]);
     // At the administrator's word everything is, and what comes to the same stays what it was.
-    assert_eq!(judged(&live, Occasion::Signal).await, ["a", "b"]);
+    assert_eq!(judged(&live, ReloadCause::Signal).await, ["a", "b"]);
     assert!(Arc::ptr_eq(&pool(&live, "b"), &before[1]));
     // One that is broken is read until it is well.
     fixture.write("pools/b/full/config.ign", "{");
-    for occasion in [Occasion::Change, Occasion::Revalidation] {
+    for occasion in [ReloadCause::Change, ReloadCause::Revalidation] {
         assert_eq!(judged(&live, occasion).await, ["b"]);
     }
     assert!(live.broken_sources()["b"].contains("config.ign"));
     fixture.write("pools/b/full/config.ign", &config("first"));
-    assert_eq!(judged(&live, Occasion::Change).await, ["b"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["b"]);
     assert_eq!(live.broken_sources(), BTreeMap::new());
     assert!(
         Arc::ptr_eq(&pool(&live, "b"), &before[1]),
         "its last good state is what it says again"
     );
-    assert_eq!(judged(&live, Occasion::Change).await, [""; 0]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, [""; 0]);
     // The folders of those that were not read are watched still.
     assert!(live.watched().contains(&fixture.path("pools/b/full")));
 }
@@ -212,9 +212,9 @@ async fn whatever_changes_in_a_pools_files_is_noticed() {
         before(&fixture);
         let live = fixture.open(LATER).await;
         let old = ["a", "b"].map(|name| pool(&live, name));
-        assert_eq!(judged(&live, Occasion::Change).await, [""; 0], "{case}");
+        assert_eq!(judged(&live, ReloadCause::Change).await, [""; 0], "{case}");
         change(&fixture);
-        assert_eq!(judged(&live, Occasion::Change).await, ["a"], "{case}");
+        assert_eq!(judged(&live, ReloadCause::Change).await, ["a"], "{case}");
         assert!(!old[0].same(&pool(&live, "a")), "{case}");
         assert!(Arc::ptr_eq(&old[1], &pool(&live, "b")), "{case}");
         assert_eq!(live.broken_sources(), BTreeMap::new(), "{case}");
@@ -236,7 +236,7 @@ async fn a_link_by_another_way_to_the_same_file_is_watched_there() {
     assert!(!live.watched().contains(&two));
     symlink("two", fixture.path("new")).unwrap();
     fs::rename(fixture.path("new"), fixture.path("way")).unwrap();
-    assert_eq!(judged(&live, Occasion::Change).await, ["a"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["a"]);
     assert!(live.watched().contains(&two));
 }
 
@@ -247,9 +247,9 @@ async fn what_was_read_right_after_it_was_written_is_read_once_more() {
     let (written, _) = changed(&fixture.path("pools/b/pool.toml"));
     let at = |seconds: i64| Clock::Fixed((written + seconds).try_into().unwrap());
     let live = fixture.open(at(1)).await;
-    assert_eq!(judged(&live, Occasion::Change).await, ["a", "b"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["a", "b"]);
     let live = fixture.open(at(60)).await;
-    assert_eq!(judged(&live, Occasion::Change).await, [""; 0]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, [""; 0]);
 }
 
 #[tokio::test]
@@ -262,16 +262,16 @@ async fn a_machine_that_comes_to_be_of_two_pools_breaks_the_one_that_has_not_cha
     }
     let live = fixture.open(LATER).await;
     let before = ["a", "b"].map(|name| pool(&live, name));
-    assert_eq!(judged(&live, Occasion::Change).await, [""; 0]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, [""; 0]);
     fixture.write("b/machines", "gcp:p/2\ngcp:p/1\n");
-    assert_eq!(judged(&live, Occasion::Change).await, ["b"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["b"]);
     let broken = live.broken_sources();
     assert!(broken["a"].contains("gcp:p/1") && broken["b"].contains("gcp:p/1"), "{broken:?}");
     // As long as it lasts, and what else may happen.
-    live.reload(Occasion::Change, None).await;
+    live.reload(ReloadCause::Change, None).await;
     assert_eq!(live.broken_sources(), broken);
     fixture.write("b/machines", "gcp:p/2\n");
-    assert_eq!(judged(&live, Occasion::Change).await, ["a", "b"]);
+    assert_eq!(judged(&live, ReloadCause::Change).await, ["a", "b"]);
     assert_eq!(live.broken_sources(), BTreeMap::new());
     for (name, before) in ["a", "b"].iter().zip(&before) {
         assert!(Arc::ptr_eq(&pool(&live, name), before));

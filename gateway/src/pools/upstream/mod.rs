@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use attest_ignition::SpecVersion;
 use attest_ignition::machine_config::appended::{KERNEL_ARGUMENTS, KERNEL_ARGUMENTS_SINCE};
-use attest_pool::upstream::{Fetched, ROUNDS_LIMIT, UpstreamError, UpstreamSettings, Version};
+use attest_pool::upstream::{FetchedConfig, FetchedVersion, ROUNDS_LIMIT, UpstreamError, UpstreamSettings};
 use attest_system::causes::with_causes;
 use axum::body::Bytes;
 use reqwest::header::{ACCEPT, ETAG, HeaderMap, IF_NONE_MATCH};
@@ -29,7 +29,7 @@ const VERSIONS: [SpecVersion; 7] = [
     SpecVersion::V2_2,
 ];
 /// Limits that requests to a healthy upstream stay far below.
-const LIMITS: Limits = Limits {
+const LIMITS: UpstreamLimits = UpstreamLimits {
     connect: Duration::from_secs(10),
     request: Duration::from_secs(30),
     body_bytes: 16 * 1024 * 1024,
@@ -40,7 +40,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(5);
 const ETAG_LIMIT_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct UpstreamLimits {
     /// For TCP and TLS.
     connect: Duration,
     /// For a whole request, its connection and the answer's body included.
@@ -56,13 +56,13 @@ pub struct Upstream {
     /// The pool's name there.
     pool: String,
     name: String,
-    limits: Limits,
+    limits: UpstreamLimits,
     settings: UpstreamSettings,
 }
 
 /// Result of a request for one version.
 enum VersionAnswer {
-    Given(Version),
+    Given(FetchedVersion),
     /// The server does not have this version. Without a status, the server has answered with an older one.
     Denied(Option<StatusCode>),
 }
@@ -76,7 +76,7 @@ impl Upstream {
         Self::with_limits(settings, pool, LIMITS)
     }
 
-    fn with_limits(settings: UpstreamSettings, pool: &str, limits: Limits) -> Result<Self, UpstreamError> {
+    fn with_limits(settings: UpstreamSettings, pool: &str, limits: UpstreamLimits) -> Result<Self, UpstreamError> {
         let mut url = settings.url.clone();
         let pool = settings.pool.as_deref().unwrap_or(pool).to_owned();
         url.set_path(&format!("/config/{pool}"));
@@ -140,7 +140,7 @@ impl Upstream {
     ///
     /// # Errors
     /// [`UpstreamError`].
-    pub async fn fetch(&self, last: Option<&Fetched>) -> Result<Fetched, UpstreamError> {
+    pub async fn fetch(&self, last: Option<&FetchedConfig>) -> Result<FetchedConfig, UpstreamError> {
         for _ in 0..ROUNDS_LIMIT {
             if let Some(fetched) = self.round(last).await? {
                 return Ok(fetched);
@@ -152,7 +152,7 @@ impl Upstream {
     }
 
     /// Asks for every version once. `None` if the config changed meanwhile.
-    async fn round(&self, last: Option<&Fetched>) -> Result<Option<Fetched>, UpstreamError> {
+    async fn round(&self, last: Option<&FetchedConfig>) -> Result<Option<FetchedConfig>, UpstreamError> {
         let mut versions = BTreeMap::new();
         let mut failed = Vec::new();
         let mut newest_status = None;
@@ -172,7 +172,7 @@ impl Upstream {
                 }
             }
         }
-        let Some(fetched) = Fetched::of(versions) else {
+        let Some(fetched) = FetchedConfig::of(versions) else {
             return Err(UpstreamError::NotGiven {
                 upstream: self.name.clone(),
                 status: newest_status.map(|status| status.as_u16()),
@@ -193,7 +193,7 @@ impl Upstream {
         }
     }
 
-    async fn ask(&self, version: SpecVersion, known: Option<&Version>) -> Result<VersionAnswer, UpstreamError> {
+    async fn ask(&self, version: SpecVersion, known: Option<&FetchedVersion>) -> Result<VersionAnswer, UpstreamError> {
         let etag = known.and_then(|known| known.etag.as_ref());
         let accept = format!("application/vnd.coreos.ignition+json;version={version}, */*;q=0.1");
         let mut request = self.client.get(self.url.clone()).header(ACCEPT, accept);
@@ -247,14 +247,14 @@ impl Upstream {
         version: SpecVersion,
         bytes: Bytes,
         etag: Option<String>,
-        known: Option<&Version>,
+        known: Option<&FetchedVersion>,
     ) -> Result<VersionAnswer, UpstreamError> {
         if let Some(known) = known.filter(|known| known.bytes == bytes) {
             let config = Arc::clone(&known.config);
-            return Ok(VersionAnswer::Given(Version { bytes, etag, config }));
+            return Ok(VersionAnswer::Given(FetchedVersion { bytes, etag, config }));
         }
         // Megabytes of JSON take their time, which requests of nodes should not wait for.
-        let parsed = tokio::task::spawn_blocking(move || Version::parse(bytes, etag)).await;
+        let parsed = tokio::task::spawn_blocking(move || FetchedVersion::parse(bytes, etag)).await;
         let upstream = self.name.clone();
         match parsed {
             Ok(Ok((found, given))) if found == version => Ok(VersionAnswer::Given(given)),
@@ -279,7 +279,7 @@ impl Upstream {
 /// It adds them to the object that all its answers are made of, with each request of that kind (machine-config-operator 7ff337a,
 /// `MigrateKernelArgsIfNecessary` on what `machineConfigLister` gives). So no two answers would be the same, and every node's would grow.
 /// Those versions are made here instead, from the newest one.
-fn has_kernel_arguments(versions: &BTreeMap<SpecVersion, Version>) -> bool {
+fn has_kernel_arguments(versions: &BTreeMap<SpecVersion, FetchedVersion>) -> bool {
     let mut newer = versions.values();
     newer.any(|version| !version.config.list(KERNEL_ARGUMENTS).is_empty())
 }

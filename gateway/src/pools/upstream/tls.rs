@@ -6,7 +6,7 @@ use std::sync::Arc;
 use attest::SpkiSha256;
 use attest_pool::upstream::UpstreamError;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
-use attest_tls::Beside;
+use attest_tls::ServerKnowledge;
 use rustls::{ClientConfig, OtherError, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -47,7 +47,7 @@ struct NotPinned(Option<SpkiSha256>);
 #[derive(Debug)]
 struct PinnedKeys(Vec<SpkiSha256>);
 
-impl Beside for PinnedKeys {
+impl ServerKnowledge for PinnedKeys {
     fn accept(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         let Self(keys) = self;
         let seen = SpkiSha256::of_certificate(certificate);

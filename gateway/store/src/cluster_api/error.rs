@@ -44,7 +44,7 @@ pub enum ClusterError {
 
 /// Cause of a failed request, as far as it distinguishes failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cause {
+pub enum RequestCause {
     /// The API is unreachable, overloaded, or not ready.
     Unavailable,
     /// The API does not accept this gateway's token or certificate.
@@ -55,7 +55,7 @@ pub enum Cause {
     Other(String),
 }
 
-impl Cause {
+impl RequestCause {
     /// Returns the cause of a failed request.
     #[must_use]
     pub fn of(error: &kube::Error) -> Self {
@@ -80,11 +80,11 @@ impl Cause {
 impl ClusterError {
     /// Returns the cause, as far as it distinguishes this failure from others.
     #[must_use]
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> RequestCause {
         match self {
-            Self::Api { error, .. } => Cause::of(error),
-            Self::Silent { .. } => Cause::Unavailable,
-            other => Cause::Other(other.to_string()),
+            Self::Api { error, .. } => RequestCause::of(error),
+            Self::Silent { .. } => RequestCause::Unavailable,
+            other => RequestCause::Other(other.to_string()),
         }
     }
 
@@ -209,21 +209,21 @@ mod tests {
         let text = explain(&answered(401, "Unauthorized", "Unauthorized"));
         assert!(text.starts_with("401 Unauthorized: ") && text.contains("has expired"), "{text}");
         assert!(!text.contains("right"), "{text}");
-        assert_eq!(Cause::of(&answered(401, "Unauthorized", "")), Cause::Unauthorized);
-        assert_eq!(Cause::of(&answered(403, "Forbidden", "")), Cause::Refused(403));
+        assert_eq!(RequestCause::of(&answered(401, "Unauthorized", "")), RequestCause::Unauthorized);
+        assert_eq!(RequestCause::of(&answered(403, "Forbidden", "")), RequestCause::Refused(403));
     }
 
     #[test]
     fn causes_of_all_requests_are_told_from_those_of_one() {
         for code in [401, 429, 500, 503, 504] {
-            assert!(Cause::of(&answered(code, "", "")).concerns_all(), "{code}");
+            assert!(RequestCause::of(&answered(code, "", "")).concerns_all(), "{code}");
         }
         for code in [400, 403, 404, 410, 422] {
-            assert!(!Cause::of(&answered(code, "", "")).concerns_all(), "{code}");
+            assert!(!RequestCause::of(&answered(code, "", "")).concerns_all(), "{code}");
         }
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let refused = kube::Error::Service(Box::new(refused));
-        assert!(Cause::of(&refused).concerns_all());
+        assert!(RequestCause::of(&refused).concerns_all());
         assert_eq!(explain(&refused), "connection refused");
     }
 }

@@ -5,7 +5,7 @@ mod error;
 use std::time::Duration;
 
 pub use error::is_untrusted_certificate;
-pub use error::{Cause, ClusterError, explain};
+pub use error::{ClusterError, RequestCause, explain};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
+use super::super::engine::{KeyRange, Transaction, Work, WorkInterrupted};
 use super::super::{StoreError, StoreMark, schema, sqlite};
 use super::{Inode, WriteAhead, inode};
 
@@ -54,8 +54,8 @@ impl Readers {
             match done {
                 _ if glance.beyond => None,
                 Ok(()) => Some(Ok(())),
-                Err(Unfinished::Refused(error)) => Some(Err(error)),
-                Err(Unfinished::Engine) => None,
+                Err(WorkInterrupted::Refused(error)) => Some(Err(error)),
+                Err(WorkInterrupted::Engine) => None,
             }
         });
         // One that does not end is closed.
@@ -105,11 +105,11 @@ struct Glance<'c> {
 
 impl Glance<'_> {
     /// Begins to read, if this is the known store, and it was not rolled back.
-    fn begin(&self, known: &StoreMark) -> Result<StoreMark, Unfinished> {
+    fn begin(&self, known: &StoreMark) -> Result<StoreMark, WorkInterrupted> {
         let found = self.statement("BEGIN").and_then(|()| schema::standing(self.connection));
         match found {
             Ok(found) if found.id == known.id && found.mark >= known.mark => Ok(found),
-            _ => Err(Unfinished::Engine),
+            _ => Err(WorkInterrupted::Engine),
         }
     }
 
@@ -124,26 +124,26 @@ impl Glance<'_> {
         self.connection.prepare_cached(sql)?.execute([]).map(drop)
     }
 
-    const fn refuse(&mut self) -> Unfinished {
+    const fn refuse(&mut self) -> WorkInterrupted {
         self.beyond = true;
-        Unfinished::Engine
+        WorkInterrupted::Engine
     }
 }
 
 impl Transaction for Glance<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         sqlite::get(self.connection, key).map_err(|_| self.refuse())
     }
 
-    fn put(&mut self, _key: &str, _value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, _key: &str, _value: &str) -> Result<(), WorkInterrupted> {
         Err(self.refuse())
     }
 
-    fn delete(&mut self, _key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, _key: &str) -> Result<(), WorkInterrupted> {
         Err(self.refuse())
     }
 
-    fn delete_range(&mut self, _range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, _range: &KeyRange) -> Result<(), WorkInterrupted> {
         Err(self.refuse())
     }
 }

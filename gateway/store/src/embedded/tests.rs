@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use super::super::tests::{entry, file, open, thing};
-use super::super::{DecisionRecord, Embedded, EntryKind, Occasion, Spend, Store, StoreError, Transact};
+use super::super::{DecisionRecord, Embedded, EntryKind, Spend, Store, StoreError, Transact, UseOccasion};
 use super::CHECKPOINT_PAGES;
 use super::file::PAGE_BYTES;
 
@@ -121,7 +121,7 @@ async fn a_decision_writes_few_pages_beside_its_record() {
         let id = format!("{number:032x}");
         let decided: Result<_, StoreError> = store
             .decide(&id.clone(), move |transaction| {
-                transaction.spend(&thing(&id, 1, 10), &Occasion::Any, 1)?;
+                transaction.spend(&thing(&id, 1, 10), &UseOccasion::Any, 1)?;
                 let (decision, record) = (id.clone(), "r".repeat(RECORD_BYTES));
                 transaction.decide(DecisionRecord { decision, at: 1, record })
             })
@@ -147,7 +147,7 @@ async fn what_is_recorded_is_settled_by_itself_if_nobody_asks_for_anything() {
     let (folder, store) = open();
     let decided: Result<_, StoreError> = store
         .decide("d", |transaction| {
-            transaction.spend(&thing("a", 1, 10), &Occasion::Any, 1)?;
+            transaction.spend(&thing("a", 1, 10), &UseOccasion::Any, 1)?;
             let [decision, record] = ["d", "{}"].map(str::to_owned);
             transaction.decide(DecisionRecord { decision, at: 1, record })
         })

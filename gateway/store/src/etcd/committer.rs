@@ -25,18 +25,18 @@ use tokio::time::Instant;
 
 use super::super::engine::Work;
 use super::super::remote::commit_loop::CommitLoop;
-use super::super::remote::plan::Plan;
+use super::super::remote::plan::CommitPlan;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::members::FailureKind;
-use super::opened::{GUARD_GETS, Opened, Reached, Trouble};
-use super::overlay::{Batch, Fetched, MOST_KEYS};
-use super::own::{Fate, Own};
+use super::opened::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
+use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
+use super::own::{CommitOutcome, Own};
 use super::plan::{Job, plan, refuse_first};
 use super::presence;
 use super::requests::{get, revision, seen};
 
-pub(super) struct Committer {
-    opened: Arc<Opened>,
+pub(super) struct EtcdCommitter {
+    opened: Arc<OpenEtcdStore>,
     own: Own,
     apart: Apart<Work>,
 }
@@ -50,8 +50,8 @@ enum Committed {
     Again,
 }
 
-impl Committer {
-    pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
+impl EtcdCommitter {
+    pub(super) fn new(opened: Arc<OpenEtcdStore>, id: &str) -> Self {
         let own = Own::new(Arc::clone(&opened), id);
         let apart = Apart::default();
         Self { opened, own, apart }
@@ -73,10 +73,10 @@ impl Committer {
         }
     }
 
-    async fn commit(&mut self, batch: &Batch, fetched: &Fetched, until: Instant) -> Result<Committed, Trouble> {
+    async fn commit(&mut self, batch: &EtcdBatch, fetched: &Fetched, until: Instant) -> Result<Committed, EtcdTrouble> {
         let writes = batch.writes_anything();
         if writes {
-            self.own.begin(until).await.map_err(Trouble::Member)?;
+            self.own.begin(until).await.map_err(EtcdTrouble::Member)?;
         }
         let known = self.opened.reached();
         let txn = self.transaction(known, batch, fetched);
@@ -86,21 +86,21 @@ impl Committer {
             async move { client.txn(txn).await }
         };
         if !writes {
-            let answer = opened.members.ask(until, send).await.map_err(Trouble::Member)?;
+            let answer = opened.members.ask(until, send).await.map_err(EtcdTrouble::Member)?;
             return self.committed(known, batch, &answer);
         }
         match opened.members.ask_one(until, send).await {
             Ok(answer) => self.committed(known, batch, &answer),
             Err(lost) if lost.kind == FailureKind::Unanswered => match self.own.settle(until).await {
-                Ok(Fate::Happened) => Ok(Committed::Done),
-                Ok(Fate::Never) => Ok(Committed::Again),
-                Ok(Fate::Unknown) => Err(Trouble::Doubt(lost)),
-                Err(failure) => Err(Trouble::Doubt(failure)),
+                Ok(CommitOutcome::Happened) => Ok(Committed::Done),
+                Ok(CommitOutcome::Never) => Ok(Committed::Again),
+                Ok(CommitOutcome::Unknown) => Err(EtcdTrouble::Doubt(lost)),
+                Err(failure) => Err(EtcdTrouble::Doubt(failure)),
             },
             Err(full) if full.kind == FailureKind::NoSpace => match self.own.look(until).await {
-                Ok(Fate::Happened) => Ok(Committed::Done),
-                Ok(Fate::Never) => Err(Trouble::Member(full)),
-                Ok(Fate::Unknown) | Err(_) => Err(Trouble::Doubt(full)),
+                Ok(CommitOutcome::Happened) => Ok(Committed::Done),
+                Ok(CommitOutcome::Never) => Err(EtcdTrouble::Member(full)),
+                Ok(CommitOutcome::Unknown) | Err(_) => Err(EtcdTrouble::Doubt(full)),
             },
             Err(over) if over.kind == FailureKind::NoLease => {
                 self.own.lease_is_over();
@@ -108,14 +108,14 @@ impl Committer {
             }
             Err(refused) => {
                 self.own.refused();
-                Err(Trouble::Member(refused))
+                Err(EtcdTrouble::Member(refused))
             }
         }
     }
 
     /// Returns the transaction for a batch: it commits all of it, or returns the current values.
-    fn transaction(&self, known: Reached, batch: &Batch, fetched: &Fetched) -> Txn {
-        let Opened { keys, .. } = &*self.opened;
+    fn transaction(&self, known: Reached, batch: &EtcdBatch, fetched: &Fetched) -> Txn {
+        let OpenEtcdStore { keys, .. } = &*self.opened;
         let (mut when, mut then, mut gets) = (self.opened.guard(known), Vec::new(), vec![self.own.get()]);
         if batch.writes_anything() {
             when.push(self.own.unchanged());
@@ -139,8 +139,8 @@ impl Committer {
         Txn::new().when(when).and_then(then).or_else(self.opened.guard_gets(gets))
     }
 
-    /// Evaluates an answer to [`Committer::transaction`].
-    fn committed(&mut self, known: Reached, batch: &Batch, answer: &TxnResponse) -> Result<Committed, Trouble> {
+    /// Evaluates an answer to [`EtcdCommitter::transaction`].
+    fn committed(&mut self, known: Reached, batch: &EtcdBatch, answer: &TxnResponse) -> Result<Committed, EtcdTrouble> {
         let answers = answer.op_responses();
         if answer.succeeded() {
             if batch.writes_anything() {
@@ -163,7 +163,7 @@ impl Committer {
     }
 }
 
-impl CommitLoop for Committer {
+impl CommitLoop for EtcdCommitter {
     type Asked = Work;
     const KEEPER: &'static str = "etcd";
 
@@ -180,14 +180,14 @@ impl CommitLoop for Committer {
         let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
         let begun = Instant::now();
         loop {
-            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            refuse_late(waiting, || self.opened.error(&EtcdTrouble::Late));
             let Some(until) = until(waiting, most, begun + self.opened.timeout) else {
                 return;
             };
             if self.own.is_in_doubt()
                 && let Err(failure) = self.own.settle(until).await
             {
-                let trouble = Trouble::Member(failure);
+                let trouble = EtcdTrouble::Member(failure);
                 tracing::warn!(
                     "a commit is in doubt, and nothing is answered before that is over: {}",
                     self.opened.error(&trouble)
@@ -197,11 +197,11 @@ impl CommitLoop for Committer {
             }
             let (count, plan) = plan(waiting, most, &fetched);
             let trouble = match plan {
-                Plan::TooLarge => {
+                CommitPlan::TooLarge => {
                     refuse_first(waiting, &self.opened);
                     continue;
                 }
-                Plan::Fetch(keys) => {
+                CommitPlan::Fetch(keys) => {
                     fetches += 1;
                     match fetch(&self.opened, &keys, until).await {
                         Ok(found) => {
@@ -212,11 +212,11 @@ impl CommitLoop for Committer {
                     }
                 }
                 // Read at one moment, and after it was asked for.
-                Plan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
+                CommitPlan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
                     answer(waiting, answers);
                     return;
                 }
-                Plan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
+                CommitPlan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
                     Ok(Committed::Done) => {
                         answer(waiting, answers);
                         return;
@@ -232,9 +232,9 @@ impl CommitLoop for Committer {
                         if Instant::now() < until {
                             continue;
                         }
-                        Trouble::Contended
+                        EtcdTrouble::Contended
                     }
-                    Err(Trouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
+                    Err(EtcdTrouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
                         if count > 1 {
                             most = count / 2;
                         } else {
@@ -261,7 +261,7 @@ impl CommitLoop for Committer {
 }
 
 /// Fetches the values under these keys.
-async fn fetch(opened: &Opened, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, Trouble> {
+async fn fetch(opened: &OpenEtcdStore, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, EtcdTrouble> {
     let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
     let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.of(key))).collect();
     let answers = opened.read(until, &gets).await?;

@@ -4,7 +4,7 @@ use etcd_client::{AlarmAction, AlarmType};
 use tokio::time::Instant;
 
 use super::super::threads::Threads;
-use super::super::{Health, StoreError};
+use super::super::{StoreError, StoreHealth};
 use super::Etcd;
 use super::members::Members;
 use crate::settings::EtcdSettings;
@@ -19,11 +19,11 @@ impl Etcd {
     ///
     /// # Errors
     /// [`StoreError`] if a file that the settings name cannot be read. A member that does not answer is a warning.
-    pub fn health(settings: &EtcdSettings) -> Result<Health, StoreError> {
+    pub fn health(settings: &EtcdSettings) -> Result<StoreHealth, StoreError> {
         let (place, settings) = (settings.place(), settings.clone());
         Threads::start("etcd", &place)?.wait(async move {
             let members = Members::of(&settings)?;
-            let mut health = Health::default();
+            let mut health = StoreHealth::default();
             statuses(&members, Instant::now() + settings.timeout, &mut health).await;
             alarms(&members, Instant::now() + settings.timeout, &mut health).await;
             Ok(health)
@@ -31,7 +31,7 @@ impl Etcd {
     }
 }
 
-async fn statuses(members: &Members, until: Instant, health: &mut Health) {
+async fn statuses(members: &Members, until: Instant, health: &mut StoreHealth) {
     for (endpoint, status) in members.ask_each(until, |mut client| async move { client.status().await }).await {
         let status = match status {
             Ok(status) => status,
@@ -65,7 +65,7 @@ async fn statuses(members: &Members, until: Instant, health: &mut Health) {
     }
 }
 
-async fn alarms(members: &Members, until: Instant, health: &mut Health) {
+async fn alarms(members: &Members, until: Instant, health: &mut StoreHealth) {
     let asked = members.ask(until, |mut client| async move {
         client.alarm(AlarmAction::Get, AlarmType::None, None).await
     });

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::super::moved::Moved;
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
-use super::keys::Keys;
-use super::members::{Failure, Members};
+use super::keys::KeyPrefix;
+use super::members::{MemberFailure, Members};
 use super::requests::revision;
 use crate::settings::EtcdSettings;
 
@@ -29,7 +29,7 @@ const MOST_REPLACED: usize = 16;
 /// The store's own entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Identity {
+pub(super) struct StoreIdentity {
     v: u8,
     id: String,
     /// The mark before the first commit: what it was where the store came from.
@@ -44,7 +44,7 @@ pub(super) struct Identity {
 
 /// A store that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ExistingStore {
     /// The identity entry, as it is in etcd.
     pub identity: String,
     pub began: u64,
@@ -57,7 +57,7 @@ pub(super) struct Found {
     pub set_back_by: Option<String>,
 }
 
-impl Found {
+impl ExistingStore {
     /// Returns the number of commits by this gateway.
     pub(super) fn wrote(&self, replica: &str) -> i64 {
         self.wrote.get(replica).copied().unwrap_or(0)
@@ -70,7 +70,7 @@ impl Found {
 
     /// Returns the store's identity entry with that new place, or the original entry.
     pub(super) fn identity_moved(&self, moved: Option<&Moved>) -> String {
-        let identity = Identity {
+        let identity = StoreIdentity {
             v: 1,
             id: self.mark.id.clone(),
             began: self.began,
@@ -83,7 +83,7 @@ impl Found {
 
 /// Returns the new place of a store, if its identity entry has one.
 pub(super) fn moved(identity: &str) -> Option<Moved> {
-    serde_json::from_str::<Identity>(identity).ok()?.moved
+    serde_json::from_str::<StoreIdentity>(identity).ok()?.moved
 }
 
 pub(super) fn new_id() -> Result<String, StoreError> {
@@ -93,13 +93,17 @@ pub(super) fn new_id() -> Result<String, StoreError> {
 }
 
 /// Reads the identity of the store below the prefix. Writes nothing.
-pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<Found>, StoreError> {
+pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<ExistingStore>, StoreError> {
     Ok(look_at(settings, members, until).await?.0)
 }
 
 /// Like [`look`], and also returns the revision of that state.
-pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(Option<Found>, i64), StoreError> {
-    let keys = Keys::below(&settings.prefix);
+pub(super) async fn look_at(
+    settings: &EtcdSettings,
+    members: &Members,
+    until: Instant,
+) -> Result<(Option<ExistingStore>, i64), StoreError> {
+    let keys = KeyPrefix::below(&settings.prefix);
     let (from, end) = keys.all();
     let anything = GetOptions::new().with_range(end).with_count_only();
     // What is below a prefix is counted only where no store is: etcd walks through all of it for that.
@@ -122,7 +126,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
         Err(failure) => {
             let problem = diagnosis::of_tls(settings, &failure.endpoint).await;
             let problem = problem.unwrap_or(failure.problem);
-            return Err(members.explain(&Failure { problem, ..failure }, false));
+            return Err(members.explain(&MemberFailure { problem, ..failure }, false));
         }
     };
     let (revision, answers) = (revision(&answer), answer.op_responses());
@@ -154,7 +158,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
         return Err(newer(members, version));
     }
     let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
-    let Identity {
+    let StoreIdentity {
         v: of_identity,
         id,
         began,
@@ -176,7 +180,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
         .iter()
         .filter_map(|found| Some((below(found, &keys.wrote(""))?, found.version())));
     let told = set_back.kvs().iter().find(|found| found.key() == keys.set_back(&id).as_bytes());
-    let found = Found {
+    let found = ExistingStore {
         identity,
         began,
         wrote: wrote.collect(),
@@ -194,7 +198,7 @@ pub(super) async fn look_at(settings: &EtcdSettings, members: &Members, until: I
 
 /// Creates a store, unless another process is faster.
 pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<(), StoreError> {
-    replace(settings, members, None, &Identity::new(new_id()?, 0, Vec::new()), until).await
+    replace(settings, members, None, &StoreIdentity::new(new_id()?, 0, Vec::new()), until).await
 }
 
 /// Makes it another store with the same content, which replaces the `known` one and has at least `mark` as its mark; or creates a store.
@@ -202,7 +206,7 @@ pub(super) async fn begin(settings: &EtcdSettings, members: &Members, until: Ins
 pub(super) async fn rename(
     settings: &EtcdSettings,
     members: &Members,
-    found: Option<&Found>,
+    found: Option<&ExistingStore>,
     known: Option<&StoreMark>,
     mark: u64,
     until: Instant,
@@ -214,14 +218,14 @@ pub(super) async fn rename(
         replaced.push(other.id.clone());
     }
     let replaced = replaced.split_off(replaced.len().saturating_sub(MOST_REPLACED));
-    replace(settings, members, found, &Identity::new(new_id()?, began, replaced), until).await?;
+    replace(settings, members, found, &StoreIdentity::new(new_id()?, began, replaced), until).await?;
     let now = look(settings, members, until)
         .await?
         .filter(|now| found.is_none_or(|found| found.mark.id != now.mark.id));
     Ok(now.ok_or_else(|| StoreError::Replaced(members.place.clone().into()))?.mark)
 }
 
-impl Identity {
+impl StoreIdentity {
     const fn new(id: String, began: u64, replaced: Vec<String>) -> Self {
         Self {
             v: 1,
@@ -234,7 +238,7 @@ impl Identity {
 }
 
 /// Returns the writes that make a store of what is below the prefix.
-pub(super) fn writes(keys: &Keys, identity: &Identity) -> [TxnOp; 3] {
+pub(super) fn writes(keys: &KeyPrefix, identity: &StoreIdentity) -> [TxnOp; 3] {
     [
         TxnOp::put(keys.schema(), VERSION.to_string(), None),
         TxnOp::put(keys.identity(), serde_json::to_string(identity).unwrap_or_default(), None),
@@ -243,10 +247,10 @@ pub(super) fn writes(keys: &Keys, identity: &Identity) -> [TxnOp; 3] {
 }
 
 /// A store of this name that has taken what another held, in the place of these, and its mark.
-pub(super) fn taken<'m>(id: &str, mark: u64, instead_of: impl Iterator<Item = &'m StoreMark>) -> (Identity, StoreMark) {
+pub(super) fn taken<'m>(id: &str, mark: u64, instead_of: impl Iterator<Item = &'m StoreMark>) -> (StoreIdentity, StoreMark) {
     let mut replaced: Vec<String> = instead_of.map(|mark| mark.id.clone()).collect();
     replaced.dedup();
-    let identity = Identity::new(id.to_owned(), mark, replaced);
+    let identity = StoreIdentity::new(id.to_owned(), mark, replaced);
     let now = StoreMark {
         id: identity.id.clone(),
         mark: mark.saturating_add(1),
@@ -260,11 +264,11 @@ pub(super) fn taken<'m>(id: &str, mark: u64, instead_of: impl Iterator<Item = &'
 async fn replace(
     settings: &EtcdSettings,
     members: &Members,
-    found: Option<&Found>,
-    identity: &Identity,
+    found: Option<&ExistingStore>,
+    identity: &StoreIdentity,
     until: Instant,
 ) -> Result<(), StoreError> {
-    let keys = Keys::below(&settings.prefix);
+    let keys = KeyPrefix::below(&settings.prefix);
     let unchanged = match found {
         Some(found) => Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str()),
         None => Compare::create_revision(keys.identity(), CompareOp::Equal, 0),

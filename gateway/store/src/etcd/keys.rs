@@ -20,9 +20,9 @@ pub(super) const LEADER: &str = "leader/";
 
 /// The prefix, without a `/` at its end.
 #[derive(Debug, Clone)]
-pub(super) struct Keys(String);
+pub(super) struct KeyPrefix(String);
 
-impl Keys {
+impl KeyPrefix {
     pub(super) fn below(prefix: &str) -> Self {
         Self(prefix.trim_end_matches('/').to_owned())
     }

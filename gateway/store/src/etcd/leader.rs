@@ -13,7 +13,7 @@ use super::super::fence::Fence;
 use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
 use super::keys::LEADER;
-use super::opened::Opened;
+use super::opened::OpenEtcdStore;
 use super::{Etcd, identity};
 
 /// Shortest lease that etcd grants: its election takes as long.
@@ -50,7 +50,7 @@ impl Etcd {
     }
 }
 
-impl Opened {
+impl OpenEtcdStore {
     /// Revokes a lease by which this process led.
     async fn leave(&self, lease: i64) {
         let until = Instant::now() + self.timeout;
@@ -70,7 +70,7 @@ impl Opened {
 }
 
 /// Puts the key, with a lease, unless another has.
-async fn take(opened: &Opened, key: &str, value: &str, lease: Duration) -> Result<Option<i64>, StoreError> {
+async fn take(opened: &OpenEtcdStore, key: &str, value: &str, lease: Duration) -> Result<Option<i64>, StoreError> {
     let until = Instant::now() + opened.timeout;
     let explain = |failure| opened.members.explain(&failure, false);
     let seconds = i64::try_from(lease.as_secs()).unwrap_or(i64::MAX);
@@ -107,7 +107,7 @@ async fn take(opened: &Opened, key: &str, value: &str, lease: Duration) -> Resul
 }
 
 /// Keeps the lease, until that fails for as long as it lasts.
-async fn keep(opened: Arc<Opened>, id: i64, lease: Duration, tell: watch::Sender<bool>, given_up: Arc<AtomicBool>) {
+async fn keep(opened: Arc<OpenEtcdStore>, id: i64, lease: Duration, tell: watch::Sender<bool>, given_up: Arc<AtomicBool>) {
     let mut kept = Instant::now();
     while !given_up.load(Ordering::Relaxed) {
         sleep(lease / 3).await;

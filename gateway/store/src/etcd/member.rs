@@ -20,37 +20,37 @@ const AUTHENTICATIONS_LIMIT: usize = 3;
 /// Time for which a password that etcd has refused is not sent again: etcd spends a tenth of a second of a processor on each.
 const REFUSED_PASSWORD_PAUSE: Duration = Duration::from_secs(1);
 
-pub(super) struct Member {
+pub(super) struct EtcdMember {
     pub(super) endpoint: String,
     options: ConnectOptions,
-    user: Option<User>,
+    user: Option<EtcdUser>,
     client: OnceCell<Client>,
-    token: Mutex<Token>,
+    token: Mutex<EtcdToken>,
 }
 
 /// Name and password of a user.
 #[derive(Clone)]
-pub(super) struct User {
+pub(super) struct EtcdUser {
     pub(super) name: String,
     pub(super) password_file: PathBuf,
 }
 
 /// The token that the client shows.
 #[derive(Default)]
-struct Token {
+struct EtcdToken {
     /// Sequence number of the present token.
     number: u64,
     /// A password that etcd has refused, and when.
     refused: Option<(String, Instant)>,
 }
 
-impl fmt::Debug for Member {
+impl fmt::Debug for EtcdMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.endpoint)
     }
 }
 
-impl User {
+impl EtcdUser {
     /// Reads the password from its file, without the line's end.
     pub(super) fn password(&self) -> io::Result<String> {
         let password = files::read_text(&self.password_file, SMALL_FILE_LIMIT_BYTES)?;
@@ -58,8 +58,8 @@ impl User {
     }
 }
 
-impl Member {
-    pub(super) fn new(endpoint: &str, options: ConnectOptions, user: Option<User>) -> Self {
+impl EtcdMember {
+    pub(super) fn new(endpoint: &str, options: ConnectOptions, user: Option<EtcdUser>) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
             options,
@@ -102,7 +102,7 @@ impl Member {
     }
 
     /// Gets a new token in place of the one with this number, unless another request has done so.
-    async fn authenticate(&self, user: &User, mut client: Client, shown: u64) -> Result<(), Error> {
+    async fn authenticate(&self, user: &EtcdUser, mut client: Client, shown: u64) -> Result<(), Error> {
         let mut token = self.token.lock().await;
         if token.number != shown {
             return Ok(());
@@ -119,9 +119,9 @@ impl Member {
     }
 }
 
-impl Token {
+impl EtcdToken {
     /// The password of the file, unless etcd has just refused it.
-    fn password(&self, user: &User) -> Result<String, Error> {
+    fn password(&self, user: &EtcdUser) -> Result<String, Error> {
         let path: &Path = &user.password_file;
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let password = user.password().map_err(named)?;

@@ -11,7 +11,7 @@ use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptio
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::StoreError;
-use super::member::{Member, User};
+use super::member::{EtcdMember, EtcdUser};
 use crate::settings::EtcdSettings;
 
 /// Pause before all members are asked again.
@@ -23,7 +23,7 @@ const LEAST_ATTEMPT: Duration = Duration::from_millis(200);
 
 /// Failure of a request, and whether it would be the same at each member.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct MemberFailure {
     pub endpoint: String,
     pub problem: String,
     pub kind: FailureKind,
@@ -48,7 +48,7 @@ pub(super) enum FailureKind {
 /// All that is known of the cluster.
 #[derive(Debug)]
 pub(super) struct Members {
-    members: Vec<Member>,
+    members: Vec<EtcdMember>,
     /// Index of the member that has answered last.
     preferred: AtomicUsize,
     /// Time limit for one member, if there are others.
@@ -67,14 +67,14 @@ impl Members {
             .with_keep_alive(KEEP_ALIVE, attempt)
             .with_keep_alive_while_idle(true)
             .with_require_leader(true);
-        let user = settings.user.clone().map(|(name, password_file)| User { name, password_file });
+        let user = settings.user.clone().map(|(name, password_file)| EtcdUser { name, password_file });
         if let Some(user) = &user {
             user.password().map_err(|source| io(&user.password_file, source))?;
         }
         if settings.is_encrypted() {
             options = options.with_tls(tls(settings)?);
         }
-        let member = |endpoint: &String| Member::new(endpoint, options.clone(), user.clone());
+        let member = |endpoint: &String| EtcdMember::new(endpoint, options.clone(), user.clone());
         Ok(Self {
             members: settings.endpoints.iter().map(member).collect(),
             preferred: AtomicUsize::new(0),
@@ -84,7 +84,7 @@ impl Members {
     }
 
     /// Asks one member after the other until one answers, or until then. For what may be asked twice.
-    pub(super) async fn ask<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, Failure>
+    pub(super) async fn ask<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, MemberFailure>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -105,7 +105,7 @@ impl Members {
     }
 
     /// Asks a member once. If that does not answer, the next one is asked the next time.
-    pub(super) async fn ask_one<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, Failure>
+    pub(super) async fn ask_one<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Result<T, MemberFailure>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -117,7 +117,7 @@ impl Members {
         let answered = timeout_at(attempt, member.ask(ask)).await;
         let failure = match answered {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Failure {
+            Ok(Err(error)) => MemberFailure {
                 endpoint: member.endpoint.clone(),
                 problem: text(&error),
                 kind: kind(&error),
@@ -135,13 +135,13 @@ impl Members {
     }
 
     /// Every member by its endpoint, and what it answers.
-    pub(super) async fn ask_each<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Vec<(String, Result<T, Failure>)>
+    pub(super) async fn ask_each<T, F>(&self, until: Instant, ask: impl Fn(Client) -> F) -> Vec<(String, Result<T, MemberFailure>)>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let each = self.members.iter().map(|member| async {
             let answer = match timeout_at(until, member.ask(&ask)).await {
-                Ok(answer) => answer.map_err(|error| Failure {
+                Ok(answer) => answer.map_err(|error| MemberFailure {
                     endpoint: member.endpoint.clone(),
                     problem: text(&error),
                     kind: kind(&error),
@@ -154,8 +154,8 @@ impl Members {
     }
 
     /// The store's words for it. `doubt`: whether it was done is not known.
-    pub(super) fn explain(&self, failure: &Failure, doubt: bool) -> StoreError {
-        let Failure { endpoint, problem, kind } = failure;
+    pub(super) fn explain(&self, failure: &MemberFailure, doubt: bool) -> StoreError {
+        let MemberFailure { endpoint, problem, kind } = failure;
         let done = if doubt { "whether it was done is not known: " } else { "" };
         let (engine, place) = ("etcd", self.place.clone());
         let (said, advice) = (format!("{done}{endpoint}: {problem}"), advice(*kind, problem).to_owned());
@@ -177,8 +177,8 @@ impl Members {
     }
 }
 
-fn unanswered(endpoint: &str, problem: String) -> Failure {
-    Failure {
+fn unanswered(endpoint: &str, problem: String) -> MemberFailure {
+    MemberFailure {
         endpoint: endpoint.to_owned(),
         problem,
         kind: FailureKind::Unanswered,

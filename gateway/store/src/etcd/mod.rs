@@ -27,27 +27,27 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
 use attest_system::files;
-use committer::Committer;
+use committer::EtcdCommitter;
 use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
-use identity::Found;
-use keys::Keys;
+use identity::ExistingStore;
+use keys::KeyPrefix;
 use members::Members;
-pub(super) use moment::{Moment, served_by, there};
-use opened::Opened;
+pub(super) use moment::{EtcdSnapshot, served_by, there};
+use opened::OpenEtcdStore;
 use overlay::MOST_KEYS;
 use presence::Presence;
 use requests::pair;
-pub(super) use taking::Taking;
+pub(super) use taking::EtcdImport;
 use tokio::time::Instant;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{self, Known};
+use super::known::{self, ExpectedStore};
 use super::remote::desk::Desk;
 pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{Accepted, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
+use super::{AcceptedStore, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
 use crate::settings::EtcdSettings;
 
 /// Maximum size of an answer that is accepted: a page of a store.
@@ -58,11 +58,11 @@ const MOST_WRITES: usize = MOST_KEYS - 20;
 /// A store below a prefix of an etcd cluster. Clones are the same store.
 #[derive(Clone)]
 pub struct Etcd {
-    open: Arc<Open>,
+    open: Arc<EtcdInner>,
 }
 
-struct Open {
-    opened: Arc<Opened>,
+struct EtcdInner {
+    opened: Arc<OpenEtcdStore>,
     desk: Desk<Work>,
     replica: String,
 }
@@ -77,13 +77,13 @@ impl Etcd {
     /// Opens the store, and creates it if none exists or ever existed. The folder of `beside` holds what is known of the store.
     ///
     /// # Errors
-    /// [`StoreError`] if etcd does not answer in time, or if what it has is not a store, or not the known one ([`Known`]).
+    /// [`StoreError`] if etcd does not answer in time, or if what it has is not a store, or not the known one ([`ExpectedStore`]).
     pub fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         let threads = Threads::start("etcd", &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, replica) = threads.wait(async move {
             // Known first: what is found is then at least as new.
-            let known = Known::beside(&folder)?;
+            let known = ExpectedStore::beside(&folder)?;
             let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
                 under_lock(&folder, || known::write_mark(&folder, &locked(&opened.standing)))?;
@@ -91,10 +91,10 @@ impl Etcd {
             Ok((opened, replica))
         })?;
         let opened = Arc::new(opened);
-        let committer = Committer::new(Arc::clone(&opened), &identity::new_id()?);
+        let committer = EtcdCommitter::new(Arc::clone(&opened), &identity::new_id()?);
         let desk = Desk::open(threads, beside, opened.timeout, Arc::clone(&opened), |jobs| committer.run(jobs));
         Ok(Self {
-            open: Arc::new(Open { opened, desk, replica }),
+            open: Arc::new(EtcdInner { opened, desk, replica }),
         })
     }
 
@@ -105,7 +105,7 @@ impl Etcd {
     pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
         Threads::start("etcd", &place)?.wait(async move {
-            let known = Known::beside(&folder)?;
+            let known = ExpectedStore::beside(&folder)?;
             let members = Members::of(&settings)?;
             let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
             set_back::check(&known, Path::new(&members.place), found.as_ref())?;
@@ -121,7 +121,7 @@ impl Etcd {
         settings: &EtcdSettings,
         beside: &Path,
         first: impl FnOnce(&Replacement) -> Result<(), E>,
-    ) -> Result<Accepted, E> {
+    ) -> Result<AcceptedStore, E> {
         let (place, threads) = (settings.place(), Threads::start("etcd", &settings.place())?);
         let look = || {
             let settings = settings.clone();
@@ -143,20 +143,20 @@ impl Etcd {
     }
 
     fn keys(&self, range: &KeyRange) -> (String, String) {
-        let Opened { keys, .. } = &*self.open.opened;
+        let OpenEtcdStore { keys, .. } = &*self.open.opened;
         (keys.of(&range.from), keys.of(&range.until))
     }
 }
 
 /// Opens the store, and says which of its gateways this is.
-async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(Opened, String), StoreError> {
-    let (members, keys) = (Members::of(settings)?, Keys::below(&settings.prefix));
+async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> Result<(OpenEtcdStore, String), StoreError> {
+    let (members, keys) = (Members::of(settings)?, KeyPrefix::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
     let found = match identity::look(settings, &members, until).await? {
         Some(found) => Some(found),
         None => {
-            set_back::check(known, &place, None::<&Found>)?;
+            set_back::check(known, &place, None::<&ExistingStore>)?;
             identity::begin(settings, &members, until).await?;
             identity::look(settings, &members, until).await?
         }
@@ -171,8 +171,8 @@ async fn open(settings: &EtcdSettings, known: &Known, beside: &Path) -> Result<(
         replica: replica.clone(),
         commits: found.wrote(&replica).unsigned_abs(),
     };
-    let Found { identity, began, mark, .. } = found;
-    let opened = Opened {
+    let ExistingStore { identity, began, mark, .. } = found;
+    let opened = OpenEtcdStore {
         wrote: keys.wrote(&replica),
         set_back: keys.set_back(&mark.id),
         members,

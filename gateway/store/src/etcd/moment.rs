@@ -7,42 +7,42 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::Known;
-use super::super::migration::{HouseError, Source};
+use super::super::known::ExpectedStore;
+use super::super::migration::{HouseError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::serving::host;
 use super::super::remote::set_back;
 use super::super::threads::Threads;
 use super::super::{StoreError, StoreMark};
-use super::identity::Found;
-use super::keys::Keys;
+use super::identity::ExistingStore;
+use super::keys::KeyPrefix;
 use super::members::Members;
 use super::requests::pair;
 use super::{MOST_ANSWER_BYTES, identity};
 use crate::settings::EtcdSettings;
 
 /// Snapshot of the content of a store on etcd.
-pub(crate) struct Moment {
-    below: Arc<Below>,
-    found: Found,
+pub(crate) struct EtcdSnapshot {
+    below: Arc<EtcdPages>,
+    found: ExistingStore,
     revision: i64,
 }
 
 /// Access to the keys below a prefix, for synchronous callers.
-pub(super) struct Below {
+pub(super) struct EtcdPages {
     pub threads: Threads,
     pub settings: EtcdSettings,
     pub members: Members,
-    pub keys: Keys,
+    pub keys: KeyPrefix,
 }
 
-impl Below {
+impl EtcdPages {
     pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
         Ok(Self {
             threads: Threads::start("etcd", &settings.place())?,
             settings: settings.clone(),
             members: Members::of(settings)?,
-            keys: Keys::below(&settings.prefix),
+            keys: KeyPrefix::below(&settings.prefix),
         })
     }
 
@@ -69,7 +69,7 @@ impl Below {
     }
 
     /// The store that is there, and the revision at which it was looked at.
-    pub(super) fn look(self: &Arc<Self>) -> Result<(Option<Found>, i64), StoreError> {
+    pub(super) fn look(self: &Arc<Self>) -> Result<(Option<ExistingStore>, i64), StoreError> {
         let below = Arc::clone(self);
         self.threads
             .wait(async move { identity::look_at(&below.settings, &below.members, below.until()).await })
@@ -97,11 +97,11 @@ impl Below {
     }
 }
 
-impl Moment {
+impl EtcdSnapshot {
     pub(crate) fn of(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = Known::beside(beside)?;
-        let below = Arc::new(Below::of(settings)?);
+        let known = ExpectedStore::beside(beside)?;
+        let below = Arc::new(EtcdPages::of(settings)?);
         let (found, revision) = below.look()?;
         let place = Path::new(&below.members.place);
         set_back::check_to_move(&known, place, found.as_ref())?;
@@ -135,7 +135,7 @@ impl Moment {
     }
 }
 
-impl Source for Moment {
+impl MigrationSource for EtcdSnapshot {
     fn store(&self) -> StoreMark {
         self.found.mark.clone()
     }
@@ -165,7 +165,7 @@ impl Source for Moment {
                 place: self.below.members.place.clone(),
                 hosts: hosts.join(", "),
             }),
-            (_, Some(Found { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
+            (_, Some(ExistingStore { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
             _ => Err(HouseError::WentOn),
         }
     }
@@ -180,7 +180,7 @@ impl Source for Moment {
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreError> {
-    let below = Arc::new(Below::of(settings)?);
+    let below = Arc::new(EtcdPages::of(settings)?);
     let (from, until) = (below.keys.replica(""), below.keys.replica("\u{10ffff}"));
     let asking = Arc::clone(&below);
     below.threads.wait(async move {
@@ -200,7 +200,7 @@ pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreErr
 
 /// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
-    match Arc::new(Below::of(settings)?).look() {
+    match Arc::new(EtcdPages::of(settings)?).look() {
         Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

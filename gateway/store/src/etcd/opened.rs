@@ -11,8 +11,8 @@ use super::super::remote::desk::Says;
 use super::super::remote::locked;
 use super::super::{StoreError, StoreMark};
 use super::identity::{self, VERSION};
-use super::keys::Keys;
-use super::members::{Failure, FailureKind, Members};
+use super::keys::KeyPrefix;
+use super::members::{FailureKind, MemberFailure, Members};
 use super::replica_key::ReplicaKey;
 use super::requests::{comes_short, get, seen, version};
 
@@ -21,9 +21,9 @@ pub(super) const GUARD_GETS: usize = 5;
 
 /// The store that a process has opened.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenEtcdStore {
     pub members: Members,
-    pub keys: Keys,
+    pub keys: KeyPrefix,
     /// The store's identity entry, as it is in etcd.
     pub identity: String,
     /// The mark that it began with, before its first commit.
@@ -51,10 +51,10 @@ pub(super) struct Reached {
 
 /// Reason why nothing was written, or why that is unknown.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    Member(Failure),
+pub(super) enum EtcdTrouble {
+    Member(MemberFailure),
     /// The outcome of the request is unknown.
-    Doubt(Failure),
+    Doubt(MemberFailure),
     /// It is not the store that was opened, or was reported as rolled back.
     Replaced,
     /// It is the opened store, rolled back: etcd confirms it by this comparison.
@@ -71,15 +71,15 @@ pub(super) enum Trouble {
     Late,
 }
 
-impl Trouble {
+impl EtcdTrouble {
     /// Returns whether etcd's quota is used up.
     pub(super) fn is_want_of_room(&self) -> bool {
         matches!(self, Self::Member(failure) | Self::Doubt(failure) if failure.kind == FailureKind::NoSpace)
     }
 }
 
-impl Opened {
-    pub(super) fn error(&self, trouble: &Trouble) -> StoreError {
+impl OpenEtcdStore {
+    pub(super) fn error(&self, trouble: &EtcdTrouble) -> StoreError {
         let engine = |problem: &str, advice: &str| StoreError::Engine {
             engine: "etcd",
             place: self.members.place.clone(),
@@ -87,20 +87,20 @@ impl Opened {
             advice: advice.to_owned(),
         };
         match trouble {
-            Trouble::Member(failure) => self.members.explain(failure, false),
-            Trouble::Doubt(failure) => self.members.explain(failure, true),
-            Trouble::Replaced | Trouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
-            Trouble::Moved(moved) => moved.error(self.members.place.as_ref()),
-            Trouble::Newer(found) => identity::newer(&self.members, *found),
-            Trouble::Absent => engine(
+            EtcdTrouble::Member(failure) => self.members.explain(failure, false),
+            EtcdTrouble::Doubt(failure) => self.members.explain(failure, true),
+            EtcdTrouble::Replaced | EtcdTrouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
+            EtcdTrouble::Moved(moved) => moved.error(self.members.place.as_ref()),
+            EtcdTrouble::Newer(found) => identity::newer(&self.members, *found),
+            EtcdTrouble::Absent => engine(
                 "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
                 "it goes on as soon as it has a lease again; the log says why if it gets none",
             ),
-            Trouble::Late => engine(
+            EtcdTrouble::Late => engine(
                 "its time was over before it could be done; nothing was done",
                 "etcd is too slow, or has not answered what was asked before: look at etcdctl endpoint status, and at its disks",
             ),
-            Trouble::Contended => engine(
+            EtcdTrouble::Contended => engine(
                 "others wrote the same until there was no time left; nothing was done",
                 "try again; if it lasts, etcd is too slow: look at its disks",
             ),
@@ -159,39 +159,39 @@ impl Opened {
         first.into_iter().chain(others).chain(present).collect()
     }
 
-    /// Returns an error if [`Opened::guard`] refused the request, by the answers to [`Opened::guard_gets`] with that number of others.
-    pub(super) fn check(&self, known: Reached, answers: &[TxnOpResponse], others: usize) -> Result<(), Trouble> {
+    /// Returns an error if [`OpenEtcdStore::guard`] refused the request, by the answers to [`OpenEtcdStore::guard_gets`] with that number of others.
+    pub(super) fn check(&self, known: Reached, answers: &[TxnOpResponse], others: usize) -> Result<(), EtcdTrouble> {
         let [identity, mark, wrote, set_back, schema, rest @ ..] = answers else {
-            return Err(Trouble::Replaced);
+            return Err(EtcdTrouble::Replaced);
         };
         let identity = seen(identity).value;
         if identity.as_ref() != Some(&self.identity) {
             return Err(gone(identity.as_deref()));
         }
         if seen(set_back).value.is_some() {
-            return Err(Trouble::Replaced);
+            return Err(EtcdTrouble::Replaced);
         }
         let (puts, commits) = (version(mark), version(wrote));
         for (key, found, known) in [(self.keys.mark(), puts, known.puts), (self.wrote.clone(), commits, known.wrote)] {
             if found < known {
-                return Err(Trouble::SetBack(Box::new(comes_short(key, known.unsigned_abs()))));
+                return Err(EtcdTrouble::SetBack(Box::new(comes_short(key, known.unsigned_abs()))));
             }
         }
         let schema = seen(schema).value.and_then(|schema| schema.parse().ok());
         match schema {
             Some(VERSION) => self.raise(puts, commits),
-            Some(newer) if newer > VERSION => return Err(Trouble::Newer(newer)),
-            _ => return Err(Trouble::Replaced),
+            Some(newer) if newer > VERSION => return Err(EtcdTrouble::Newer(newer)),
+            _ => return Err(EtcdTrouble::Replaced),
         }
         // It was asked for if this process served by then.
         match (self.replica_key.get(), rest.get(others)) {
-            (Some(key), Some(found)) if !key.is_own(seen(found).value.as_deref()) => Err(Trouble::Absent),
+            (Some(key), Some(found)) if !key.is_own(seen(found).value.as_deref()) => Err(EtcdTrouble::Absent),
             _ => Ok(()),
         }
     }
 
     /// Does these reads at one moment, of the store that was opened.
-    pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, Trouble> {
+    pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, EtcdTrouble> {
         let counts = [get(&self.keys.mark()), get(&self.wrote)];
         let then: Vec<TxnOp> = reads.iter().cloned().chain(counts).collect();
         let known = self.reached();
@@ -206,10 +206,10 @@ impl Opened {
                     .await
             }
         });
-        let answer = asked.await.map_err(Trouble::Member)?;
+        let answer = asked.await.map_err(EtcdTrouble::Member)?;
         let mut answers = answer.op_responses();
         if !answer.succeeded() {
-            let trouble = self.check(known, &answers, 0).err().unwrap_or(Trouble::Contended);
+            let trouble = self.check(known, &answers, 0).err().unwrap_or(EtcdTrouble::Contended);
             return Err(self.told(trouble).await);
         }
         // How far it has come, whoever has written.
@@ -219,7 +219,7 @@ impl Opened {
     }
 }
 
-impl Says for Opened {
+impl Says for OpenEtcdStore {
     fn overloaded(&self) -> StoreError {
         StoreError::Engine {
             engine: "etcd",
@@ -230,7 +230,7 @@ impl Says for Opened {
     }
 
     fn unanswered(&self) -> StoreError {
-        let failure = Failure {
+        let failure = MemberFailure {
             endpoint: "all members".to_owned(),
             problem: "there was no answer in time".to_owned(),
             kind: FailureKind::Unanswered,
@@ -240,6 +240,6 @@ impl Says for Opened {
 }
 
 /// Returns the trouble for an identity other than that of the opened store.
-pub(super) fn gone(identity: Option<&str>) -> Trouble {
-    identity.and_then(identity::moved).map_or(Trouble::Replaced, Trouble::Moved)
+pub(super) fn gone(identity: Option<&str>) -> EtcdTrouble {
+    identity.and_then(identity::moved).map_or(EtcdTrouble::Replaced, EtcdTrouble::Moved)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::StoreError;
-use super::super::engine::{KeyRange, Transaction, Unfinished, Work};
+use super::super::engine::{KeyRange, Transaction, Work, WorkInterrupted};
 use super::super::remote::plan::Ran;
 
 /// Maximum number of keys that one commit requires to be unchanged. As many again are written at most. etcd takes 128 (`--max-txn-ops`),
@@ -14,17 +14,17 @@ pub(super) const BATCH_BYTES: usize = 1024 * 1024;
 
 /// Value under a key, and its revision; 0 without a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ReadValue {
     pub value: Option<String>,
     pub mod_revision: i64,
 }
 
 /// Fetched values, by their keys.
-pub(super) type Fetched = BTreeMap<String, Seen>;
+pub(super) type Fetched = BTreeMap<String, ReadValue>;
 
 /// What a commit does.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct EtcdBatch {
     /// Keys whose values the works depend on: they must not have changed.
     pub reads: BTreeSet<String>,
     /// Values to put; `None` removes the key.
@@ -33,7 +33,7 @@ pub(super) struct Batch {
     bytes: usize,
 }
 
-impl Batch {
+impl EtcdBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.reads.is_empty() && !self.writes_anything()
     }
@@ -44,7 +44,7 @@ impl Batch {
 
     /// Does a work on top of those before it.
     pub(super) fn run(&mut self, fetched: &Fetched, work: &mut Work) -> Ran {
-        let mut overlay = Overlay {
+        let mut overlay = EtcdTransaction {
             fetched,
             batch: self,
             reads: BTreeSet::new(),
@@ -54,7 +54,7 @@ impl Batch {
             clash: false,
         };
         let finished = work(&mut overlay);
-        let Overlay {
+        let EtcdTransaction {
             reads,
             writes,
             removed,
@@ -75,12 +75,12 @@ impl Batch {
         }
         match finished {
             Ok(()) => self.add(reads, writes, removed),
-            Err(Unfinished::Refused(error)) => match self.add(reads, BTreeMap::new(), Vec::new()) {
+            Err(WorkInterrupted::Refused(error)) => match self.add(reads, BTreeMap::new(), Vec::new()) {
                 Ran::Done { .. } => Ran::Refused(error),
                 full => full,
             },
             // It has given up without having had to.
-            Err(Unfinished::Engine) => Ran::Refused(StoreError::Closed),
+            Err(WorkInterrupted::Engine) => Ran::Refused(StoreError::Closed),
         }
     }
 
@@ -110,9 +110,9 @@ fn holds(range: &KeyRange, key: &str) -> bool {
 }
 
 /// Transaction of one work, on top of its batch.
-struct Overlay<'a> {
+struct EtcdTransaction<'a> {
     fetched: &'a Fetched,
-    batch: &'a Batch,
+    batch: &'a EtcdBatch,
     reads: BTreeSet<String>,
     writes: BTreeMap<String, Option<String>>,
     removed: Vec<KeyRange>,
@@ -121,15 +121,15 @@ struct Overlay<'a> {
     clash: bool,
 }
 
-impl Overlay<'_> {
-    fn separate(&mut self) -> Unfinished {
+impl EtcdTransaction<'_> {
+    fn separate(&mut self) -> WorkInterrupted {
         self.clash = true;
-        Unfinished::Engine
+        WorkInterrupted::Engine
     }
 }
 
-impl Transaction for Overlay<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+impl Transaction for EtcdTransaction<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         if let Some(own) = self.writes.get(key) {
             return Ok(own.clone());
         }
@@ -144,12 +144,12 @@ impl Transaction for Overlay<'_> {
             Some(seen) => Ok(seen.value.clone()),
             None => {
                 self.missing.insert(key.to_owned());
-                Err(Unfinished::Engine)
+                Err(WorkInterrupted::Engine)
             }
         }
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted> {
         if self.batch.removed.iter().any(|range| holds(range, key)) {
             return Err(self.separate());
         }
@@ -157,12 +157,12 @@ impl Transaction for Overlay<'_> {
         Ok(())
     }
 
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted> {
         self.writes.insert(key.to_owned(), None);
         Ok(())
     }
 
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted> {
         if range.from >= range.until {
             return Ok(());
         }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn attack_44_a_token_is_taken_away_whatever_uses_are_made_of_it() {
         let mut removal: Work = Box::new(|keys| transaction::remove(keys, EntryKind::Token, "t").map(drop));
-        let Ran::Missing(wanted) = Batch::default().run(&Fetched::new(), &mut removal) else {
+        let Ran::Missing(wanted) = EtcdBatch::default().run(&Fetched::new(), &mut removal) else {
             panic!("it reads nothing");
         };
         assert_eq!(wanted, BTreeSet::from([keys::entry("token", "t")]));

@@ -6,9 +6,9 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
 
-use super::members::{Failure, FailureKind};
-use super::opened::Opened;
-use super::overlay::Seen;
+use super::members::{FailureKind, MemberFailure};
+use super::opened::OpenEtcdStore;
+use super::overlay::ReadValue;
 use super::requests::{get, revision, seen, version};
 
 /// Lifetime of the key of a process that was killed. A process that runs takes a new lease when this is over.
@@ -17,7 +17,7 @@ const LEASE_SECONDS: i64 = 86_400;
 const FENCE_PAUSE: Duration = Duration::from_millis(32);
 
 pub(super) struct Own {
-    opened: Arc<Opened>,
+    opened: Arc<OpenEtcdStore>,
     key: String,
     pub(super) lease: Option<i64>,
     /// Revision of the key's last change, as far as is known; 0 without the key.
@@ -30,7 +30,7 @@ pub(super) struct Own {
 
 /// Outcome of a commit that was in doubt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum CommitOutcome {
     Happened,
     /// The commit did not happen, and cannot happen any more.
     Never,
@@ -39,7 +39,7 @@ pub(super) enum Fate {
 }
 
 impl Own {
-    pub(super) fn new(opened: Arc<Opened>, id: &str) -> Self {
+    pub(super) fn new(opened: Arc<OpenEtcdStore>, id: &str) -> Self {
         let key = opened.keys.committer(id);
         Self {
             opened,
@@ -52,7 +52,7 @@ impl Own {
     }
 
     /// Begins a commit, which is in doubt from here on.
-    pub(super) async fn begin(&mut self, until: Instant) -> Result<(), Failure> {
+    pub(super) async fn begin(&mut self, until: Instant) -> Result<(), MemberFailure> {
         if self.lease.is_none() {
             let grant = |mut client: etcd_client::Client| async move { client.lease_grant(LEASE_SECONDS, None).await };
             self.lease = Some(self.opened.members.ask(until, grant).await?.id());
@@ -83,7 +83,7 @@ impl Own {
     }
 
     /// Notes that the commit was not made, with the key's current state.
-    pub(super) const fn not_made(&mut self, found: &Seen) {
+    pub(super) const fn not_made(&mut self, found: &ReadValue) {
         self.made(found.mod_revision);
     }
 
@@ -102,23 +102,23 @@ impl Own {
     }
 
     /// Determines the outcome of a commit that is in doubt: puts the same key again under the same condition, until etcd answers.
-    pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Failure> {
+    pub(super) async fn settle(&mut self, until: Instant) -> Result<CommitOutcome, MemberFailure> {
         loop {
-            let Some(sent) = self.doubt else { return Ok(Fate::Never) };
+            let Some(sent) = self.doubt else { return Ok(CommitOutcome::Never) };
             match self.fence(sent, until).await {
                 Err(lost) if lost.kind == FailureKind::Unanswered && Instant::now() + FENCE_PAUSE < until => {
                     sleep(FENCE_PAUSE).await;
                 }
                 Err(over) if over.kind == FailureKind::NoLease => {
                     self.lease_is_over();
-                    return Ok(Fate::Unknown);
+                    return Ok(CommitOutcome::Unknown);
                 }
                 settled => return settled,
             }
         }
     }
 
-    async fn fence(&mut self, sent: u64, until: Instant) -> Result<Fate, Failure> {
+    async fn fence(&mut self, sent: u64, until: Instant) -> Result<CommitOutcome, MemberFailure> {
         self.number += 1;
         let fence = Txn::new().when([self.unchanged()]).and_then([self.put()]).or_else([
             self.get(),
@@ -132,14 +132,14 @@ impl Own {
         let answer = asked.await?;
         if answer.succeeded() {
             self.made(revision(&answer));
-            return Ok(Fate::Never);
+            return Ok(CommitOutcome::Never);
         }
         Ok(self.read(sent, &answer.op_responses()))
     }
 
     /// Finds out what became of a commit that etcd has answered: it is made by now, or not at all.
-    pub(super) async fn look(&mut self, until: Instant) -> Result<Fate, Failure> {
-        let Some(sent) = self.doubt else { return Ok(Fate::Never) };
+    pub(super) async fn look(&mut self, until: Instant) -> Result<CommitOutcome, MemberFailure> {
+        let Some(sent) = self.doubt else { return Ok(CommitOutcome::Never) };
         let read = Txn::new().and_then([self.get(), get(&self.opened.keys.mark()), get(&self.opened.wrote)]);
         let asked = self.opened.members.ask(until, |mut client| {
             let read = read.clone();
@@ -149,7 +149,7 @@ impl Own {
         Ok(self.read(sent, &answer.op_responses()))
     }
 
-    fn read(&mut self, sent: u64, answers: &[TxnOpResponse]) -> Fate {
+    fn read(&mut self, sent: u64, answers: &[TxnOpResponse]) -> CommitOutcome {
         let found = answers.first().map(seen);
         // It was not there before the first commit.
         let before = self.mod_revision == 0;
@@ -159,11 +159,11 @@ impl Own {
             Some(Some(number)) if number == sent => {
                 let count = |at: usize| answers.get(at).map_or(0, version);
                 self.opened.raise(count(1), count(2));
-                Fate::Happened
+                CommitOutcome::Happened
             }
-            Some(Some(_)) => Fate::Never,
-            Some(None) if before => Fate::Never,
-            _ => Fate::Unknown,
+            Some(Some(_)) => CommitOutcome::Never,
+            Some(None) if before => CommitOutcome::Never,
+            _ => CommitOutcome::Unknown,
         }
     }
 }

@@ -4,21 +4,23 @@ use std::collections::VecDeque;
 
 use super::super::StoreError;
 use super::super::engine::Work;
-use super::super::remote::plan::{self, Plan};
+use super::super::remote::plan::{self, CommitPlan};
 use super::super::remote::queue::{self, answer};
-use super::opened::Opened;
-use super::overlay::{Batch, Fetched, MOST_KEYS};
+use super::opened::OpenEtcdStore;
+use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 
 /// A work, and who waits for it.
-pub(super) type Job = queue::Job<Work>;
+pub(super) type Job = queue::QueuedJob<Work>;
 
 /// Returns how many of the first works were looked at, and the plan for them.
-pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) -> (usize, Plan<Batch>) {
-    plan::plan(waiting, most, MOST_KEYS, Batch::default(), |batch, work| batch.run(fetched, work))
+pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) -> (usize, CommitPlan<EtcdBatch>) {
+    plan::plan(waiting, most, MOST_KEYS, EtcdBatch::default(), |batch, work| {
+        batch.run(fetched, work)
+    })
 }
 
 /// Refuses the first work, which fits into no commit.
-pub(super) fn refuse_first(waiting: &mut VecDeque<Job>, opened: &Opened) {
+pub(super) fn refuse_first(waiting: &mut VecDeque<Job>, opened: &OpenEtcdStore) {
     let error = StoreError::Engine {
         engine: "etcd",
         place: opened.members.place.clone(),

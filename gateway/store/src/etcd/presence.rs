@@ -12,10 +12,10 @@ use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpRespo
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
-use super::super::remote::serving::{LEASE, LOOK_EVERY, Serving, WAIT_LIMIT, host};
+use super::super::remote::serving::{LEASE, LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
 use super::identity;
 use super::leader::keep_alive;
-use super::opened::{Opened, gone};
+use super::opened::{OpenEtcdStore, gone};
 use super::replica_key::ReplicaKey;
 use super::requests::{get, seen};
 
@@ -23,20 +23,20 @@ use super::requests::{get, seen};
 #[derive(Debug)]
 pub(super) struct Presence {
     key: Arc<ReplicaKey>,
-    serving: Serving,
+    serving: ServingEntry,
     replica: String,
 }
 
 /// Result of an attempt to put the key.
-enum Taken {
+enum PresenceResult {
     Own,
     /// Another's value, and its lease.
     Others(String, i64),
 }
 
 impl Presence {
-    pub(super) fn new(opened: &Opened, replica: &str, state: &Path) -> Result<Self, StoreError> {
-        let serving = Serving::of(&identity::new_id()?, state);
+    pub(super) fn new(opened: &OpenEtcdStore, replica: &str, state: &Path) -> Result<Self, StoreError> {
+        let serving = ServingEntry::of(&identity::new_id()?, state);
         Ok(Self {
             key: Arc::new(ReplicaKey::new(opened.keys.replica(replica), serving.text())),
             serving,
@@ -49,13 +49,13 @@ impl Presence {
     }
 
     /// Puts the key. Another's is waited for: its lease may be over soon, if it was killed.
-    pub(super) async fn begin(&self, opened: &Opened) -> Result<(), StoreError> {
+    pub(super) async fn begin(&self, opened: &OpenEtcdStore) -> Result<(), StoreError> {
         let (begun, mut left) = (Instant::now(), i64::MAX);
         let mut others = None;
         while begun.elapsed() < WAIT_LIMIT {
             let (value, lease) = match self.take(opened, others.as_deref()).await? {
-                Taken::Own => return Ok(()),
-                Taken::Others(value, lease) => (value, lease),
+                PresenceResult::Own => return Ok(()),
+                PresenceResult::Others(value, lease) => (value, lease),
             };
             if value.is_empty() {
                 others = None;
@@ -83,12 +83,12 @@ impl Presence {
         Err(self.copied(opened, "another host"))
     }
 
-    fn copied(&self, opened: &Opened, host: &str) -> StoreError {
-        Serving::copied(&self.replica, host, &opened.members.place)
+    fn copied(&self, opened: &OpenEtcdStore, host: &str) -> StoreError {
+        ServingEntry::copied(&self.replica, host, &opened.members.place)
     }
 
     /// Puts the key if it is not there, or in the place of this value.
-    async fn take(&self, opened: &Opened, instead_of: Option<&str>) -> Result<Taken, StoreError> {
+    async fn take(&self, opened: &OpenEtcdStore, instead_of: Option<&str>) -> Result<PresenceResult, StoreError> {
         let until = Instant::now() + opened.timeout;
         let explain = |failure| opened.members.explain(&failure, false);
         let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
@@ -111,7 +111,7 @@ impl Presence {
         let answer = asked.await.map_err(explain)?;
         if answer.succeeded() {
             self.key.lease.store(lease, Ordering::Relaxed);
-            return Ok(Taken::Own);
+            return Ok(PresenceResult::Own);
         }
         let answers = answer.op_responses();
         let found = answers.first().and_then(|answer| match answer {
@@ -127,18 +127,18 @@ impl Presence {
             if of != lease {
                 give_back(opened, lease).await;
             }
-            return Ok(Taken::Own);
+            return Ok(PresenceResult::Own);
         }
         give_back(opened, lease).await;
         if found.is_none() && instead_of.is_none() {
             let identity = answers.get(1).and_then(|answer| seen(answer).value);
             return Err(opened.error(&gone(identity.as_deref())));
         }
-        Ok(Taken::Others(value, of))
+        Ok(PresenceResult::Others(value, of))
     }
 
     /// Returns the remaining seconds of another process's lease.
-    async fn time_left(&self, opened: &Opened, lease: i64) -> Result<i64, StoreError> {
+    async fn time_left(&self, opened: &OpenEtcdStore, lease: i64) -> Result<i64, StoreError> {
         let until = Instant::now() + opened.timeout;
         let ask = |mut client: Client| async move { client.lease_time_to_live(lease, None).await };
         let answer = opened.members.ask(until, ask).await;
@@ -146,7 +146,7 @@ impl Presence {
     }
 
     /// Keeps the lease, or takes a new one, for as long as the store is open.
-    pub(super) async fn keep(self, opened: Weak<Opened>) {
+    pub(super) async fn keep(self, opened: Weak<OpenEtcdStore>) {
         loop {
             // The time is over, or somebody has missed it.
             let missed = timeout(LEASE / 3, self.key.missed.notified()).await.is_ok();
@@ -163,16 +163,16 @@ impl Presence {
         }
     }
 
-    async fn take_again(&self, opened: &Opened) -> Result<(), StoreError> {
+    async fn take_again(&self, opened: &OpenEtcdStore) -> Result<(), StoreError> {
         match self.take(opened, None).await? {
-            Taken::Own => Ok(()),
-            Taken::Others(value, _) => Err(self.copied(opened, &host(&value))),
+            PresenceResult::Own => Ok(()),
+            PresenceResult::Others(value, _) => Err(self.copied(opened, &host(&value))),
         }
     }
 }
 
 /// Gives the lease back, if this process serves.
-pub(super) async fn end(opened: &Opened) {
+pub(super) async fn end(opened: &OpenEtcdStore) {
     let Some(key) = opened.replica_key.get() else { return };
     key.over.store(true, Ordering::Relaxed);
     let lease = key.lease.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ pub(super) async fn end(opened: &Opened) {
     }
 }
 
-async fn give_back(opened: &Opened, lease: i64) {
+async fn give_back(opened: &OpenEtcdStore, lease: i64) {
     let until = Instant::now() + opened.timeout;
     // It ends by itself as well.
     drop(

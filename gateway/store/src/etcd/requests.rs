@@ -4,8 +4,8 @@ use etcd_client::{Compare, CompareOp, GetOptions, TxnOp, TxnOpResponse, TxnRespo
 
 use super::super::StoreError;
 use super::super::engine::KeyValue;
-use super::keys::Keys;
-use super::overlay::Seen;
+use super::keys::KeyPrefix;
+use super::overlay::ReadValue;
 
 /// Compares how often a key was put: it must be less than is known.
 pub(super) fn comes_short(key: String, known: u64) -> Compare {
@@ -17,7 +17,7 @@ pub(super) fn get(key: &str) -> TxnOp {
 }
 
 /// Returns a key of the store, and its value. Text that is not UTF-8 was not written by a gateway, and is an error.
-pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
+pub(super) fn pair(keys: &KeyPrefix, found: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
     let Ok(key) = std::str::from_utf8(found.key()) else {
         return Err(StoreError::Key {
             key: String::from_utf8_lossy(found.key()).into_owned(),
@@ -37,12 +37,12 @@ pub(super) fn pair(keys: &Keys, found: &etcd_client::KeyValue) -> Result<KeyValu
 }
 
 /// Returns the value and the revision in an answer to a get of one key.
-pub(super) fn seen(answer: &TxnOpResponse) -> Seen {
+pub(super) fn seen(answer: &TxnOpResponse) -> ReadValue {
     let found = match answer {
         TxnOpResponse::Get(found) => found.kvs().first(),
         _ => None,
     };
-    Seen {
+    ReadValue {
         value: found.map(|found| String::from_utf8_lossy(found.value()).into_owned()),
         mod_revision: found.map_or(0, etcd_client::KeyValue::mod_revision),
     }

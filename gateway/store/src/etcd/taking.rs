@@ -13,22 +13,22 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::{self, Known};
-use super::super::migration::{HouseError, Target};
+use super::super::known::{self, ExpectedStore};
+use super::super::migration::{HouseError, MigrationTarget};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
-use super::moment::Below;
+use super::moment::EtcdPages;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
 use super::requests::{get, seen};
 use crate::settings::EtcdSettings;
 
 /// An import below a prefix, which is not a store yet.
-pub(crate) struct Taking {
-    below: Arc<Below>,
+pub(crate) struct EtcdImport {
+    below: Arc<EtcdPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
     beside: PathBuf,
-    known: Known,
+    known: ExpectedStore,
     /// The value that this process has put under `taking`.
     session: String,
     /// Pairs that were not sent yet.
@@ -36,13 +36,13 @@ pub(crate) struct Taking {
     bytes: usize,
 }
 
-impl Taking {
+impl EtcdImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = Arc::new(Below::of(settings)?);
+        let below = Arc::new(EtcdPages::of(settings)?);
         let taking = Self {
             beside: beside.to_owned(),
-            known: Known::beside(beside).or_else(|_| Known::but_for_file(beside))?,
+            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session: identity::new_id()?,
             waiting: Vec::new(),
             bytes: 0,
@@ -74,14 +74,14 @@ impl Taking {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
-        let below = Arc::new(Below::of(settings)?);
+        let below = Arc::new(EtcdPages::of(settings)?);
         let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
         let Some(session) = taken_by(&looked) else { return Ok(()) };
         Self::remove(&below, &session)
     }
 
     /// Removes the import of this session, unless it was completed.
-    fn remove(below: &Arc<Below>, session: &str) -> Result<(), StoreError> {
+    fn remove(below: &Arc<EtcdPages>, session: &str) -> Result<(), StoreError> {
         let is_his = Compare::value(below.keys.taking(), CompareOp::Equal, session);
         let gone = [below.delete_all(), TxnOp::delete(below.keys.taking(), None)];
         if !below.send(Txn::new().when([is_his]).and_then(gone))?.succeeded() {
@@ -130,8 +130,8 @@ fn taken_by(looked: &TxnResponse) -> Option<String> {
     seen(looked.op_responses().first()?).value
 }
 
-impl Target for Taking {
-    fn known(&self) -> &Known {
+impl MigrationTarget for EtcdImport {
+    fn known(&self) -> &ExpectedStore {
         &self.known
     }
 

@@ -4,18 +4,18 @@
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::Instant;
 
-use super::super::known::{Known, StoreFile};
+use super::super::known::{ExpectedStore, StoreFile};
 use super::super::remote::locked;
 use super::super::remote::serving::host_of_this;
-use super::super::remote::set_back::{Lack, Told, lack};
+use super::super::remote::set_back::{Lack, RollbackStatement, lack};
 use super::super::{StoreMark, Wrote};
-use super::identity::Found;
-use super::keys::Keys;
+use super::identity::ExistingStore;
+use super::keys::KeyPrefix;
 use super::members::Members;
-use super::opened::{Opened, Trouble};
+use super::opened::{EtcdTrouble, OpenEtcdStore};
 use super::requests::comes_short;
 
-impl Told for Found {
+impl RollbackStatement for ExistingStore {
     fn file(&self) -> StoreFile {
         match &self.moved {
             None => StoreFile::Store(self.mark.clone()),
@@ -41,7 +41,7 @@ impl Told for Found {
 }
 
 /// Returns the condition by which etcd confirms that the store lacks something known, if it does.
-fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
+fn what_it_lacks(known: &ExpectedStore, keys: &KeyPrefix, found: &ExistingStore) -> Option<Compare> {
     Some(match lack(known, found)? {
         Lack::Mark(furthest) => comes_short(keys.mark(), furthest.saturating_sub(found.began)),
         Lack::Commits(Wrote { replica, commits }) => comes_short(keys.wrote(&replica), commits),
@@ -49,7 +49,7 @@ fn what_it_lacks(known: &Known, keys: &Keys, found: &Found) -> Option<Compare> {
 }
 
 /// Reports that the store that was found was rolled back, if so: gateways that cannot tell would go on with it.
-pub(super) async fn tell(known: &Known, members: &Members, keys: &Keys, found: &Found, until: Instant) {
+pub(super) async fn tell(known: &ExpectedStore, members: &Members, keys: &KeyPrefix, found: &ExistingStore, until: Instant) {
     if let Some(lack) = what_it_lacks(known, keys, found) {
         let is_it = Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str());
         write(members, keys, &found.mark.id, vec![is_it, lack], until).await;
@@ -57,7 +57,7 @@ pub(super) async fn tell(known: &Known, members: &Members, keys: &Keys, found: &
 }
 
 /// Reports that this store was rolled back, if etcd confirms it by these conditions.
-async fn write(members: &Members, keys: &Keys, id: &str, by: Vec<Compare>, until: Instant) {
+async fn write(members: &Members, keys: &KeyPrefix, id: &str, by: Vec<Compare>, until: Instant) {
     let txn = Txn::new().when(by).and_then([TxnOp::put(keys.set_back(id), host_of_this(), None)]);
     let asked = members.ask(until, |mut client| {
         let txn = txn.clone();
@@ -74,10 +74,10 @@ async fn write(members: &Members, keys: &Keys, id: &str, by: Vec<Compare>, until
     }
 }
 
-impl Opened {
+impl OpenEtcdStore {
     /// Reports the rollback of the store, if the trouble is one.
-    pub(super) async fn told(&self, trouble: Trouble) -> Trouble {
-        if let Trouble::SetBack(lack) = &trouble {
+    pub(super) async fn told(&self, trouble: EtcdTrouble) -> EtcdTrouble {
+        if let EtcdTrouble::SetBack(lack) = &trouble {
             self.tell_set_back((**lack).clone()).await;
         }
         trouble

@@ -6,24 +6,24 @@ use rusqlite::Connection;
 
 use super::super::embedded::{connect, make_file, prepare};
 use super::super::engine::{KeyRange, KeyValue, Transaction};
-use super::super::known::{Known, StoreFile, replace_mark};
+use super::super::known::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
-use super::super::sqlite::{Explain, Part, count, page};
+use super::super::sqlite::{Explain, SqliteTransaction, count, page};
 use super::super::{StoreError, StoreMark, schema};
-use super::{HouseError, Source, Target, everything};
+use super::{HouseError, MigrationSource, MigrationTarget, everything};
 
 /// Snapshot of the content of a file.
-pub(super) struct Moment {
+pub(super) struct EmbeddedSnapshot {
     file: PathBuf,
     connection: Connection,
     store: StoreMark,
     moved: Option<Moved>,
 }
 
-impl Moment {
+impl EmbeddedSnapshot {
     pub(super) fn of(file: &Path) -> Result<Self, StoreError> {
         let (connection, _) = connect(file)?;
-        Known::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
+        ExpectedStore::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
         prepare(&connection)?;
         // What is read from here on is the store at this moment.
         connection.execute_batch("BEGIN").of(&connection)?;
@@ -62,7 +62,7 @@ fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), Store
     })
 }
 
-impl Source for Moment {
+impl MigrationSource for EmbeddedSnapshot {
     fn store(&self) -> StoreMark {
         self.store.clone()
     }
@@ -104,15 +104,15 @@ pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
 }
 
 /// A transaction in which all is taken. Dropped before its end it has written nothing.
-pub(super) struct Taking {
+pub(super) struct EmbeddedImport {
     file: PathBuf,
     connection: Connection,
-    known: Known,
+    known: ExpectedStore,
 }
 
-impl Taking {
+impl EmbeddedImport {
     pub(super) fn begin(file: &Path) -> Result<Self, HouseError> {
-        let known = Known::beside(file).or_else(|_| Known::but_for_file(file))?;
+        let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file))?;
         make_file(file)?;
         let (connection, _) = connect(file)?;
         if schema::look(file, &connection)? != StoreFile::Nothing {
@@ -136,13 +136,13 @@ fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
     }
 }
 
-impl Target for Taking {
-    fn known(&self) -> &Known {
+impl MigrationTarget for EmbeddedImport {
+    fn known(&self) -> &ExpectedStore {
         &self.known
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
-        let mut part = Part::new(&self.connection);
+        let mut part = SqliteTransaction::new(&self.connection);
         let done = part.put(&pair.key, &pair.value);
         part.end(done)
     }

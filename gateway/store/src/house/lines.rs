@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::StoreMark;
 use super::super::engine::KeyValue;
-use super::{Contents, Digest, Exported, HouseError, PAGE, Source, walk};
+use super::{Contents, Exported, HouseError, MigrationSource, PAGE, StoreDigest, walk};
 
 pub(super) const FORMAT: &str = "attest-gateway store";
 const VERSION: u32 = 1;
@@ -15,16 +15,16 @@ const LINE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Head {
+struct ExportHeader {
     format: String,
     version: u32,
     store: StoreMark,
 }
 
 /// Writes the whole content of a store.
-pub(super) fn write_down(source: &mut dyn Source, out: &mut dyn Write) -> Result<Exported, HouseError> {
+pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) -> Result<Exported, HouseError> {
     let store = source.store();
-    let head = Head {
+    let head = ExportHeader {
         format: FORMAT.to_owned(),
         version: VERSION,
         store: store.clone(),
@@ -44,7 +44,8 @@ fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
 /// Reads a file to its end, and checks that it is complete.
 pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), HouseError>) -> Result<Exported, HouseError> {
     let mut number = 1;
-    let head: Head = serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
+    let head: ExportHeader =
+        serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
     if head.format != FORMAT || head.version != VERSION {
         let found = format!(
             "is of {} {}, and this release reads {FORMAT} {VERSION} only",
@@ -52,7 +53,7 @@ pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) 
         );
         return Err(problem(number, &found));
     }
-    let (mut digest, mut last) = (Digest::new(), None);
+    let (mut digest, mut last) = (StoreDigest::new(), None);
     loop {
         number = number.saturating_add(1);
         let text = next(&mut lines, number)?;

@@ -10,17 +10,19 @@
 #[cfg(all(test, feature = "etcd"))]
 mod tests;
 
-use super::super::accept::{Accepted, Replacement};
-use super::super::known::{Known, replace_mark};
+use super::super::accept::{AcceptedStore, Replacement};
+use super::super::known::{ExpectedStore, replace_mark};
 use super::super::moved::Moved;
 use super::super::{StoreMark, schema};
-use super::{Contents, Exported, HouseError, PAGE, Source, Target, abandon, alone, place, source, take, target, there, walk};
+use super::{
+    Contents, Exported, HouseError, MigrationSource, MigrationTarget, PAGE, abandon, alone, place, source, take, target, there, walk,
+};
 use crate::settings::StoreSettings;
 
 /// A store that was copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copied {
-    pub accepted: Accepted,
+pub struct CopiedStore {
+    pub accepted: AcceptedStore,
     /// None if all was there before, and is not read any more: gateways may have gone on there.
     pub contents: Option<Contents>,
 }
@@ -34,7 +36,7 @@ pub fn copy<E: From<HouseError>>(
     from: &StoreSettings,
     to: &StoreSettings,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<Copied, E> {
+) -> Result<CopiedStore, E> {
     let mut source = source(from)?;
     let becomes = becomes(&*source, from, to)?;
     if source.moved().is_some()
@@ -44,14 +46,14 @@ pub fn copy<E: From<HouseError>>(
     }
     let mut target = target(to)?;
     let (accepted, contents) = move_over(&mut *source, &mut *target, &becomes, || alone(from), first)?;
-    Ok(Copied {
+    Ok(CopiedStore {
         accepted,
         contents: Some(contents),
     })
 }
 
 /// Returns the new place that the source is to record; the one that it has already, if this continues a copy.
-fn becomes(source: &dyn Source, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
+fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
     let to = place(to);
     match source.moved() {
         Some(moved) if moved.to != to => Err(moved.error(place(from).as_ref()).into()),
@@ -66,9 +68,9 @@ fn is_there<E: From<HouseError>>(
     from: &StoreMark,
     now: StoreMark,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<Copied, E> {
+) -> Result<CopiedStore, E> {
     let file = &to.file;
-    let known = Known::beside(file).or_else(|_| Known::but_for_file(file));
+    let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file));
     let known = known.map_err(HouseError::from)?.expected().cloned();
     let is_known = known.as_ref().is_some_and(|known| known.id == now.id);
     let replacement = Replacement {
@@ -79,23 +81,23 @@ fn is_there<E: From<HouseError>>(
         first(&replacement)?;
         replace_mark(file, &now).map_err(HouseError::from)?;
     }
-    Ok(Copied {
-        accepted: Accepted { replacement, now },
+    Ok(CopiedStore {
+        accepted: AcceptedStore { replacement, now },
         contents: None,
     })
 }
 
 /// Moves a store in the steps that the module describes.
 pub(super) fn move_over<E: From<HouseError>>(
-    source: &mut dyn Source,
-    target: &mut dyn Target,
+    source: &mut dyn MigrationSource,
+    target: &mut dyn MigrationTarget,
     becomes: &Moved,
     alone: impl Fn() -> Result<(), HouseError>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
-) -> Result<(Accepted, Contents), E> {
+) -> Result<(AcceptedStore, Contents), E> {
     let store = source.store();
     let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
-    let unchanged = |source: &mut dyn Source| match source.store_now() {
+    let unchanged = |source: &mut dyn MigrationSource| match source.store_now() {
         Ok(now) if now == store => alone(),
         Ok(_) => Err(HouseError::WentOn),
         Err(error) => Err(error.into()),
@@ -133,7 +135,7 @@ pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, House
     }
     source.take_back()?;
     let (file, store) = (&from.file, source.store());
-    let known = Known::beside(file)?;
+    let known = ExpectedStore::beside(file)?;
     if known.file.as_ref().is_some_and(|known| known.id == moved.id) {
         // That was written down just before it would have been one.
         replace_mark(file, &store)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::super::{DecisionRecord, Embedded, Entry, EntryKind, Occasion, Spend, Spendable, Store, Transact};
+use super::super::{DecisionRecord, Embedded, EntryKind, Spend, Spendable, Store, StoreEntry, Transact, UseOccasion};
 use super::lines::FORMAT;
 use super::*;
 
@@ -35,14 +35,14 @@ fn ticket(remember_until: u64) -> Spendable {
 async fn exported() -> (TempDir, Vec<u8>, Exported) {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(&file(&folder)).unwrap();
-    let names = (0..2500).map(|number| Entry {
+    let names = (0..2500).map(|number| StoreEntry {
         id: format!("{number}\n\"ä"),
         value: "{}".repeat(number % 3),
     });
     assert!(store.change(EntryKind::Name, Vec::new(), names.collect()).await.unwrap());
     let decided: Result<_, StoreError> = store
         .decide("d", |transaction| {
-            transaction.spend(&ticket(10), &Occasion::Any, 5)?;
+            transaction.spend(&ticket(10), &UseOccasion::Any, 5)?;
             let [decision, record] = ["d", "{}"].map(str::to_owned);
             transaction.decide(DecisionRecord { decision, at: 5, record })
         })
@@ -55,7 +55,7 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
     (folder, text, exported)
 }
 
-fn import_text(folder: &TempDir, text: &[u8]) -> Result<(Accepted, Contents), HouseError> {
+fn import_text(folder: &TempDir, text: &[u8]) -> Result<(AcceptedStore, Contents), HouseError> {
     let text = text.to_vec();
     import(
         &settings(folder),
@@ -180,7 +180,7 @@ async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
 /// The digest equals that of `sha256sum` over the documented bytes.
 #[test]
 fn the_digest_is_the_one_that_is_documented() {
-    let mut digest = Digest::new();
+    let mut digest = StoreDigest::new();
     digest.add(&KeyValue {
         key: "a".to_owned(),
         value: "bc".to_owned(),

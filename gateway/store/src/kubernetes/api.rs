@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::super::StoreError;
-use super::head::{Head, Unread, VERSION, pack, unpack};
+use super::head::{Head, HeadError, VERSION, pack, unpack};
 use super::view::Pairs;
 use crate::settings::KubernetesSettings;
 
@@ -38,7 +38,7 @@ const PAGE: u32 = 500;
 
 /// Reason for a missing or unexpected answer.
 #[derive(Debug, Clone)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     /// The outcome is unknown, if the request was a change.
     Unanswered(String),
     /// The API's certificate is not accepted: nothing was sent.
@@ -64,7 +64,7 @@ pub(super) enum Swapped {
 
 /// Location of a store, and the client for it.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct StoreLocation {
     client: Client,
     secrets: Api<Secret>,
     namespace: String,
@@ -74,27 +74,27 @@ pub(super) struct Place {
 }
 
 /// Shows nothing of the client: it holds a token.
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.place)
     }
 }
 
 /// A request that was answered, and not as it wished.
-fn failure(error: &Error) -> Failure {
+fn failure(error: &Error) -> RequestFailure {
     match error {
         // What is answered so, an API may have begun: 500, 503 and 504 come from its own store, or from what stands before it; 429 from a limit of either.
-        Error::Api(status) if status.code == 429 || status.code >= 500 => Failure::Unanswered(beginning(&status.message)),
-        Error::Api(status) if status.code == 401 => Failure::Refused {
+        Error::Api(status) if status.code == 429 || status.code >= 500 => RequestFailure::Unanswered(beginning(&status.message)),
+        Error::Api(status) if status.code == 401 => RequestFailure::Refused {
             code: 401,
             message: explain(error),
         },
-        Error::Api(status) => Failure::Refused {
+        Error::Api(status) => RequestFailure::Refused {
             code: status.code,
             message: beginning(&status.message),
         },
-        error if cluster_api::is_untrusted_certificate(error) => Failure::Untrusted(explain(error)),
-        error => Failure::Unanswered(explain(error)),
+        error if cluster_api::is_untrusted_certificate(error) => RequestFailure::Untrusted(explain(error)),
+        error => RequestFailure::Unanswered(explain(error)),
     }
 }
 
@@ -106,7 +106,7 @@ fn beginning(text: &str) -> String {
     }
 }
 
-impl Place {
+impl StoreLocation {
     pub(super) async fn of(settings: &KubernetesSettings) -> Result<Self, StoreError> {
         let place = settings.place();
         let unusable = |error: &ClusterError| StoreError::Engine {
@@ -128,60 +128,60 @@ impl Place {
     }
 
     /// Repeats an idempotent request until it is answered, or the time is over.
-    async fn ask<T, F>(&self, until: Instant, mut request: impl FnMut() -> F) -> Result<T, Failure>
+    async fn ask<T, F>(&self, until: Instant, mut request: impl FnMut() -> F) -> Result<T, RequestFailure>
     where
         F: Future<Output = kube::Result<T>>,
     {
         loop {
             match self.ask_once(until, request()).await {
-                Err(Failure::Unanswered(_)) if Instant::now() + AGAIN_AFTER < until => sleep(AGAIN_AFTER).await,
+                Err(RequestFailure::Unanswered(_)) if Instant::now() + AGAIN_AFTER < until => sleep(AGAIN_AFTER).await,
                 answer => return answer,
             }
         }
     }
 
-    async fn ask_once<T>(&self, until: Instant, request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    async fn ask_once<T>(&self, until: Instant, request: impl Future<Output = kube::Result<T>>) -> Result<T, RequestFailure> {
         match timeout_at(until, request).await {
             Ok(answer) => answer.map_err(|error| failure(&error)),
-            Err(_) => Err(Failure::Unanswered("there was no answer in time".to_owned())),
+            Err(_) => Err(RequestFailure::Unanswered("there was no answer in time".to_owned())),
         }
     }
 
     /// Returns the current state of the object, if it exists. An API answers a read without a resource version from the quorum of its own
     /// store.
-    pub(super) async fn commit(&self, until: Instant) -> Result<Option<String>, Failure> {
+    pub(super) async fn commit(&self, until: Instant) -> Result<Option<String>, RequestFailure> {
         let found = self.ask(until, || self.secrets.get_metadata_opt(&self.name)).await?;
         Ok(found.map(|found| said(&found.metadata, COMMIT)))
     }
 
     /// Returns the current head, if it exists.
-    pub(super) async fn head(&self, until: Instant) -> Result<Option<Head>, Failure> {
+    pub(super) async fn head(&self, until: Instant) -> Result<Option<Head>, RequestFailure> {
         let Some(found) = self.ask(until, || self.secrets.get_opt(&self.name)).await? else {
             return Ok(None);
         };
         let commit = said(&found.metadata, COMMIT);
         let data = found.data.and_then(|mut data| data.remove(DATA));
-        let data = data.ok_or_else(|| Failure::Foreign(format!("it has no data {DATA:?}")))?;
+        let data = data.ok_or_else(|| RequestFailure::Foreign(format!("it has no data {DATA:?}")))?;
         Head::decode(&data.0, &commit).map(Some).map_err(|unread| match unread {
-            Unread::Newer(version) => Failure::Newer(version),
-            Unread::Foreign(why) => Failure::Foreign(why),
+            HeadError::Newer(version) => RequestFailure::Newer(version),
+            HeadError::Foreign(why) => RequestFailure::Foreign(why),
         })
     }
 
     /// Creates the object, unless it exists; returns whether it did. Sends one request.
-    pub(super) async fn create(&self, head: &Head, data: Vec<u8>, until: Instant) -> Result<bool, Failure> {
+    pub(super) async fn create(&self, head: &Head, data: Vec<u8>, until: Instant) -> Result<bool, RequestFailure> {
         let mut secret = secret(&self.name, data);
         secret.metadata.annotations = Some([(COMMIT.to_owned(), head.commit.clone())].into());
         let parameters = PostParams::default();
         match self.ask_once(until, self.secrets.create(&parameters, &secret)).await {
             Ok(_) => Ok(true),
-            Err(Failure::Refused { code: 409, .. }) => Ok(false),
+            Err(RequestFailure::Refused { code: 409, .. }) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
 
     /// Puts a state in the place of that which has this commit, and of no other. Asked once.
-    pub(super) async fn swap(&self, commit: &str, next: &Head, data: &[u8], until: Instant) -> Result<Swapped, Failure> {
+    pub(super) async fn swap(&self, commit: &str, next: &Head, data: &[u8], until: Instant) -> Result<Swapped, RequestFailure> {
         // A patch is done by the API on what is there, all of it or nothing, and again if that has changed meanwhile. By the commit, not by the resource version:
         // of that there may be two alike, once an old state of the API's own store has come back.
         let annotation = format!("/metadata/annotations/{}", COMMIT.replace('/', "~1"));
@@ -195,20 +195,20 @@ impl Place {
             // All of it is known here.
             .header(ACCEPT, "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
             .body(patch.to_string().into_bytes());
-        let request = request.map_err(|error| Failure::Foreign(error.to_string()))?;
+        let request = request.map_err(|error| RequestFailure::Foreign(error.to_string()))?;
         match self
             .ask_once(until, self.client.request::<PartialObjectMeta<Secret>>(request))
             .await
         {
             Ok(_) => Ok(Swapped::Done),
-            Err(Failure::Refused { code: 409 | 422, message }) => Ok(Swapped::Refused(message)),
+            Err(RequestFailure::Refused { code: 409 | 422, message }) => Ok(Swapped::Refused(message)),
             Err(failure) => Err(failure),
         }
     }
 
     /// Creates a leaf under a name that no other process takes, and returns its digest.
-    pub(super) async fn create_leaf(&self, name: &str, pairs: &Pairs, until: Instant) -> Result<String, Failure> {
-        let data = pack(pairs).map_err(|error| Failure::Foreign(error.to_string()))?;
+    pub(super) async fn create_leaf(&self, name: &str, pairs: &Pairs, until: Instant) -> Result<String, RequestFailure> {
+        let data = pack(pairs).map_err(|error| RequestFailure::Foreign(error.to_string()))?;
         let sha256 = hex(&data);
         let mut secret = secret(name, data);
         secret.immutable = Some(true);
@@ -216,17 +216,17 @@ impl Place {
         let parameters = PostParams::default();
         match self.ask(until, || self.secrets.create(&parameters, &secret)).await {
             // Asked twice, because an answer was lost, it finds itself. What else could be there has another digest.
-            Ok(_) | Err(Failure::Refused { code: 409, .. }) => Ok(sha256),
+            Ok(_) | Err(RequestFailure::Refused { code: 409, .. }) => Ok(sha256),
             Err(failure) => Err(failure),
         }
     }
 
     /// Returns the content of a leaf; `None` if it does not exist.
-    pub(super) async fn leaf(&self, name: &str, sha256: &str, until: Instant) -> Result<Option<Pairs>, Failure> {
+    pub(super) async fn leaf(&self, name: &str, sha256: &str, until: Instant) -> Result<Option<Pairs>, RequestFailure> {
         let Some(found) = self.ask(until, || self.secrets.get_opt(name)).await? else {
             return Ok(None);
         };
-        let damaged = |why: String| Failure::Damaged(format!("secret {name} {why}"));
+        let damaged = |why: String| RequestFailure::Damaged(format!("secret {name} {why}"));
         let data = found.data.and_then(|mut data| data.remove(DATA)).unwrap_or_default();
         if hex(&data.0) != sha256 {
             return Err(damaged("is not what was written there".to_owned()));
@@ -235,16 +235,16 @@ impl Place {
     }
 
     /// Removes a leaf, if it is there.
-    pub(super) async fn delete_leaf(&self, name: &str, until: Instant) -> Result<(), Failure> {
+    pub(super) async fn delete_leaf(&self, name: &str, until: Instant) -> Result<(), RequestFailure> {
         let parameters = DeleteParams::default();
         match self.ask(until, || self.secrets.delete(name, &parameters)).await {
-            Ok(_) | Err(Failure::Refused { code: 404, .. }) => Ok(()),
+            Ok(_) | Err(RequestFailure::Refused { code: 404, .. }) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
     /// Removes the head, if it has this commit still.
-    pub(super) async fn delete_head(&self, commit: &str, until: Instant) -> Result<(), Failure> {
+    pub(super) async fn delete_head(&self, commit: &str, until: Instant) -> Result<(), RequestFailure> {
         let Some(found) = self.ask(until, || self.secrets.get_metadata_opt(&self.name)).await? else {
             return Ok(());
         };
@@ -257,13 +257,13 @@ impl Place {
         });
         match self.ask(until, || self.secrets.delete(&self.name, &parameters)).await {
             // It is another by now, or was gone before an answer was lost.
-            Ok(_) | Err(Failure::Refused { code: 404 | 409, .. }) => Ok(()),
+            Ok(_) | Err(RequestFailure::Refused { code: 404 | 409, .. }) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
     /// The names of all leaves that are there, also of those that count for nothing.
-    pub(super) async fn leaves(&self, until: Instant) -> Result<Vec<String>, Failure> {
+    pub(super) async fn leaves(&self, until: Instant) -> Result<Vec<String>, RequestFailure> {
         let mut names = Vec::new();
         let mut parameters = ListParams::default().labels(&format!("{LEAF_OF}={}", self.name)).limit(PAGE);
         loop {
@@ -276,7 +276,7 @@ impl Place {
         }
     }
 
-    pub(super) fn error(&self, failure: &Failure, in_doubt: bool) -> StoreError {
+    pub(super) fn error(&self, failure: &RequestFailure, in_doubt: bool) -> StoreError {
         let engine = |problem: String, advice: &str| StoreError::Engine {
             engine: "kubernetes",
             place: self.place.clone(),
@@ -290,35 +290,35 @@ impl Place {
             advice: advice.to_owned(),
         };
         match failure {
-            Failure::Unanswered(why) | Failure::Untrusted(why) if in_doubt => unanswered(
+            RequestFailure::Unanswered(why) | RequestFailure::Untrusted(why) if in_doubt => unanswered(
                 format!("{why}; whether it was done is not known"),
                 "the cluster's API does not answer, or its etcd is too slow; what was asked for can be asked for again",
             ),
             // Waiting does not help.
-            Failure::Untrusted(why) => engine(
+            RequestFailure::Untrusted(why) => engine(
                 why.clone(),
                 "compare the CA of the kubeconfig in [cluster] of gateway.toml with the API's certificate",
             ),
-            Failure::Unanswered(why) => unanswered(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
-            Failure::Refused { code: 401, message } => engine(
+            RequestFailure::Unanswered(why) => unanswered(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
+            RequestFailure::Refused { code: 401, message } => engine(
                 message.clone(),
                 "the gateway's service account, or the token by which it is known, is there no longer: a pod that is started again has a new one",
             ),
-            Failure::Refused { code: 403, message } => engine(
+            RequestFailure::Refused { code: 403, message } => engine(
                 message.clone(),
                 "the gateway's service account needs get, list, create, patch and delete on secrets in its namespace",
             ),
-            Failure::Refused { code, message } => engine(format!("{code}: {message}"), "the cluster's API does not take it"),
-            Failure::Newer(found) => StoreError::Schema {
+            RequestFailure::Refused { code, message } => engine(format!("{code}: {message}"), "the cluster's API does not take it"),
+            RequestFailure::Newer(found) => StoreError::Schema {
                 path: self.place.clone().into(),
                 found: *found,
                 known: VERSION,
             },
-            Failure::Foreign(missing) => StoreError::Foreign {
+            RequestFailure::Foreign(missing) => StoreError::Foreign {
                 path: self.place.clone().into(),
                 missing: missing.clone(),
             },
-            Failure::Damaged(problem) => StoreError::Damaged {
+            RequestFailure::Damaged(problem) => StoreError::Damaged {
                 path: self.place.clone().into(),
                 problem: problem.clone(),
             },
@@ -359,7 +359,8 @@ mod tests {
                 code,
                 ..kube::core::Status::default()
             };
-            let (Failure::Unanswered(said) | Failure::Refused { message: said, .. }) = failure(&Error::Api(Box::new(status))) else {
+            let (RequestFailure::Unanswered(said) | RequestFailure::Refused { message: said, .. }) = failure(&Error::Api(Box::new(status)))
+            else {
                 panic!("{code}")
             };
             assert_eq!(said.chars().count(), MOST_SAID_CHARS + 1);

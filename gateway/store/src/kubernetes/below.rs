@@ -10,8 +10,8 @@ use super::super::remote::serving::{LEASE, LOOK_EVERY};
 use super::super::threads::Threads;
 use super::super::{StoreError, schema};
 use super::THREADS;
-use super::api::{AGAIN_AFTER, Failure, Place, Swapped};
-use super::head::{Head, Leaf};
+use super::api::{AGAIN_AFTER, RequestFailure, StoreLocation, Swapped};
+use super::head::{Head, LeafReference};
 use super::leaves;
 use super::opening::look;
 use super::presence::serving;
@@ -22,17 +22,17 @@ use crate::settings::KubernetesSettings;
 pub(super) const WHOLE: u32 = 12;
 
 /// Synchronous access to a store on objects.
-pub(super) struct Below {
+pub(super) struct KubernetesPages {
     threads: Threads,
-    pub place: Place,
+    pub place: StoreLocation,
     pub timeout: Duration,
 }
 
-impl Below {
+impl KubernetesPages {
     pub(super) fn of(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let asking = settings.clone();
-        let place = threads.wait(async move { Place::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
         Ok(Arc::new(Self {
             threads,
             place,
@@ -57,7 +57,7 @@ impl Below {
         StoreError::Replaced(self.place.place.clone().into())
     }
 
-    pub(super) fn error(&self, failure: &Failure) -> StoreError {
+    pub(super) fn error(&self, failure: &RequestFailure) -> StoreError {
         self.place.error(failure, false)
     }
 
@@ -87,8 +87,9 @@ impl Below {
 
     /// Fetches leaves, and returns the name of one that does not exist.
     pub(super) async fn fetch(&self, view: &mut View, which: Option<&Missing>, until: Instant) -> Result<Option<String>, StoreError> {
-        let is_wanted = |leaf: &&Leaf| !view.leaves.contains_key(&leaf.name) && which.is_none_or(|which| which.contains(&leaf.name));
-        let wanted: Vec<Leaf> = view.head.leaves.iter().filter(is_wanted).cloned().collect();
+        let is_wanted =
+            |leaf: &&LeafReference| !view.leaves.contains_key(&leaf.name) && which.is_none_or(|which| which.contains(&leaf.name));
+        let wanted: Vec<LeafReference> = view.head.leaves.iter().filter(is_wanted).cloned().collect();
         let found = leaves::fetch(&self.place, wanted, until)
             .await
             .map_err(|failure| self.error(&failure))?;
@@ -143,8 +144,8 @@ impl Below {
                 sleep(AGAIN_AFTER).await;
                 Ok(())
             }
-            Ok(Swapped::Refused(message)) => Err(self.error(&Failure::Refused { code: 422, message })),
-            Err(Failure::Unanswered(_)) if Instant::now() < until => {
+            Ok(Swapped::Refused(message)) => Err(self.error(&RequestFailure::Refused { code: 422, message })),
+            Err(RequestFailure::Unanswered(_)) if Instant::now() < until => {
                 sleep(LOOK_EVERY).await;
                 Ok(())
             }

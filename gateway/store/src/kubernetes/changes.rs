@@ -9,7 +9,7 @@ use super::super::engine::KeyRange;
 /// Ranges are removed first, and then keys are written: so a range that is removed later takes out of `writes` what it holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Changes {
+pub(super) struct PendingChanges {
     /// New value of each key; `None` if it was removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub writes: BTreeMap<String, Option<String>>,
@@ -20,24 +20,24 @@ pub(super) struct Changes {
 
 /// Effect of the changes on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said<'a> {
+pub(super) enum KeyChange<'a> {
     Value(&'a str),
     Gone,
     /// The changes do not affect the key.
     Nothing,
 }
 
-impl Changes {
+impl PendingChanges {
     pub(super) fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.removed.is_empty()
     }
 
-    pub(super) fn of(&self, key: &str) -> Said<'_> {
+    pub(super) fn of(&self, key: &str) -> KeyChange<'_> {
         match self.writes.get(key) {
-            Some(Some(value)) => Said::Value(value),
-            Some(None) => Said::Gone,
-            None if self.removes(key) => Said::Gone,
-            None => Said::Nothing,
+            Some(Some(value)) => KeyChange::Value(value),
+            Some(None) => KeyChange::Gone,
+            None if self.removes(key) => KeyChange::Gone,
+            None => KeyChange::Nothing,
         }
     }
 
@@ -114,8 +114,8 @@ mod tests {
         ]
     }
 
-    fn one(step: &Step) -> Changes {
-        let mut changes = Changes::default();
+    fn one(step: &Step) -> PendingChanges {
+        let mut changes = PendingChanges::default();
         match *step {
             Step::Put(key, value) => drop(changes.writes.insert(key.to_string(), Some(value.to_string()))),
             Step::Delete(key) => drop(changes.writes.insert(key.to_string(), None)),
@@ -127,7 +127,7 @@ mod tests {
         changes
     }
 
-    fn done(below: &mut BTreeMap<String, String>, changes: &Changes) {
+    fn done(below: &mut BTreeMap<String, String>, changes: &PendingChanges) {
         below.retain(|key, _| !changes.removes(key));
         for (key, value) in &changes.writes {
             match value {
@@ -141,7 +141,7 @@ mod tests {
         /// Whatever was written, and whenever it is folded, every key is what it would be if one step was done after the other.
         #[test]
         fn what_is_folded_meanwhile_changes_nothing(steps in prop::collection::vec(step(), 0..24), at in 0..24usize) {
-            let (mut plain, mut below, mut changes) = (BTreeMap::new(), BTreeMap::new(), Changes::default());
+            let (mut plain, mut below, mut changes) = (BTreeMap::new(), BTreeMap::new(), PendingChanges::default());
             let mut folding = None;
             for (number, step) in steps.iter().enumerate() {
                 if number == at {
@@ -156,9 +156,9 @@ mod tests {
             }
             for key in (0..6u8).map(|key| key.to_string()) {
                 let found = match changes.of(&key) {
-                    Said::Value(value) => Some(value.to_owned()),
-                    Said::Gone => None,
-                    Said::Nothing => below.get(&key).cloned(),
+                    KeyChange::Value(value) => Some(value.to_owned()),
+                    KeyChange::Gone => None,
+                    KeyChange::Nothing => below.get(&key).cloned(),
                 };
                 prop_assert_eq!(&found, &plain.get(&key).cloned(), "{}", key);
             }

@@ -24,12 +24,12 @@ use tokio::time::{Instant, sleep};
 
 use super::super::StoreError;
 use super::super::remote::commit_loop::CommitLoop;
-use super::super::remote::plan::Plan;
+use super::super::remote::plan::CommitPlan;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::head::Head;
-use super::opened::{Opened, Trouble};
-use super::plan::{Asked, Job, MOST_CONFLICTS, pause, plan};
-use super::swap::{Fate, HeadWriter};
+use super::opened::{KubernetesTrouble, OpenKubernetesStore};
+use super::plan::{CommitRequest, Job, MOST_CONFLICTS, pause, plan};
+use super::swap::{HeadWriter, SwapOutcome};
 use super::view::MOST_WORK_BYTES;
 
 /// Bytes of changes from which on they are put into leaves. Each commit writes all changes again.
@@ -41,10 +41,10 @@ const FOLD_AGAIN: Duration = Duration::from_secs(2);
 /// Time after a conflict in which this process lets others commit first.
 const CONTENTION: Duration = Duration::from_secs(1);
 
-pub(super) struct Committer {
-    opened: Arc<Opened>,
+pub(super) struct KubernetesCommitter {
+    opened: Arc<OpenKubernetesStore>,
     writer: HeadWriter,
-    apart: Apart<Asked>,
+    apart: Apart<CommitRequest>,
     fold_again: Instant,
     /// Time when a commit last met a conflict, or let another come first.
     contended: Option<Instant>,
@@ -56,8 +56,8 @@ pub(super) struct Committer {
     failing: Option<(&'static str, u16)>,
 }
 
-impl Committer {
-    pub(super) fn new(opened: Arc<Opened>, head: Head) -> Self {
+impl KubernetesCommitter {
+    pub(super) fn new(opened: Arc<OpenKubernetesStore>, head: Head) -> Self {
         Self {
             writer: HeadWriter::new(Arc::clone(&opened), head),
             opened,
@@ -94,7 +94,12 @@ impl Committer {
     }
 
     /// Says how many it was about, and whether they were answered; if not, something is known now that was not, and they are to be tried again.
-    async fn attempt(&mut self, waiting: &mut VecDeque<Job>, is_fresh: &mut bool, until: Instant) -> (usize, Result<bool, Trouble>) {
+    async fn attempt(
+        &mut self,
+        waiting: &mut VecDeque<Job>,
+        is_fresh: &mut bool,
+        until: Instant,
+    ) -> (usize, Result<bool, KubernetesTrouble>) {
         let all = waiting.len();
         if self.writer.doubt.is_some() {
             if let Err(trouble) = self.writer.settle(until).await {
@@ -110,10 +115,10 @@ impl Committer {
             }
             let heard = &mut self.writer.heard;
             *heard = heard.checked_sub(self.opened.limits.lease / 3).unwrap_or(*heard);
-            return (all, Err(Trouble::Absent));
+            return (all, Err(KubernetesTrouble::Absent));
         }
         if let Some(Job {
-            asked: Asked::Change(change),
+            asked: CommitRequest::Change(change),
             ..
         }) = waiting.front_mut()
         {
@@ -125,16 +130,16 @@ impl Committer {
         }
         let (count, plan) = plan(waiting, &self.writer.view);
         let done = match plan {
-            Plan::TooLarge => {
+            CommitPlan::TooLarge => {
                 let problem = format!("a transaction is too large: it writes more than {MOST_WORK_BYTES} bytes; nothing was done");
                 answer(waiting, vec![Err(self.defect(problem))]);
                 Ok(waiting.is_empty())
             }
-            Plan::Fetch(missing) => self.writer.fetch(&missing, until).await.map(|found| {
+            CommitPlan::Fetch(missing) => self.writer.fetch(&missing, until).await.map(|found| {
                 *is_fresh |= !found;
                 false
             }),
-            Plan::Commit(batch, answers, _) if batch.changes.is_empty() => {
+            CommitPlan::Commit(batch, answers, _) if batch.changes.is_empty() => {
                 let known = if *is_fresh { Ok(true) } else { self.writer.confirm(until).await };
                 *is_fresh = true;
                 if matches!(known, Ok(true)) {
@@ -142,7 +147,7 @@ impl Committer {
                 }
                 known
             }
-            Plan::Commit(batch, answers, writers) => {
+            CommitPlan::Commit(batch, answers, writers) => {
                 if self.writer.view.head.changes.bytes() > MOST_CHANGES_BYTES {
                     let folded = match self.writer.fold().await {
                         Ok(true) => Ok(false),
@@ -155,7 +160,7 @@ impl Committer {
                             tracing::warn!("{}", self.opened.error(&trouble));
                             // What only reads needs no room: it is done without the others.
                             self.apart
-                                .keep(fail_writers(waiting, &writers, || self.opened.error(&Trouble::Full)));
+                                .keep(fail_writers(waiting, &writers, || self.opened.error(&KubernetesTrouble::Full)));
                             Ok(waiting.is_empty())
                         }
                     };
@@ -170,11 +175,11 @@ impl Committer {
                 });
                 match next {
                     Ok(next) => self.writer.swap(next, until).await.and_then(|fate| match fate {
-                        Fate::Happened => {
+                        SwapOutcome::Happened => {
                             answer(waiting, answers);
                             Ok(true)
                         }
-                        _ => Err(Trouble::Contended),
+                        _ => Err(KubernetesTrouble::Contended),
                     }),
                     Err(error) => Err(error.into()),
                 }
@@ -184,7 +189,7 @@ impl Committer {
     }
 
     /// Lets processes commit first that have waited longer, until the state stays unchanged for as long as they need to begin.
-    async fn let_others_commit(&mut self, until: Instant) -> Result<(), Trouble> {
+    async fn let_others_commit(&mut self, until: Instant) -> Result<(), KubernetesTrouble> {
         let session = self.opened.session.clone();
         let mut unchanged = false;
         while self.is_contended() && !unchanged {
@@ -222,11 +227,11 @@ impl Committer {
     }
 }
 
-impl CommitLoop for Committer {
-    type Asked = Asked;
+impl CommitLoop for KubernetesCommitter {
+    type Asked = CommitRequest;
     const KEEPER: &'static str = "the cluster's API";
 
-    fn apart(&mut self) -> &mut Apart<Asked> {
+    fn apart(&mut self) -> &mut Apart<CommitRequest> {
         &mut self.apart
     }
 
@@ -245,13 +250,13 @@ impl CommitLoop for Committer {
         // What nobody waits for has time, but not at others' cost.
         let begun = Instant::now();
         loop {
-            refuse_late(waiting, || self.opened.error(&Trouble::Late));
+            refuse_late(waiting, || self.opened.error(&KubernetesTrouble::Late));
             let Some(until) = until(waiting, BATCH_LIMIT, begun + self.opened.timeout) else {
                 return;
             };
             let (count, tried) = self.attempt(waiting, &mut is_fresh, until).await;
             let tried = match tried {
-                Ok(false) if Instant::now() >= until => Err(Trouble::Contended),
+                Ok(false) if Instant::now() >= until => Err(KubernetesTrouble::Contended),
                 tried => tried,
             };
             match tried {
@@ -263,7 +268,7 @@ impl CommitLoop for Committer {
                 }
                 Ok(false) => {}
                 // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
-                Err(Trouble::Contended) if Instant::now() < until => (is_fresh, self.contended) = (true, Some(Instant::now())),
+                Err(KubernetesTrouble::Contended) if Instant::now() < until => (is_fresh, self.contended) = (true, Some(Instant::now())),
                 Err(trouble) => {
                     let trouble = self.writer.told(trouble).await;
                     // Each of those who asked is told. The log says it once, and again when the cause is another.

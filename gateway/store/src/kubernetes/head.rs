@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::super::moved::Moved;
 use super::super::{StoreError, schema};
-use super::changes::Changes;
+use super::changes::PendingChanges;
 
 /// The version of all this. No release raises it by itself: those that serve the same store would stop.
 pub(super) const VERSION: i64 = 1;
@@ -36,7 +36,7 @@ const LEVEL: i32 = 3;
 /// Progress of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Session {
+pub(super) struct ReplicaProgress {
     /// Of its last change.
     pub number: u64,
     /// Number of that change among all changes of the head.
@@ -57,7 +57,7 @@ pub(super) struct Commits {
 /// An object that holds the keys from one on, until the next leaf's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Leaf {
+pub(super) struct LeafReference {
     pub from: String,
     pub name: String,
     /// Digest of the object's data, in hexadecimal.
@@ -102,21 +102,21 @@ pub(super) struct Head {
     #[serde(default)]
     pub left_out: bool,
     #[serde(default)]
-    pub sessions: BTreeMap<String, Session>,
+    pub sessions: BTreeMap<String, ReplicaProgress>,
     /// The last change of those sessions that were left out.
     #[serde(default)]
     pub dropped: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folding: Option<Folding>,
     #[serde(default)]
-    pub leaves: Vec<Leaf>,
+    pub leaves: Vec<LeafReference>,
     #[serde(default)]
-    pub changes: Changes,
+    pub changes: PendingChanges,
 }
 
 /// Reason why the content cannot be read as a head.
 #[derive(Debug)]
-pub(super) enum Unread {
+pub(super) enum HeadError {
     Newer(i64),
     Foreign(String),
 }
@@ -140,7 +140,7 @@ impl Head {
             dropped: 0,
             folding: None,
             leaves: Vec::new(),
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
         })
     }
 
@@ -149,16 +149,16 @@ impl Head {
     }
 
     /// Decodes the head from an object that has this commit as its annotation.
-    pub(super) fn decode(bytes: &[u8], commit: &str) -> Result<Self, Unread> {
+    pub(super) fn decode(bytes: &[u8], commit: &str) -> Result<Self, HeadError> {
         #[derive(Deserialize)]
         struct Version {
             v: i64,
         }
-        let foreign = |error: String| Unread::Foreign(format!("its head is none: {error}"));
+        let foreign = |error: String| HeadError::Foreign(format!("its head is none: {error}"));
         let text = unpacked(bytes).map_err(foreign)?;
         let Version { v } = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
         if v > VERSION {
-            return Err(Unread::Newer(v));
+            return Err(HeadError::Newer(v));
         }
         let head: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
         if head.commit != commit {
@@ -185,7 +185,7 @@ impl Head {
         let mut next = self.clone();
         next.commit = schema::new_id()?;
         next.turn += 1;
-        let own = next.sessions.entry(session.to_owned()).or_insert_with(|| Session {
+        let own = next.sessions.entry(session.to_owned()).or_insert_with(|| ReplicaProgress {
             number,
             turn: 0,
             holds: BTreeMap::new(),

@@ -15,10 +15,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
 use super::super::schema;
-use super::api::{Failure, Place};
-use super::changes::Changes;
-use super::head::{Folding, Head, Leaf};
-use super::opened::Trouble;
+use super::api::{RequestFailure, StoreLocation};
+use super::changes::PendingChanges;
+use super::head::{Folding, Head, LeafReference};
+use super::opened::KubernetesTrouble;
 use super::plan::Context;
 use super::swap::HeadWriter;
 use super::view::{Missing, Pairs};
@@ -32,7 +32,7 @@ const SWEEP_EVERY: u32 = 64;
 
 impl HeadWriter {
     /// Fetches leaves of the known state. Returns `false` if another state is current.
-    pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, Trouble> {
+    pub(super) async fn fetch(&mut self, missing: &Missing, until: Instant) -> Result<bool, KubernetesTrouble> {
         let wanted = self.view.head.leaves.iter().filter(|leaf| missing.contains(&leaf.name)).cloned();
         let fetched = fetch(&self.opened.place, wanted.collect(), until).await?;
         let mut gone = None;
@@ -51,7 +51,7 @@ impl HeadWriter {
     }
 
     /// Puts the changes into leaves. Returns `false` if another process does so.
-    pub(super) async fn fold(&mut self) -> Result<bool, Trouble> {
+    pub(super) async fn fold(&mut self) -> Result<bool, KubernetesTrouble> {
         let id = schema::new_id()?;
         let until = Instant::now() + self.opened.timeout;
         let (mut begun, claim) = (false, id.clone());
@@ -81,7 +81,7 @@ impl HeadWriter {
             .collect();
         // They are those of a state that holds no others until this has ended.
         let held: BTreeMap<String, Arc<Pairs>> = self.view.leaves.clone();
-        let known: Vec<Leaf> = base.leaves.iter().filter(|leaf| unknown.contains(&leaf.name)).cloned().collect();
+        let known: Vec<LeafReference> = base.leaves.iter().filter(|leaf| unknown.contains(&leaf.name)).cloned().collect();
         let mut fetched = fetch(&self.opened.place, known, until).await?;
         let mut made = Vec::new();
         for run in &runs {
@@ -101,7 +101,7 @@ impl HeadWriter {
         }
         let place = &self.opened.place;
         let written = stream::iter(made).map(|made| create(place, made, until));
-        let made: Vec<(Leaf, Pairs)> = written.buffer_unordered(AT_ONCE).try_collect().await?;
+        let made: Vec<(LeafReference, Pairs)> = written.buffer_unordered(AT_ONCE).try_collect().await?;
         let leaves = replaced(&base.leaves, &runs, made.iter().map(|(leaf, _)| leaf.clone()));
         let mut done = false;
         let end = |head: &mut Head, _: &Context<'_>| {
@@ -129,10 +129,10 @@ impl HeadWriter {
     }
 
     /// Removes leaves that are not named, whichever process has left them.
-    async fn sweep(&mut self, until: Instant) -> Result<(), Trouble> {
+    async fn sweep(&mut self, until: Instant) -> Result<(), KubernetesTrouble> {
         // What is named from here on and was there before is named by what stands now, or by who folds now: see the module.
         let there = self.opened.place.leaves(until).await?;
-        let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+        let head = self.opened.place.head(until).await?.ok_or(KubernetesTrouble::Replaced)?;
         // Of another store's, or of one that is being taken, nothing is known here.
         self.opened.check(&head)?;
         let of_now = head
@@ -149,17 +149,21 @@ impl HeadWriter {
 }
 
 /// Creates a leaf from its first key, its name, and its content.
-async fn create(place: &Place, (from, name, pairs): (String, String, Pairs), until: Instant) -> Result<(Leaf, Pairs), Failure> {
+async fn create(
+    place: &StoreLocation,
+    (from, name, pairs): (String, String, Pairs),
+    until: Instant,
+) -> Result<(LeafReference, Pairs), RequestFailure> {
     let sha256 = place.create_leaf(&name, &pairs, until).await?;
-    Ok((Leaf { from, name, sha256 }, pairs))
+    Ok((LeafReference { from, name, sha256 }, pairs))
 }
 
 /// Removes leaves that no future state names. Those that cannot be removed are found by a later search.
-async fn remove(place: &Place, names: Vec<String>, until: Instant) {
+async fn remove(place: &StoreLocation, names: Vec<String>, until: Instant) {
     let count = names.len();
     let gone = stream::iter(names).map(|name| async move { place.delete_leaf(&name, until).await });
     let failed = gone.buffer_unordered(AT_ONCE).filter_map(|gone| async move { gone.err() });
-    let failed: Vec<Failure> = failed.collect().await;
+    let failed: Vec<RequestFailure> = failed.collect().await;
     if let Some(failure) = failed.first() {
         let error = place.error(failure, false);
         tracing::warn!(
@@ -170,16 +174,16 @@ async fn remove(place: &Place, names: Vec<String>, until: Instant) {
 }
 
 /// Leaves that lie side by side, and of which something has changed.
-struct Run {
+struct LeafRange {
     /// Key at which the first of them begins.
     from: String,
     /// Key at which the one behind them begins, if there is one.
     until: Option<String>,
-    old: Vec<Leaf>,
+    old: Vec<LeafReference>,
 }
 
-impl Run {
-    fn apply(&self, pairs: &mut Pairs, changes: &Changes) {
+impl LeafRange {
+    fn apply(&self, pairs: &mut Pairs, changes: &PendingChanges) {
         pairs.retain(|key, _| !changes.removes(key));
         let until = self.until.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         for (key, value) in changes.writes.range::<str, _>((Bound::Included(self.from.as_str()), until)) {
@@ -192,16 +196,16 @@ impl Run {
 }
 
 /// Returns the runs of leaves that the changes affect.
-fn runs(head: &Head) -> Vec<Run> {
+fn runs(head: &Head) -> Vec<LeafRange> {
     let Head { leaves, changes, .. } = head;
     if leaves.is_empty() {
-        return vec![Run {
+        return vec![LeafRange {
             from: String::new(),
             until: None,
             old: Vec::new(),
         }];
     }
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<LeafRange> = Vec::new();
     for (place, leaf) in leaves.iter().enumerate() {
         let (from, until) = (leaf.from.as_str(), leaves.get(place + 1).map(|next| next.from.as_str()));
         let end = until.map_or(Bound::Unbounded, Bound::Excluded);
@@ -216,7 +220,7 @@ fn runs(head: &Head) -> Vec<Run> {
                 run.until = until;
                 run.old.push(leaf.clone());
             }
-            None => runs.push(Run {
+            None => runs.push(LeafRange {
                 from: from.to_owned(),
                 until,
                 old: vec![leaf.clone()],
@@ -227,10 +231,10 @@ fn runs(head: &Head) -> Vec<Run> {
 }
 
 /// Returns all leaves, with new ones in place of the runs. The first one begins at the empty key.
-fn replaced(old: &[Leaf], runs: &[Run], new: impl Iterator<Item = Leaf>) -> Vec<Leaf> {
-    let is_old = |leaf: &&Leaf| !runs.iter().any(|run| run.old.iter().any(|old| old.name == leaf.name));
+fn replaced(old: &[LeafReference], runs: &[LeafRange], new: impl Iterator<Item = LeafReference>) -> Vec<LeafReference> {
+    let is_old = |leaf: &&LeafReference| !runs.iter().any(|run| run.old.iter().any(|old| old.name == leaf.name));
     let kept = old.iter().filter(is_old).cloned();
-    let mut leaves: Vec<Leaf> = kept.chain(new).collect();
+    let mut leaves: Vec<LeafReference> = kept.chain(new).collect();
     leaves.sort_by(|one, other| one.from.cmp(&other.from));
     if let Some(first) = leaves.first_mut() {
         first.from.clear();
@@ -268,7 +272,11 @@ fn separator(last: &str, key: &str) -> String {
 }
 
 /// Fetches the content of these leaves; `None` for a leaf that does not exist.
-pub(super) async fn fetch(place: &Place, leaves: Vec<Leaf>, until: Instant) -> Result<BTreeMap<String, Option<Pairs>>, Failure> {
+pub(super) async fn fetch(
+    place: &StoreLocation,
+    leaves: Vec<LeafReference>,
+    until: Instant,
+) -> Result<BTreeMap<String, Option<Pairs>>, RequestFailure> {
     let asked = stream::iter(leaves).map(|leaf| async move {
         let pairs = place.leaf(&leaf.name, &leaf.sha256, until).await?;
         Ok((leaf.name, pairs))
@@ -277,8 +285,8 @@ pub(super) async fn fetch(place: &Place, leaves: Vec<Leaf>, until: Instant) -> R
 }
 
 /// Said of a leaf that the state names, and that is not there.
-pub(super) fn lost(name: &str) -> Failure {
-    Failure::Damaged(format!("secret {name} is gone, and holds a part of the store"))
+pub(super) fn lost(name: &str) -> RequestFailure {
+    RequestFailure::Damaged(format!("secret {name} is gone, and holds a part of the store"))
 }
 
 #[cfg(test)]

@@ -23,26 +23,26 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api::Place;
+use api::StoreLocation;
 use async_trait::async_trait;
 use attest_system::files;
-use committer::Committer;
-pub(super) use moment::{Moment, served_by, there};
-use opened::{Opened, Trouble};
+use committer::KubernetesCommitter;
+pub(super) use moment::{KubernetesSnapshot, served_by, there};
+use opened::{KubernetesTrouble, OpenKubernetesStore};
 use opening::{look, open, rename};
-use plan::{Asked, Change};
-pub(super) use taking::Taking;
+use plan::{Change, CommitRequest};
+pub(super) use taking::KubernetesImport;
 use tokio::time::Instant;
 use view::{Missing, View};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{self, Known};
+use super::known::{self, ExpectedStore};
 use super::remote::desk::Desk;
 pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{Accepted, Health, Lead, Replacement, StoreError, StoreMark};
+use super::{AcceptedStore, Lead, Replacement, StoreError, StoreHealth, StoreMark};
 use crate::settings::KubernetesSettings;
 
 /// Most challenges that are remembered when more come. Their ids are random: 48 KiB of commits, some 200 challenges, are spread over all
@@ -58,7 +58,7 @@ const LEAVES_LIMIT: usize = 2_000;
 const MOST_WRITES: usize = 200;
 /// Limits of this engine, and its waiting time for other processes. Gateways of one store have the same; tests have less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct KubernetesLimits {
     /// Time for which a process that is not heard of keeps what it holds.
     pub lease: Duration,
     /// Most challenges that are remembered.
@@ -69,7 +69,7 @@ pub struct Limits {
     pub cache_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for KubernetesLimits {
     fn default() -> Self {
         Self {
             lease: LEASE,
@@ -86,12 +86,12 @@ const THREADS: &str = "kubernetes";
 /// A store on objects of an API. Clones are the same store.
 #[derive(Clone)]
 pub struct Kubernetes {
-    open: Arc<Open>,
+    open: Arc<KubernetesInner>,
 }
 
-struct Open {
-    opened: Arc<Opened>,
-    desk: Desk<Asked>,
+struct KubernetesInner {
+    opened: Arc<OpenKubernetesStore>,
+    desk: Desk<CommitRequest>,
 }
 
 impl std::fmt::Debug for Kubernetes {
@@ -104,21 +104,21 @@ impl Kubernetes {
     /// Opens the store, and creates it if none exists or ever existed. The folder of `beside` holds what is known of the store.
     ///
     /// # Errors
-    /// [`StoreError`] if the API does not answer in time, or if what it has is not a store, or not the known one ([`Known`]).
+    /// [`StoreError`] if the API does not answer in time, or if what it has is not a store, or not the known one ([`ExpectedStore`]).
     pub fn open(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
-        Self::open_within(settings, beside, Limits::default())
+        Self::open_within(settings, beside, KubernetesLimits::default())
     }
 
     /// Like [`Kubernetes::open`], with other limits.
     ///
     /// # Errors
     /// Like [`Kubernetes::open`].
-    pub fn open_within(settings: &KubernetesSettings, beside: &Path, limits: Limits) -> Result<Self, StoreError> {
+    pub fn open_within(settings: &KubernetesSettings, beside: &Path, limits: KubernetesLimits) -> Result<Self, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, head) = threads.wait(async move {
             // Known first: what is found is then at least as new.
-            let known = Known::beside(&folder)?;
+            let known = ExpectedStore::beside(&folder)?;
             let (opened, head) = open(&settings, &known, &folder, limits).await?;
             if known.file.is_none() {
                 under_lock(&folder, || known::write_mark(&folder, &locked(&opened.standing)))?;
@@ -126,10 +126,10 @@ impl Kubernetes {
             Ok((opened, head))
         })?;
         let opened = Arc::new(opened);
-        let committer = Committer::new(Arc::clone(&opened), head);
+        let committer = KubernetesCommitter::new(Arc::clone(&opened), head);
         let desk = Desk::open(threads, beside, opened.timeout, Arc::clone(&opened), |jobs| committer.run(jobs));
         Ok(Self {
-            open: Arc::new(Open { opened, desk }),
+            open: Arc::new(KubernetesInner { opened, desk }),
         })
     }
 
@@ -140,8 +140,8 @@ impl Kubernetes {
     pub fn look(settings: &KubernetesSettings, beside: &Path) -> Result<bool, StoreError> {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         Threads::start(THREADS, &settings.place())?.wait(async move {
-            let known = Known::beside(&folder)?;
-            let place = Place::of(&settings).await?;
+            let known = ExpectedStore::beside(&folder)?;
+            let place = StoreLocation::of(&settings).await?;
             let found = look(&place, Instant::now() + settings.timeout).await?;
             set_back::check(&known, place.place.as_ref(), found.as_ref())?;
             Ok(found.is_some())
@@ -152,11 +152,11 @@ impl Kubernetes {
     ///
     /// # Errors
     /// Like [`Kubernetes::look`].
-    pub fn health(settings: &KubernetesSettings) -> Result<Health, StoreError> {
+    pub fn health(settings: &KubernetesSettings) -> Result<StoreHealth, StoreError> {
         let settings = settings.clone();
         Threads::start(THREADS, &settings.place())?.wait(async move {
-            let place = Place::of(&settings).await?;
-            let mut health = Health::default();
+            let place = StoreLocation::of(&settings).await?;
+            let mut health = StoreHealth::default();
             if let Some(head) = look(&place, Instant::now() + settings.timeout).await? {
                 let packed = head.encode()?.len();
                 health.good.push(format!(
@@ -178,10 +178,10 @@ impl Kubernetes {
         settings: &KubernetesSettings,
         beside: &Path,
         first: impl FnOnce(&Replacement) -> Result<(), E>,
-    ) -> Result<Accepted, E> {
+    ) -> Result<AcceptedStore, E> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (timeout, asking) = (settings.timeout, settings.clone());
-        let place = threads.wait(async move { Place::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
         let looks = || {
             let place = place.clone();
             threads.wait(async move { look(&place, Instant::now() + timeout).await })
@@ -194,7 +194,7 @@ impl Kubernetes {
     }
 
     async fn do_change(&self, change: Change) -> Result<(), StoreError> {
-        self.open.desk.ask(Asked::Change(change)).await
+        self.open.desk.ask(CommitRequest::Change(change)).await
     }
 
     /// Reads the current state, and returns the result of the last run.
@@ -206,29 +206,29 @@ impl Kubernetes {
             *locked(&place) = Some(read);
             Ok(())
         });
-        self.open.desk.ask(Asked::Look(look)).await?;
+        self.open.desk.ask(CommitRequest::Look(look)).await?;
         let found = locked(&found).take();
         found.ok_or(StoreError::Closed)
     }
 
     fn change_later(&self, change: Change) {
-        self.open.desk.nobody_waits(Asked::Change(change));
+        self.open.desk.nobody_waits(CommitRequest::Change(change));
     }
 
     /// Has the committer look what is to be done next.
     fn wake(&self) {
-        self.open.desk.nobody_waits(Asked::Look(Box::new(|_| Ok(()))));
+        self.open.desk.nobody_waits(CommitRequest::Look(Box::new(|_| Ok(()))));
     }
 }
 
 #[async_trait]
 impl Engine for Kubernetes {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
-        self.open.desk.ask(Asked::Work(work)).await
+        self.open.desk.ask(CommitRequest::Work(work)).await
     }
 
     fn later(&self, work: Work) {
-        self.open.desk.later(work, Asked::Work);
+        self.open.desk.later(work, CommitRequest::Work);
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
@@ -271,7 +271,7 @@ impl Engine for Kubernetes {
     fn has_room(&self) -> Result<(), StoreError> {
         let opened = &self.open.opened;
         if opened.is_crowded() {
-            return Err(opened.error(&Trouble::Crowded));
+            return Err(opened.error(&KubernetesTrouble::Crowded));
         }
         Ok(())
     }

@@ -6,27 +6,27 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::Known;
-use super::super::migration::{HouseError, Source};
+use super::super::known::ExpectedStore;
+use super::super::migration::{HouseError, MigrationSource};
 use super::super::moved::Moved;
-use super::super::remote::set_back::{self, Told};
+use super::super::remote::set_back::{self, RollbackStatement};
 use super::super::{StoreError, StoreMark, schema};
-use super::below::{Below, WHOLE};
+use super::below::{KubernetesPages, WHOLE};
 use super::head::Head;
 use super::view::View;
 use crate::settings::KubernetesSettings;
 
 /// Snapshot of the content of a store.
-pub(crate) struct Moment {
-    below: Arc<Below>,
+pub(crate) struct KubernetesSnapshot {
+    below: Arc<KubernetesPages>,
     view: View,
 }
 
-impl Moment {
+impl KubernetesSnapshot {
     pub(crate) fn of(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = Known::beside(beside)?;
-        let below = Below::of(settings)?;
+        let known = ExpectedStore::beside(beside)?;
+        let below = KubernetesPages::of(settings)?;
         let view = below.wait(|below| async move { below.whole().await })?;
         let place = Path::new(&below.place.place);
         set_back::check_to_move(&known, place, view.as_ref().map(|view| &*view.head))?;
@@ -66,7 +66,7 @@ impl Moment {
     }
 }
 
-impl Source for Moment {
+impl MigrationSource for KubernetesSnapshot {
     fn store(&self) -> StoreMark {
         self.view.head.mark()
     }
@@ -111,13 +111,13 @@ impl Source for Moment {
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, StoreError> {
-    let served = Below::of(settings)?.wait(|below| async move { below.served_by().await })?;
+    let served = KubernetesPages::of(settings)?.wait(|below| async move { below.served_by().await })?;
     Ok(served.err().unwrap_or_default())
 }
 
 /// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
-    match Below::of(settings)?.wait(|below| async move { below.look().await }) {
+    match KubernetesPages::of(settings)?.wait(|below| async move { below.look().await }) {
         Ok(found) => Ok(found.filter(|head| head.moved.is_none()).map(|head| head.mark())),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

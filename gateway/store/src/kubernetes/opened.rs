@@ -11,16 +11,16 @@ use super::super::known::StoreFile;
 use super::super::moved::Moved;
 use super::super::remote::desk::Says;
 use super::super::remote::locked;
-use super::super::remote::set_back::Told;
+use super::super::remote::set_back::RollbackStatement;
 use super::super::{StoreError, StoreMark};
-use super::Limits;
-use super::api::{Failure, Place};
+use super::KubernetesLimits;
+use super::api::{RequestFailure, StoreLocation};
 use super::head::Head;
 
 /// The store that a process has opened.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub place: Place,
+pub(super) struct OpenKubernetesStore {
+    pub place: StoreLocation,
     pub id: String,
     pub replica: String,
     /// Random: of no two processes the same.
@@ -29,7 +29,7 @@ pub(super) struct Opened {
     /// Time when `standing` was last confirmed.
     pub confirmed: Mutex<Option<Instant>>,
     pub timeout: Duration,
-    pub limits: Limits,
+    pub limits: KubernetesLimits,
     /// Number of leaves of the store.
     pub leaves: AtomicUsize,
     /// Key and value that a serving process holds.
@@ -55,10 +55,10 @@ impl Leads {
 
 /// Reason why nothing was written, or why that is unknown.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    Api(Failure),
+pub(super) enum KubernetesTrouble {
+    Api(RequestFailure),
     /// The outcome of the request is unknown.
-    Doubt(Failure),
+    Doubt(RequestFailure),
     /// It is not the store that was opened, or was rolled back.
     Replaced,
     /// The store was moved to another place.
@@ -78,12 +78,12 @@ pub(super) enum Trouble {
     Store(StoreError),
 }
 
-impl Trouble {
+impl KubernetesTrouble {
     /// Returns the key by which the log reports each kind of failure once. Failures of one kind may differ in whether something was done.
     pub(super) const fn kind(&self) -> (&'static str, u16) {
         match self {
-            Self::Api(Failure::Unanswered(_)) | Self::Doubt(Failure::Unanswered(_)) | Self::Late => ("unanswered", 0),
-            Self::Api(Failure::Refused { code, .. }) | Self::Doubt(Failure::Refused { code, .. }) => ("refused", *code),
+            Self::Api(RequestFailure::Unanswered(_)) | Self::Doubt(RequestFailure::Unanswered(_)) | Self::Late => ("unanswered", 0),
+            Self::Api(RequestFailure::Refused { code, .. }) | Self::Doubt(RequestFailure::Refused { code, .. }) => ("refused", *code),
             Self::Contended => ("contended", 0),
             Self::Crowded | Self::Full => ("full", 0),
             Self::Absent => ("absent", 0),
@@ -92,20 +92,20 @@ impl Trouble {
     }
 }
 
-impl From<Failure> for Trouble {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for KubernetesTrouble {
+    fn from(failure: RequestFailure) -> Self {
         Self::Api(failure)
     }
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for KubernetesTrouble {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl Opened {
-    pub(super) fn error(&self, trouble: &Trouble) -> StoreError {
+impl OpenKubernetesStore {
+    pub(super) fn error(&self, trouble: &KubernetesTrouble) -> StoreError {
         let place = &self.place.place;
         let engine = |problem: &str, advice: &str| StoreError::Engine {
             engine: "kubernetes",
@@ -114,45 +114,45 @@ impl Opened {
             advice: advice.to_owned(),
         };
         match trouble {
-            Trouble::Api(failure) => self.place.error(failure, false),
-            Trouble::Doubt(failure) => self.place.error(failure, true),
-            Trouble::Replaced => StoreError::Replaced(place.clone().into()),
-            Trouble::Moved(moved) => moved.error(place.as_ref()),
-            Trouble::Absent => engine(
+            KubernetesTrouble::Api(failure) => self.place.error(failure, false),
+            KubernetesTrouble::Doubt(failure) => self.place.error(failure, true),
+            KubernetesTrouble::Replaced => StoreError::Replaced(place.clone().into()),
+            KubernetesTrouble::Moved(moved) => moved.error(place.as_ref()),
+            KubernetesTrouble::Absent => engine(
                 "the store has not heard of this gateway for too long; nothing was done",
                 "it goes on as soon as it is heard of again; the log says why if it is not",
             ),
-            Trouble::Late => engine(
+            KubernetesTrouble::Late => engine(
                 "its time was over before it could be done; nothing was done",
                 "the cluster's API is too slow, or has not answered what was asked before",
             ),
-            Trouble::Contended => engine(
+            KubernetesTrouble::Contended => engine(
                 "others wrote until there was no time left; nothing was done",
                 "try again; if it lasts, the cluster's API is too slow for so many gateways and boots",
             ),
-            Trouble::Kept(why) => engine(
+            KubernetesTrouble::Kept(why) => engine(
                 &format!("the API does not let it be changed: {why}; whether it was done is not known"),
                 "make it as it was: mutable, and let no admission webhook or policy refuse it",
             ),
-            Trouble::Crowded => engine(
+            KubernetesTrouble::Crowded => engine(
                 "more challenges were spent than are remembered here; no more are taken before the oldest are forgotten",
                 "that is every five minutes; if it lasts, strangers spend them, or this engine is too small for so many machines",
             ),
-            Trouble::Full => engine(
+            KubernetesTrouble::Full => engine(
                 "there is no room for it before what was written lately is put away; nothing was done",
                 "the log says why that is not done",
             ),
-            Trouble::Store(error) => engine(&error.to_string(), "this is a defect of the gateway"),
+            KubernetesTrouble::Store(error) => engine(&error.to_string(), "this is a defect of the gateway"),
         }
     }
 
     /// Checks that this is the opened store, and has come as far as is known.
-    pub(super) fn check(&self, head: &Head) -> Result<(), Trouble> {
+    pub(super) fn check(&self, head: &Head) -> Result<(), KubernetesTrouble> {
         if let Some(moved) = &head.moved {
-            return Err(Trouble::Moved(moved.clone()));
+            return Err(KubernetesTrouble::Moved(moved.clone()));
         }
         if head.id != self.id || head.set_back.is_some() || head.taking.is_some() || self.is_behind(head) {
-            return Err(Trouble::Replaced);
+            return Err(KubernetesTrouble::Replaced);
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Opened {
     }
 }
 
-impl Says for Opened {
+impl Says for OpenKubernetesStore {
     fn overloaded(&self) -> StoreError {
         StoreError::Engine {
             engine: "kubernetes",
@@ -204,11 +204,13 @@ impl Says for Opened {
     }
 
     fn unanswered(&self) -> StoreError {
-        self.error(&Trouble::Doubt(Failure::Unanswered("there was no answer in time".to_owned())))
+        self.error(&KubernetesTrouble::Doubt(RequestFailure::Unanswered(
+            "there was no answer in time".to_owned(),
+        )))
     }
 }
 
-impl Told for Head {
+impl RollbackStatement for Head {
     fn file(&self) -> StoreFile {
         match &self.moved {
             None => StoreFile::Store(self.mark()),

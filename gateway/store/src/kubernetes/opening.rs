@@ -6,19 +6,19 @@ use std::sync::{Mutex, OnceLock};
 use attest_system::files;
 use tokio::time::{Instant, sleep};
 
-use super::super::known::Known;
+use super::super::known::ExpectedStore;
 use super::super::remote::serving::host_of_this;
-use super::super::remote::set_back::{self, Told, lack};
+use super::super::remote::set_back::{self, RollbackStatement, lack};
 use super::super::threads::under_lock;
 use super::super::{Replacement, StoreError, StoreMark, Wrote, replica, schema};
-use super::Limits;
-use super::api::{AGAIN_AFTER, Failure, Place, Swapped};
+use super::KubernetesLimits;
+use super::api::{AGAIN_AFTER, RequestFailure, StoreLocation, Swapped};
 use super::head::Head;
-use super::opened::Opened;
+use super::opened::OpenKubernetesStore;
 use crate::settings::KubernetesSettings;
 
 /// Returns the head, if there is a store. Writes nothing.
-pub(super) async fn look(place: &Place, until: Instant) -> Result<Option<Head>, StoreError> {
+pub(super) async fn look(place: &StoreLocation, until: Instant) -> Result<Option<Head>, StoreError> {
     let head = place.head(until).await.map_err(|failure| place.error(&failure, false))?;
     match head {
         Some(head) if head.taking.is_some() => Err(StoreError::Unfinished(place.place.clone().into())),
@@ -29,11 +29,11 @@ pub(super) async fn look(place: &Place, until: Instant) -> Result<Option<Head>, 
 /// Opens the store, and what it is now.
 pub(super) async fn open(
     settings: &KubernetesSettings,
-    known: &Known,
+    known: &ExpectedStore,
     beside: &Path,
-    limits: Limits,
-) -> Result<(Opened, Head), StoreError> {
-    let place = Place::of(settings).await?;
+    limits: KubernetesLimits,
+) -> Result<(OpenKubernetesStore, Head), StoreError> {
+    let place = StoreLocation::of(settings).await?;
     let path = PathBuf::from(&place.place);
     let until = Instant::now() + settings.timeout;
     let found = match look(&place, until).await? {
@@ -57,7 +57,7 @@ pub(super) async fn open(
         replica: replica.clone(),
         commits: found.commits(&replica).unwrap_or(0),
     };
-    let opened = Opened {
+    let opened = OpenKubernetesStore {
         id: found.id.clone(),
         replica,
         session: schema::new_id()?,
@@ -77,16 +77,16 @@ pub(super) async fn open(
 }
 
 /// Creates the object; another process may be faster.
-pub(super) async fn begin(place: &Place, head: &Head, until: Instant) -> Result<(), StoreError> {
+pub(super) async fn begin(place: &StoreLocation, head: &Head, until: Instant) -> Result<(), StoreError> {
     match place.create(head, head.encode()?, until).await {
         // Whatever is there is looked at.
-        Ok(_) | Err(Failure::Unanswered(_)) => Ok(()),
+        Ok(_) | Err(RequestFailure::Unanswered(_)) => Ok(()),
         Err(failure) => Err(place.error(&failure, false)),
     }
 }
 
 /// Reports to all gateways that the store that was found was rolled back, if it is still the current state.
-pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
+pub(super) async fn tell_set_back(place: &StoreLocation, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
     let mut next = found.next(session, 1)?;
     next.leave_out(session);
     next.set_back = Some(host_of_this());
@@ -101,7 +101,12 @@ pub(super) async fn tell_set_back(place: &Place, found: &Head, session: &str, un
 }
 
 /// Gives another id to the store that was found, or creates one.
-pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u64, until: Instant) -> Result<StoreMark, StoreError> {
+pub(super) async fn rename(
+    place: &StoreLocation,
+    replacement: &Replacement,
+    furthest: u64,
+    until: Instant,
+) -> Result<StoreMark, StoreError> {
     let replaced = || StoreError::Replaced(place.place.clone().into());
     let known = replacement.known.as_ref().map(|known| known.id.as_str());
     let id = schema::new_id()?;
@@ -142,8 +147,8 @@ pub(super) async fn rename(place: &Place, replacement: &Replacement, furthest: u
         let failure = match sent {
             Ok(Swapped::Done) if Instant::now() < until => continue,
             Ok(Swapped::Done) => return Err(replaced()),
-            Ok(Swapped::Refused(message)) => &*why.insert(Failure::Refused { code: 422, message }),
-            Err(Failure::Unanswered(told)) => why.get_or_insert(Failure::Unanswered(told)),
+            Ok(Swapped::Refused(message)) => &*why.insert(RequestFailure::Refused { code: 422, message }),
+            Err(RequestFailure::Unanswered(told)) => why.get_or_insert(RequestFailure::Unanswered(told)),
             Err(failure) => return Err(place.error(&failure, true)),
         };
         if Instant::now() + AGAIN_AFTER >= until {

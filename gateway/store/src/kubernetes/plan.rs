@@ -7,10 +7,10 @@ use aws_lc_rs::rand;
 use tokio::time::sleep;
 
 use super::super::engine::Work;
-use super::super::remote::plan::{self, Plan, Ran};
+use super::super::remote::plan::{self, CommitPlan, Ran};
 use super::super::remote::queue::{self, BATCH_LIMIT};
 use super::head::Head;
-use super::view::{Batch, Look, View};
+use super::view::{KubernetesBatch, Look, View};
 
 /// Number of conflicts in a row after which the pauses do not grow any more.
 pub(super) const MOST_CONFLICTS: u32 = 6;
@@ -25,25 +25,31 @@ pub(super) struct Context<'a> {
 pub(super) type Change = Box<dyn FnMut(&mut Head, &Context<'_>) -> bool + Send>;
 
 /// What can be asked.
-pub(super) enum Asked {
+pub(super) enum CommitRequest {
     Work(Work),
     Look(Look),
     Change(Change),
 }
 
 /// A request to the committer, and the channel for its answer.
-pub(super) type Job = queue::Job<Asked>;
+pub(super) type Job = queue::QueuedJob<CommitRequest>;
 
 /// Returns how many of the first works were looked at, and the plan for them. A change of what is held is not a work, and ends them.
-pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, Plan<Batch>) {
-    plan::plan(waiting, BATCH_LIMIT, usize::MAX, Batch::default(), |batch, asked| match asked {
-        Asked::Change(_) => Ran::Full,
-        Asked::Work(work) => batch.run(view, work),
-        Asked::Look(look) => match look(view) {
-            Ok(()) => Ran::Done { writes: false },
-            Err(missing) => Ran::Missing(missing),
+pub(super) fn plan(waiting: &mut VecDeque<Job>, view: &View) -> (usize, CommitPlan<KubernetesBatch>) {
+    plan::plan(
+        waiting,
+        BATCH_LIMIT,
+        usize::MAX,
+        KubernetesBatch::default(),
+        |batch, asked| match asked {
+            CommitRequest::Change(_) => Ran::Full,
+            CommitRequest::Work(work) => batch.run(view, work),
+            CommitRequest::Look(look) => match look(view) {
+                Ok(()) => Ran::Done { writes: false },
+                Err(missing) => Ran::Missing(missing),
+            },
         },
-    })
+    )
 }
 
 /// Pauses after a conflict: up to 2^`conflicts` ms, 64 ms at most, of random length, so that replicas do not retry in step.

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::super::fence::Fence;
 use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
-use super::super::remote::serving::{LOOK_EVERY, Serving, WAIT_LIMIT, host};
+use super::super::remote::serving::{LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
 use super::super::{StoreError, keys, schema};
 use super::Kubernetes;
 use super::heard::expire;
@@ -66,7 +66,7 @@ impl Kubernetes {
     pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
         let opened = &self.open.opened;
         let key = keys::serving(&opened.replica);
-        let serving = Serving::of(&opened.session, state);
+        let serving = ServingEntry::of(&opened.session, state);
         let text = serving.text();
         let (begun, mut first) = (Instant::now(), None);
         loop {
@@ -79,7 +79,7 @@ impl Kubernetes {
                 let _ = opened.serving.set((key, text));
                 return Ok(());
             };
-            let copied = || Serving::copied(&opened.replica, &host, &opened.place.place);
+            let copied = || ServingEntry::copied(&opened.replica, &host, &opened.place.place);
             match &first {
                 None => {
                     tracing::warn!(

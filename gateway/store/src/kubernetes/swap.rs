@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::StoreError;
-use super::api::{Failure, MOST_HEAD_BYTES, Swapped};
+use super::api::{MOST_HEAD_BYTES, RequestFailure, Swapped};
 use super::head::Head;
-use super::opened::{Opened, Trouble};
+use super::opened::{KubernetesTrouble, OpenKubernetesStore};
 use super::opening::tell_set_back;
 use super::plan::{Context, MOST_CONFLICTS, pause};
 use super::view::View;
@@ -26,7 +26,7 @@ pub(super) struct Doubt {
 
 /// Outcome of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum SwapOutcome {
     Happened,
     /// The commit did not happen, and cannot happen any more.
     Never,
@@ -36,7 +36,7 @@ pub(super) enum Fate {
 
 /// The part of the process that changes the head: the state that it knows, and how far it has come itself.
 pub(super) struct HeadWriter {
-    pub(super) opened: Arc<Opened>,
+    pub(super) opened: Arc<OpenKubernetesStore>,
     pub(super) view: View,
     /// The last number that was put there, or tried.
     number: u64,
@@ -52,7 +52,7 @@ pub(super) struct HeadWriter {
 }
 
 impl HeadWriter {
-    pub(super) fn new(opened: Arc<Opened>, head: Head) -> Self {
+    pub(super) fn new(opened: Arc<OpenKubernetesStore>, head: Head) -> Self {
         let mut writer = Self {
             opened,
             view: View::new(head),
@@ -74,7 +74,11 @@ impl HeadWriter {
     }
 
     /// Changes what is held, or something else that no work does, until that is done; or finds that it is not to be done.
-    pub(super) async fn change(&mut self, until: Instant, mut change: impl FnMut(&mut Head, &Context<'_>) -> bool) -> Result<(), Trouble> {
+    pub(super) async fn change(
+        &mut self,
+        until: Instant,
+        mut change: impl FnMut(&mut Head, &Context<'_>) -> bool,
+    ) -> Result<(), KubernetesTrouble> {
         let mut is_fresh = false;
         loop {
             if self.doubt.is_some() {
@@ -96,24 +100,24 @@ impl HeadWriter {
                 continue;
             }
             match self.swap(next, until).await? {
-                Fate::Happened => return Ok(()),
-                _ if Instant::now() >= until => return Err(Trouble::Contended),
+                SwapOutcome::Happened => return Ok(()),
+                _ if Instant::now() >= until => return Err(KubernetesTrouble::Contended),
                 _ => is_fresh = true,
             }
         }
     }
 
     /// Puts a state in the place of the one that is known.
-    pub(super) async fn swap(&mut self, next: Head, until: Instant) -> Result<Fate, Trouble> {
+    pub(super) async fn swap(&mut self, next: Head, until: Instant) -> Result<SwapOutcome, KubernetesTrouble> {
         let base = Arc::clone(&self.view.head);
         if self.opened.check(&base).is_err() {
             // What was known last is no state to go on from; what stands now may be one.
             self.refresh(until).await?;
-            return Ok(Fate::Never);
+            return Ok(SwapOutcome::Never);
         }
         let data = next.encode()?;
         if data.len() > MOST_HEAD_BYTES {
-            return Err(Trouble::Full);
+            return Err(KubernetesTrouble::Full);
         }
         self.number += 1;
         let number = self.number;
@@ -122,43 +126,45 @@ impl HeadWriter {
             Ok(Swapped::Done) => {
                 self.heard = Instant::now();
                 self.adopt(next)?;
-                Ok(Fate::Happened)
+                Ok(SwapOutcome::Happened)
             }
             // Somebody was faster; or it was sent twice on its way, and this is the answer to the second.
             Ok(Swapped::Refused(why)) => {
                 self.doubt = Some(Doubt { base, number });
                 self.settled(until, why).await
             }
-            Err(Failure::Unanswered(why)) => {
+            Err(RequestFailure::Unanswered(why)) => {
                 self.doubt = Some(Doubt { base, number });
                 self.settled(until, why).await
             }
-            Err(Failure::Refused { code: 404, .. }) => Err(Trouble::Replaced),
+            Err(RequestFailure::Refused { code: 404, .. }) => Err(KubernetesTrouble::Replaced),
             Err(failure) => Err(failure.into()),
         }
     }
 
     /// Determines the outcome of the commit that was just sent. If that is impossible, it is an error, and nothing is repeated.
-    async fn settled(&mut self, until: Instant, why: String) -> Result<Fate, Trouble> {
+    async fn settled(&mut self, until: Instant, why: String) -> Result<SwapOutcome, KubernetesTrouble> {
         match self.settle(until).await {
-            Ok(Fate::Unknown) => Err(Trouble::Doubt(Failure::Unanswered(why))),
-            Err(Trouble::Api(failure @ (Failure::Unanswered(_) | Failure::Untrusted(_)))) => Err(Trouble::Doubt(failure)),
+            Ok(SwapOutcome::Unknown) => Err(KubernetesTrouble::Doubt(RequestFailure::Unanswered(why))),
+            Err(KubernetesTrouble::Api(failure @ (RequestFailure::Unanswered(_) | RequestFailure::Untrusted(_)))) => {
+                Err(KubernetesTrouble::Doubt(failure))
+            }
             settled => settled,
         }
     }
 
     /// Finds out what became of the commit that is in doubt, if one is.
-    pub(super) async fn settle(&mut self, until: Instant) -> Result<Fate, Trouble> {
+    pub(super) async fn settle(&mut self, until: Instant) -> Result<SwapOutcome, KubernetesTrouble> {
         let mut refused = 0;
         loop {
             let Some(Doubt { base, number }) = self.doubt.clone() else {
-                return Ok(Fate::Never);
+                return Ok(SwapOutcome::Never);
             };
-            let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+            let head = self.opened.place.head(until).await?.ok_or(KubernetesTrouble::Replaced)?;
             if head.commit != base.commit {
                 let fate = fate(&head, &base, &self.opened.session, number);
                 self.doubt = None;
-                if fate == Fate::Happened {
+                if fate == SwapOutcome::Happened {
                     self.heard = Instant::now();
                 }
                 self.adopt(head)?;
@@ -173,25 +179,25 @@ impl HeadWriter {
                     self.doubt = None;
                     self.heard = Instant::now();
                     self.adopt(fence)?;
-                    return Ok(Fate::Never);
+                    return Ok(SwapOutcome::Never);
                 }
                 // As a rule somebody was faster; of one that does not change, and cannot be changed, this is all that is ever said.
                 Ok(Swapped::Refused(why)) => {
                     refused += 1;
                     if refused > MOST_REFUSALS {
-                        return Err(Trouble::Kept(why));
+                        return Err(KubernetesTrouble::Kept(why));
                     }
                     pause(refused).await;
                 }
-                Err(Failure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS).await,
+                Err(RequestFailure::Unanswered(_)) if Instant::now() < until => pause(MOST_CONFLICTS).await,
                 Err(failure) => return Err(failure.into()),
             }
         }
     }
 
     /// Returns whether the known state is still the current one; if not, fetches that.
-    pub(super) async fn confirm(&mut self, until: Instant) -> Result<bool, Trouble> {
-        let commit = self.opened.place.commit(until).await?.ok_or(Trouble::Replaced)?;
+    pub(super) async fn confirm(&mut self, until: Instant) -> Result<bool, KubernetesTrouble> {
+        let commit = self.opened.place.commit(until).await?.ok_or(KubernetesTrouble::Replaced)?;
         if commit == self.view.head.commit {
             self.opened.check(&self.view.head)?;
             self.opened.confirmed();
@@ -201,13 +207,13 @@ impl HeadWriter {
         Ok(false)
     }
 
-    pub(super) async fn refresh(&mut self, until: Instant) -> Result<(), Trouble> {
-        let head = self.opened.place.head(until).await?.ok_or(Trouble::Replaced)?;
+    pub(super) async fn refresh(&mut self, until: Instant) -> Result<(), KubernetesTrouble> {
+        let head = self.opened.place.head(until).await?.ok_or(KubernetesTrouble::Replaced)?;
         self.adopt(head)
     }
 
     /// Makes this head the known state.
-    fn adopt(&mut self, head: Head) -> Result<(), Trouble> {
+    fn adopt(&mut self, head: Head) -> Result<(), KubernetesTrouble> {
         let checked = self.opened.check(&head);
         if checked.is_ok() {
             self.opened.reached(&head);
@@ -220,9 +226,9 @@ impl HeadWriter {
     }
 
     /// Reports the rollback of the store, if that is the trouble: gateways that cannot tell would go on with it.
-    pub(super) async fn told(&mut self, trouble: Trouble) -> Trouble {
+    pub(super) async fn told(&mut self, trouble: KubernetesTrouble) -> KubernetesTrouble {
         let head = Arc::clone(&self.view.head);
-        if matches!(trouble, Trouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
+        if matches!(trouble, KubernetesTrouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
             let until = Instant::now() + self.opened.timeout;
             if let Err(error) = tell_set_back(&self.opened.place, &head, &self.opened.session, until).await {
                 tracing::error!("{:?} was set back, and other gateways cannot be told: {error}", self.opened.place);
@@ -233,12 +239,12 @@ impl HeadWriter {
 }
 
 /// Returns the outcome of a commit with this number on `base`, by the head that is there instead.
-fn fate(head: &Head, base: &Head, session: &str, number: u64) -> Fate {
+fn fate(head: &Head, base: &Head, session: &str, number: u64) -> SwapOutcome {
     match head.sessions.get(session) {
-        Some(own) if own.number == number => Fate::Happened,
-        Some(_) => Fate::Never,
+        Some(own) if own.number == number => SwapOutcome::Happened,
+        Some(_) => SwapOutcome::Never,
         // It would have been the next change after its base.
-        None if head.dropped > base.turn => Fate::Unknown,
-        None => Fate::Never,
+        None if head.dropped > base.turn => SwapOutcome::Unknown,
+        None => SwapOutcome::Never,
     }
 }

@@ -10,24 +10,24 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::{self, Known};
-use super::super::migration::{HouseError, Target};
-use super::super::remote::set_back::Told;
+use super::super::known::{self, ExpectedStore};
+use super::super::migration::{HouseError, MigrationTarget};
+use super::super::remote::set_back::RollbackStatement;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark, schema};
-use super::below::Below;
-use super::head::{Head, Leaf};
+use super::below::KubernetesPages;
+use super::head::{Head, LeafReference};
 use super::leaves::{self, LEAF_BYTES};
 use super::opening::begin;
 use super::view::{Pairs, View};
 use crate::settings::KubernetesSettings;
 
 /// An import, which is not a store yet.
-pub(crate) struct Taking {
-    below: Arc<Below>,
+pub(crate) struct KubernetesImport {
+    below: Arc<KubernetesPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
     beside: PathBuf,
-    known: Known,
+    known: ExpectedStore,
     /// The session that this process has put there.
     session: String,
     /// Pairs that were not sent yet.
@@ -38,10 +38,10 @@ pub(crate) struct Taking {
     view: View,
 }
 
-impl Taking {
+impl KubernetesImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = Below::of(settings)?;
+        let below = KubernetesPages::of(settings)?;
         let session = schema::new_id()?;
         let mut head = Head::new(String::new())?;
         head.taking = Some(session.clone());
@@ -52,7 +52,7 @@ impl Taking {
         }
         Ok(Self {
             beside: beside.to_owned(),
-            known: Known::beside(beside).or_else(|_| Known::but_for_file(beside))?,
+            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session,
             waiting: Pairs::new(),
             bytes: 0,
@@ -64,7 +64,7 @@ impl Taking {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &KubernetesSettings) -> Result<(), StoreError> {
-        Below::of(settings)?.wait(|below| async move { below.abandon().await })
+        KubernetesPages::of(settings)?.wait(|below| async move { below.abandon().await })
     }
 
     fn send_waiting(&mut self) -> Result<(), StoreError> {
@@ -73,7 +73,7 @@ impl Taking {
         let Some(first) = pairs.keys().next() else { return Ok(()) };
         let leaves = &self.view.head.leaves;
         let name = format!("{}-{}-{}", self.below.place.name, self.session, leaves.len());
-        let mut leaf = Leaf {
+        let mut leaf = LeafReference {
             from: if leaves.is_empty() { String::new() } else { first.clone() },
             name: name.clone(),
             sha256: String::new(),
@@ -87,7 +87,7 @@ impl Taking {
     }
 }
 
-impl Below {
+impl KubernetesPages {
     /// Puts this state where nothing is, or where something is taken; or says how many keys are there.
     async fn begin(&self, begun: &Head) -> Result<Option<u64>, StoreError> {
         let until = Instant::now() + self.timeout;
@@ -159,8 +159,8 @@ impl Below {
     }
 }
 
-impl Target for Taking {
-    fn known(&self) -> &Known {
+impl MigrationTarget for KubernetesImport {
+    fn known(&self) -> &ExpectedStore {
         &self.known
     }
 

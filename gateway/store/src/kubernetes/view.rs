@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::StoreError;
-use super::super::engine::{KeyRange, KeyValue, Transaction, Unfinished, Work};
+use super::super::engine::{KeyRange, KeyValue, Transaction, Work, WorkInterrupted};
 use super::super::remote::plan::Ran;
-use super::changes::{Changes, Said};
+use super::changes::{KeyChange, PendingChanges};
 use super::head::Head;
 
 /// What a leaf holds.
@@ -43,9 +43,9 @@ impl View {
             return Ok(Some(value));
         }
         match self.head.changes.of(key) {
-            Said::Value(value) => return Ok(Some(value)),
-            Said::Gone => return Ok(None),
-            Said::Nothing => {}
+            KeyChange::Value(value) => return Ok(Some(value)),
+            KeyChange::Gone => return Ok(None),
+            KeyChange::Nothing => {}
         }
         let Some(leaf) = self.head.leaf_of(key).and_then(|place| self.head.leaves.get(place)) else {
             return Ok(None);
@@ -140,21 +140,21 @@ impl View {
 
 /// What a commit does.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub changes: Changes,
+pub(super) struct KubernetesBatch {
+    pub changes: PendingChanges,
 }
 
-impl Batch {
+impl KubernetesBatch {
     /// Does a work on top of those before it.
     pub(super) fn run(&mut self, view: &View, work: &mut Work) -> Ran {
-        let mut overlay = Overlay {
+        let mut overlay = KubernetesTransaction {
             view,
             batch: self,
-            changes: Changes::default(),
+            changes: PendingChanges::default(),
             missing: Missing::new(),
         };
         let finished = work(&mut overlay);
-        let Overlay { changes, missing, .. } = overlay;
+        let KubernetesTransaction { changes, missing, .. } = overlay;
         // Whatever the work made of it: it went on without knowing.
         if !missing.is_empty() {
             return Ran::Missing(missing);
@@ -170,50 +170,50 @@ impl Batch {
                 self.changes.then(changes);
                 Ran::Done { writes }
             }
-            Err(Unfinished::Refused(error)) => Ran::Refused(error),
+            Err(WorkInterrupted::Refused(error)) => Ran::Refused(error),
             // It has given up without having had to.
-            Err(Unfinished::Engine) => Ran::Refused(StoreError::Closed),
+            Err(WorkInterrupted::Engine) => Ran::Refused(StoreError::Closed),
         }
     }
 }
 
 /// Transaction of one work, on top of its batch.
-struct Overlay<'a> {
+struct KubernetesTransaction<'a> {
     view: &'a View,
-    batch: &'a Batch,
-    changes: Changes,
+    batch: &'a KubernetesBatch,
+    changes: PendingChanges,
     missing: Missing,
 }
 
-impl Transaction for Overlay<'_> {
-    fn get(&mut self, key: &str) -> Result<Option<String>, Unfinished> {
+impl Transaction for KubernetesTransaction<'_> {
+    fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         for changes in [&self.changes, &self.batch.changes] {
             match changes.of(key) {
-                Said::Value(value) => return Ok(Some(value.to_owned())),
-                Said::Gone => return Ok(None),
-                Said::Nothing => {}
+                KeyChange::Value(value) => return Ok(Some(value.to_owned())),
+                KeyChange::Gone => return Ok(None),
+                KeyChange::Nothing => {}
             }
         }
         match self.view.get(key) {
             Ok(value) => Ok(value.map(str::to_owned)),
             Err(leaf) => {
                 self.missing.insert(leaf);
-                Err(Unfinished::Engine)
+                Err(WorkInterrupted::Engine)
             }
         }
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), Unfinished> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WorkInterrupted> {
         self.changes.writes.insert(key.to_owned(), Some(value.to_owned()));
         Ok(())
     }
 
-    fn delete(&mut self, key: &str) -> Result<(), Unfinished> {
+    fn delete(&mut self, key: &str) -> Result<(), WorkInterrupted> {
         self.changes.writes.insert(key.to_owned(), None);
         Ok(())
     }
 
-    fn delete_range(&mut self, range: &KeyRange) -> Result<(), Unfinished> {
+    fn delete_range(&mut self, range: &KeyRange) -> Result<(), WorkInterrupted> {
         if range.from < range.until {
             self.changes.remove(range);
         }

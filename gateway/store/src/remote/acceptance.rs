@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::set_back::{self, Told};
-use crate::known::{self, Known};
+use super::set_back::{self, RollbackStatement};
+use crate::known::{self, ExpectedStore};
 use crate::threads::under_lock;
-use crate::{Accepted, Replacement, StoreError, StoreMark};
+use crate::{AcceptedStore, Replacement, StoreError, StoreMark};
 
 /// Accepts the current store, or initializes an empty one, like [`crate::accept()`]. A rolled back or missing store becomes another store.
 /// A store that names the known one as replaced is accepted as it is: the first gateway that accepts it has given it its id.
@@ -14,23 +14,23 @@ use crate::{Accepted, Replacement, StoreError, StoreMark};
 ///
 /// # Errors
 /// [`StoreError`], [`StoreError::Known`] if there is nothing to accept; and those of `first`.
-pub(crate) fn accept<F: Told, E: From<StoreError>>(
+pub(crate) fn accept<F: RollbackStatement, E: From<StoreError>>(
     beside: &Path,
     place: &Path,
     look: impl FnOnce() -> Result<Option<F>, StoreError>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
     rename: impl FnOnce(&Replacement, u64) -> Result<StoreMark, StoreError>,
-) -> Result<Accepted, E> {
-    let known = Known::beside(beside);
+) -> Result<AcceptedStore, E> {
+    let known = ExpectedStore::beside(beside);
     let readable = known.is_ok();
-    let known = known.or_else(|_| Known::but_for_file(beside))?;
+    let known = known.or_else(|_| ExpectedStore::but_for_file(beside))?;
     let found = look()?;
     if readable && set_back::check(&known, place, found.as_ref()).is_ok() {
         return Err(StoreError::Known(place.to_owned()).into());
     }
     let replacement = Replacement {
         known: known.expected().cloned(),
-        found: found.as_ref().map(Told::mark),
+        found: found.as_ref().map(RollbackStatement::mark),
     };
     first(&replacement)?;
     let is_instead = |found: &F| replacement.known.as_ref().is_some_and(|known| found.is_instead_of(&known.id));
@@ -39,5 +39,5 @@ pub(crate) fn accept<F: Told, E: From<StoreError>>(
         None => rename(&replacement, known.furthest())?,
     };
     under_lock(beside, || known::replace_mark(beside, &now))?;
-    Ok(Accepted { replacement, now })
+    Ok(AcceptedStore { replacement, now })
 }

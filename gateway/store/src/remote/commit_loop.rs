@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::queue::{Apart, Job, gather};
+use super::queue::{Apart, QueuedJob, gather};
 
 /// A task that commits what is asked of a store.
 pub(crate) trait CommitLoop: Send {
@@ -20,7 +20,7 @@ pub(crate) trait CommitLoop: Send {
     fn due(&self) -> Option<Instant>;
 
     /// Makes a commit, or answers an error to those who wait.
-    fn round(&mut self, waiting: &mut VecDeque<Job<Self::Asked>>) -> impl Future<Output = ()> + Send;
+    fn round(&mut self, waiting: &mut VecDeque<QueuedJob<Self::Asked>>) -> impl Future<Output = ()> + Send;
 
     /// Does what else is due after a round.
     fn after_round(&mut self) -> impl Future<Output = ()> + Send {
@@ -28,7 +28,7 @@ pub(crate) trait CommitLoop: Send {
     }
 
     /// Runs until no more jobs can come; then finishes the background works.
-    fn run(&mut self, mut jobs: mpsc::Receiver<Job<Self::Asked>>) -> impl Future<Output = ()> + Send {
+    fn run(&mut self, mut jobs: mpsc::Receiver<QueuedJob<Self::Asked>>) -> impl Future<Output = ()> + Send {
         async move {
             let mut waiting = VecDeque::new();
             while gather(&mut waiting, &mut jobs, self.due()).await {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::locked;
-use super::queue::Job;
+use super::queue::QueuedJob;
 use crate::engine::Work;
 use crate::known;
 use crate::threads::{Threads, under_lock};
@@ -31,7 +31,7 @@ pub(crate) trait Says: Send + Sync {
 }
 
 pub(crate) struct Desk<A> {
-    jobs: Mutex<Option<mpsc::Sender<Job<A>>>>,
+    jobs: Mutex<Option<mpsc::Sender<QueuedJob<A>>>>,
     later: Arc<AtomicUsize>,
     /// Signalled when everything is done.
     closed: Mutex<std::sync::mpsc::Receiver<()>>,
@@ -49,7 +49,7 @@ impl<A: Send + 'static> Desk<A> {
         beside: &Path,
         timeout: Duration,
         says: Arc<impl Says + 'static>,
-        commit: impl FnOnce(mpsc::Receiver<Job<A>>) -> F,
+        commit: impl FnOnce(mpsc::Receiver<QueuedJob<A>>) -> F,
     ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -81,7 +81,7 @@ impl<A: Send + 'static> Desk<A> {
         self.threads.handle.spawn(work).await.map_err(|_| StoreError::Closed)?
     }
 
-    fn send(&self, job: Job<A>) -> Result<(), StoreError> {
+    fn send(&self, job: QueuedJob<A>) -> Result<(), StoreError> {
         let jobs = locked(&self.jobs);
         jobs.as_ref()
             .ok_or(StoreError::Closed)?
@@ -93,7 +93,7 @@ impl<A: Send + 'static> Desk<A> {
     pub(crate) async fn ask(&self, asked: A) -> Result<(), StoreError> {
         let deadline = Instant::now() + self.timeout;
         let (answer, answered) = oneshot::channel();
-        self.send(Job {
+        self.send(QueuedJob {
             asked,
             answer: Some(answer),
             deadline: Some(deadline),
@@ -109,7 +109,7 @@ impl<A: Send + 'static> Desk<A> {
     }
 
     pub(crate) fn nobody_waits(&self, asked: A) {
-        let job = Job {
+        let job = QueuedJob {
             asked,
             answer: None,
             deadline: None,

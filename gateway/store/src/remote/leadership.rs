@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::fence::{Fence, Fenced};
-use crate::lead::{Held, Lead};
+use crate::lead::{Lead, LeaderLock};
 
 /// Leadership of a work. After it is dropped, others may lead.
 pub struct Leadership {
@@ -56,7 +56,7 @@ impl Leadership {
     }
 }
 
-impl Held for Leadership {
+impl LeaderLock for Leadership {
     fn is_lost(&self) -> bool {
         Self::is_lost(self)
     }

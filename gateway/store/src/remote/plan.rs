@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::queue::Job;
+use super::queue::QueuedJob;
 use crate::StoreError;
 
 /// The result of a transaction's work.
@@ -19,7 +19,7 @@ pub(crate) enum Ran {
 }
 
 /// The next step of the committer.
-pub(crate) enum Plan<B> {
+pub(crate) enum CommitPlan<B> {
     Fetch(BTreeSet<String>),
     /// The first one fits into no commit.
     TooLarge,
@@ -30,12 +30,12 @@ pub(crate) enum Plan<B> {
 /// Runs the first works in the queue, `most` at most, each on top of those before it, until some have to be fetched. Returns how many were
 /// looked at, and the plan for them.
 pub(crate) fn plan<A, B>(
-    waiting: &mut VecDeque<Job<A>>,
+    waiting: &mut VecDeque<QueuedJob<A>>,
     most: usize,
     most_missing: usize,
     mut batch: B,
     run: impl Fn(&mut B, &mut A) -> Ran,
-) -> (usize, Plan<B>) {
+) -> (usize, CommitPlan<B>) {
     let (mut answers, mut writers, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
     for job in waiting.iter_mut().take(most) {
         let ran = run(&mut batch, &mut job.asked);
@@ -48,7 +48,7 @@ pub(crate) fn plan<A, B>(
                 missing.extend(wanted);
                 answers.push(Ok(()));
             }
-            Ran::Full if answers.is_empty() => return (1, Plan::TooLarge),
+            Ran::Full if answers.is_empty() => return (1, CommitPlan::TooLarge),
             Ran::Full => break,
         }
         writers.push(writes);
@@ -58,8 +58,8 @@ pub(crate) fn plan<A, B>(
     }
     let count = answers.len();
     if missing.is_empty() {
-        (count, Plan::Commit(batch, answers, writers))
+        (count, CommitPlan::Commit(batch, answers, writers))
     } else {
-        (count, Plan::Fetch(missing))
+        (count, CommitPlan::Fetch(missing))
     }
 }

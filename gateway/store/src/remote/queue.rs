@@ -14,7 +14,7 @@ pub(crate) const BATCH_LIMIT: usize = 256;
 pub(crate) const LATER_PAUSE: Duration = Duration::from_millis(500);
 
 /// A request, and the channel for its answer.
-pub(crate) struct Job<A> {
+pub(crate) struct QueuedJob<A> {
     pub asked: A,
     /// Channel for the answer; `None` for background work.
     pub answer: Option<oneshot::Sender<Result<(), StoreError>>>,
@@ -24,7 +24,7 @@ pub(crate) struct Job<A> {
 
 /// Background works that have failed, and are retried by themselves. Requests must not fail together with them.
 pub(crate) struct Apart<A> {
-    works: VecDeque<Job<A>>,
+    works: VecDeque<QueuedJob<A>>,
     /// Time of the next attempt; `None` without works.
     pub again: Option<Instant>,
 }
@@ -40,7 +40,7 @@ impl<A> Default for Apart<A> {
 
 impl<A> Apart<A> {
     /// Keeps what could not be done for later.
-    pub(crate) fn keep(&mut self, works: VecDeque<Job<A>>) {
+    pub(crate) fn keep(&mut self, works: VecDeque<QueuedJob<A>>) {
         if !works.is_empty() {
             self.again = Some(Instant::now() + LATER_PAUSE);
             self.works.extend(works);
@@ -48,7 +48,7 @@ impl<A> Apart<A> {
     }
 
     /// Takes those of the same kind that have come since: they would fare as these.
-    pub(crate) fn join(&mut self, waiting: &mut VecDeque<Job<A>>) {
+    pub(crate) fn join(&mut self, waiting: &mut VecDeque<QueuedJob<A>>) {
         if self.works.is_empty() {
             return;
         }
@@ -61,20 +61,20 @@ impl<A> Apart<A> {
     }
 
     /// Returns the works whose time has come.
-    pub(crate) fn due(&mut self) -> VecDeque<Job<A>> {
+    pub(crate) fn due(&mut self) -> VecDeque<QueuedJob<A>> {
         match self.again {
             Some(again) if again <= Instant::now() => self.all(),
             _ => VecDeque::new(),
         }
     }
 
-    pub(crate) fn all(&mut self) -> VecDeque<Job<A>> {
+    pub(crate) fn all(&mut self) -> VecDeque<QueuedJob<A>> {
         self.again = None;
         std::mem::take(&mut self.works)
     }
 
     /// Puts back those that were not among the first ones, which were done.
-    pub(crate) fn go_on_with(&mut self, left: VecDeque<Job<A>>) {
+    pub(crate) fn go_on_with(&mut self, left: VecDeque<QueuedJob<A>>) {
         if !left.is_empty() {
             self.again = self.again.or_else(|| Some(Instant::now()));
             self.works.extend(left);
@@ -83,7 +83,7 @@ impl<A> Apart<A> {
 }
 
 /// Waits for something to do, or until something else is due. `false`: there will be nothing any more.
-pub(crate) async fn gather<A>(waiting: &mut VecDeque<Job<A>>, jobs: &mut mpsc::Receiver<Job<A>>, due: Option<Instant>) -> bool {
+pub(crate) async fn gather<A>(waiting: &mut VecDeque<QueuedJob<A>>, jobs: &mut mpsc::Receiver<QueuedJob<A>>, due: Option<Instant>) -> bool {
     let since = Instant::now();
     while waiting.len() < BATCH_LIMIT {
         if waiting.iter().any(|job| job.answer.is_some()) {
@@ -109,13 +109,13 @@ pub(crate) async fn gather<A>(waiting: &mut VecDeque<Job<A>>, jobs: &mut mpsc::R
 
 /// Returns the time until which the next commit is tried. Background works have until `of_nobody`, and no longer: they must not cost others
 /// time.
-pub(crate) fn until<A>(waiting: &VecDeque<Job<A>>, most: usize, of_nobody: Instant) -> Option<Instant> {
+pub(crate) fn until<A>(waiting: &VecDeque<QueuedJob<A>>, most: usize, of_nobody: Instant) -> Option<Instant> {
     let deadlines = waiting.iter().take(most).map(|job| job.deadline.unwrap_or(of_nobody));
     deadlines.max()
 }
 
 /// Answers the first jobs.
-pub(crate) fn answer<A>(waiting: &mut VecDeque<Job<A>>, answers: Vec<Result<(), StoreError>>) {
+pub(crate) fn answer<A>(waiting: &mut VecDeque<QueuedJob<A>>, answers: Vec<Result<(), StoreError>>) {
     for result in answers {
         let Some(job) = waiting.pop_front() else { return };
         match (job.answer, result) {
@@ -129,7 +129,7 @@ pub(crate) fn answer<A>(waiting: &mut VecDeque<Job<A>>, answers: Vec<Result<(), 
 
 /// Answers the first jobs with an error, and returns the background works among them.
 #[must_use]
-pub(crate) fn fail<A>(waiting: &mut VecDeque<Job<A>>, count: usize, error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
+pub(crate) fn fail<A>(waiting: &mut VecDeque<QueuedJob<A>>, count: usize, error: impl Fn() -> StoreError) -> VecDeque<QueuedJob<A>> {
     let behind = waiting.split_off(count.min(waiting.len()));
     let mut later = VecDeque::new();
     for job in std::mem::replace(waiting, behind) {
@@ -143,7 +143,11 @@ pub(crate) fn fail<A>(waiting: &mut VecDeque<Job<A>>, count: usize, error: impl 
 
 /// Like [`fail`], for those of the first jobs that write; the others stay first in the queue.
 #[must_use]
-pub(crate) fn fail_writers<A>(waiting: &mut VecDeque<Job<A>>, writers: &[bool], error: impl Fn() -> StoreError) -> VecDeque<Job<A>> {
+pub(crate) fn fail_writers<A>(
+    waiting: &mut VecDeque<QueuedJob<A>>,
+    writers: &[bool],
+    error: impl Fn() -> StoreError,
+) -> VecDeque<QueuedJob<A>> {
     let (mut failed, mut left) = (VecDeque::new(), VecDeque::new());
     let writers = writers.iter().copied().chain(std::iter::repeat(false));
     for (job, writes) in std::mem::take(waiting).into_iter().zip(writers) {
@@ -155,13 +159,13 @@ pub(crate) fn fail_writers<A>(waiting: &mut VecDeque<Job<A>>, writers: &[bool], 
 }
 
 /// Removes the jobs whose deadline is over, and answers them with an error.
-pub(crate) fn refuse_late<A>(waiting: &mut VecDeque<Job<A>>, error: impl Fn() -> StoreError) {
+pub(crate) fn refuse_late<A>(waiting: &mut VecDeque<QueuedJob<A>>, error: impl Fn() -> StoreError) {
     let now = Instant::now();
     for job in std::mem::take(waiting) {
         match (job.deadline.is_some_and(|deadline| deadline <= now), job.answer) {
             (true, Some(answer)) => drop(answer.send(Err(error()))),
             (true, None) => {}
-            (false, answer) => waiting.push_back(Job { answer, ..job }),
+            (false, answer) => waiting.push_back(QueuedJob { answer, ..job }),
         }
     }
 }

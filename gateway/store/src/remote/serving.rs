@@ -23,7 +23,7 @@ pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Record of a gateway that serves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Serving {
+pub(crate) struct ServingEntry {
     v: u8,
     /// Random: of no two processes the same.
     session: String,
@@ -41,7 +41,7 @@ struct StatePlace {
     inode: u64,
 }
 
-impl Serving {
+impl ServingEntry {
     /// Returns the record of a process with this session and state folder.
     pub(crate) fn of(session: &str, state: &Path) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
@@ -90,7 +90,7 @@ pub(crate) fn host_of_this() -> String {
 
 /// The host that is named there.
 pub(crate) fn host(value: &str) -> String {
-    Serving::read(value).map_or_else(|| "another host".to_owned(), |serving| serving.host)
+    ServingEntry::read(value).map_or_else(|| "another host".to_owned(), |serving| serving.host)
 }
 
 #[cfg(test)]

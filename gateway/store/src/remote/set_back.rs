@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
-use crate::known::{Known, StoreFile};
+use crate::known::{ExpectedStore, StoreFile};
 use crate::{StoreError, StoreMark, Wrote};
 
 /// State that a store reports of itself.
-pub(crate) trait Told {
+pub(crate) trait RollbackStatement {
     fn file(&self) -> StoreFile;
     fn mark(&self) -> StoreMark;
     /// The host of a gateway that has found it to be one from before.
@@ -31,7 +31,7 @@ pub(crate) enum Lack {
 }
 
 /// Returns what the store lacks, if anything.
-pub(crate) fn lack(known: &Known, told: &impl Told) -> Option<Lack> {
+pub(crate) fn lack(known: &ExpectedStore, told: &impl RollbackStatement) -> Option<Lack> {
     let mark = told.mark();
     let furthest = known.furthest_of(&mark.id);
     furthest
@@ -40,7 +40,7 @@ pub(crate) fn lack(known: &Known, told: &impl Told) -> Option<Lack> {
         .or_else(|| lacking_commits(known, told).map(|wrote| Lack::Commits(wrote.clone())))
 }
 
-fn lacking_commits<'k>(known: &'k Known, told: &impl Told) -> Option<&'k Wrote> {
+fn lacking_commits<'k>(known: &'k ExpectedStore, told: &impl RollbackStatement) -> Option<&'k Wrote> {
     let lacks = |wrote: &&Wrote| told.commits(&wrote.replica).is_some_and(|found| found < wrote.commits);
     known.wrote(&told.mark().id).find(lacks)
 }
@@ -48,24 +48,24 @@ fn lacking_commits<'k>(known: &'k Known, told: &impl Told) -> Option<&'k Wrote> 
 /// Checks that the store in this place is the known one.
 ///
 /// # Errors
-/// Like [`Known::check`], and [`StoreError::SetBack`].
-pub(crate) fn check(known: &Known, place: &Path, told: Option<&impl Told>) -> Result<(), StoreError> {
-    check_by(known, place, told, Known::check)
+/// Like [`ExpectedStore::check`], and [`StoreError::SetBack`].
+pub(crate) fn check(known: &ExpectedStore, place: &Path, told: Option<&impl RollbackStatement>) -> Result<(), StoreError> {
+    check_by(known, place, told, ExpectedStore::check)
 }
 
 /// Like [`check`], to move the store to another place.
 ///
 /// # Errors
-/// Like [`Known::check_to_move`], and [`StoreError::SetBack`].
-pub(crate) fn check_to_move(known: &Known, place: &Path, told: Option<&impl Told>) -> Result<(), StoreError> {
-    check_by(known, place, told, Known::check_to_move)
+/// Like [`ExpectedStore::check_to_move`], and [`StoreError::SetBack`].
+pub(crate) fn check_to_move(known: &ExpectedStore, place: &Path, told: Option<&impl RollbackStatement>) -> Result<(), StoreError> {
+    check_by(known, place, told, ExpectedStore::check_to_move)
 }
 
 fn check_by(
-    known: &Known,
+    known: &ExpectedStore,
     place: &Path,
-    told: Option<&impl Told>,
-    check: impl Fn(&Known, &Path, &StoreFile) -> Result<(), StoreError>,
+    told: Option<&impl RollbackStatement>,
+    check: impl Fn(&ExpectedStore, &Path, &StoreFile) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     let Some(told) = told else {
         return check(known, place, &StoreFile::Nothing);

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value, json};
 
-use super::{Refusal, Refusals, is_true, list, text};
+use super::{NotRepeatable, Refusals, is_true, list, text};
 use crate::ignition::base::BaseConfig;
 
 /// Lists whose members are merged by a name.
@@ -54,7 +54,7 @@ pub(crate) fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, r
         let refused = refused.0.into_iter();
         found
             .0
-            .extend(refused.map(|Refusal { at: place, why }| Refusal { at: at(&place), why }));
+            .extend(refused.map(|NotRepeatable { at: place, why }| NotRepeatable { at: at(&place), why }));
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Device {
 
 /// Content of a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum DeviceContent {
     Nothing,
     /// A filesystem, or anything that blkid(8) reports as one.
     Filesystem {
@@ -61,22 +61,22 @@ impl Device {
     }
 
     /// Returns the content of the device.
-    pub(crate) fn content(&self, system: &System) -> Content {
+    pub(crate) fn content(&self, system: &System) -> DeviceContent {
         let Some(properties) = &self.properties else {
-            return Content::Unknown;
+            return DeviceContent::Unknown;
         };
         let holders = fs::read_dir(system.path(&format!("{BLOCK}/{}/holders", self.name)));
         let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
         let property = |name: &str| properties.get(name).cloned().unwrap_or_default();
         match properties.get("ID_FS_TYPE").filter(|kind| !kind.is_empty()) {
-            Some(kind) => Content::Filesystem {
+            Some(kind) => DeviceContent::Filesystem {
                 kind: kind.clone(),
                 label: unescaped(&property("ID_FS_LABEL_ENC")),
                 uuid: property("ID_FS_UUID"),
             },
-            None if self.has_table(system, properties) => Content::Partitions,
-            None if is_held || system.mounts().iter().any(|mount| mount.device == self.numbers) => Content::Held,
-            None => Content::Nothing,
+            None if self.has_table(system, properties) => DeviceContent::Partitions,
+            None if is_held || system.mounts().iter().any(|mount| mount.device == self.numbers) => DeviceContent::Held,
+            None => DeviceContent::Nothing,
         }
     }
 
@@ -87,7 +87,7 @@ impl Device {
     }
 
     /// Its partitions, by number.
-    pub(crate) fn partitions(&self, system: &System) -> BTreeMap<u64, Partition> {
+    pub(crate) fn partitions(&self, system: &System) -> BTreeMap<u64, DiskPartition> {
         let folder = format!("{BLOCK}/{}", self.name);
         let entries = fs::read_dir(system.path(&folder)).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -98,7 +98,7 @@ impl Device {
             let property = |name: &str| properties.as_ref()?.get(name).cloned();
             Some((
                 number,
-                Partition {
+                DiskPartition {
                     start,
                     size,
                     label: unescaped(&property("ID_PART_ENTRY_NAME").unwrap_or_default()),
@@ -113,7 +113,7 @@ impl Device {
 
 /// A partition that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Partition {
+pub(crate) struct DiskPartition {
     /// Its first sector, of 512 bytes.
     pub start: u64,
     /// Size in sectors of 512 bytes.

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::device::{Content, Device, Partition};
+use super::device::{Device, DeviceContent, DiskPartition};
 use super::{Refusals, is_false, is_true, list, number, text};
 use crate::apply::system::{SYSROOT, System};
 
@@ -61,7 +61,7 @@ fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
     };
     let content = device.content(system);
     // As on a first boot.
-    if content == Content::Nothing {
+    if content == DeviceContent::Nothing {
         return;
     }
     if is_true(disk, "wipeTable") {
@@ -77,7 +77,7 @@ fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
 }
 
 /// Returns why a partition of a disk in use cannot be changed to match the config. An existing partition that matches is left alone.
-fn partition_again(wanted: &Value, there: Option<&Partition>) -> Option<String> {
+fn partition_again(wanted: &Value, there: Option<&DiskPartition>) -> Option<String> {
     let Some(there) = there else {
         return (!is_false(wanted, "shouldExist"))
             .then(|| "it is not there: Ignition would make it on a disk that is in use, and stop if there is no room".to_owned());
@@ -120,7 +120,7 @@ fn filesystem_again(filesystem: &Value, config: &Value, system: &System, device:
     }
     let content = Device::find(system, device).map(|device| device.content(system));
     let same = match content {
-        Some(Content::Filesystem { kind, label, uuid }) => {
+        Some(DeviceContent::Filesystem { kind, label, uuid }) => {
             kind == format
                 && text(filesystem, "label").is_none_or(|wanted| wanted == label)
                 && text(filesystem, "uuid").is_none_or(|wanted| canonical(wanted) == canonical(&uuid))
@@ -145,7 +145,7 @@ fn canonical(uuid: &str) -> String {
 fn occupied(config: &Value, system: &System, device: &str) -> Option<String> {
     match Device::find(system, device) {
         Some(found) => match found.content(system) {
-            Content::Nothing => None,
+            DeviceContent::Nothing => None,
             content => Some(what(&content)),
         },
         None if is_made(config, device) => None,
@@ -169,14 +169,14 @@ fn is_made(config: &Value, device: &str) -> bool {
         })
 }
 
-fn what(content: &Content) -> String {
+fn what(content: &DeviceContent) -> String {
     match content {
-        Content::Nothing => "nothing is on it".to_owned(),
-        Content::Filesystem { kind, label, .. } if label.is_empty() => format!("{kind} is on it"),
-        Content::Filesystem { kind, label, .. } => format!("{kind} with the label {label:?} is on it"),
-        Content::Partitions => "partitions are on it".to_owned(),
-        Content::Held => "it is in use".to_owned(),
-        Content::Unknown => "what is on it cannot be told".to_owned(),
+        DeviceContent::Nothing => "nothing is on it".to_owned(),
+        DeviceContent::Filesystem { kind, label, .. } if label.is_empty() => format!("{kind} is on it"),
+        DeviceContent::Filesystem { kind, label, .. } => format!("{kind} with the label {label:?} is on it"),
+        DeviceContent::Partitions => "partitions are on it".to_owned(),
+        DeviceContent::Held => "it is in use".to_owned(),
+        DeviceContent::Unknown => "what is on it cannot be told".to_owned(),
     }
 }
 

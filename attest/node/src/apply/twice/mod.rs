@@ -25,7 +25,7 @@ const REPORT: &str = "/etc/.ignition-result.json";
 
 /// A point of the config that cannot be done again, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct NotRepeatable {
     at: String,
     why: String,
 }
@@ -41,7 +41,7 @@ pub struct Abilities {
     pub heeds_presets: bool,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for NotRepeatable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.at, self.why)
     }
@@ -52,7 +52,7 @@ pub use self::nodes::overwrite;
 
 /// Returns all refusals for a config, in its own order, and for the base configs below it.
 #[must_use]
-pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<Refusal> {
+pub fn refusals(config: &Value, base: &[BaseConfig], system: &System, abilities: Abilities) -> Vec<NotRepeatable> {
     let mut found = Refusals::default();
     let presets_run = abilities.heeds_presets && needs_presets(config, base, system);
     check(config, system, abilities, presets_run, &mut found);
@@ -97,7 +97,7 @@ pub fn needs_network(config: &Value) -> bool {
 }
 
 #[derive(Debug, Default)]
-struct Refusals(Vec<Refusal>);
+struct Refusals(Vec<NotRepeatable>);
 
 impl Refusals {
     /// Adds a refusal at a position such as `storage.files[3]`, with its subject as named in the config.
@@ -107,7 +107,7 @@ impl Refusals {
         } else {
             format!(" ({})", printable(about))
         };
-        self.0.push(Refusal {
+        self.0.push(NotRepeatable {
             at: format!("{at}{about}"),
             why: printable(&why.to_string()),
         });

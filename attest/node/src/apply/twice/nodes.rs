@@ -30,13 +30,13 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
 }
 
 /// Existing file, folder or link at a node's path.
-struct There {
+struct ExistingNode {
     path: PathBuf,
     metadata: Metadata,
 }
 
 /// Rule that returns why a node cannot be made again, given the existing one.
-type Rule = fn(&Value, &System, &There) -> Option<String>;
+type Rule = fn(&Value, &System, &ExistingNode) -> Option<String>;
 
 fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule: Rule) {
     for (index, node) in list(config, &format!("/storage/{kind}")) {
@@ -56,7 +56,7 @@ fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule:
         let path = system.path(named);
         let why = match path.symlink_metadata() {
             Ok(metadata) => {
-                let there = There { path, metadata };
+                let there = ExistingNode { path, metadata };
                 match is_true(node, "overwrite") {
                     true => lost(&there),
                     false => rule(node, system, &there),
@@ -111,13 +111,13 @@ fn hidden(config: &Value, system: &System, named: &str) -> Option<String> {
 }
 
 /// Returns a refusal if `overwrite` would remove a folder with contents.
-fn lost(there: &There) -> Option<String> {
+fn lost(there: &ExistingNode) -> Option<String> {
     let holds_something = || fs::read_dir(&there.path).is_ok_and(|mut entries| entries.next().is_some());
     (there.metadata.is_dir() && holds_something())
         .then(|| "it is a folder now, which overwrite has Ignition remove with all that is in it".to_owned())
 }
 
-fn file(file: &Value, _: &System, there: &There) -> Option<String> {
+fn file(file: &Value, _: &System, there: &ExistingNode) -> Option<String> {
     if !there.metadata.is_file() {
         return Some("it is there and no file, and overwrite is not true: Ignition would stop".to_owned());
     }
@@ -136,18 +136,18 @@ fn file(file: &Value, _: &System, there: &There) -> Option<String> {
     again.then(|| "it has what is appended already: Ignition would append it once more".to_owned())
 }
 
-fn folder(_: &Value, _: &System, there: &There) -> Option<String> {
+fn folder(_: &Value, _: &System, there: &ExistingNode) -> Option<String> {
     (!there.metadata.is_dir()).then(|| "it is there and no folder, and overwrite is not true: Ignition would stop".to_owned())
 }
 
-fn hard_link(target: &Path, there: &There) -> Option<String> {
+fn hard_link(target: &Path, there: &ExistingNode) -> Option<String> {
     let same = target
         .symlink_metadata()
         .is_ok_and(|target| (target.dev(), target.ino()) == (there.metadata.dev(), there.metadata.ino()));
     (!same).then(|| "it is there and not the same file as its target, and overwrite is not true: Ignition would stop".to_owned())
 }
 
-fn soft_link(target: &Path, there: &There) -> Option<String> {
+fn soft_link(target: &Path, there: &ExistingNode) -> Option<String> {
     let same = fs::read_link(&there.path).is_ok_and(|to| clean(&to) == clean(target));
     (!same).then(|| "it is there and not this link, and overwrite is not true: Ignition would stop".to_owned())
 }

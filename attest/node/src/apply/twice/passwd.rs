@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{Refusals, is_false, list, number, text};
-use crate::apply::system::{Account, System};
+use crate::apply::system::{System, SystemAccount};
 
 /// The first release that changes a group that exists.
 const CHANGES_GROUPS: (u32, u32) = (2, 25);
@@ -48,7 +48,7 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
 }
 
 /// Returns why an existing user cannot be changed to match the config.
-fn again(user: &Value, known: &Account, users: &[Account], system: &System) -> Option<String> {
+fn again(user: &Value, known: &SystemAccount, users: &[SystemAccount], system: &System) -> Option<String> {
     if is_false(user, "shouldExist") {
         return Some("it is there: Ignition would remove it with its home".to_owned());
     }
@@ -63,7 +63,7 @@ fn again(user: &Value, known: &Account, users: &[Account], system: &System) -> O
 }
 
 /// A number that is another one's.
-fn taken(wanted: &Value, name: &str, known: &Account, all: &[Account]) -> Option<String> {
+fn taken(wanted: &Value, name: &str, known: &SystemAccount, all: &[SystemAccount]) -> Option<String> {
     let id = number(wanted, name)?.to_string();
     let other = all.iter().find(|other| other.id == id && other.name != known.name)?;
     (known.id != id).then(|| format!("{name} {id} is that of {}: Ignition would stop", other.name))

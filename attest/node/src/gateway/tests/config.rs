@@ -8,7 +8,7 @@ use rustls::server::WebPkiClientVerifier;
 
 use super::*;
 use crate::gateway::exchange::CONFIG_LIMIT_BYTES;
-use crate::gateway::identity::Identity;
+use crate::gateway::identity::ClientIdentity;
 
 const IGNITION: &str = r#"{"ignition":{"version":"3.3.0"}}"#;
 
@@ -75,7 +75,7 @@ fn serve_and_tell(config: &Arc<ServerConfig>, mut connection: TcpStream, answer:
 }
 
 /// A kubelet's file, signed by `ca`.
-fn identity(ca: &Ca) -> Identity {
+fn identity(ca: &Ca) -> ClientIdentity {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "system:node:worker-1");
@@ -84,14 +84,14 @@ fn identity(ca: &Ca) -> Identity {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kubelet-client-current.pem");
     std::fs::write(&file, format!("{}{}", certificate.pem(), key.serialize_pem())).unwrap();
-    Identity::read(&file).unwrap()
+    ClientIdentity::read(&file).unwrap()
 }
 
 fn fetch(asks: bool, answers: Vec<Option<String>>, patience: Duration) -> (Result<String, GatewayError>, Vec<Seen>) {
     let (ours, cluster) = (ca("ca"), ca("kube-csr-signer"));
     let (base, seen) = server(&ours, asks.then_some(&cluster), answers);
     let http = Http::showing(trust(&ours), identity(&cluster)).unwrap();
-    let config = Gateway::new(&http, &base, Deadline::after(patience)).config("worker", "3.4.0");
+    let config = GatewayClient::new(&http, &base, Deadline::after(patience)).config("worker", "3.4.0");
     let config = config.map(|config| String::from_utf8(config.to_vec()).unwrap());
     (config, seen.try_iter().collect())
 }

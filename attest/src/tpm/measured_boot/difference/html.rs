@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::split::Split;
-use super::{BootDifference, Row};
+use super::{BootDifference, DifferenceRow};
 use crate::tpm::measured_boot::event::BootEvent;
 
 const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -29,10 +29,10 @@ impl BootDifference<'_> {
             );
             for row in &pcr.rows {
                 let class = match row {
-                    Row::Same(..) => "same",
-                    Row::Changed(..) => "changed",
-                    Row::First(_) => "first",
-                    Row::Second(_) => "second",
+                    DifferenceRow::Same(..) => "same",
+                    DifferenceRow::Changed(..) => "changed",
+                    DifferenceRow::First(_) => "first",
+                    DifferenceRow::Second(_) => "second",
                 };
                 let (one, other) = cells(row);
                 put(
@@ -56,14 +56,14 @@ impl BootDifference<'_> {
 }
 
 /// Both cells of a row, with all of the texts; where both have an event, what differs is marked.
-fn cells(row: &Row<'_>) -> (String, String) {
+fn cells(row: &DifferenceRow<'_>) -> (String, String) {
     let cell = |event: &BootEvent, text: &str| format!("{} {text}<br><code>{}</code>", event.number, event.digest);
     let whole = |event: &BootEvent| cell(event, &escaped(&event.whole_summary()));
     match row {
-        Row::Same(one, other) => (whole(one), whole(other)),
-        Row::First(one) => (whole(one), String::new()),
-        Row::Second(other) => (String::new(), whole(other)),
-        Row::Changed(one, other) => {
+        DifferenceRow::Same(one, other) => (whole(one), whole(other)),
+        DifferenceRow::First(one) => (whole(one), String::new()),
+        DifferenceRow::Second(other) => (String::new(), whole(other)),
+        DifferenceRow::Changed(one, other) => {
             let texts = (one.whole_summary(), other.whole_summary());
             let split = Split::of(&texts.0, &texts.1);
             let marked = |part: &str| {

@@ -28,12 +28,12 @@ pub struct PcrDifference<'b> {
     pub pcr: u8,
     /// For each of the two boots, `true` if the log explains the PCR.
     pub explained: (bool, bool),
-    pub rows: Vec<Row<'b>>,
+    pub rows: Vec<DifferenceRow<'b>>,
 }
 
 /// Row of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Row<'b> {
+pub enum DifferenceRow<'b> {
     /// The same digest in both boots.
     Same(&'b BootEvent, &'b BootEvent),
     /// Between the same events, another.
@@ -72,12 +72,12 @@ impl PcrDifference<'_> {
     /// Returns whether both boots have the same events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.explained.0 == self.explained.1 && self.rows.iter().all(|row| matches!(row, Row::Same(..)))
+        self.explained.0 == self.explained.1 && self.rows.iter().all(|row| matches!(row, DifferenceRow::Same(..)))
     }
 }
 
 /// Returns the events of both in order, with as many equal digests in common rows as possible.
-fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
+fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<DifferenceRow<'b>> {
     let same = |(one, other): &(&&BootEvent, &&BootEvent)| one.digest == other.digest;
     let before = first.iter().zip(second).take_while(same).count();
     let (same_first, first) = first.split_at(before);
@@ -87,7 +87,7 @@ fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>
     let (second, last_second) = second.split_at(second.len() - after);
 
     let pairs = |first: &[&'b BootEvent], second: &[&'b BootEvent]| {
-        let pairs = first.iter().zip(second).map(|(one, other)| Row::Same(one, other));
+        let pairs = first.iter().zip(second).map(|(one, other)| DifferenceRow::Same(one, other));
         pairs.collect::<Vec<_>>()
     };
     let mut rows = pairs(same_first, same_second);
@@ -97,7 +97,7 @@ fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>
 }
 
 /// Aligns events by their longest common subsequence.
-fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>> {
+fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<DifferenceRow<'b>> {
     let mut rows = Vec::new();
     if first.len() > ALIGNED_LIMIT || second.len() > ALIGNED_LIMIT {
         beside(first, second, &mut rows);
@@ -127,7 +127,7 @@ fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>>
         if one.digest == other.digest {
             beside(&only_first, &only_second, &mut rows);
             (only_first, only_second) = (Vec::new(), Vec::new());
-            rows.push(Row::Same(one, other));
+            rows.push(DifferenceRow::Same(one, other));
             (row, column) = (row + 1, column + 1);
         } else if length(row + 1, column) >= length(row, column + 1) {
             only_first.push(*one);
@@ -144,11 +144,11 @@ fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Row<'b>>
 }
 
 /// Adds rows for different events between two equal ones, pair by pair.
-fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<Row<'b>>) {
+fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<DifferenceRow<'b>>) {
     let both = first.len().min(second.len());
-    rows.extend(first.iter().zip(second).map(|(one, other)| Row::Changed(one, other)));
-    rows.extend(first.iter().skip(both).map(|one| Row::First(one)));
-    rows.extend(second.iter().skip(both).map(|other| Row::Second(other)));
+    rows.extend(first.iter().zip(second).map(|(one, other)| DifferenceRow::Changed(one, other)));
+    rows.extend(first.iter().skip(both).map(|one| DifferenceRow::First(one)));
+    rows.extend(second.iter().skip(both).map(|other| DifferenceRow::Second(other)));
 }
 
 impl PcrDifference<'_> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::split::Split;
-use super::{BootDifference, Row};
+use super::{BootDifference, DifferenceRow};
 use crate::tpm::measured_boot::event::BootEvent;
 
 /// Width of a column, in characters: two of them fit a terminal of 160.
@@ -16,14 +16,14 @@ impl fmt::Display for BootDifference<'_> {
     /// PCRs that differ, with what is around each difference; of the others, that they do not.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for pcr in &self.pcrs {
-            let same = pcr.rows.iter().filter(|row| matches!(row, Row::Same(..))).count();
+            let same = pcr.rows.iter().filter(|row| matches!(row, DifferenceRow::Same(..))).count();
             if pcr.is_empty() {
                 writeln!(f, "PCR {}: the same, {same} events", pcr.pcr)?;
                 continue;
             }
             let remark = pcr.remark().map(|remark| format!(" ({remark})")).unwrap_or_default();
             writeln!(f, "PCR {}: {} of {} differ{remark}", pcr.pcr, pcr.rows.len() - same, pcr.rows.len())?;
-            let differs = |place: usize| pcr.rows.get(place).is_some_and(|row| !matches!(row, Row::Same(..)));
+            let differs = |place: usize| pcr.rows.get(place).is_some_and(|row| !matches!(row, DifferenceRow::Same(..)));
             let mut skipped = 0;
             for (place, row) in pcr.rows.iter().enumerate() {
                 let shown = (place.saturating_sub(CONTEXT_ROWS)..=place + CONTEXT_ROWS).any(differs);
@@ -51,14 +51,14 @@ fn gap(f: &mut fmt::Formatter<'_>, skipped: &mut usize) -> fmt::Result {
 }
 
 /// Writes both columns; a text that is too long continues on the next line.
-fn line(f: &mut fmt::Formatter<'_>, row: &Row<'_>) -> fmt::Result {
+fn line(f: &mut fmt::Formatter<'_>, row: &DifferenceRow<'_>) -> fmt::Result {
     let of = |event: &BootEvent, text: &str| wrapped(&format!("{:>3} {text}", event.number));
     let nothing = Vec::new;
     let (mark, first, second) = match row {
-        Row::Same(one, _) => (' ', of(one, &one.summary()), nothing()),
-        Row::First(one) => ('<', of(one, &one.whole_summary()), nothing()),
-        Row::Second(other) => ('>', nothing(), of(other, &other.whole_summary())),
-        Row::Changed(one, other) => {
+        DifferenceRow::Same(one, _) => (' ', of(one, &one.summary()), nothing()),
+        DifferenceRow::First(one) => ('<', of(one, &one.whole_summary()), nothing()),
+        DifferenceRow::Second(other) => ('>', nothing(), of(other, &other.whole_summary())),
+        DifferenceRow::Changed(one, other) => {
             let (first, second) = Split::of(&one.whole_summary(), &other.whole_summary()).shortened();
             ('≠', of(one, &first), of(other, &second))
         }

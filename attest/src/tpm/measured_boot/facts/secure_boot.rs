@@ -3,7 +3,7 @@
 use super::not_proven::{Fact, NotProven};
 use crate::tpm::measured_boot::event::{Action, BootEvent, DatabaseName, Meaning, SecureBootVariable, VariableValue};
 use crate::tpm::measured_boot::read::SECURE_BOOT_VARIABLES;
-use crate::tpm::measured_boot::signatures::{Authority, SignatureDatabase};
+use crate::tpm::measured_boot::signatures::{ImageAuthority, SignatureDatabase};
 use crate::tpm::measured_boot::variable::{IMAGE_SECURITY, SHIM};
 use crate::tpm::measured_boot::{LogText, MeasuredBoot};
 use crate::values::HexDigest;
@@ -12,7 +12,7 @@ use crate::values::HexDigest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeasuredAuthority<'b> {
     pub event: usize,
-    pub authority: &'b Authority,
+    pub authority: &'b ImageAuthority,
 }
 
 /// PCR 7 of a boot, with the events of unknown meaning that an administrator accepts by their digests.

@@ -8,7 +8,7 @@ pub(super) use pcr_7::SECURE_BOOT_VARIABLES;
 
 use super::event::{BootEvent, BootValue, GrubKind, Meaning, Proof, UkiSection, VariableValue};
 use super::gpt::PartitionTable;
-use super::reader::Fields;
+use super::reader::FieldReader;
 use super::text::LogText;
 use super::variable::VariableData;
 use super::words::Words;
@@ -31,7 +31,7 @@ const BLOB2: EventType = EventType(0x8000_000a);
 const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000_000c)];
 
 /// Reads events one after the other, and knows where in each PCR it is.
-pub(super) struct Reading {
+pub(super) struct EventReader {
     bank: HashAlg,
     words: Words,
     /// Number of Secure Boot's variables that PCR 7 has begun with.
@@ -46,7 +46,7 @@ pub(super) struct Reading {
     section: Option<UkiSection>,
 }
 
-impl Reading {
+impl EventReader {
     pub(super) fn new(bank: HashAlg) -> Self {
         Self {
             bank,

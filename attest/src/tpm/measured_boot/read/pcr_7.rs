@@ -1,10 +1,10 @@
 //! PCR 7: Secure Boot's variables, each in its place, and what has authorised what was booted.
 
-use super::{Reading, covered_data, other_variable, printable, unknown};
+use super::{EventReader, covered_data, other_variable, printable, unknown};
 use crate::tpm::event_log::TrustedEvent;
 use crate::tpm::measured_boot::event::{DatabaseName, Meaning, Proof, SecureBootVariable};
 use crate::tpm::measured_boot::guid::Guid;
-use crate::tpm::measured_boot::signatures::{AuthorisedBy, Authority, SignatureDatabase};
+use crate::tpm::measured_boot::signatures::{AuthorisedBy, ImageAuthority, SignatureDatabase};
 use crate::tpm::measured_boot::text::LogText;
 use crate::tpm::measured_boot::variable::{GLOBAL, IMAGE_SECURITY, SHIM, VariableData};
 
@@ -26,7 +26,7 @@ const SECURE_BOOT_OPTIONAL: [(&str, Guid, Option<DatabaseName>); 2] = [
 /// Number of variables that PCR 7 has to begin with.
 pub(in crate::tpm::measured_boot) const SECURE_BOOT_VARIABLES: usize = SECURE_BOOT.len();
 
-impl Reading {
+impl EventReader {
     /// Reads an event of PCR 7. An event that is not as required is not a variable of Secure Boot, regardless of its type in the log. Other
     /// events may come between the variables: the facts decide whether anything is proven then.
     pub(super) fn secure_boot(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
@@ -131,7 +131,7 @@ fn authority(variable: &VariableData<'_>) -> Meaning {
     }
     match AuthorisedBy::read(variable.value) {
         Some(by) => Meaning::Authority {
-            authority: Authority {
+            authority: ImageAuthority {
                 variable: LogText::utf16(variable.name),
                 vendor: variable.vendor,
                 by,

@@ -15,11 +15,11 @@ pub(super) const SET_ROOT: &str = "set root=";
 /// A config of which each command is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrubConfig {
-    pub(super) commands: Vec<Command>,
+    pub(super) commands: Vec<GrubCommand>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum GrubCommand {
     Plain(String),
     /// Kernel and its arguments.
     Linux {
@@ -82,21 +82,21 @@ impl GrubConfig {
                 "linux" | "linuxefi" => {
                     kernel = true;
                     let arguments = arguments.join(" ");
-                    Command::Linux { text, arguments }
+                    GrubCommand::Linux { text, arguments }
                 }
                 "initrd" | "initrdefi" if !kernel || initrd => return order("an initrd comes behind the kernel, once"),
                 "initrd" | "initrdefi" if arguments.is_empty() => return order("an initrd is a file"),
                 "initrd" | "initrdefi" => {
                     initrd = true;
                     let files = arguments.len();
-                    Command::Initrd { text, files }
+                    GrubCommand::Initrd { text, files }
                 }
                 "boot" if !kernel => return order("boot comes behind the kernel"),
                 "boot" if arguments.is_empty() => {
                     booted = true;
-                    Command::Plain(text)
+                    GrubCommand::Plain(text)
                 }
-                plain if PLAIN.contains(&plain) && sets_what_is_known(plain, arguments) => Command::Plain(text),
+                plain if PLAIN.contains(&plain) && sets_what_is_known(plain, arguments) => GrubCommand::Plain(text),
                 other => {
                     return Err(GrubConfigError::Unknown {
                         line,
@@ -121,9 +121,9 @@ impl GrubConfig {
         let (mut kernel, mut initrds) = (None, Vec::new());
         for command in &self.commands {
             match command {
-                Command::Plain(_) => {}
-                Command::Linux { arguments, .. } => kernel = arguments.split(' ').next(),
-                Command::Initrd { text, .. } => initrds.extend(text.split(' ').skip(1)),
+                GrubCommand::Plain(_) => {}
+                GrubCommand::Linux { arguments, .. } => kernel = arguments.split(' ').next(),
+                GrubCommand::Initrd { text, .. } => initrds.extend(text.split(' ').skip(1)),
             }
         }
         (kernel, initrds)
@@ -132,16 +132,16 @@ impl GrubConfig {
     /// Returns the kernel's path and its arguments.
     pub(super) fn kernel_arguments(&self) -> Option<&str> {
         self.commands.iter().find_map(|command| match command {
-            Command::Linux { arguments, .. } => Some(arguments.as_str()),
-            Command::Plain(_) | Command::Initrd { .. } => None,
+            GrubCommand::Linux { arguments, .. } => Some(arguments.as_str()),
+            GrubCommand::Plain(_) | GrubCommand::Initrd { .. } => None,
         })
     }
 
     /// The partitions on which it looks for files, as far as it names any.
     pub fn roots(&self) -> impl Iterator<Item = &str> {
         self.commands.iter().filter_map(|command| match command {
-            Command::Plain(text) => text.strip_prefix(SET_ROOT),
-            Command::Linux { .. } | Command::Initrd { .. } => None,
+            GrubCommand::Plain(text) => text.strip_prefix(SET_ROOT),
+            GrubCommand::Linux { .. } | GrubCommand::Initrd { .. } => None,
         })
     }
 
@@ -149,8 +149,8 @@ impl GrubConfig {
     #[must_use]
     pub fn initrds(&self) -> usize {
         let files = self.commands.iter().map(|command| match command {
-            Command::Initrd { files, .. } => *files,
-            Command::Plain(_) | Command::Linux { .. } => 0,
+            GrubCommand::Initrd { files, .. } => *files,
+            GrubCommand::Plain(_) | GrubCommand::Linux { .. } => 0,
         });
         files.sum()
     }

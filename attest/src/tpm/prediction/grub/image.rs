@@ -68,7 +68,7 @@ const MODULE_OF_206: &str = "linuxefi";
 
 /// A release of GRUB, of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Release {
+pub(super) enum GrubRelease {
     /// 2.06 of Debian 12. Without Secure Boot it starts the kernel by itself; with it, it asks shim twice whether it may, and shim measures what it is asked about.
     Debian206,
     /// 2.12 of Debian 13. It opens its config twice, and has the firmware start the kernel.
@@ -78,7 +78,7 @@ pub(super) enum Release {
 /// An image of which it is known what it measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrubImage {
-    pub(super) release: Release,
+    pub(super) release: GrubRelease,
     /// True if, with Secure Boot, it starts only what shim has verified.
     pub(super) asks_shim: bool,
     /// Each partition that is named in the image: where files are looked for, unless the config names another one.
@@ -88,7 +88,7 @@ pub struct GrubImage {
 
 /// The objects that were put into an image.
 #[derive(Debug, Default)]
-struct Objects<'a> {
+struct ImageObjects<'a> {
     modules: BTreeSet<&'a str>,
     config: &'a [u8],
     prefix: &'a str,
@@ -101,13 +101,13 @@ impl GrubImage {
     /// # Errors
     /// The reason why it is not known what the image measures.
     pub fn recognise(image: &PeImage<'_>) -> Result<Self, String> {
-        let release = Release::of(image)?;
+        let release = GrubRelease::of(image)?;
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b"mods");
         let section = section.and_then(|section| section.content()).unwrap_or_default();
         let section = section
             .read(OBJECTS_LIMIT_BYTES)
             .map_err(|error| format!("GRUB's image, section mods: {error}"))?;
-        let objects = Objects::read(&section)?;
+        let objects = ImageObjects::read(&section)?;
         objects.only_what_was_seen(release)?;
         let (mut roots, mut prefix) = (Vec::new(), objects.prefix.to_owned());
         for (index, line) in objects.config.split(|&byte| byte == b'\n').enumerate() {
@@ -147,7 +147,7 @@ impl GrubImage {
     }
 }
 
-impl Release {
+impl GrubRelease {
     /// Reads the release from the component's line in `.sbat`: name, generation, vendor, package, version, URL (shim's SBAT.md).
     fn of(image: &PeImage<'_>) -> Result<Self, String> {
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b".sbat");
@@ -182,7 +182,7 @@ impl Release {
     }
 }
 
-impl<'a> Objects<'a> {
+impl<'a> ImageObjects<'a> {
     /// Reads the section `mods`.
     fn read(section: &'a [u8]) -> Result<Self, String> {
         let damaged = || "GRUB's image has no section mods that can be read".to_owned();
@@ -239,8 +239,8 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    fn only_what_was_seen(&self, release: Release) -> Result<(), String> {
-        let more = (release == Release::Debian206).then_some(MODULE_OF_206);
+    fn only_what_was_seen(&self, release: GrubRelease) -> Result<(), String> {
+        let more = (release == GrubRelease::Debian206).then_some(MODULE_OF_206);
         let seen: BTreeSet<&str> = MODULES.into_iter().chain(more).collect();
         let names = |names: BTreeSet<&str>| {
             names

@@ -11,14 +11,14 @@
 mod config;
 pub mod image;
 
-use self::config::Command;
+use self::config::GrubCommand;
 pub use self::config::{CONFIG_LIMIT_BYTES, GrubConfig, GrubConfigError};
-use self::image::{GrubImage, Release};
+use self::image::{GrubImage, GrubRelease};
 use super::boot::{IMAGES_PCR, SecureBoot, begin, load};
-use super::bytes::{Bytes, ReadError};
+use super::bytes::{ByteReadError, Bytes};
 use super::linux::{CommandLine, Kernel, STUB_PCR};
 use super::pe::PeImage;
-use super::{Digests, MeasuredBy, Prediction, What, When};
+use super::{BankDigests, BootPhase, DigestSubject, MeasuredBy, Prediction};
 
 /// The PCR of commands.
 pub const COMMANDS_PCR: u8 = 8;
@@ -52,8 +52,8 @@ impl GrubBoot<'_> {
     /// Predicts PCRs 4, 8 and 9: their values, or the digests that may be in them, with the reason for the missing value.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ReadError> {
+    /// [`ByteReadError`].
+    pub fn predict(&self, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         let config = GrubConfig::parse(self.config);
         match self.follows(config.as_ref()) {
             Ok((config, release, images)) => self.values(config, release, images, prediction)?,
@@ -69,7 +69,7 @@ impl GrubBoot<'_> {
     }
 
     /// The release of GRUB, and how often the kernel is measured as an image, if all follows from the files.
-    fn follows<'c>(&self, config: Result<&'c GrubConfig, &GrubConfigError>) -> Result<(&'c GrubConfig, Release, usize), String> {
+    fn follows<'c>(&self, config: Result<&'c GrubConfig, &GrubConfigError>) -> Result<(&'c GrubConfig, GrubRelease, usize), String> {
         let image = GrubImage::recognise(self.grub)?;
         let config = config.map_err(|error| format!("grub.cfg: {error}"))?;
         let expected = config.initrds();
@@ -83,46 +83,52 @@ impl GrubBoot<'_> {
     fn kernel_images(&self, image: &GrubImage) -> Result<usize, String> {
         match (image.release, self.shim.is_some(), self.secure_boot) {
             (_, false, SecureBoot::On) => Err("without shim, Debian's GRUB starts no kernel with Secure Boot".to_owned()),
-            (Release::Debian206, false, SecureBoot::Off) => Ok(0),
-            (Release::Debian206, true, SecureBoot::On) if !image.asks_shim => {
+            (GrubRelease::Debian206, false, SecureBoot::Off) => Ok(0),
+            (GrubRelease::Debian206, true, SecureBoot::On) if !image.asks_shim => {
                 Err("what an image of GRUB measures with Secure Boot that was made with --disable-shim-lock was not looked at".to_owned())
             }
-            (Release::Debian206, true, SecureBoot::On) => Ok(2),
-            (Release::Debian212, false, SecureBoot::Off) => Ok(1),
-            (Release::Debian206, true, SecureBoot::Off) => {
+            (GrubRelease::Debian206, true, SecureBoot::On) => Ok(2),
+            (GrubRelease::Debian212, false, SecureBoot::Off) => Ok(1),
+            (GrubRelease::Debian206, true, SecureBoot::Off) => {
                 Err("what GRUB 2.06 measures behind shim without Secure Boot was not looked at".to_owned())
             }
-            (Release::Debian212, true, _) => Err("what GRUB 2.12 measures behind shim was not looked at".to_owned()),
+            (GrubRelease::Debian212, true, _) => Err("what GRUB 2.12 measures behind shim was not looked at".to_owned()),
         }
     }
 
-    fn values(&self, config: &GrubConfig, release: Release, kernel_images: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
+    fn values(
+        &self,
+        config: &GrubConfig,
+        release: GrubRelease,
+        kernel_images: usize,
+        prediction: &mut Prediction,
+    ) -> Result<(), ByteReadError> {
         begin(prediction);
         self.images(kernel_images, prediction)?;
-        prediction.settle(IMAGES_PCR, When::AtKernel);
+        prediction.settle(IMAGES_PCR, BootPhase::AtKernel);
 
         let config_opened = match release {
-            Release::Debian206 => 1,
-            Release::Debian212 => 2,
+            GrubRelease::Debian206 => 1,
+            GrubRelease::Debian212 => 2,
         };
         self.files(config_opened, prediction)?;
         measure_commands(config, prediction);
-        prediction.settle(COMMANDS_PCR, When::AtKernel);
+        prediction.settle(COMMANDS_PCR, BootPhase::AtKernel);
 
         let stub = match release {
             // It starts the kernel behind its EFI stub.
-            Release::Debian206 => Ok(()),
-            Release::Debian212 => self.stub(config, prediction),
+            GrubRelease::Debian206 => Ok(()),
+            GrubRelease::Debian212 => self.stub(config, prediction),
         };
         match stub {
-            Ok(()) => prediction.settle(STUB_PCR, When::AtKernel),
+            Ok(()) => prediction.settle(STUB_PCR, BootPhase::AtKernel),
             Err(why) => prediction.leave_out(&[STUB_PCR], why),
         }
         Ok(())
     }
 
     /// Predicts GRUB's measurements of these files, for any image of GRUB.
-    fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) -> Result<(), ReadError> {
+    fn digests(&self, config: Option<&GrubConfig>, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         self.images(1, prediction)?;
         self.files(1, prediction)?;
         if let Some(config) = config {
@@ -133,7 +139,7 @@ impl GrubBoot<'_> {
         Ok(())
     }
 
-    fn images(&self, kernel_images: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
+    fn images(&self, kernel_images: usize, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         if let Some(shim) = self.shim {
             load(prediction, "shim", shim)?;
         }
@@ -144,14 +150,14 @@ impl GrubBoot<'_> {
         Ok(())
     }
 
-    fn files(&self, config_opened: usize, prediction: &mut Prediction) -> Result<(), ReadError> {
+    fn files(&self, config_opened: usize, prediction: &mut Prediction) -> Result<(), ByteReadError> {
         for _ in 0..config_opened {
             measure_config(self.config, prediction);
         }
         let initrds = self.initrds.iter().map(|&initrd| ("initrd", initrd));
         for (name, content) in std::iter::once(("kernel", self.kernel.0)).chain(initrds) {
-            let digests = Digests::read(prediction.banks(), &[content])?;
-            prediction.extend(FILES_PCR, MeasuredBy::Grub, What::File(name), digests);
+            let digests = BankDigests::read(prediction.banks(), &[content])?;
+            prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File(name), digests);
         }
         Ok(())
     }
@@ -163,7 +169,7 @@ impl GrubBoot<'_> {
         let initrd = match self.initrds {
             [] => None,
             [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => {
-                Some(Digests::read(prediction.banks(), &[*alone]).map_err(|error| format!("the initrd: {error}"))?)
+                Some(BankDigests::read(prediction.banks(), &[*alone]).map_err(|error| format!("the initrd: {error}"))?)
             }
             _ => return Err("how GRUB 2.12 puts initrds together was not looked at".to_owned()),
         };
@@ -180,20 +186,20 @@ pub fn predict_config(config: &[u8], prediction: &mut Prediction) {
 }
 
 fn measure_config(config: &[u8], prediction: &mut Prediction) {
-    prediction.measure(FILES_PCR, MeasuredBy::Grub, What::File("grub.cfg"), &[config]);
+    prediction.measure(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("grub.cfg"), &[config]);
 }
 
 /// The commands of a config, in their order.
 fn measure_commands(config: &GrubConfig, prediction: &mut Prediction) {
     for command in &config.commands {
         let (text, line) = match command {
-            Command::Plain(text) | Command::Initrd { text, .. } => (text, None),
-            Command::Linux { text, arguments } => (text, Some(arguments)),
+            GrubCommand::Plain(text) | GrubCommand::Initrd { text, .. } => (text, None),
+            GrubCommand::Linux { text, arguments } => (text, Some(arguments)),
         };
-        let what = What::Command(text.clone());
+        let what = DigestSubject::Command(text.clone());
         prediction.measure(COMMANDS_PCR, MeasuredBy::Grub, what, &[text.as_bytes()]);
         if let Some(line) = line {
-            let what = What::GrubCommandLine(line.clone());
+            let what = DigestSubject::GrubCommandLine(line.clone());
             prediction.measure(COMMANDS_PCR, MeasuredBy::Grub, what, &[line.as_bytes()]);
         }
     }

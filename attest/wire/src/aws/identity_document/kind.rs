@@ -1,7 +1,7 @@
 //! The identity document as a kind of evidence.
 
 use super::IdentityDocumentEvidence;
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing};
 
 /// An instance identity document of AWS.
@@ -13,7 +13,7 @@ impl Messages for IdentityDocument {
     type Task = Nothing;
     type Evidence = IdentityDocumentEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Amazon);
     const SIGNS_PURPOSE: bool = false;
 
     fn shown_parts(evidence: &IdentityDocumentEvidence) -> Parts<'_> {

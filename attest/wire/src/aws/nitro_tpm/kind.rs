@@ -1,7 +1,7 @@
 //! The NitroTPM document as a kind of evidence.
 
 use super::NitroTpmEvidence;
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing};
 
 /// A NitroTPM attestation document of AWS.
@@ -13,7 +13,7 @@ impl Messages for NitroTpm {
     type Task = Nothing;
     type Evidence = NitroTpmEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Amazon);
     const IS_OF_A_TPM: bool = true;
 
     fn shown_parts(evidence: &NitroTpmEvidence) -> Parts<'_> {

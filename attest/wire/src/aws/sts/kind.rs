@@ -1,7 +1,7 @@
 //! A signed request to STS as a kind of evidence.
 
 use super::StsEvidence;
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing};
 
 /// A signed request to AWS STS.
@@ -13,7 +13,7 @@ impl Messages for Sts {
     type Task = Nothing;
     type Evidence = StsEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Amazon);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Amazon);
 
     fn shown_parts(evidence: &StsEvidence) -> Parts<'_> {
         let redacted = serde_json::to_vec(&evidence.request.redacted()).unwrap_or_default();

@@ -7,6 +7,6 @@ mod request;
 pub use kind::Sts;
 pub use messages::StsEvidence;
 pub use request::{
-    BODY, HEADERS, Header, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedRequest, expected_server_id,
+    BODY, HEADERS, SECURITY_TOKEN_LIMIT_BYTES, SERVER_ID_HEADER, SIGNED_HEADERS, SignedHeader, SignedRequest, expected_server_id,
     is_security_token, is_signature,
 };

@@ -46,14 +46,14 @@ pub struct SignedRequest {
     /// URL, of the form `https://sts.<region>.amazonaws.com/`.
     pub url: String,
     /// The headers, names in lower case.
-    pub headers: Vec<Header>,
+    pub headers: Vec<SignedHeader>,
     /// Body, expected to be [`BODY`].
     pub body: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct SignedHeader {
     /// Its name, in lower case.
     pub name: String,
     #[serde(with = "secret_text")]
@@ -90,7 +90,7 @@ impl SignedRequest {
         let digest = |text: &str| data_encoding::HEXLOWER.encode(&sha256(&[text.as_bytes()]));
         let digest_if = |formed: bool, text: &str| if formed { digest(text) } else { String::new() };
         let mut redacted = self.clone();
-        for Header { name, value } in &mut redacted.headers {
+        for SignedHeader { name, value } in &mut redacted.headers {
             if name == "x-amz-security-token" {
                 *value = Zeroizing::new(digest_if(is_security_token(value), value));
             } else if name == "authorization" {
@@ -118,7 +118,7 @@ impl fmt::Debug for SignedRequest {
     }
 }
 
-impl fmt::Debug for Header {
+impl fmt::Debug for SignedHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Header({})", printable(&self.name, NAME_LIMIT_CHARS))
     }

@@ -1,7 +1,7 @@
 //! The attested document as a kind of evidence.
 
 use super::AzureEvidence;
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::values::{Blob, Nothing};
 
 /// An attested document of Azure.
@@ -13,7 +13,7 @@ impl Messages for AttestedDocument {
     type Task = Nothing;
     type Evidence = AzureEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Microsoft);
 
     fn shown_parts(evidence: &AzureEvidence) -> Parts<'_> {
         vec![("signature".into(), evidence.signature.0.as_bytes().into())]

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::Text;
+use crate::values::BearerText;
 
 /// An attested document of Azure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AzureEvidence {
     /// `signature` of the metadata server's answer: base64.
-    pub signature: Text,
+    pub signature: BearerText,
 }

@@ -1,7 +1,7 @@
 //! The vTPM's quote as a kind of evidence.
 
 use super::{AzureVtpmAttester, AzureVtpmEvidence, AzureVtpmTask};
-use crate::kinds::{Cloud, Messages, Parts};
+use crate::kinds::{MachineCloud, Messages, Parts};
 use crate::tpm::INTERMEDIATES_LIMIT;
 use crate::values::Blob;
 
@@ -14,7 +14,7 @@ impl Messages for AzureVtpm {
     type Task = AzureVtpmTask;
     type Evidence = AzureVtpmEvidence;
 
-    const CLOUD: Option<Cloud> = Some(Cloud::Microsoft);
+    const CLOUD: Option<MachineCloud> = Some(MachineCloud::Microsoft);
     const IS_OF_A_TPM: bool = true;
 
     fn offered_parts(offer: &AzureVtpmAttester) -> Parts<'_> {

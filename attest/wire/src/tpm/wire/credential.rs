@@ -1,4 +1,4 @@
-use super::{BUFFER_LIMIT_BYTES, Reader, WireError, put_sized};
+use super::{BUFFER_LIMIT_BYTES, TpmReader, WireError, put_sized};
 
 /// The longest outer HMAC.
 const HMAC_LIMIT_BYTES: usize = 64;
@@ -20,10 +20,10 @@ impl IdObject {
     /// # Errors
     /// [`WireError`] for bytes that are not one.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let inner = Reader::all(bytes, |reader| {
+        let inner = TpmReader::all(bytes, |reader| {
             reader.sized("TPM2B_ID_OBJECT", 2 + HMAC_LIMIT_BYTES + IDENTITY_LIMIT_BYTES)
         })?;
-        let mut reader = Reader::new(inner);
+        let mut reader = TpmReader::new(inner);
         let integrity = reader.sized("integrityHMAC", HMAC_LIMIT_BYTES)?.to_vec();
         let encrypted_identity = reader.rest();
         if encrypted_identity.len() > IDENTITY_LIMIT_BYTES {
@@ -71,7 +71,7 @@ impl EncryptedSecret {
     /// # Errors
     /// [`WireError`] for bytes that are not one.
     pub fn parse_rsa(bytes: &[u8]) -> Result<Self, WireError> {
-        Reader::all(bytes, |reader| reader.sized("secret", BUFFER_LIMIT_BYTES)).map(|ciphertext| Self::Rsa(ciphertext.to_vec()))
+        TpmReader::all(bytes, |reader| reader.sized("secret", BUFFER_LIMIT_BYTES)).map(|ciphertext| Self::Rsa(ciphertext.to_vec()))
     }
 
     /// Reads a TPM2B_ENCRYPTED_SECRET for an ECC EK, all of `bytes`.
@@ -79,8 +79,8 @@ impl EncryptedSecret {
     /// # Errors
     /// [`WireError`] for bytes that are not one.
     pub fn parse_ecc(bytes: &[u8]) -> Result<Self, WireError> {
-        let inner = Reader::all(bytes, |reader| reader.sized("secret", BUFFER_LIMIT_BYTES))?;
-        Reader::all(inner, |reader| {
+        let inner = TpmReader::all(bytes, |reader| reader.sized("secret", BUFFER_LIMIT_BYTES))?;
+        TpmReader::all(inner, |reader| {
             let x = reader.sized("x", 48)?.to_vec();
             let y = reader.sized("y", 48)?.to_vec();
             Ok(Self::Ecc { x, y })

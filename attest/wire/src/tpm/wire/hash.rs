@@ -4,7 +4,7 @@ use std::str::FromStr;
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
-use super::{Reader, WireError};
+use super::{TpmReader, WireError};
 
 /// Hash algorithms that are strong enough for a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl HashAlg {
         Digest(context.finish())
     }
 
-    pub(super) fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, WireError> {
+    pub(super) fn read(reader: &mut TpmReader<'_>, field: &'static str) -> Result<Self, WireError> {
         let found = reader.u16(field)?;
         Self::from_id(found).ok_or(WireError::HashRefused { field, found })
     }

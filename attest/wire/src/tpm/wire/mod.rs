@@ -12,9 +12,9 @@ mod signature;
 
 pub use credential::{EncryptedSecret, IdObject};
 pub use hash::{Digest, HashAlg, UnknownHashAlg};
-pub use public::{Attributes, Curve, KeyParameters, Public, Scheme, SymmetricCipher};
-pub use quote::{ClockInfo, Quoted, SelectedBank};
-pub use signature::Signature;
+pub use public::{Attributes, Curve, KeyParameters, Public, SymmetricCipher, TpmScheme};
+pub use quote::{ClockInfo, QuoteAttest, SelectedBank};
+pub use signature::TpmSignature;
 
 /// Largest TPM2B that any structure here holds: an RSA-4096 modulus or signature (MAX_RSA_KEY_BYTES of that key size).
 const BUFFER_LIMIT_BYTES: usize = 512;
@@ -71,11 +71,11 @@ pub enum WireError {
 }
 
 /// Reads big-endian fields from the front of a byte slice.
-struct Reader<'a> {
+struct TpmReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> TpmReader<'a> {
     const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }

@@ -1,4 +1,4 @@
-use super::{BUFFER_LIMIT_BYTES, HashAlg, Reader, WireError, put_sized};
+use super::{BUFFER_LIMIT_BYTES, HashAlg, TpmReader, WireError, put_sized};
 
 const ALG_RSA: u16 = 0x0001;
 const ALG_AES: u16 = 0x0006;
@@ -54,7 +54,7 @@ pub enum SymmetricCipher {
 }
 
 impl SymmetricCipher {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn read(reader: &mut TpmReader<'_>) -> Result<Self, WireError> {
         match reader.u16("symmetric algorithm")? {
             ALG_NULL => Ok(Self::Null),
             ALG_AES => {
@@ -92,7 +92,7 @@ impl SymmetricCipher {
 
 /// The signing scheme that a public area fixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
+pub enum TpmScheme {
     /// TPM_ALG_NULL: not fixed, or a key that does not sign.
     Null,
     /// Scheme `RSASSA-PKCS1-v1_5` with this hash.
@@ -102,9 +102,9 @@ pub enum Scheme {
     Ecdsa(HashAlg),
 }
 
-impl Scheme {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
-        let hash = |reader: &mut Reader<'_>| HashAlg::read(reader, "scheme hash");
+impl TpmScheme {
+    fn read(reader: &mut TpmReader<'_>) -> Result<Self, WireError> {
+        let hash = |reader: &mut TpmReader<'_>| HashAlg::read(reader, "scheme hash");
         match reader.u16("scheme")? {
             ALG_NULL => Ok(Self::Null),
             ALG_RSASSA => hash(reader).map(Self::RsaSsa),
@@ -157,7 +157,7 @@ impl Curve {
         }
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn read(reader: &mut TpmReader<'_>) -> Result<Self, WireError> {
         match reader.u16("curve")? {
             0x0003 => Ok(Self::P256),
             0x0004 => Ok(Self::P384),
@@ -200,7 +200,7 @@ pub struct Public {
     pub auth_policy: Vec<u8>,
     /// Cipher with which a storage key protects its children.
     pub symmetric: SymmetricCipher,
-    pub scheme: Scheme,
+    pub scheme: TpmScheme,
     pub key: KeyParameters,
 }
 
@@ -210,7 +210,7 @@ impl Public {
     /// # Errors
     /// [`WireError`] for bytes that are not one, and for algorithms that this verifier does not handle.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        Reader::all(bytes, Self::read)
+        TpmReader::all(bytes, Self::read)
     }
 
     /// Reads a `TPM2B_PUBLIC`, all of `bytes`, as `TPM2_CreatePrimary` and tpm2-tools return it.
@@ -218,11 +218,11 @@ impl Public {
     /// # Errors
     /// The same as [`Public::parse`].
     pub fn parse_sized(bytes: &[u8]) -> Result<Self, WireError> {
-        let area = Reader::all(bytes, |reader| reader.sized("TPM2B_PUBLIC", 2 * BUFFER_LIMIT_BYTES))?;
+        let area = TpmReader::all(bytes, |reader| reader.sized("TPM2B_PUBLIC", 2 * BUFFER_LIMIT_BYTES))?;
         Self::parse(area)
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn read(reader: &mut TpmReader<'_>) -> Result<Self, WireError> {
         let kind = reader.u16("type")?;
         if kind != ALG_RSA && kind != ALG_ECC {
             return Err(WireError::Unsupported {
@@ -234,7 +234,7 @@ impl Public {
         let attributes = Attributes(reader.u32("objectAttributes")?);
         let auth_policy = reader.sized("authPolicy", name_alg.digest_bytes())?.to_vec();
         let symmetric = SymmetricCipher::read(reader)?;
-        let scheme = Scheme::read(reader)?;
+        let scheme = TpmScheme::read(reader)?;
         let key = if kind == ALG_RSA {
             KeyParameters::Rsa {
                 key_bits: reader.u16("keyBits")?,

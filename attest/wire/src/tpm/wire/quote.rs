@@ -1,4 +1,4 @@
-use super::{HashAlg, Reader, WireError, put_sized};
+use super::{HashAlg, TpmReader, WireError, put_sized};
 
 /// First bytes of every `TPMS_ATTEST` (`TPM_GENERATED_VALUE`), which a restricted key never signs for others.
 const GENERATED: u32 = 0xff54_4347;
@@ -48,7 +48,7 @@ impl SelectedBank {
 
 /// TPMS_ATTEST of a quote (Part 2, 10.12.12 and 10.12.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quoted {
+pub struct QuoteAttest {
     /// Qualified Name of the key that signed.
     pub qualified_signer: Vec<u8>,
     /// Caller's qualifyingData of `TPM2_Quote`.
@@ -63,16 +63,16 @@ pub struct Quoted {
     pub pcr_digest: Vec<u8>,
 }
 
-impl Quoted {
+impl QuoteAttest {
     /// Reads a TPMS_ATTEST that is a quote, all of `bytes`. Give it only bytes whose signature was verified.
     ///
     /// # Errors
     /// [`WireError`]; [`WireError::Magic`] and [`WireError::NotAQuote`] for data that no TPM made, or that is not a quote.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        Reader::all(bytes, Self::read)
+        TpmReader::all(bytes, Self::read)
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn read(reader: &mut TpmReader<'_>) -> Result<Self, WireError> {
         match reader.u32("magic")? {
             GENERATED => {}
             found => return Err(WireError::Magic { found }),
@@ -140,7 +140,7 @@ impl Quoted {
     }
 }
 
-fn read_selection(reader: &mut Reader<'_>) -> Result<Vec<SelectedBank>, WireError> {
+fn read_selection(reader: &mut TpmReader<'_>) -> Result<Vec<SelectedBank>, WireError> {
     let count = usize::try_from(reader.u32("pcrSelect count")?).unwrap_or(usize::MAX);
     if count > BANK_LIMIT {
         return Err(WireError::TooLarge {

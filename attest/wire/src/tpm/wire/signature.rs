@@ -1,4 +1,4 @@
-use super::{BUFFER_LIMIT_BYTES, HashAlg, Reader, Scheme, WireError, put_sized};
+use super::{BUFFER_LIMIT_BYTES, HashAlg, TpmReader, TpmScheme, WireError, put_sized};
 
 const ALG_RSASSA: u16 = 0x0014;
 const ALG_RSAPSS: u16 = 0x0016;
@@ -8,17 +8,17 @@ const SCALAR_LIMIT_BYTES: usize = 48;
 
 /// TPMT_SIGNATURE (Part 2, 11.3.4) of the schemes an AK may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Signature<'a> {
+pub enum TpmSignature<'a> {
     /// Signature by `RSASSA` or `RSAPSS`.
     Rsa {
-        /// [`Scheme::RsaSsa`] or [`Scheme::RsaPss`], with its hash.
-        scheme: Scheme,
+        /// [`TpmScheme::RsaSsa`] or [`TpmScheme::RsaPss`], with its hash.
+        scheme: TpmScheme,
         /// Signature value, big-endian integer.
         signature: &'a [u8],
     },
     Ecdsa {
-        /// [`Scheme::Ecdsa`] with its hash.
-        scheme: Scheme,
+        /// [`TpmScheme::Ecdsa`] with its hash.
+        scheme: TpmScheme,
         /// r, big-endian, leading zeros may be missing.
         r: &'a [u8],
         /// s, encoded like `r`: big-endian, leading zeros may be missing.
@@ -26,21 +26,21 @@ pub enum Signature<'a> {
     },
 }
 
-impl<'a> Signature<'a> {
+impl<'a> TpmSignature<'a> {
     /// Reads a TPMT_SIGNATURE, all of `bytes`.
     ///
     /// # Errors
     /// [`WireError`] for bytes that are not one, and for schemes that this verifier does not handle.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        Reader::all(bytes, |reader| {
+        TpmReader::all(bytes, |reader| {
             let algorithm = reader.u16("sigAlg")?;
             match algorithm {
                 ALG_RSASSA | ALG_RSAPSS => {
                     let hash = HashAlg::read(reader, "signature hash")?;
                     let scheme = if algorithm == ALG_RSASSA {
-                        Scheme::RsaSsa(hash)
+                        TpmScheme::RsaSsa(hash)
                     } else {
-                        Scheme::RsaPss(hash)
+                        TpmScheme::RsaPss(hash)
                     };
                     Ok(Self::Rsa {
                         scheme,
@@ -48,7 +48,7 @@ impl<'a> Signature<'a> {
                     })
                 }
                 ALG_ECDSA => {
-                    let scheme = Scheme::Ecdsa(HashAlg::read(reader, "signature hash")?);
+                    let scheme = TpmScheme::Ecdsa(HashAlg::read(reader, "signature hash")?);
                     let r = reader.sized("signatureR", SCALAR_LIMIT_BYTES)?;
                     let s = reader.sized("signatureS", SCALAR_LIMIT_BYTES)?;
                     Ok(Self::Ecdsa { scheme, r, s })
@@ -63,7 +63,7 @@ impl<'a> Signature<'a> {
 
     /// The scheme the signature was made with.
     #[must_use]
-    pub const fn scheme(&self) -> Scheme {
+    pub const fn scheme(&self) -> TpmScheme {
         match self {
             Self::Rsa { scheme, .. } | Self::Ecdsa { scheme, .. } => *scheme,
         }

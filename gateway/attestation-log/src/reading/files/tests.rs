@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use super::super::Found;
+use super::super::LineContent;
 use super::*;
 
 const SEGMENT: &str = "attestation.jsonl.19700101T000140Z-0a0a0a0a-00000000000";
@@ -59,7 +59,7 @@ impl Written {
 }
 
 fn listed(log: &Path) -> Vec<LogFile> {
-    let Listed { files, unreadable } = files_beside(log).unwrap();
+    let LogFiles { files, unreadable } = files_beside(log).unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     files
 }
@@ -69,7 +69,7 @@ fn numbers(files: &[LogFile]) -> Vec<u64> {
     let mut numbers = Vec::new();
     for file in files {
         let mut lines = file.lines(0).unwrap();
-        while let Some(Found::Line(line)) = lines.read().unwrap() {
+        while let Some(LineContent::Line(line)) = lines.read().unwrap() {
             let line: serde_json::Value = serde_json::from_slice(line).unwrap();
             numbers.push(line.pointer("/chain/number").unwrap().as_u64().unwrap());
         }
@@ -118,7 +118,7 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
                 looks += 1;
                 before
             });
-            let Listed { mut files, unreadable } = listed.unwrap();
+            let LogFiles { mut files, unreadable } = listed.unwrap();
             assert!(unreadable.is_empty(), "{unreadable:?}");
             order(&mut files);
             let found = numbers(&files);
@@ -131,7 +131,7 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
 fn files_that_have_got_one_anothers_names_are_listed_again() {
     let log = Written::new();
     let found = names(&log.log()).unwrap();
-    let listed = Listed::of(&found);
+    let listed = LogFiles::of(&found);
     assert!(listed.has_its_names());
     fs::remove_file(log.path("attestation.jsonl-moved")).unwrap();
     fs::rename(log.log(), log.path("attestation.jsonl-moved")).unwrap();
@@ -213,7 +213,7 @@ fn what_cannot_be_read_is_named_and_hides_nothing_else() {
     let whole = fs::read(&path).unwrap();
     for damaged in [&b"no gzip"[..], &[], &whole[..20]] {
         fs::write(&path, damaged).unwrap();
-        let Listed { files, unreadable } = files_beside(&log.log()).unwrap();
+        let LogFiles { files, unreadable } = files_beside(&log.log()).unwrap();
         assert_eq!(numbers(&files), [1, 2, 4, 5]);
         assert_eq!(
             unreadable.iter().map(|error| &error.path).collect::<Vec<_>>(),

@@ -60,9 +60,9 @@ impl Written {
 }
 
 /// Returns the numbers of the lines up to the end, and the position of the last one.
-fn read(follower: &mut Follower) -> (Vec<u64>, Option<Position>) {
+fn read(follower: &mut LogFollower) -> (Vec<u64>, Option<Position>) {
     let (mut numbers, mut last) = (Vec::new(), None);
-    while let Next::Line(line, position) = follower.follow().unwrap() {
+    while let FollowedLine::Line(line, position) = follower.follow().unwrap() {
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
         numbers.push(line.pointer("/chain/number").unwrap().as_u64().unwrap());
         last = Some(position);
@@ -70,7 +70,7 @@ fn read(follower: &mut Follower) -> (Vec<u64>, Option<Position>) {
     (numbers, last)
 }
 
-fn numbers(follower: &mut Follower) -> Vec<u64> {
+fn numbers(follower: &mut LogFollower) -> Vec<u64> {
     read(follower).0
 }
 
@@ -81,7 +81,7 @@ fn range(from: u64, to: u64) -> Vec<u64> {
 #[test]
 fn lines_come_as_they_are_written_and_whole() {
     let mut log = Written::new();
-    let mut follower = Follower::from_beginning(&log.log());
+    let mut follower = LogFollower::from_beginning(&log.log());
     assert_eq!(numbers(&mut follower), range(1, 0));
     log.write(2);
     assert_eq!(numbers(&mut follower), [1, 2]);
@@ -97,7 +97,7 @@ fn lines_come_as_they_are_written_and_whole() {
 #[test]
 fn no_line_is_lost_or_doubled_over_files_that_are_rotated() {
     let mut log = Written::new();
-    let mut follower = Follower::from_beginning(&log.log());
+    let mut follower = LogFollower::from_beginning(&log.log());
     log.write(2);
     assert_eq!(numbers(&mut follower), [1, 2]);
     // Until the new file is begun, the moved one is written on.
@@ -122,13 +122,13 @@ fn no_line_is_lost_or_doubled_over_files_that_are_rotated() {
     fs::remove_file(log.log()).unwrap();
     log.write(1);
     assert_eq!(numbers(&mut follower), [10]);
-    assert_eq!(numbers(&mut Follower::from_beginning(&log.log())), [1, 2, 3, 4, 5, 6, 7, 8, 10]);
+    assert_eq!(numbers(&mut LogFollower::from_beginning(&log.log())), [1, 2, 3, 4, 5, 6, 7, 8, 10]);
 }
 
 #[test]
 fn a_file_that_was_copied_and_emptied_is_read_on_in_the_copy() {
     let mut log = Written::new();
-    let mut follower = Follower::from_beginning(&log.log());
+    let mut follower = LogFollower::from_beginning(&log.log());
     log.write(3);
     assert_eq!(numbers(&mut follower), range(1, 3));
     log.write(2);
@@ -162,7 +162,7 @@ fn the_order_of_files_is_that_of_their_lines_whatever_the_clock_said() {
     // Another chain, also by a clock that is further back: the file that is written is the last.
     (log.chain, log.number) = ("b", 4);
     write(&mut log, 5);
-    let mut follower = Follower::from_beginning(&log.log());
+    let mut follower = LogFollower::from_beginning(&log.log());
     assert_eq!(numbers(&mut follower), range(1, 5));
     write(&mut log, 3);
     assert_eq!(numbers(&mut follower), [6]);
@@ -172,11 +172,11 @@ fn the_order_of_files_is_that_of_their_lines_whatever_the_clock_said() {
 fn a_position_is_found_again_wherever_its_line_is_by_then() {
     let mut log = Written::new();
     log.write(4);
-    let (_, position) = read(&mut Follower::from_beginning(&log.log()));
+    let (_, position) = read(&mut LogFollower::from_beginning(&log.log()));
     let position = position.unwrap();
     log.write(2);
     let rest = |log: &Written, position: &Position| {
-        let follower = Follower::after(&log.log(), position).unwrap();
+        let follower = LogFollower::after(&log.log(), position).unwrap();
         follower.map(|mut follower| numbers(&mut follower))
     };
     assert_eq!(rest(&log, &position), Some(vec![5, 6]));
@@ -218,11 +218,12 @@ fn a_log_that_was_set_back_is_said_and_never_one_that_was_moved() {
     log.write(3);
     let whole = fs::read(log.log()).unwrap();
     let ahead = |log: &Written| {
-        let mut follower = Follower::from_beginning(&log.log());
+        let mut follower = LogFollower::from_beginning(&log.log());
         assert_eq!(numbers(&mut follower), range(1, 6));
         follower
     };
-    let is_set_back = |follower: &mut Follower| [0; 2].map(|_| follower.follow().unwrap()) == [Next::SetBack, Next::SetBack];
+    let is_set_back =
+        |follower: &mut LogFollower| [0; 2].map(|_| follower.follow().unwrap()) == [FollowedLine::SetBack, FollowedLine::SetBack];
     // Cut; and grown again, past what was read.
     let mut follower = ahead(&log);
     fs::write(log.log(), &older).unwrap();
@@ -243,7 +244,7 @@ fn a_log_that_was_set_back_is_said_and_never_one_that_was_moved() {
     fs::rename(log.path("older"), log.log()).unwrap();
     assert!(is_set_back(&mut follower));
     // Whoever begins again has what it holds now, and goes on.
-    let mut follower = Follower::from_beginning(&log.log());
+    let mut follower = LogFollower::from_beginning(&log.log());
     assert_eq!(numbers(&mut follower), range(1, 3));
     log.write(1);
     assert_eq!(numbers(&mut follower), [7]);
@@ -259,8 +260,8 @@ fn a_log_that_was_set_back_is_said_and_never_one_that_was_moved() {
     ];
     for away in aways {
         away(&log);
-        assert_eq!(follower.follow().unwrap(), Next::Nothing);
-        assert_eq!(follower.follow().unwrap(), Next::Nothing);
+        assert_eq!(follower.follow().unwrap(), FollowedLine::Nothing);
+        assert_eq!(follower.follow().unwrap(), FollowedLine::Nothing);
         log.write(2);
         assert_eq!(numbers(&mut follower), range(log.number - 1, log.number));
     }

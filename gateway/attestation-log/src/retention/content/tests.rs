@@ -19,11 +19,11 @@ fn hash(line: &str) -> LineHash {
     LineHash::of(line.as_bytes())
 }
 
-fn read(text: &str, is_asked: impl Fn(&str) -> bool) -> Result<Content, String> {
+fn read(text: &str, is_asked: impl Fn(&str) -> bool) -> Result<SegmentContent, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("segment");
     fs::write(&path, text).unwrap();
-    Content::of(&path, is_asked).map_err(|error| match error {
+    SegmentContent::of(&path, is_asked).map_err(|error| match error {
         RetentionError::Altered { problem, .. } => problem,
         other => panic!("{other}"),
     })
@@ -56,7 +56,7 @@ fn what_is_said_of_a_segment_is_what_it_holds() {
         chains,
         kept: said,
         ..
-    } = content.removal("segment".to_owned(), Past::Age);
+    } = content.removal("segment".to_owned(), RetentionCause::Age);
     assert_eq!((lines, bytes), (6, u64::try_from(text.len()).unwrap()));
     assert_eq!(sha256, hash(&text));
     // As `sha256sum` would have it.

@@ -13,7 +13,7 @@ async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
     let process = site.written().await;
     let log = site.log();
     let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
-    let mut going = Going::new(&process.retention, survey.past(RULE, NOW).remove(0), Past::Age);
+    let mut going = Going::new(&process.retention, survey.past(RULE, NOW).remove(0), RetentionCause::Age);
     assert!(going.advance(&process.journal, NOW).await.unwrap());
     // Its lines have hashes of lines, too, which look the same.
     assert_eq!(unnamed::noted(&site.log()).unwrap(), names(&["a", "b"]));
@@ -26,7 +26,7 @@ async fn nothing_is_asked_for_the_sake_of_blobs_if_none_may_go() {
     fs::write(site.path("attestation.jsonl-20261122.gz"), "no gzip").unwrap();
     let odd = site.path("attestation.jsonl.19700101T000000Z-0a0a0a0a-000000000099");
     fs::write(odd, "no record\n").unwrap();
-    let process = site.open(Rule::default());
+    let process = site.open(RetentionRule::default());
     assert!(process.retention.keeps_all() && !site.open_with_nothing().keeps_all());
     // Nor what is called as a segment is, if all are kept.
     assert_eq!(process.tend(&site).await.unwrap(), None);
@@ -42,7 +42,7 @@ impl Site {
 async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it() {
     let site = Site::new();
     drop(site.written().await);
-    let process = site.open(Rule::default());
+    let process = site.open(RetentionRule::default());
     fs::rename(site.log(), site.path("elsewhere")).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), None, "nothing may go");
     unnamed::note(&site.log(), names(&["gone"])).unwrap();
@@ -64,7 +64,7 @@ async fn what_was_noted_and_cannot_be_read_is_told() {
         );
     }
     drop(process);
-    site.open(Rule::default()).tend(&site).await.unwrap_err();
+    site.open(RetentionRule::default()).tend(&site).await.unwrap_err();
     assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
 }
 
@@ -118,7 +118,7 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     assert_eq!(read(&second).unwrap(), event_log(2));
     // And that of the one that is like it.
     let age = Some(Duration::from_secs(NOW - 200));
-    let rule = Rule { age, ..RULE };
+    let rule = RetentionRule { age, ..RULE };
     let later = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
     later
         .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))

@@ -10,7 +10,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
         let log = site.log();
         let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
         let due = survey.past(RULE, NOW).remove(0);
-        let mut going = Going::new(&process.retention, due, Past::Age);
+        let mut going = Going::new(&process.retention, due, RetentionCause::Age);
         for _ in 0..steps {
             assert!(going.advance(&process.journal, NOW).await.unwrap());
         }
@@ -45,8 +45,11 @@ async fn killed_while_blobs_go_the_rest_goes_at_the_next_start_whatever_the_rule
     unnamed::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();
     drop(process);
     fs::remove_file(&closed_segments(&site.log()).unwrap()[0]).unwrap();
-    site.open(Rule::default()).tend(&site).await.unwrap();
+    site.open(RetentionRule::default()).tend(&site).await.unwrap();
     assert_eq!((site.blobs(&["a", "b", "c"]), site.segments()), (vec!["b", "c"], 2));
     // By hand, and no line says so.
-    assert!(matches!(site.report().findings[..], [Finding::NoBeginning { first: 4, .. }]));
+    assert!(matches!(
+        site.report().findings[..],
+        [VerificationFinding::NoBeginning { first: 4, .. }]
+    ));
 }

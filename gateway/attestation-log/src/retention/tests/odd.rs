@@ -21,7 +21,7 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
         let altered = format!("{}{}", &text[..second], text[second..].replacen(from, to, 1));
         fs::remove_file(&segment).unwrap();
         fs::write(segment.with_extension(""), altered).unwrap();
-        let rule = Rule {
+        let rule = RetentionRule {
             age: Some(Duration::ZERO),
             bytes: None,
         };
@@ -91,7 +91,7 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
             odd.put(&path);
             // Whoever compresses is not held up either.
             process.journal.compress_closed();
-            let Tended { held, beside } = process.retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
+            let RetentionResult { held, beside } = process.retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
             assert_eq!((held.unwrap(), site.segments()), (None, 2), "{odd:?}{end}");
             let told: Vec<String> = beside.iter().map(ToString::to_string).collect();
             let is_told = told

@@ -5,13 +5,13 @@
 use super::*;
 
 /// All but the log may go.
-const ALL: Rule = Rule {
+const ALL: RetentionRule = RetentionRule {
     age: Some(Duration::ZERO),
     bytes: None,
 };
-const BY_SIZE: Rule = Rule { age: None, bytes: Some(1) };
+const BY_SIZE: RetentionRule = RetentionRule { age: None, bytes: Some(1) };
 
-fn with(process: &mut Process, site: &Site, rule: Rule) {
+fn with(process: &mut Process, site: &Site, rule: RetentionRule) {
     process.retention = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
 }
 
@@ -41,7 +41,7 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
     let needs_the_second = pending("second", 155);
     site.decisions.decide(&needs_the_second);
     // The first one goes, and two stay.
-    let held = Held {
+    let held = RetainedSegments {
         segments: 2,
         undecided: Some(needs_the_second.clone()),
     };
@@ -119,7 +119,7 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
     // Second 75: the second one was written when the clock was set back from 80.
     let (first, second) = (pending("first", 75), pending("second", 76));
     process.journal.aside(|| ()).await.unwrap();
-    let all_but_one = Rule {
+    let all_but_one = RetentionRule {
         age: None,
         bytes: Some(total_bytes(&site) - 1),
     };
@@ -147,7 +147,7 @@ async fn what_is_too_much_is_so_with_the_log_that_is_written() {
     let _process = site.written().await;
     let total = total_bytes(&site);
     for (bytes, count) in [(total, 0), (total - 1, 1)] {
-        let rule = Rule {
+        let rule = RetentionRule {
             age: None,
             bytes: Some(bytes),
         };

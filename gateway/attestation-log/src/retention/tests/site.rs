@@ -5,7 +5,7 @@ use super::*;
 /// Records are of the first thousand seconds.
 pub(crate) const NOW: u64 = 10_000;
 /// Rule by which segments of the first hundred seconds may go.
-pub(crate) const RULE: Rule = Rule {
+pub(crate) const RULE: RetentionRule = RetentionRule {
     age: Some(Duration::from_secs(NOW - 100)),
     bytes: None,
 };
@@ -46,10 +46,10 @@ impl Site {
         LogKey::open(&self.path("log.key")).unwrap()
     }
 
-    pub(crate) fn open(&self, rule: Rule) -> Process {
+    pub(crate) fn open(&self, rule: RetentionRule) -> Process {
         let blobs = Blobs::open(&self.path("evidence")).unwrap();
         let journal = loop {
-            let signer = Signer::new(self.key(), Some("gw"), 1000);
+            let signer = CheckpointSigner::new(self.key(), Some("gw"), 1000);
             match Journal::open(&self.log(), signer, LIMITS, blobs.clone(), std::sync::Arc::new(())) {
                 Err(JournalError::InUse(_)) => std::thread::yield_now(),
                 opened => break opened.unwrap().0,
@@ -92,7 +92,7 @@ impl Site {
     }
 
     /// Opens every file of the log. Meanwhile another thread compresses closed ones, so that a listing may miss both names of one.
-    pub(crate) fn opened(&self) -> Vec<(PathBuf, Lines<Bytes>)> {
+    pub(crate) fn opened(&self) -> Vec<(PathBuf, FileLines<Bytes>)> {
         loop {
             let listed = closed_segments(&self.log()).unwrap();
             let files = listed.iter().cloned().chain([self.log()]);
@@ -106,10 +106,10 @@ impl Site {
     }
 
     /// Returns the report of an audit.
-    pub(crate) fn report(&self) -> Report {
-        let mut verifier = Verifier::new(Trust {
+    pub(crate) fn report(&self) -> VerificationReport {
+        let mut verifier = LogVerifier::new(VerificationContext {
             keys: [self.key().public()].into(),
-            ..Trust::default()
+            ..VerificationContext::default()
         });
         for (path, mut lines) in self.opened() {
             verifier.file(&path.display().to_string());
@@ -151,7 +151,7 @@ impl Process {
         self.journal.record(&record, named, ()).await.unwrap().into_inner();
     }
 
-    pub(crate) async fn tend(&self, site: &Site) -> Result<Option<Held>, RetentionError> {
+    pub(crate) async fn tend(&self, site: &Site) -> Result<Option<RetainedSegments>, RetentionError> {
         self.retention
             .tend(&self.journal, &site.decisions, Clock::Fixed(NOW))
             .await
@@ -163,8 +163,8 @@ pub(crate) fn each_line(path: &Path, with: impl FnMut(&[u8])) {
     each(&mut lines_of(path).unwrap(), with);
 }
 
-pub(crate) fn each(lines: &mut Lines<Bytes>, mut with: impl FnMut(&[u8])) {
-    while let Some(Found::Line(line)) = lines.read().unwrap() {
+pub(crate) fn each(lines: &mut FileLines<Bytes>, mut with: impl FnMut(&[u8])) {
+    while let Some(LineContent::Line(line)) = lines.read().unwrap() {
         with(line);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use super::super::super::log_key::LogKey;
-use super::super::super::removal::Past;
+use super::super::super::removal::RetentionCause;
 use super::*;
 
 fn key() -> LogPublicKey {
@@ -12,8 +12,8 @@ fn key() -> LogPublicKey {
 }
 
 /// Checkpoints of chain `c`: their numbers, and which of them are good.
-fn signed(key: LogPublicKey, checkpoints: &[(u64, bool)]) -> BTreeMap<String, Vec<Signed>> {
-    let signed = checkpoints.iter().map(|(number, good)| Signed {
+fn signed(key: LogPublicKey, checkpoints: &[(u64, bool)]) -> BTreeMap<String, Vec<FoundCheckpoint>> {
+    let signed = checkpoints.iter().map(|(number, good)| FoundCheckpoint {
         number: *number,
         at: 1,
         replica: "gw".to_owned(),
@@ -36,7 +36,7 @@ fn span(id: &str, first: u64, last: u64) -> Span {
 fn removal(chains: &[Span], kept: &[u64]) -> Removal {
     Removal {
         segment: "segment".to_owned(),
-        rule: Past::Age,
+        rule: RetentionCause::Age,
         lines: 1,
         bytes: 1,
         sha256: LineHash::NONE,
@@ -45,13 +45,13 @@ fn removal(chains: &[Span], kept: &[u64]) -> Removal {
     }
 }
 
-fn said(number: u64, removal: Removal) -> Said {
+fn said(number: u64, removal: Removal) -> RemovalStatement {
     let chain = "c".to_owned();
-    Said { chain, number, removal }
+    RemovalStatement { chain, number, removal }
 }
 
 fn keep(removed: &mut Removed, chain: &str, number: u64, removal: Option<Removal>) {
-    let place = Place {
+    let place = LineLocation {
         file: "kept".to_owned(),
         line: number,
     };
@@ -61,13 +61,13 @@ fn keep(removed: &mut Removed, chain: &str, number: u64, removal: Option<Removal
 }
 
 /// Returns the first and the last line of each removed part of chain `c`.
-fn gone(resolved: &Resolved) -> Vec<(u64, u64)> {
+fn gone(resolved: &RemovedLines) -> Vec<(u64, u64)> {
     resolved.of("c").iter().map(|gone| (gone.first, gone.last)).collect()
 }
 
 /// Line 10 records a removal. The case: the chain of the lines found unsigned, these lines, the checkpoints and whether they are good, and
 /// whether the removal is believed.
-type Case = (&'static str, Found, &'static [(u64, bool)], bool);
+type Case = (&'static str, UncoveredLines, &'static [(u64, bool)], bool);
 
 const FOUND: [Case; 15] = [
     ("c", found(20, 25), &[(30, true)], true),
@@ -89,8 +89,8 @@ const FOUND: [Case; 15] = [
     ("c", found(20, 25), &[(9, true)], false),
 ];
 
-const fn found(first: u64, last: u64) -> Found {
-    Found { first, last }
+const fn found(first: u64, last: u64) -> UncoveredLines {
+    UncoveredLines { first, last }
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
 }
 
 /// Resolves removals: line 40 records that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
-fn looked(kept: &[(u64, u64)]) -> (Vec<String>, Resolved) {
+fn looked(kept: &[(u64, u64)]) -> (Vec<String>, RemovedLines) {
     let mut removed = Removed {
         said: vec![said(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],
         ..Removed::default()
@@ -142,15 +142,15 @@ fn looked(kept: &[(u64, u64)]) -> (Vec<String>, Resolved) {
     }
     let resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
     let findings = resolved.findings.iter().map(|finding| match finding {
-        Finding::NotKept {
+        VerificationFinding::NotKept {
             chain,
             first,
             last,
             there,
             kept,
         } => format!("{chain} {first} {last}: {there} of {kept}"),
-        Finding::KeptAltered { chain, first, last } => format!("{chain} {first} {last}: altered"),
-        Finding::RemovedOtherwise { chain, number } => format!("{chain} {number}: otherwise"),
+        VerificationFinding::KeptAltered { chain, first, last } => format!("{chain} {first} {last}: altered"),
+        VerificationFinding::RemovedOtherwise { chain, number } => format!("{chain} {number}: otherwise"),
         other => panic!("{other:?}"),
     });
     (findings.collect(), resolved)
@@ -185,7 +185,7 @@ fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() 
         keep(&mut removed, "c", kept, None);
         keep(&mut removed, "c", kept, None);
         let resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
-        let twice = |finding: &Finding| matches!(finding, Finding::KeptTwice { number: 8, .. });
+        let twice = |finding: &VerificationFinding| matches!(finding, VerificationFinding::KeptTwice { number: 8, .. });
         assert_eq!(
             (resolved.findings.len(), resolved.findings.iter().any(twice)),
             (usize::from(is_twice), is_twice),
@@ -196,11 +196,11 @@ fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() 
 }
 
 /// Returns lines that exist, from this one on.
-fn run(chain: &str, first: u64, last: u64) -> Run {
-    Run {
+fn run(chain: &str, first: u64, last: u64) -> ChainedRange {
+    ChainedRange {
         chain: chain.to_owned(),
         first,
-        place: Place {
+        place: LineLocation {
             file: "log".to_owned(),
             line: 1,
         },
@@ -238,7 +238,7 @@ fn what_was_kept_and_is_neither_there_nor_removed_is_of_nothing() {
         let mut resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
         assert_eq!(resolved.findings, []);
         resolved.hold_against(&chains);
-        let of_nothing = matches!(&resolved.findings[..], [Finding::KeptOfNothing { number: of, .. }] if *of == number);
+        let of_nothing = matches!(&resolved.findings[..], [VerificationFinding::KeptOfNothing { number: of, .. }] if *of == number);
         assert_eq!(
             (of_nothing, resolved.findings.is_empty()),
             (is_of_nothing, !is_of_nothing),

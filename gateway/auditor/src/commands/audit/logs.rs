@@ -5,22 +5,22 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use attest_log::reading::{Bytes, Listed, LogFile, ReadError, files_to_verify};
-use attest_log::{KEPT_NAME, Report, Verifier, is_written, kept_file};
+use attest_log::reading::{Bytes, LogFile, LogFiles, LogReadError, files_to_verify};
+use attest_log::{KEPT_NAME, LogVerifier, VerificationReport, is_written, kept_file};
 use serde::Deserialize;
 
 /// Longest line that is read: much longer than any that a gateway writes.
 const LINE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A line, and its position.
-pub(crate) struct Line {
+pub(crate) struct LocatedLine {
     pub at: String,
     pub text: Vec<u8>,
 }
 
 /// The files of these paths; of a folder all that are a log's, and of a log that is written also its closed segments.
-pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
-    let (mut listed, mut known) = (Listed::default(), BTreeSet::new());
+pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<LogFiles> {
+    let (mut listed, mut known) = (LogFiles::default(), BTreeSet::new());
     // What was kept is no log.
     for path in paths.iter().filter(|path| !is_kept(path)) {
         let found = files_to_verify(path)?;
@@ -44,7 +44,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<Listed> {
 const AGAIN_LIMIT: u32 = 10;
 
 /// Reads logs that may be written. Reads them again if segments were removed by the rule before all of them, and their blobs, were read.
-pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&Listed) -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&LogFiles) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let mut again = 0;
     loop {
         let listed = open(paths)?;
@@ -67,13 +67,13 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// Returns what was kept of segments that were removed, next to these.
-fn kept(paths: &[PathBuf]) -> anyhow::Result<Listed> {
+fn kept(paths: &[PathBuf]) -> anyhow::Result<LogFiles> {
     let beside = |path: &PathBuf| match path {
         folder if folder.is_dir() => folder.join(KEPT_NAME),
         kept if is_kept(kept) => kept.clone(),
         log => kept_file(log),
     };
-    let (mut listed, mut known) = (Listed::default(), BTreeSet::new());
+    let (mut listed, mut known) = (LogFiles::default(), BTreeSet::new());
     for path in paths.iter().map(beside).filter(|path| path.exists()) {
         let found = files_to_verify(&path)?;
         listed.unreadable.extend(found.unreadable);
@@ -91,20 +91,20 @@ fn name(file: &LogFile) -> String {
 }
 
 /// Its lines from the beginning; of the last, whether it has an end.
-fn lines(file: &LogFile) -> io::Result<Lines> {
-    Ok(Lines {
+fn lines(file: &LogFile) -> io::Result<LogLines> {
+    Ok(LogLines {
         reader: file.open()?,
         written: is_written(file.path()),
     })
 }
 
-struct Lines {
+struct LogLines {
     reader: BufReader<Bytes>,
     /// Set if a process is writing: then a last line without an end is being written.
     written: bool,
 }
 
-impl Lines {
+impl LogLines {
     /// The next line without its end, and whether it has one.
     fn next(&mut self) -> io::Result<Option<(Vec<u8>, bool)>> {
         let mut line = Vec::new();
@@ -117,7 +117,7 @@ impl Lines {
 }
 
 /// Verifies all files, with what was kept next to these paths. Reports files that cannot be read, and reads the others.
-pub(crate) fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier) -> anyhow::Result<Report> {
+pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVerifier) -> anyhow::Result<VerificationReport> {
     for file in &listed.files {
         verifier.file(&name(file));
         let read = each_line(file, |line, whole| {
@@ -144,7 +144,7 @@ pub(crate) fn verify(listed: &Listed, paths: &[PathBuf], mut verifier: Verifier)
             verifier.unreadable_file(name(file), error.to_string());
         }
     }
-    for ReadError { path, source } in listed.unreadable.iter().chain(&kept.unreadable) {
+    for LogReadError { path, source } in listed.unreadable.iter().chain(&kept.unreadable) {
         verifier.unreadable_file(path.display().to_string(), source.to_string());
     }
     Ok(verifier.finish())
@@ -161,9 +161,9 @@ fn each_line(file: &LogFile, mut with: impl FnMut(&[u8], bool)) -> io::Result<()
 /// Files of one gateway, whose lines follow one another.
 struct Stream<'f> {
     files: VecDeque<(&'f LogFile, u64)>,
-    reading: Option<(&'f LogFile, u64, Lines, u64)>,
+    reading: Option<(&'f LogFile, u64, LogLines, u64)>,
     /// The next line, and its time.
-    next: Option<(u64, Line)>,
+    next: Option<(u64, LocatedLine)>,
 }
 
 /// All lines, in the order in which they were written; of several gateways' by their time.
@@ -171,12 +171,12 @@ pub(crate) struct Ordered<'f>(Vec<Stream<'f>>);
 
 /// Time at which a line was written.
 #[derive(Deserialize)]
-struct When {
+struct LineTime {
     at: u64,
 }
 
 impl<'f> Ordered<'f> {
-    pub(crate) fn of(files: &'f [LogFile], report: &Report) -> Self {
+    pub(crate) fn of(files: &'f [LogFile], report: &VerificationReport) -> Self {
         let began: BTreeMap<&str, u64> = report.chains.iter().map(|chain| (chain.chain.as_str(), chain.first_at)).collect();
         let mut groups: Vec<(BTreeSet<&str>, Vec<usize>)> = vec![(BTreeSet::new(), Vec::new())];
         for (index, file) in report.files.iter().enumerate() {
@@ -222,7 +222,7 @@ impl<'f> Ordered<'f> {
         self.0.iter().filter(|stream| stream.next.is_some()).count() > 1
     }
 
-    pub(crate) fn next(&mut self) -> Option<Line> {
+    pub(crate) fn next(&mut self) -> Option<LocatedLine> {
         let waiting = self.0.iter_mut().filter(|stream| stream.next.is_some());
         let first = waiting.min_by_key(|stream| stream.next.as_ref().map(|(at, _)| *at))?;
         let (at, line) = first.next.take()?;
@@ -249,9 +249,9 @@ impl Stream<'_> {
             };
             *number += 1;
             if *number > *skipped {
-                let time = serde_json::from_slice::<When>(&text).map_or(before, |when| when.at);
+                let time = serde_json::from_slice::<LineTime>(&text).map_or(before, |when| when.at);
                 let at = format!("{} line {number}", name(file));
-                self.next = Some((time, Line { at, text }));
+                self.next = Some((time, LocatedLine { at, text }));
                 return;
             }
         }

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_command_line::records::{Record, record};
+use attest_command_line::records::{RecordSelector, record};
 use attest_command_line::{in_full, output, table, visible};
 use attest_log::reading::LogFile;
 use attest_log::{
-    Blobs, ChainReport, CheckpointLine, GivenUp, Kept, LineHash, LogKey, LogPublicKey, Point, Report, Trust, Verifier, is_replica_name,
-    standing,
+    Blobs, ChainReport, CheckpointLine, GivenUp, LastCheckpoint, LineHash, LogKey, LogPublicKey, LogVerifier, Point, VerificationContext,
+    VerificationReport, is_replica_name, standing,
 };
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
 use logs::Ordered;
-use review::{Elsewhere, Judged, Review, Reviewer};
+use review::{Elsewhere, Review, ReviewStatus, Reviewer};
 
 use super::gateway_files::GatewayFiles;
 
@@ -107,14 +107,14 @@ impl std::fmt::Display for Counts {
 
 pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut notes = Vec::new();
-    let Keys { believed, names } = keys(files, &arguments.log_key, &mut notes)?;
+    let CheckpointKeys { believed, names } = keys(files, &arguments.log_key, &mut notes)?;
     let believes = !believed.is_empty();
-    let mut trust = Trust {
+    let mut trust = VerificationContext {
         keys: believed,
         names,
         continued: arguments.continued,
         unchained: arguments.unchained,
-        ..Trust::default()
+        ..VerificationContext::default()
     };
     for file in &arguments.holds {
         trust.required.push(checkpoint(file, &trust.keys)?);
@@ -144,7 +144,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let evidence = files.evidence(&arguments.log)?;
     let continued = arguments.continued || !trust.from.is_empty();
     let (report, reviewed) = logs::settled(&paths, |listed| {
-        let report = logs::verify(listed, &paths, Verifier::new(trust.clone()))?;
+        let report = logs::verify(listed, &paths, LogVerifier::new(trust.clone()))?;
         // What was earned in lines that were removed is used in those that are there.
         let elsewhere = Elsewhere {
             continued: continued || report.is_shorter(),
@@ -194,8 +194,8 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 
 fn decision_id(text: &str) -> Result<String, String> {
     match record(text)? {
-        Record::Id(id) => Ok(id),
-        Record::Number(_) => Err("a decision is named by its id, 8 hexadecimal digits or more".to_owned()),
+        RecordSelector::Id(id) => Ok(id),
+        RecordSelector::Number(_) => Err("a decision is named by its id, 8 hexadecimal digits or more".to_owned()),
     }
 }
 
@@ -207,13 +207,13 @@ fn own_folder(files: &GatewayFiles) -> anyhow::Result<PathBuf> {
 
 /// Trusted keys of checkpoints, and the gateways to which they are attributed.
 #[derive(Default)]
-struct Keys {
+struct CheckpointKeys {
     believed: BTreeSet<LogPublicKey>,
     names: BTreeMap<LogPublicKey, BTreeSet<String>>,
 }
 
-fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyhow::Result<Keys> {
-    let mut keys = Keys::default();
+fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyhow::Result<CheckpointKeys> {
+    let mut keys = CheckpointKeys::default();
     if given.is_empty() {
         match files.log_key().and_then(|file| Ok(LogKey::read(&file)?)) {
             Ok(key) => drop(keys.believed.insert(key.public())),
@@ -275,11 +275,16 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 
 /// Reads the checkpoints, and requires the lines that they sign, by whichever key: a gateway whose key was replaced with its log is another
 /// one. Returns all checkpoints.
-fn of_checkpoints(file: &Path, replicas: &[String], trust: &mut Trust, notes: &mut Vec<String>) -> anyhow::Result<Vec<Kept>> {
+fn of_checkpoints(
+    file: &Path,
+    replicas: &[String],
+    trust: &mut VerificationContext,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Vec<LastCheckpoint>> {
     let named = || file.display().to_string();
     let text = files::read_text(file, CHECKPOINTS_LIMIT_BYTES).with_context(named)?;
     let read = |(number, line): (usize, &str)| {
-        let line = Kept::read(line);
+        let line = LastCheckpoint::read(line);
         line.with_context(|| {
             format!(
                 "{}, line {}: no checkpoint as `attest-gateway log checkpoints` prints it",
@@ -301,20 +306,20 @@ fn of_checkpoints(file: &Path, replicas: &[String], trust: &mut Trust, notes: &m
         bail!("{}: no checkpoint is of a gateway {unknown}; they are of: {known}", file.display());
     }
     notes.extend(notes_of(&all));
-    let named = |kept: &&Kept| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
-    let required: Vec<Point> = standing(&all).filter(named).map(Kept::point).collect();
-    let name = |kept: &Kept| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
+    let named = |kept: &&LastCheckpoint| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
+    let required: Vec<Point> = standing(&all).filter(named).map(LastCheckpoint::point).collect();
+    let name = |kept: &LastCheckpoint| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
     trust.whose.extend(all.iter().map(name));
     trust
         .known
-        .extend(all.iter().map(Kept::point).filter(|point| !required.contains(point)));
+        .extend(all.iter().map(LastCheckpoint::point).filter(|point| !required.contains(point)));
     trust.required.extend(required);
     Ok(all)
 }
 
 /// Reports checkpoints that no log has to hold because a command has given them up, and chains that a second key has signed. The report is
 /// the same for any choice of logs: nothing else shows a log that is gone.
-fn notes_of(all: &[Kept]) -> Vec<String> {
+fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
     let mut said = Vec::new();
     for kept in all {
         let (chain, at) = (&kept.line.chain, rfc3339(kept.line.at));
@@ -345,16 +350,16 @@ fn notes_of(all: &[Kept]) -> Vec<String> {
 }
 
 /// Returns whether there are checkpoints of gateways other than those whose logs were read.
-fn others_are_known(known: &[Kept], report: &Report) -> bool {
+fn others_are_known(known: &[LastCheckpoint], report: &VerificationReport) -> bool {
     let read: BTreeSet<&str> = report.chains.iter().map(|chain| chain.chain.as_str()).collect();
-    let is_read = |kept: &&Kept| read.contains(kept.line.chain.id.as_str());
+    let is_read = |kept: &&LastCheckpoint| read.contains(kept.line.chain.id.as_str());
     let keys: BTreeSet<LogPublicKey> = known.iter().filter(is_read).map(|kept| kept.line.checkpoint.key).collect();
     // Of lines of no chain nobody knows whose they are.
     !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
 }
 
 /// Returns the chains of gateways without a checkpoint.
-fn not_among<'r>(known: &[Kept], report: &'r Report) -> Vec<&'r ChainReport> {
+fn not_among<'r>(known: &[LastCheckpoint], report: &'r VerificationReport) -> Vec<&'r ChainReport> {
     let is_known = |name: &String| known.iter().any(|kept| kept.line.checkpoint.replica == *name);
     let mut chains: Vec<&ChainReport> = report.chains.iter().collect();
     chains.retain(|chain| chain.replica.as_ref().is_some_and(|name| !is_known(name)));
@@ -402,7 +407,7 @@ fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
 fn review_all(
     evidence: &Path,
     files: &[LogFile],
-    report: &Report,
+    report: &VerificationReport,
     decision: Option<&str>,
     elsewhere: Elsewhere,
 ) -> anyhow::Result<Reviewed> {
@@ -447,7 +452,7 @@ fn review_all(
 }
 
 /// Prints a row for each chain, and the notes. No chain is called complete while it is unknown what was signed, and by which gateway.
-fn show(report: &Report, notes: &[String], asked: bool) -> anyhow::Result<()> {
+fn show(report: &VerificationReport, notes: &[String], asked: bool) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
         let rows: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();
         output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
@@ -489,11 +494,11 @@ fn row(report: &ChainReport, asked: bool) -> [String; 7] {
 fn note(review: Review, at: &str, rows: &mut Bounded<6>, notes: &mut Bounded<1>, counts: &mut Counts) {
     let (count, said) = match (review.differences.is_empty(), review.judged) {
         (false, _) => (&mut counts.different, "DIFFERENT"),
-        (true, Judged::Whole) => (&mut counts.same, "same"),
-        (true, Judged::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
-        (true, Judged::Unread) => (&mut counts.unread, "unread"),
-        (true, Judged::Late) => (&mut counts.late, "recorded late"),
-        (true, Judged::OfLog | Judged::Admin) => return,
+        (true, ReviewStatus::Whole) => (&mut counts.same, "same"),
+        (true, ReviewStatus::ByDigest) => (&mut counts.by_digest, "recorded by digest"),
+        (true, ReviewStatus::Unread) => (&mut counts.unread, "unread"),
+        (true, ReviewStatus::Late) => (&mut counts.late, "recorded late"),
+        (true, ReviewStatus::OfLog | ReviewStatus::Admin) => return,
     };
     *count += 1;
     for what in &review.differences {

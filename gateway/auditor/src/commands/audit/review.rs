@@ -13,7 +13,7 @@ use std::ops::Deref;
 use acts::Acts;
 use attest_log::admin::Act;
 use attest_log::codes::decided_by;
-use attest_log::{Blobs, DecidedBy, Decision, Entry, Event, NotAttested, Record, RecordedLate, Shown, Verdict, What};
+use attest_log::{Blobs, DecidedBy, Decision, Entry, EventKind, LogEvent, NotAttested, Record, RecordedLate, ShownEvidence, Verdict};
 use attest_system::clock::rfc3339;
 use differences::Differences;
 use serde::Deserialize;
@@ -31,9 +31,9 @@ const TICKET_LIMIT_SECONDS: u64 = 86_400;
 const ID_LIMIT_BYTES: usize = 64;
 
 /// A decision as the log has it, with all that can be compared.
-struct Line(Record<Value>);
+struct ReviewedDecision(Record<Value>);
 
-impl Deref for Line {
+impl Deref for ReviewedDecision {
     type Target = Record<Value>;
 
     fn deref(&self) -> &Self::Target {
@@ -53,7 +53,7 @@ struct OfEvents {
 
 /// Extent to which a line could be judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum ReviewStatus {
     /// Everything that follows from what it holds was compared.
     Whole,
     /// It was refused before anything was proven: there are digests and nothing to judge.
@@ -78,7 +78,7 @@ pub(crate) struct Review {
     pub of_proof: bool,
     pub recorded: String,
     pub again: String,
-    pub judged: Judged,
+    pub judged: ReviewStatus,
     /// Facts that are not as they must be.
     pub differences: Vec<String>,
     /// Facts that may be right, but cannot be told from this log.
@@ -119,13 +119,13 @@ impl<'b> Reviewer<'b> {
     /// Remembers what a line has earned, and when that was used first, whenever that comes.
     pub(crate) fn foresee(&mut self, text: &str) {
         let Ok(record) = serde_json::from_str(text) else { return };
-        let line = Line(record);
+        let line = ReviewedDecision(record);
         if line.recorded_late.is_none() && line.id.len() <= ID_LIMIT_BYTES {
             self.in_full.insert(line.id.clone());
         }
         match (line.decision, line.verdict) {
             (Decision::Evidence, Verdict::Trusted) => self.tickets.earned(&line),
-            (Decision::Config, Verdict::Served) if line.shown == Shown::Ticket => self.tickets.first_used(&line),
+            (Decision::Config, Verdict::Served) if line.shown == ShownEvidence::Ticket => self.tickets.first_used(&line),
             _ => {}
         }
     }
@@ -136,19 +136,19 @@ impl<'b> Reviewer<'b> {
     /// The line is not one of an attestation log.
     pub(crate) fn review(&mut self, text: &str) -> Result<Review, serde_json::Error> {
         match Entry::read(text.as_bytes())? {
-            Entry::Decision(record) => self.decision(Line(*record), text),
+            Entry::Decision(record) => self.decision(ReviewedDecision(*record), text),
             Entry::Event(event) => Ok(self.event(*event, text)),
         }
     }
 
-    fn event(&mut self, event: Event, text: &str) -> Review {
+    fn event(&mut self, event: LogEvent, text: &str) -> Review {
         let mut differences = Differences::default();
         self.head((event.v, &event.time, event.at, &event.id), &mut differences);
         differences.said.extend(event.differences_of(text));
         let (again, judged) = of_nobody::review(&event, &mut differences);
         let act = match event.what {
-            What::Admin { admin } | What::StoreAccepted { admin, .. } => Some(admin),
-            What::Counted { .. } | What::Checkpoint { .. } | What::Removed { .. } => None,
+            EventKind::Admin { admin } | EventKind::StoreAccepted { admin, .. } => Some(admin),
+            EventKind::Counted { .. } | EventKind::Checkpoint { .. } | EventKind::Removed { .. } => None,
         };
         Review {
             of_proof: false,
@@ -181,7 +181,7 @@ impl<'b> Reviewer<'b> {
         began
     }
 
-    fn decision(&mut self, line: Line, text: &str) -> Result<Review, serde_json::Error> {
+    fn decision(&mut self, line: ReviewedDecision, text: &str) -> Result<Review, serde_json::Error> {
         if line.recorded_late == Some(RecordedLate::Unknown) && self.in_full.contains(&line.id) {
             return Ok(line.superseded());
         }
@@ -189,14 +189,14 @@ impl<'b> Reviewer<'b> {
         let began = self.head((line.v, &line.time, line.at, &line.id), &mut differences);
         line.check_verdict(&mut differences);
         serde_json::from_str::<OfEvents>(text)?.check(&mut differences);
-        let of_certificate = line.decision == Decision::Config && line.shown == Shown::Kubelet;
+        let of_certificate = line.decision == Decision::Config && line.shown == ShownEvidence::Kubelet;
         let (again, judged) = match line.decision {
             Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
         };
-        if line.decision == Decision::Config && line.shown == Shown::Ticket {
+        if line.decision == Decision::Config && line.shown == ShownEvidence::Ticket {
             self.tickets.first_used(&line);
             self.tickets.check(&line, began, &self.ids, &mut differences);
         }
@@ -241,7 +241,7 @@ impl<'b> Reviewer<'b> {
     }
 }
 
-impl Line {
+impl ReviewedDecision {
     /// Returns the review of a late line whose decision another gateway has recorded in full.
     fn superseded(self) -> Review {
         let recorded = self.recorded();
@@ -250,7 +250,7 @@ impl Line {
             of_proof: false,
             recorded,
             again: "elsewhere".to_owned(),
-            judged: Judged::Late,
+            judged: ReviewStatus::Late,
             id,
             time,
             identity: identity.unwrap_or_default(),
@@ -310,11 +310,11 @@ impl Line {
             return differences.say("grants is missing");
         };
         let earns = match self.shown {
-            Shown::Tpm | Shown::Cloud | Shown::Ticket => grants.attested,
-            Shown::Token => grants.token,
-            Shown::Kubelet => grants.kubelet,
-            Shown::Nothing => grants.nothing,
-            Shown::Unreadable => return differences.say("nothing is given for what cannot be read"),
+            ShownEvidence::Tpm | ShownEvidence::Cloud | ShownEvidence::Ticket => grants.attested,
+            ShownEvidence::Token => grants.token,
+            ShownEvidence::Kubelet => grants.kubelet,
+            ShownEvidence::Nothing => grants.nothing,
+            ShownEvidence::Unreadable => return differences.say("nothing is given for what cannot be read"),
         };
         differences.same("grant", &self.grant, &earns.set());
     }

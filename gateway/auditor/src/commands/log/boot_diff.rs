@@ -12,8 +12,8 @@ use attest::tpm::event_log::{EventLog, LOG_LIMIT_BYTES};
 use attest::tpm::measured_boot::{BootDifference, MeasuredBoot};
 use attest::{HashAlg, Kind};
 use attest_audit::replay::verify;
-use attest_command_line::output::{self, Reader};
-use attest_command_line::records::{Record, Source};
+use attest_command_line::output::{self, ReaderState};
+use attest_command_line::records::{LogSource, RecordSelector};
 use attest_command_line::{recorded, visible};
 use attest_log::Blobs;
 
@@ -29,10 +29,10 @@ const FILE_PCRS: std::ops::Range<u8> = 0..16;
 pub(crate) struct Arguments {
     /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
-    first: What,
+    first: ComparedBoot,
     /// The boot that it is compared with.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
-    second: What,
+    second: ComparedBoot,
     /// Print a page of HTML with both boots in full, in place of text.
     #[arg(long)]
     html: bool,
@@ -46,19 +46,19 @@ pub(crate) struct Arguments {
 
 /// A boot that is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
-    Record(String, Record),
+enum ComparedBoot {
+    Record(String, RecordSelector),
     File(PathBuf),
 }
 
-fn what(text: &str) -> Result<What, String> {
+fn what(text: &str) -> Result<ComparedBoot, String> {
     if text.contains(['/', '.']) {
-        return Ok(What::File(text.into()));
+        return Ok(ComparedBoot::File(text.into()));
     }
-    attest_command_line::records::record(text).map(|record| What::Record(text.to_owned(), record))
+    attest_command_line::records::record(text).map(|record| ComparedBoot::Record(text.to_owned(), record))
 }
 
-impl What {
+impl ComparedBoot {
     fn name(&self) -> String {
         match self {
             Self::Record(text, _) => format!("record {text}"),
@@ -102,14 +102,14 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 }
 
 /// Returns the measured boot that the evidence of a record has proven.
-fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &Record, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
+fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
     let mut found: Option<Vec<u8>> = None;
     let mut more = false;
-    let unread = Source::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
+    let unread = LogSource::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
         if read.fields.as_ref().is_some_and(|fields| record.is(fields)) {
             more |= found.replace(read.line.to_vec()).is_some();
         }
-        Ok(Reader::There)
+        Ok(ReaderState::There)
     })?;
     unread.say();
     let Some(line) = found else {
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_boot_is_a_record_or_a_file() {
-        let record = |text: &str| matches!(what(text), Ok(What::Record(..)));
-        let file = |text: &str| matches!(what(text), Ok(What::File(_)));
+        let record = |text: &str| matches!(what(text), Ok(ComparedBoot::Record(..)));
+        let file = |text: &str| matches!(what(text), Ok(ComparedBoot::File(_)));
         assert!(record("127e54f3") && record("5021"));
         assert!(file("./log") && file("/sys/log") && file("log.bin"));
         for wrong in ["", "log", "127E54F3"] {

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use attest::challenge::is_pool_name;
-use attest_command_line::output::{self, Reader, stdout};
-use attest_command_line::records::{Fields, Record, Source, record};
+use attest_command_line::output::{self, ReaderState, stdout};
+use attest_command_line::records::{LogSource, RecordFields, RecordSelector, record};
 use attest_command_line::{into_file, visible, visible_json};
 use attest_ignition::SpecVersion;
 use attest_log::ConfigSet;
 use attest_pool::Pool;
-use attest_pool::folder::Reader as FolderReader;
+use attest_pool::folder::FileReader as FolderReader;
 use serde_json::Value;
 
 use super::GatewayFiles;
@@ -26,7 +26,7 @@ const NAMED_LIMIT: usize = 4;
 pub(crate) struct Arguments {
     /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.
     #[arg(value_name = "ID|N", value_parser = record)]
-    record: Record,
+    record: RecordSelector,
     /// The pool's folder as it was when the config was served: pool.toml, with the MachineConfigs or configs that belong to it.
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
@@ -49,8 +49,8 @@ struct Served {
 }
 
 impl Served {
-    fn of(fields: Fields) -> anyhow::Result<Self> {
-        let Fields { id, time, pool, .. } = fields;
+    fn of(fields: RecordFields) -> anyhow::Result<Self> {
+        let RecordFields { id, time, pool, .. } = fields;
         let Some(sha256) = fields.config_sha256 else {
             bail!(
                 "record {} has no config_sha256: decision={} verdict={}; only a config that was served can be rendered again (`attest-gateway log show --decision config --verdict served`)",
@@ -126,13 +126,17 @@ fn pool(name: &str, folder: &Path) -> anyhow::Result<Pool> {
 }
 
 /// Returns the one record that is requested.
-fn find(files: &GatewayFiles, log: &[PathBuf], record: &Record) -> anyhow::Result<Fields> {
-    let mut found: Vec<Fields> = Vec::new();
-    let unread = Source::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
+fn find(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector) -> anyhow::Result<RecordFields> {
+    let mut found: Vec<RecordFields> = Vec::new();
+    let unread = LogSource::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
         let fields = read.fields.as_ref().filter(|fields| record.is(fields));
         // A file may be named twice, or have been copied next to the log.
         found.extend(fields.filter(|fields| found.iter().all(|other| other.id != fields.id)).cloned());
-        Ok(if found.len() < NAMED_LIMIT { Reader::There } else { Reader::Gone })
+        Ok(if found.len() < NAMED_LIMIT {
+            ReaderState::There
+        } else {
+            ReaderState::Gone
+        })
     })?;
     unread.say();
     let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest_audit::proposal::{Asked, Proposal, Wanted, propose, unified};
+use attest_audit::proposal::{Proposal, ProposalRequest, RuleRequest, propose, unified};
 use attest_command_line::{output, recorded, table};
 use attest_log::Blobs;
 use attest_system::clock::Clock;
@@ -47,12 +47,12 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let folder = files.pool(&arguments.pool)?;
     let now = Clock::System.now();
     let by = attest_command_line::reference_set_file::who();
-    let asked = Asked {
+    let asked = ProposalRequest {
         pool: &arguments.pool,
         folder: &folder,
         since: since(arguments.days, now),
         without: &arguments.without,
-        wanted: Wanted {
+        wanted: RuleRequest {
             least: arguments.least.get(),
             pcrs: arguments.pcrs,
         },

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use attest_audit::replay::simulation::{Asked, Cause, Machines, Simulation, simulate};
+use attest_audit::replay::simulation::{Machines, RefusalCause, Simulation, SimulationRequest, simulate};
 use attest_command_line::{output, recorded, table};
 use attest_log::Blobs;
 use attest_system::clock::Clock;
@@ -33,7 +33,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let file = arguments.file.clone().unwrap_or_else(|| folder.join("pool.toml"));
     let policy = attest_pool::policy(&folder, &file, &arguments.with)?;
     let now = Clock::System.now();
-    let asked = Asked {
+    let asked = SimulationRequest {
         pool: &arguments.pool,
         since: since(arguments.days, now),
         policy: &policy,
@@ -69,10 +69,10 @@ fn words(found: &Simulation) -> String {
 }
 
 /// The largest group first.
-fn rows(groups: &BTreeMap<Cause, Machines>) -> Vec<[String; 5]> {
+fn rows(groups: &BTreeMap<RefusalCause, Machines>) -> Vec<[String; 5]> {
     let mut groups: Vec<_> = groups.iter().collect();
     groups.sort_by_key(|(_, machines)| std::cmp::Reverse(machines.count));
-    let row = |(cause, machines): (&Cause, &Machines)| {
+    let row = |(cause, machines): (&RefusalCause, &Machines)| {
         let named: Vec<&str> = machines.named.iter().map(String::as_str).collect();
         [
             machines.count.to_string(),

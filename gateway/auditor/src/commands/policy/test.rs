@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use attest::tpm::requirements::Quoted;
+use attest::tpm::requirements::QuotedPcrs;
 use attest::{AppraisalPolicy, Claims, Kind, Reject, UnixTime, appraise};
 use attest_audit::replay::verify;
 use attest_command_line::{output, recorded, table};
@@ -77,7 +77,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 /// The PCRs that were left out, by the kinds that have quoted them.
 fn further_pcrs(all: &Claims, left: &Claims) -> Vec<String> {
     let left = left.quotes();
-    let further = |(kind, quoted): (Kind, Quoted<'_>)| {
+    let further = |(kind, quoted): (Kind, QuotedPcrs<'_>)| {
         let left = left.iter().find(|(other, _)| *other == kind).map(|(_, left)| left.pcrs);
         let is_left = move |index: &u8| left.is_some_and(|left| left.contains_key(index));
         let further = quoted.pcrs.keys().copied().filter(move |index| !is_left(index));

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest::Kind;
 use attest::azure::vtpm::AzureVtpmRules;
-use attest::reference_sets::{Generation, Origin, ReferenceSet, Time};
+use attest::reference_sets::{Generation, ReferenceSet, Time, ValueOrigin};
 use attest::tpm::reference_values::ReferenceValues;
-use attest::tpm::rules::{Check, Recording, UnknownEvent};
+use attest::tpm::rules::{Check, RecordedValues, UnknownEvent};
 use attest_audit::replay::verify;
 use attest_command_line::recorded::{self, Outline};
 use attest_command_line::reference_set_file::{now, read_or_new, time, who, write};
@@ -67,14 +67,14 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let booted = recorded::booted(&again.claims, arguments.by).with_context(|| format!("decision {id}"))?;
     let nothing = BTreeMap::new();
     let pcrs = if arguments.pcrs { booted.quoted.pcrs } else { &nothing };
-    let recording = Recording::of(booted.boot, pcrs, arguments.pcr_7_events);
+    let recording = RecordedValues::of(booted.boot, pcrs, arguments.pcr_7_events);
     tell_left_out(&recording, arguments.pcr_7_events);
     tell_changing(&recording);
     let set = ReferenceSet::new(vec![Generation {
         name: arguments.name.clone(),
         added: now(),
         by: who(),
-        from: Origin::Recorded {
+        from: ValueOrigin::Recorded {
             node: arguments.node.clone(),
             record: id,
         },
@@ -104,7 +104,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 }
 
 /// Reports which checks would refuse this very boot by these values, and why; and which events are not among them.
-fn tell_left_out(recording: &Recording, lists_unknown: bool) {
+fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
     for (check, why) in &recording.left_out {
         output::tell(format_args!(
             "left out: no values by which {:?} holds: {}",
@@ -123,7 +123,7 @@ fn tell_left_out(recording: &Recording, lists_unknown: bool) {
 }
 
 /// Says which of the values are contents that change while a machine runs.
-fn tell_changing(recording: &Recording) {
+fn tell_changing(recording: &RecordedValues) {
     for event in &recording.grub_environments {
         output::tell(format_args!(
             "files: the node calls event {event} GRUB's environment block (grubenv), which GRUB and the system write: \"files\" accepts this content of it only"
@@ -136,7 +136,7 @@ fn without_value(
     files: &GatewayFiles,
     pool: &str,
     kind: Kind,
-    recording: &Recording,
+    recording: &RecordedValues,
     set: &ReferenceSet,
 ) -> anyhow::Result<Option<String>> {
     let Some(folder) = attest_pool::folders(&files.pools()?)?.pools.remove(pool) else {

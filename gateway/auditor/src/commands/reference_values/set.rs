@@ -1,9 +1,9 @@
 //! A prediction as a set of reference values of one generation.
 
 use attest::HashAlg;
-use attest::reference_sets::{EventValue, Generation, Origin, PcrValue, ReferenceSet, ReferenceSetError, SectionValue, Time, Values};
+use attest::reference_sets::{EventValue, Generation, PcrValue, ReferenceSet, ReferenceSetError, SectionValue, Time, ValueOrigin, Values};
 use attest::tpm::prediction::boot::BESIDE_PCR;
-use attest::tpm::prediction::{Digests, Prediction, What};
+use attest::tpm::prediction::{BankDigests, DigestSubject, Prediction};
 
 /// Longest name of a value, in characters: what a file of reference values takes in bytes is four times as much.
 const NAME_LIMIT_CHARACTERS: usize = 64;
@@ -37,30 +37,34 @@ pub(crate) fn set(
             name: Some(short(&event.what)),
         };
         match &event.what {
-            What::Image(_) => put(&mut values.images, named),
+            DigestSubject::Image(_) => put(&mut values.images, named),
             // A certificate has one digest, whatever the bank is.
-            What::Authority(certificate) => put(
+            DigestSubject::Authority(certificate) => put(
                 &mut values.authorities,
                 EventValue {
                     digests: [(HashAlg::Sha256, certificate.clone())].into(),
                     name: None,
                 },
             ),
-            What::Command(_) | What::GrubCommandLine(_) => put(&mut values.grub, named),
-            What::CommandLine(_) if event.pcr == BESIDE_PCR => put(&mut values.kernel_config, named),
-            What::File(_) | What::Initrd | What::CommandLine(_) => put(&mut values.files, named),
-            What::Section(section) => {
+            DigestSubject::Command(_) | DigestSubject::GrubCommandLine(_) => put(&mut values.grub, named),
+            DigestSubject::CommandLine(_) if event.pcr == BESIDE_PCR => put(&mut values.kernel_config, named),
+            DigestSubject::File(_) | DigestSubject::Initrd | DigestSubject::CommandLine(_) => put(&mut values.files, named),
+            DigestSubject::Section(section) => {
                 let section = section.to_string().trim_start_matches('.').to_owned();
                 put(&mut values.uki_sections, SectionValue { section, digests });
             }
-            What::BootOption | What::Separator | What::Variable(_) | What::SectionName(_) | What::Phase(_) => {}
+            DigestSubject::BootOption
+            | DigestSubject::Separator
+            | DigestSubject::Variable(_)
+            | DigestSubject::SectionName(_)
+            | DigestSubject::Phase(_) => {}
         }
     }
     ReferenceSet::new(vec![Generation {
         name: name.to_owned(),
         added,
         by,
-        from: Origin::Predicted { files },
+        from: ValueOrigin::Predicted { files },
         expires: None,
         values,
     }])
@@ -73,11 +77,11 @@ fn put<T: PartialEq>(list: &mut Vec<T>, value: T) {
     }
 }
 
-fn of_banks(banks: &[HashAlg], digests: &Digests) -> attest::reference_sets::Digests {
+fn of_banks(banks: &[HashAlg], digests: &BankDigests) -> attest::reference_sets::Digests {
     banks.iter().filter_map(|&bank| Some((bank, digests.get(bank)?.clone()))).collect()
 }
 
-fn short(what: &What) -> String {
+fn short(what: &DigestSubject) -> String {
     let text = what.to_string();
     match text.char_indices().nth(NAME_LIMIT_CHARACTERS - 1) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

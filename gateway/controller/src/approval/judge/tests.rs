@@ -7,7 +7,7 @@ use attest_certificates::kubelet::NamePatterns;
 use attest_machines::attested::{Approval, Provider};
 use attest_system::clock::rfc3339;
 
-use super::super::request::made::{self, Made};
+use super::super::request::made::{self, RequestContent};
 use super::*;
 
 const NODE: &str = "worker-1";
@@ -28,7 +28,7 @@ pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
         name: name.to_owned(),
         uid: format!("uid-of-{name}"),
         created: NOW - 60,
-        purpose: Purpose::Client,
+        purpose: CsrPurpose::Client,
         username: REQUESTER.to_owned(),
         groups: texts(&[
             "system:serviceaccounts:openshift-machine-config-operator",
@@ -37,23 +37,23 @@ pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
         ]),
         usages: texts(&["digital signature", "client auth"]),
         expiration_seconds: None,
-        stage: Stage::Pending,
+        stage: CsrStage::Pending,
         approved: None,
-        request: Request::read(&Made::of(node).pem()),
+        request: VerifiedCsr::read(&RequestContent::of(node).pem()),
     }
 }
 
 /// Returns a CSR that arrived while this gateway was watching.
-pub(in super::super) fn asked(csr: &Csr) -> Asked {
-    Asked {
+pub(in super::super) fn asked(csr: &Csr) -> PendingRequest {
+    PendingRequest {
         csr: Arc::new(csr.clone()),
         first_judged: None,
         maybe_judged_before: false,
     }
 }
 
-pub(in super::super) fn machine(name: &str, role: &str) -> Machine {
-    Machine {
+pub(in super::super) fn machine(name: &str, role: &str) -> MachineApiMachine {
+    MachineApiMachine {
         id: format!("openshift-machine-api/{name}"),
         role: Some(role.to_owned()),
         provider_id: None,
@@ -68,8 +68,8 @@ fn names(patterns: &[&str]) -> NamePatterns {
     NamePatterns::new(texts(patterns)).unwrap()
 }
 
-pub(in super::super) fn rules() -> Rules {
-    Rules {
+pub(in super::super) fn rules() -> ApprovalRules {
+    ApprovalRules {
         within_seconds: WITHIN,
         requester: REQUESTER.to_owned(),
         groups: csr("", NODE).groups,
@@ -77,13 +77,13 @@ pub(in super::super) fn rules() -> Rules {
         control_plane_pools: texts(&["master"]),
         machines: true,
         asked_names: false,
-        keys: Keys::Any,
+        keys: ApprovedKeys::Any,
         names: BTreeMap::from([("worker".to_owned(), names(&[])), ("master".to_owned(), names(&[]))]),
     }
 }
 
-fn attested(name: Option<&str>) -> Attested {
-    Attested {
+fn attested(name: Option<&str>) -> AttestedMachine {
+    AttestedMachine {
         at: NOW - 120,
         pool: "worker".to_owned(),
         name: name.map(str::to_owned),
@@ -97,11 +97,11 @@ fn attested(name: Option<&str>) -> Attested {
 struct Case {
     csr: Csr,
     others: Vec<Csr>,
-    rules: Rules,
-    machines: Vec<Machine>,
+    rules: ApprovalRules,
+    machines: Vec<MachineApiMachine>,
     nodes: BTreeMap<String, NodeFacts>,
-    attested: Vec<(String, Attested)>,
-    held: Held,
+    attested: Vec<(String, AttestedMachine)>,
+    held: ApprovalHold,
     now: u64,
     first_judged: Option<u64>,
     maybe_judged_before: bool,
@@ -122,11 +122,11 @@ impl Case {
             ],
             nodes: BTreeMap::from([("worker-0".to_owned(), NodeFacts::default())]),
             attested: vec![(IDENTITY.to_owned(), attested(Some(NODE)))],
-            held: Held {
+            held: ApprovalHold {
                 owner: Some(IDENTITY.to_owned()),
                 owner_given: true,
                 given: true,
-                ..Held::default()
+                ..ApprovalHold::default()
             },
             now: NOW,
             first_judged: None,
@@ -143,13 +143,13 @@ impl Case {
         let mut case = Self::given();
         case.attested = vec![(
             INSTANCE.to_owned(),
-            Attested {
+            AttestedMachine {
                 provider,
                 ..attested(None)
             },
         )];
         case.machines[1].provider_id = Some("aws:///us-east-1a/i-0123456789abcdef0".to_owned());
-        case.held = Held::default();
+        case.held = ApprovalHold::default();
         case
     }
 
@@ -158,17 +158,17 @@ impl Case {
         self
     }
 
-    fn asked(&self) -> Asked {
-        Asked {
+    fn asked(&self) -> PendingRequest {
+        PendingRequest {
             first_judged: self.first_judged,
             maybe_judged_before: self.maybe_judged_before,
             ..asked(&self.csr)
         }
     }
 
-    fn facts<T>(&self, of: impl FnOnce(&Facts<'_>) -> T) -> T {
-        let requests: Vec<Asked> = self.others.iter().map(asked).chain([self.asked()]).collect();
-        of(&Facts {
+    fn facts<T>(&self, of: impl FnOnce(&CsrFacts<'_>) -> T) -> T {
+        let requests: Vec<PendingRequest> = self.others.iter().map(asked).chain([self.asked()]).collect();
+        of(&CsrFacts {
             rules: &self.rules,
             now: self.now,
             requests: &requests,
@@ -180,7 +180,7 @@ impl Case {
         })
     }
 
-    fn judge(&self) -> Verdict {
+    fn judge(&self) -> ApprovalVerdict {
         self.facts(|facts| judge(&self.asked(), facts, &self.held))
     }
 }
@@ -188,7 +188,7 @@ impl Case {
 #[track_caller]
 fn approved(what: &str, case: &Case, bound: Bound) -> Ground {
     match case.judge() {
-        Verdict::Approve(ground) if ground.bound == bound => ground,
+        ApprovalVerdict::Approve(ground) if ground.bound == bound => ground,
         other => panic!("{what}: {other:?}"),
     }
 }
@@ -196,11 +196,11 @@ fn approved(what: &str, case: &Case, bound: Bound) -> Ground {
 #[track_caller]
 fn left(what: &str, case: Case, code: &str) -> String {
     match case.judge() {
-        Verdict::Leave(reason) => {
+        ApprovalVerdict::Leave(reason) => {
             assert_eq!(reason.code(), code, "{what}: {reason}");
             reason.to_string()
         }
-        Verdict::Approve(ground) => panic!("{what}: {ground:?}"),
+        ApprovalVerdict::Approve(ground) => panic!("{what}: {ground:?}"),
     }
 }
 
@@ -288,13 +288,13 @@ fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
 fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
     check("a lifetime", |case| case.csr.expiration_seconds = Some(600), "csr-lifetime");
     let with_names = |case: &mut Case| {
-        let request = Made::of(NODE).but(|made| made.attributes = vec![made::alternatives(&[made::dns(NODE)])]);
-        case.csr.request = Request::read(&request.pem());
+        let request = RequestContent::of(NODE).but(|made| made.attributes = vec![made::alternatives(&[made::dns(NODE)])]);
+        case.csr.request = VerifiedCsr::read(&request.pem());
     };
     check("names", with_names, "csr-alternative-names");
     let unsigned = |case: &mut Case| {
-        let request = Made::of(NODE);
-        case.csr.request = Request::read(&made::pem(&request.signed(&request.info(), b"")));
+        let request = RequestContent::of(NODE);
+        case.csr.request = VerifiedCsr::read(&made::pem(&request.signed(&request.info(), b"")));
     };
     check("no signature", unsigned, "csr-request");
 }

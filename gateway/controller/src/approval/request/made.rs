@@ -69,7 +69,7 @@ pub(crate) fn ip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The parts of a request.
-pub(crate) struct Made {
+pub(crate) struct RequestContent {
     pub key: KeyPair,
     pub version: Vec<u8>,
     pub subject: Vec<Vec<u8>>,
@@ -82,7 +82,7 @@ pub(crate) struct Made {
     pub after: Vec<u8>,
 }
 
-impl Made {
+impl RequestContent {
     /// A kubelet's for its client certificate.
     pub(crate) fn of(node: &str) -> Self {
         Self::by(KeyPair::generate().unwrap(), node)

@@ -9,29 +9,29 @@ use super::*;
 
 const NODE: &str = "worker-1.example.com";
 
-fn made() -> Made {
-    Made::of(NODE)
+fn made() -> RequestContent {
+    RequestContent::of(NODE)
 }
 
 #[track_caller]
 fn refused(what: &str, request: &[u8], expected: &RequestError) {
-    assert_eq!(Request::read(request).as_ref(), Err(expected), "{what}");
+    assert_eq!(VerifiedCsr::read(request).as_ref(), Err(expected), "{what}");
 }
 
 #[track_caller]
-fn check(what: &str, change: impl FnOnce(&mut Made), expected: RequestError) {
+fn check(what: &str, change: impl FnOnce(&mut RequestContent), expected: RequestError) {
     refused(what, &made().but(change).pem(), &expected);
 }
 
 #[test]
 fn a_kubelets_request_is_read() {
     let made = made();
-    let read = Request::read(&made.pem()).unwrap();
+    let read = VerifiedCsr::read(&made.pem()).unwrap();
     assert_eq!(read.name, NODE);
     assert_eq!(read.key, SpkiSha256::of_spki(&made.key.subject_public_key_info()));
     assert!(read.is_without_alternatives());
     let names = vec![dns("worker-1"), dns(NODE), ip(&[10, 0, 0, 7]), ip(&[0xfd; 16])];
-    let read = Request::read(&made.but(|made| made.attributes = vec![alternatives(&names)]).pem()).unwrap();
+    let read = VerifiedCsr::read(&made.but(|made| made.attributes = vec![alternatives(&names)]).pem()).unwrap();
     assert_eq!(read.dns_names, ["worker-1", NODE]);
     assert_eq!(read.addresses, [IpAddr::from(Ipv4Addr::new(10, 0, 0, 7)), IpAddr::from([0xfd; 16])]);
     // As others write it, too.
@@ -42,12 +42,12 @@ fn a_kubelets_request_is_read() {
         .distinguished_name
         .push(rcgen::DnType::CommonName, format!("system:node:{NODE}"));
     let other = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
-    assert_eq!(Request::read(other.as_bytes()).unwrap().dns_names, ["worker-1"]);
+    assert_eq!(VerifiedCsr::read(other.as_bytes()).unwrap().dns_names, ["worker-1"]);
 }
 
 #[test]
 fn keys_are_of_the_kinds_that_kubelets_make() {
-    let taken = |algorithm| Request::read(&Made::by(KeyPair::generate_for(algorithm).unwrap(), NODE).pem());
+    let taken = |algorithm| VerifiedCsr::read(&RequestContent::by(KeyPair::generate_for(algorithm).unwrap(), NODE).pem());
     for algorithm in [
         &rcgen::PKCS_ECDSA_P256_SHA256,
         &rcgen::PKCS_ECDSA_P384_SHA384,
@@ -58,7 +58,7 @@ fn keys_are_of_the_kinds_that_kubelets_make() {
     }
     assert_eq!(taken(&rcgen::PKCS_ECDSA_P521_SHA512), Err(RequestError::Algorithm));
     // The algorithm that is named is not the key's.
-    let p384 = Made::by(KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(), NODE).algorithm;
+    let p384 = RequestContent::by(KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(), NODE).algorithm;
     check("algorithm", |made| made.algorithm = p384, RequestError::Algorithm);
     check(
         "parameters",
@@ -99,8 +99,8 @@ fn who_has_not_the_key_is_refused() {
         RequestError::Signature,
     );
     let signed = made.key.sign(&info).unwrap();
-    let worker_2 = Made::by(other, "worker-2.example.com");
-    let of_other_name = Made {
+    let worker_2 = RequestContent::by(other, "worker-2.example.com");
+    let of_other_name = RequestContent {
         spki: made.spki.clone(),
         ..worker_2
     }
@@ -115,7 +115,7 @@ fn who_has_not_the_key_is_refused() {
 #[test]
 fn the_subject_is_a_nodes() {
     let subject = |what: &str, subject: Vec<Vec<u8>>| {
-        let read = Request::read(&made().but(|made| made.subject = subject).pem());
+        let read = VerifiedCsr::read(&made().but(|made| made.subject = subject).pem());
         assert!(matches!(read, Err(RequestError::Subject(_))), "{what}: {read:?}");
     };
     let (group, name) = (
@@ -192,10 +192,10 @@ fn nothing_else_is_asked_for() {
 #[test]
 fn nothing_is_there_that_could_be_read_in_two_ways() {
     let malformed = |what: &str, request: &[u8]| {
-        let read = Request::read(&pem(request));
+        let read = VerifiedCsr::read(&pem(request));
         assert!(matches!(read, Err(RequestError::Malformed(_))), "{what}: {read:?}");
     };
-    let is_malformed = |what: &str, change: &dyn Fn(&mut Made)| malformed(what, &made().but(change).der());
+    let is_malformed = |what: &str, change: &dyn Fn(&mut RequestContent)| malformed(what, &made().but(change).der());
     is_malformed("behind what is signed", &|made| made.behind = der(0x05, &[]));
     is_malformed("behind the signature", &|made| made.after = der(0x05, &[]));
     is_malformed("version 1", &|made| made.version = der(0x02, &[1]));
@@ -217,7 +217,7 @@ fn nothing_is_there_that_could_be_read_in_two_ways() {
 #[test]
 fn it_is_one_block_of_pem() {
     let good = String::from_utf8(made().pem()).unwrap();
-    assert!(Request::read(good.trim_end().as_bytes()).is_ok() && Request::read(good.replace('\n', "\r\n").as_bytes()).is_ok());
+    assert!(VerifiedCsr::read(good.trim_end().as_bytes()).is_ok() && VerifiedCsr::read(good.replace('\n', "\r\n").as_bytes()).is_ok());
     for (what, wrong) in [
         ("nothing", String::new()),
         ("before", format!("x\n{good}")),
@@ -237,11 +237,11 @@ fn it_is_one_block_of_pem() {
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..300, with: u8) {
-        drop(Request::read(&bytes));
-        drop(Request::read(&pem(&bytes)));
+        drop(VerifiedCsr::read(&bytes));
+        drop(VerifiedCsr::read(&pem(&bytes)));
         let mut altered = made().but(|made| made.attributes = vec![alternatives(&[dns("a")])]).der();
         let at = at % altered.len();
         let before = std::mem::replace(&mut altered[at], with);
-        prop_assert!(Request::read(&pem(&altered)).is_err() || before == with);
+        prop_assert!(VerifiedCsr::read(&pem(&altered)).is_err() || before == with);
     }
 }

@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 
 use attest_machines::attested::{Approval, Bound};
 
-use super::super::csr::{Purpose, Stage};
-use super::super::facts::{EgressItem, NodeFacts, Rules};
+use super::super::csr::{CsrPurpose, CsrStage};
+use super::super::facts::{ApprovalRules, EgressItem, NodeFacts};
 use super::super::judge::FirstSeen;
 use super::super::judge::tests::{asked, csr, machine, rules};
-use super::super::request::Request;
-use super::super::request::made::{self, Made};
+use super::super::request::VerifiedCsr;
+use super::super::request::made::{self, RequestContent};
 use super::*;
 
 const NODE: &str = "worker-1";
@@ -22,36 +22,36 @@ fn addresses() -> Addresses {
 
 struct Case {
     csr: Csr,
-    rules: Rules,
-    machines: Vec<Machine>,
+    rules: ApprovalRules,
+    machines: Vec<MachineApiMachine>,
     nodes: BTreeMap<String, NodeFacts>,
     egress: EgressAddresses,
-    held: Held,
+    held: ApprovalHold,
 }
 
-fn request(names: &[Vec<u8>]) -> Result<Request, super::super::request::RequestError> {
+fn request(names: &[Vec<u8>]) -> Result<VerifiedCsr, super::super::request::RequestError> {
     let attributes = if names.is_empty() {
         vec![]
     } else {
         vec![made::alternatives(names)]
     };
-    Request::read(&Made::of(NODE).but(|made| made.attributes = attributes).pem())
+    VerifiedCsr::read(&RequestContent::of(NODE).but(|made| made.attributes = attributes).pem())
 }
 
 fn of_node() -> Case {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     Case {
         csr: Csr {
-            purpose: Purpose::Serving,
+            purpose: CsrPurpose::Serving,
             username: "system:node:worker-1".to_owned(),
             groups: texts(&["system:nodes", "system:authenticated"]),
             usages: texts(&["digital signature", "server auth"]),
-            stage: Stage::Pending,
+            stage: CsrStage::Pending,
             request: request(&[made::dns(NODE), made::ip(&[10, 0, 0, 7])]),
             ..csr("csr-1", NODE)
         },
         rules: rules(),
-        machines: vec![Machine {
+        machines: vec![MachineApiMachine {
             node: Some(NODE.to_owned()),
             addresses: addresses(),
             ..machine(NODE, "worker")
@@ -64,7 +64,7 @@ fn of_node() -> Case {
             },
         )]),
         egress: EgressAddresses::default(),
-        held: Held {
+        held: ApprovalHold {
             approval: Some(Approval {
                 identity: IDENTITY.to_owned(),
                 instance: None,
@@ -77,7 +77,7 @@ fn of_node() -> Case {
                 uid: "uid".to_owned(),
                 key_sha256: String::new(),
             }),
-            ..Held::default()
+            ..ApprovalHold::default()
         },
     }
 }
@@ -86,7 +86,7 @@ fn of_node() -> Case {
 fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
     let mut case = of_node();
     change(&mut case);
-    let facts = Facts {
+    let facts = CsrFacts {
         rules: &case.rules,
         now: 1_800_000_000,
         requests: &[asked(&case.csr)],
@@ -226,8 +226,8 @@ fn only_who_asks_for_itself_and_was_approved_here() {
     );
     check("its own", |case| case.held.owner = Some(IDENTITY.to_owned()), None);
     let unsigned = |case: &mut Case| {
-        let made = Made::of(NODE);
-        case.csr.request = Request::read(&made::pem(&made.signed(&made.info(), b"")));
+        let made = RequestContent::of(NODE);
+        case.csr.request = VerifiedCsr::read(&made::pem(&made.signed(&made.info(), b"")));
     };
     check("unsigned", unsigned, Some("csr-request"));
 }

@@ -5,14 +5,17 @@ use super::*;
 #[test]
 fn private_keys() {
     for label in ["+", "RSA+", "EC+", "ENCRYPTED+", "OPENSSH+", "PGP+ BLOCK"] {
-        found(&pem(label.trim_start_matches(' ')).replace("BEGIN  ", "BEGIN "), Kind::PrivateKey);
+        found(
+            &pem(label.trim_start_matches(' ')).replace("BEGIN  ", "BEGIN "),
+            SecretKind::PrivateKey,
+        );
     }
     for label in ["CERTIFICATE", "PUBLIC KEY", "PGP PUBLIC KEY BLOCK", "CERTIFICATE REQUEST"] {
         clean(&pem(label));
     }
-    found("{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"a\",\"d\":\"b\"}", Kind::PrivateKey);
+    found("{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"a\",\"d\":\"b\"}", SecretKind::PrivateKey);
     clean("{\"kty\":\"EC\",\"crv\":\"P-256\",\"x\":\"a\"}");
-    found(&format!("[WireGuard]\nPrivateKey={}=\n", "a1B".repeat(14)), Kind::PrivateKey);
+    found(&format!("[WireGuard]\nPrivateKey={}=\n", "a1B".repeat(14)), SecretKind::PrivateKey);
     clean("[WireGuard]\nPrivateKeyFile=/etc/wg.key\n");
     clean("privateKey: tls.key\n");
     clean(&format!("PublicKey={}=\n", "a1B".repeat(14)));
@@ -33,9 +36,9 @@ fn der_within_base64() {
             .map(|line| format!("  {}\n", String::from_utf8_lossy(line)))
             .collect::<String>()
     };
-    found(&format!("x: {}\n", BASE64.encode(&key.serialize_der())), Kind::PrivateKey);
-    found(&format!("x: |\n{}y: z\n", wrapped(&key.serialize_der())), Kind::PrivateKey);
-    found(&key.serialize_pem(), Kind::PrivateKey);
+    found(&format!("x: {}\n", BASE64.encode(&key.serialize_der())), SecretKind::PrivateKey);
+    found(&format!("x: |\n{}y: z\n", wrapped(&key.serialize_der())), SecretKind::PrivateKey);
+    found(&key.serialize_pem(), SecretKind::PrivateKey);
     clean(&format!("x: {}\n", BASE64.encode(certificate.der())));
     clean(&format!("x: |\n{}", wrapped(certificate.der())));
     clean(&certificate.pem());
@@ -52,11 +55,11 @@ fn kubeconfigs() {
         "client-key-data: aGVsbG8gd29ybGQ=",
         "\"client-key-data\": \"aGVsbG8gd29ybGQ=\"",
     ] {
-        found(&kubeconfig(user), Kind::KubeconfigCredential);
+        found(&kubeconfig(user), SecretKind::KubeconfigCredential);
         // Within a script it is not to be read as YAML.
         found(
             &format!("#!/bin/bash\ncat <<EOF >x\n{}EOF\n", kubeconfig(user)),
-            Kind::KubeconfigCredential,
+            SecretKind::KubeconfigCredential,
         );
     }
     for user in [
@@ -71,7 +74,7 @@ fn kubeconfigs() {
     }
     found(
         "{\"kind\":\"Config\",\"users\":[{\"user\":{\"token\":\"abc\"}}]}",
-        Kind::KubeconfigCredential,
+        SecretKind::KubeconfigCredential,
     );
     assert_eq!(kinds(&kubeconfig("token: abc.def")), ["kubeconfig-credential"]);
 }
@@ -79,14 +82,17 @@ fn kubeconfigs() {
 #[test]
 fn tokens() {
     let alnum = |count: usize| "a1".repeat(count / 2);
-    found(&format!("token: {}.{}\n", "abcdef", "0123456789abcdef"), Kind::Token);
-    found(&format!("kubeadm join --token {}.{}\n", "abcdef", "0123456789abcdef"), Kind::Token);
+    found(&format!("token: {}.{}\n", "abcdef", "0123456789abcdef"), SecretKind::Token);
+    found(
+        &format!("kubeadm join --token {}.{}\n", "abcdef", "0123456789abcdef"),
+        SecretKind::Token,
+    );
     clean(&format!("image: {}.{}\n", "abcdef", "0123456789abcdef"));
     for prefix in ["ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "sha256~", "npm_", "dckr_pat_"] {
-        found(&format!("echo {prefix}{}\n", alnum(44)), Kind::Token);
+        found(&format!("echo {prefix}{}\n", alnum(44)), SecretKind::Token);
         clean(&format!("echo {prefix}\n"));
     }
-    found(&format!("curl -H 'Authorization: Bearer {}'\n", alnum(20)), Kind::Token);
+    found(&format!("curl -H 'Authorization: Bearer {}'\n", alnum(20)), SecretKind::Token);
     for harmless in [
         "curl -H \"Authorization: Bearer $TOKEN\"\n",
         "curl -H \"Authorization: Bearer $(cat /run/token)\"\n",
@@ -101,7 +107,7 @@ fn tokens() {
     ] {
         clean(harmless);
     }
-    found(&jwt("{\"typ\":\"JWT\",\"alg\":\"none\"}"), Kind::Token);
+    found(&jwt("{\"typ\":\"JWT\",\"alg\":\"none\"}"), SecretKind::Token);
     clean(&jwt("{\"alg\":\"dir\",\"enc\":\"A256GCM\"}"));
 }
 
@@ -109,28 +115,34 @@ fn tokens() {
 fn registries_and_clouds() {
     found(
         "{\n  \"quay.io\": {\n    \"auth\": \"dXNlcjpodW50ZXIy\"\n  }\n}\n",
-        Kind::RegistryPassword,
+        SecretKind::RegistryPassword,
     );
-    found("{\"auths\":{\"a\":{\"identitytoken\":\"abc\"}}}", Kind::RegistryPassword);
+    found("{\"auths\":{\"a\":{\"identitytoken\":\"abc\"}}}", SecretKind::RegistryPassword);
     found(
         "pullSecret: '{\"auths\":{\"a\":{\"auth\":\"dXNlcjpodW50ZXIy\"}}}'\n",
-        Kind::RegistryPassword,
+        SecretKind::RegistryPassword,
     );
     clean("{\"auths\":{\"a\":{}},\"credHelpers\":{\"b\":\"ecr-login\"}}");
     clean("auth: enabled\n");
     let key = "a1B+/".repeat(8);
-    found(&format!("aws_secret_access_key = {key}\n"), Kind::CloudKey);
-    found(&format!("AWS_SECRET_ACCESS_KEY=/{key}\n"), Kind::CloudKey);
-    found(&format!("DefaultEndpointsProtocol=https;AccountKey={key}==;\n"), Kind::CloudKey);
-    found("{\"cloud\":\"AzurePublicCloud\",\"aadClientSecret\":\"hunter2\"}", Kind::CloudKey);
+    found(&format!("aws_secret_access_key = {key}\n"), SecretKind::CloudKey);
+    found(&format!("AWS_SECRET_ACCESS_KEY=/{key}\n"), SecretKind::CloudKey);
+    found(
+        &format!("DefaultEndpointsProtocol=https;AccountKey={key}==;\n"),
+        SecretKind::CloudKey,
+    );
+    found(
+        "{\"cloud\":\"AzurePublicCloud\",\"aadClientSecret\":\"hunter2\"}",
+        SecretKind::CloudKey,
+    );
     clean("{\"cloud\":\"AzurePublicCloud\",\"aadClientSecret\":\"\",\"useManagedIdentityExtension\":true}");
-    found("{\"type\": \"service_account\", \"project_id\": \"a\"}", Kind::CloudKey);
+    found("{\"type\": \"service_account\", \"project_id\": \"a\"}", SecretKind::CloudKey);
     clean("{\"type\": \"external_account\", \"project_id\": \"a\"}");
     found(
         "clouds:\n  openstack:\n    auth:\n      username: a\n      password: hunter2\n",
-        Kind::Password,
+        SecretKind::Password,
     );
-    found("[Global]\nuser = \"a\"\npassword = \"hunter2\"\n", Kind::Password);
+    found("[Global]\nuser = \"a\"\npassword = \"hunter2\"\n", SecretKind::Password);
     clean("[Global]\nsecret-name = \"vsphere-creds\"\nsecret-namespace = \"kube-system\"\n");
 }
 
@@ -158,7 +170,7 @@ fn passwords() {
         "rd.iscsi.password=hunter2",
         "password=hunter2,vers=3.0",
     ] {
-        found(&format!("{secret}\n"), Kind::Password);
+        found(&format!("{secret}\n"), SecretKind::Password);
     }
     for harmless in [
         "password=",

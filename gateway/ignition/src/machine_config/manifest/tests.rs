@@ -45,11 +45,11 @@ fn a_machine_config_says_what_it_says() {
         [json!({"path": "/a", "mode": 420})]
     );
     assert_eq!(config.origin.to_string(), "a.yaml:1");
-    assert_eq!(spec("").unwrap().spec, Spec::default());
-    assert_eq!(spec("spec: {config: {}}").unwrap().spec, Spec::default());
+    assert_eq!(spec("").unwrap().spec, MachineConfigContent::default());
+    assert_eq!(spec("spec: {config: {}}").unwrap().spec, MachineConfigContent::default());
     assert_eq!(
         spec("spec: {config: null, kernelArguments: null, kernelType: \"\"}").unwrap().spec,
-        Spec::default()
+        MachineConfigContent::default()
     );
 }
 

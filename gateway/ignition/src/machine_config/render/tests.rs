@@ -40,11 +40,11 @@ fn rendered(objects: &[Value], pool: &str) -> RenderedPool {
     render_pool(&manifests(objects), pool).unwrap().unwrap()
 }
 
-fn full(objects: &[Value], pool: &str) -> Spec {
+fn full(objects: &[Value], pool: &str) -> MachineConfigContent {
     rendered(objects, pool).full.spec
 }
 
-fn contents(spec: &Spec, path: &str) -> Value {
+fn contents(spec: &MachineConfigContent, path: &str) -> Value {
     let config = spec.config.clone().unwrap();
     let file = config
         .list(["storage", "files"])

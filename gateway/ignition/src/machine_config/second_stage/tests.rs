@@ -15,23 +15,23 @@ fn rendered(files: &[&str]) -> Rendered {
     let files: Vec<Value> = files.iter().map(|path| json!({"path": path})).collect();
     Rendered {
         name: "rendered-worker-of-the-gateway".to_owned(),
-        spec: Spec {
+        spec: MachineConfigContent {
             config: Some(config(json!({"storage": {"files": files}}))),
             kernel_arguments: vec!["early=1".to_owned()],
             os_image_url: "quay.io/early".to_owned(),
-            ..Spec::default()
+            ..MachineConfigContent::default()
         },
         pre_built_image: Some("quay.io/built".to_owned()),
     }
 }
 
-fn full() -> Spec {
-    Spec {
+fn full() -> MachineConfigContent {
+    MachineConfigContent {
         kernel_arguments: vec!["late=1".to_owned()],
         fips: true,
         os_image_url: "quay.io/os@sha256:1".to_owned(),
         base_os_extensions_container_image: "quay.io/extensions@sha256:1".to_owned(),
-        ..Spec::default()
+        ..MachineConfigContent::default()
     }
 }
 
@@ -49,7 +49,7 @@ fn image_and_fips_are_the_full_configs_and_nothing_else_is() {
 
 #[test]
 fn the_same_content_has_the_same_name_and_any_other_another() {
-    let name = |rendered: Rendered, pool: &str, full: &Spec| taken_over(rendered, pool, full).name;
+    let name = |rendered: Rendered, pool: &str, full: &MachineConfigContent| taken_over(rendered, pool, full).name;
     let first = name(rendered(&["/a"]), "worker", &full());
     let hash = first.strip_prefix("rendered-worker-pre-approved-").unwrap();
     assert!(hash.len() == 32 && hash.bytes().all(|b| b.is_ascii_hexdigit()), "{first}");
@@ -57,16 +57,16 @@ fn the_same_content_has_the_same_name_and_any_other_another() {
     assert_ne!(name(rendered(&["/b"]), "worker", &full()), first);
     assert_ne!(name(rendered(&["/a"]), "infra", &full()), first);
     for change in [
-        |spec: &mut Spec| spec.fips = false,
-        |spec: &mut Spec| spec.os_image_url.push('2'),
-        |spec: &mut Spec| spec.base_os_extensions_container_image.push('2'),
+        |spec: &mut MachineConfigContent| spec.fips = false,
+        |spec: &mut MachineConfigContent| spec.os_image_url.push('2'),
+        |spec: &mut MachineConfigContent| spec.base_os_extensions_container_image.push('2'),
     ] {
         let mut full = full();
         change(&mut full);
         assert_ne!(name(rendered(&["/a"]), "worker", &full), first);
     }
     // What comes of the full config's own is not in it.
-    let other = Spec {
+    let other = MachineConfigContent {
         kernel_arguments: vec![],
         ..full()
     };
@@ -97,7 +97,7 @@ fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
     let (config, appended) = chosen(&of_server).unwrap();
     let paths: Vec<&str> = config.list(["storage", "files"]).iter().filter_map(path).collect();
     assert_eq!(paths, ["/etc/a"]);
-    assert_eq!(appended.kubeconfig, Some(Kubeconfig(b"credential".to_vec())));
+    assert_eq!(appended.kubeconfig, Some(BootstrapKubeconfig(b"credential".to_vec())));
     let Rendered { name, spec, .. } = &appended.machine_config;
     assert_eq!(
         (spec.os_image_url.as_str(), spec.fips, spec.kernel_type),
@@ -107,7 +107,7 @@ fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
     assert!(name.starts_with("rendered-worker-pre-approved-"), "{name}");
     // What is appended is in no object, and changes no name: a credential that rotates makes no new one.
     let content = appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap();
-    let object = Object::of(&content, "worker").unwrap();
+    let object = SecondStageObject::of(&content, "worker").unwrap();
     assert_eq!(object.name, *name);
     let text = object.value.to_string();
     for other in ["credential", "the whole", "rendered-worker-1", "encapsulated"] {
@@ -166,7 +166,7 @@ fn the_object_is_in_the_oldest_version_that_can_say_it() {
         }
         let (config, appended) = of_chosen(config(value), "worker").unwrap();
         can_be_said(&config).unwrap();
-        let object = Object::of(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
+        let object = SecondStageObject::of(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
         object.value["spec"]["config"]["ignition"]["version"].as_str().unwrap().to_owned()
     };
     assert_eq!(version(json!({})), "3.1.0");
@@ -178,7 +178,7 @@ fn the_object_is_in_the_oldest_version_that_can_say_it() {
 #[test]
 fn the_object_is_no_pools_ingredient_and_not_the_operators() {
     let content = br#"{"apiVersion": "a", "kind": "b", "metadata": {"name": "rendered-a-pre-approved-1"}, "spec": {}}"#;
-    let object = Object::of(content, "worker").unwrap();
+    let object = SecondStageObject::of(content, "worker").unwrap();
     assert_eq!(object.name, "rendered-a-pre-approved-1");
     let metadata = &object.value["metadata"];
     let keys: Vec<&String> = metadata["labels"].as_object().unwrap().keys().collect();
@@ -186,7 +186,7 @@ fn the_object_is_no_pools_ingredient_and_not_the_operators() {
     assert!(!object.value.to_string().contains("machineconfiguration.openshift.io/role"));
     assert!(!object.value.to_string().contains(GENERATED_ANNOTATION));
     for bad in ["", "[]", "{}", r#"{"metadata": {}}"#, r#"{"metadata": {"name": 1}}"#] {
-        assert!(Object::of(bad.as_bytes(), "worker").is_err(), "{bad}");
+        assert!(SecondStageObject::of(bad.as_bytes(), "worker").is_err(), "{bad}");
     }
 }
 
@@ -225,7 +225,7 @@ fn a_name_is_of_its_pool_and_of_no_other() {
 fn the_object_says_what_it_was_made_of() {
     let of = |spec: Value| {
         let content = json!({"metadata": {"name": "a", "annotations": {SPEC_DIGEST: "x", "b": "c"}}, "spec": spec}).to_string();
-        let object = Object::of(content.as_bytes(), "worker").unwrap().value;
+        let object = SecondStageObject::of(content.as_bytes(), "worker").unwrap().value;
         let annotations = object["metadata"]["annotations"].as_object().unwrap().clone();
         assert_eq!(annotations.len(), 1, "{annotations:?}");
         annotations[SPEC_DIGEST].as_str().unwrap().to_owned()

@@ -18,7 +18,7 @@ const GLOB_CHARACTERS: &[char] = &['*', '?', '[', ']', '{', '}'];
 ///
 /// It can also have the MachineConfigs that are needed before approval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "File")]
+#[serde(try_from = "IncludeFile")]
 pub struct Include {
     files: Vec<PathRule>,
     units: Vec<String>,
@@ -66,17 +66,17 @@ enum PathRule {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct File {
+struct IncludeFile {
     files: Vec<String>,
     units: Vec<String>,
     users: Vec<String>,
     needed_before_node_approved: bool,
 }
 
-impl TryFrom<File> for Include {
+impl TryFrom<IncludeFile> for Include {
     type Error = BadEntry;
 
-    fn try_from(file: File) -> Result<Self, BadEntry> {
+    fn try_from(file: IncludeFile) -> Result<Self, BadEntry> {
         let names = Self::new(file.files, file.units, file.users)?;
         Ok(Self {
             needed: file.needed_before_node_approved,

@@ -2,19 +2,19 @@
 
 use attest::Challenge;
 use attest::protocol::Evidence;
-use attest_log::{Basis, Digests, LargeParts, Likened, Likenesses, Verdict};
+use attest_log::{Basis, LargeParts, Likened, Likenesses, RequestDigests, Verdict};
 use axum::response::Response;
 
-use super::{Judged, Made};
+use super::{DecidedCase, DecisionBasis};
 use crate::api::decisions::Decided;
 use crate::api::problem::Refusal;
 use crate::credentials::challenges::Spent;
 
-impl Judged {
+impl DecidedCase {
     /// Returns the decision with those of its inputs that may be kept.
     pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
         let Self { mut record, made, outcome } = self;
-        let Made {
+        let DecisionBasis {
             anchors,
             mut basis,
             claimed,
@@ -48,7 +48,7 @@ fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
 /// Returns the basis of a refusal of evidence that has proven nothing, or would help a reader of the log: digests only.
 pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
     Basis {
-        digests: Some(Digests::of_evidence(evidence)),
+        digests: Some(RequestDigests::of_evidence(evidence)),
         ..Basis::default()
     }
 }

@@ -3,7 +3,7 @@
 use attest::{Claims, MachineObject, MachineSets, NodeIdentity, Reject, machine_objects};
 use attest_pool::{Pool, PoolInventory};
 
-use super::{EvidenceCase, Made};
+use super::{DecisionBasis, EvidenceCase};
 use crate::api::problem::Refusal;
 use crate::pools::live::LivePools;
 
@@ -11,7 +11,7 @@ impl EvidenceCase<'_> {
     /// Checks that the machine is one of the pool's, by its inventory or by the cluster's Machine objects, if it has either. Returns the
     /// object that it was let in by. The cluster is only asked about machines that no inventory names.
     pub(super) fn admit(&mut self, pool: &Pool, claims: &Claims) -> Result<Option<MachineObject>, Refusal> {
-        let Made { anchors, basis, .. } = &mut self.made;
+        let DecisionBasis { anchors, basis, .. } = &mut self.made;
         let inventory = pool.inventory.as_ref();
         if let Some(inventory) = inventory {
             anchors.use_inventory(inventory, basis);

@@ -10,7 +10,7 @@ use attest::AttestationResult;
 use attest::new_values::new_values;
 use attest::reference_sets::NewValue;
 use attest_log::Earns;
-use attest_machines::new_values::{NotAwaited, Shown, Step, Wait};
+use attest_machines::new_values::{MachineStep, NotAwaited, ObservedBoot, Wait};
 use attest_pool::NewValueRules;
 use attest_system::clock::rfc3339;
 
@@ -58,7 +58,7 @@ impl EvidenceCase<'_> {
         let count = |event| self.endpoint.metrics.new_value(event);
         let awaited = |wait: &Wait| Refusal::value_awaited(&waits_for(values, wait), pool.name(), rules.again_seconds());
         match step {
-            Step::Begins(wait) => {
+            MachineStep::Begins(wait) => {
                 count("began");
                 tracing::info!(
                     "{machine}: pool {}: waits for an answer to question {}, for {} s at most: {}",
@@ -79,8 +79,8 @@ impl EvidenceCase<'_> {
                 self.record.alerts.push(alert);
                 Ok(Some(answer))
             }
-            Step::Waits(wait) => Err(awaited(&wait)),
-            Step::Refused(why) => {
+            MachineStep::Waits(wait) => Err(awaited(&wait)),
+            MachineStep::Refused(why) => {
                 count(match why {
                     NotAwaited::Denied { .. } => "denied",
                     NotAwaited::Over { .. } => "over",
@@ -93,8 +93,15 @@ impl EvidenceCase<'_> {
     }
 
     /// Asks for a machine that has shown these; of several tries one has the administrator asked.
-    async fn ask(&self, pool: &Pool, rules: &NewValueRules, machine: &str, values: &[NewValue], observed: bool) -> Result<Step, Refusal> {
-        let shown = Shown {
+    async fn ask(
+        &self,
+        pool: &Pool,
+        rules: &NewValueRules,
+        machine: &str,
+        values: &[NewValue],
+        observed: bool,
+    ) -> Result<MachineStep, Refusal> {
+        let shown = ObservedBoot {
             pool: pool.name(),
             rules,
             machine,
@@ -105,7 +112,7 @@ impl EvidenceCase<'_> {
         };
         let step = self.endpoint.new_values.ask(shown).await;
         let step = step.map_err(|error| Refusal::because(&error))?;
-        if let Step::Begins(wait) | Step::Waits(wait) = &step
+        if let MachineStep::Begins(wait) | MachineStep::Waits(wait) = &step
             && wait.is_put
         {
             self.endpoint.metrics.new_value("asked");
@@ -133,7 +140,7 @@ impl EvidenceCase<'_> {
         };
         let count = |event| self.endpoint.metrics.new_value(event);
         match self.ask(pool, rules, machine, &values, true).await? {
-            Step::Begins(wait) => {
+            MachineStep::Begins(wait) => {
                 count("observed");
                 tracing::info!(
                     "{machine}: pool {}: is let in, because the pool observes, with what question {} is about: {}",
@@ -146,10 +153,10 @@ impl EvidenceCase<'_> {
                     wait.question, wait.machines, rules.machines
                 ));
             }
-            Step::Waits(_) => {}
-            Step::Refused(why @ NotAwaited::Denied { .. }) => self.record.alerts.push(format!("{why}; the pool observes")),
+            MachineStep::Waits(_) => {}
+            MachineStep::Refused(why @ NotAwaited::Denied { .. }) => self.record.alerts.push(format!("{why}; the pool observes")),
             // There is no room for it: it is recorded as what would have been refused.
-            Step::Refused(_) => count("turned_away"),
+            MachineStep::Refused(_) => count("turned_away"),
         }
         Ok(())
     }

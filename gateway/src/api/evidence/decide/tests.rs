@@ -7,14 +7,14 @@ use std::time::Duration;
 use attest::challenge::Drawn;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
-use attest::protocol::{Attester, Blob, ChallengeRequest, Evidence, GcpEvidence, HexDigest, Nothing, Text};
+use attest::protocol::{Attester, BearerText, Blob, ChallengeRequest, Evidence, GcpEvidence, HexDigest, Nothing};
 use attest::{Challenge, Endorsements, SpkiSha256, Submission};
 use attest_log::Decision;
 use attest_machines::instances::InstanceRecord;
 use attest_store::{Embedded, Store, Transact};
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rsa::KeySize;
-use cloud_fixtures::google::{Instance, Signer};
+use cloud_fixtures::google::{GoogleInstance, JwtSigner};
 use serde_json::json;
 
 use super::*;
@@ -43,7 +43,7 @@ const NOW: u64 = 1_800_000_000;
 const PEER: &str = "192.0.2.7";
 const CLAIMANT: [u8; 32] = [1; 32];
 
-static GOOGLE: LazyLock<Signer> = LazyLock::new(|| Signer::new(KeySize::Rsa2048));
+static GOOGLE: LazyLock<JwtSigner> = LazyLock::new(|| JwtSigner::new(KeySize::Rsa2048));
 
 fn now() -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(NOW))
@@ -84,12 +84,12 @@ impl Case {
         }
     }
 
-    fn verified(&self) -> Verified {
-        Verified {
+    fn verified(&self) -> DecisionInput {
+        DecisionInput {
             pool: Arc::clone(&self.pool),
             now: now(),
             peer: PEER.parse().unwrap(),
-            seal: Arc::new(Seal::open(&self.folder.path().join("seal.key")).unwrap()),
+            seal: Arc::new(SealKeyRing::open(&self.folder.path().join("seal.key")).unwrap()),
             ticket: TicketSettings {
                 lifetime: Duration::from_secs(600),
                 late: Duration::ZERO,
@@ -108,19 +108,19 @@ impl Case {
     }
 
     /// Decides about evidence that is changed so; returns the record of what was earned, or the refusal.
-    async fn decide(&self, change: impl Fn(&mut Verified)) -> Result<Record, Turned> {
+    async fn decide(&self, change: impl Fn(&mut DecisionInput)) -> Result<Record, EvidenceRefusal> {
         let mut verified = self.verified();
         change(&mut verified);
         let decided = self.store.decide("d1", move |transaction| decide(transaction, &verified));
         decided.await.map(|earned| *earned.record)
     }
 
-    async fn earned(&self, change: impl Fn(&mut Verified)) -> Record {
+    async fn earned(&self, change: impl Fn(&mut DecisionInput)) -> Record {
         self.decide(change).await.unwrap_or_else(|turned| panic!("{:?}", turned.refusal))
     }
 
     /// Returns a refusal with this code, which leaves the store as it was.
-    async fn refused(&self, code: &str, change: impl Fn(&mut Verified)) -> Turned {
+    async fn refused(&self, code: &str, change: impl Fn(&mut DecisionInput)) -> EvidenceRefusal {
         let before = Store::standing(&self.store);
         let turned = self.decide(change).await.err().unwrap();
         assert_eq!(turned.refusal.code(), code);
@@ -133,7 +133,7 @@ impl Case {
 
     async fn put(&self, kind: EntryKind, id: &str, value: &str) {
         let [id, value] = [id, value].map(str::to_owned);
-        self.store.put(kind, attest_store::Entry { id, value }).await.unwrap();
+        self.store.put(kind, attest_store::StoreEntry { id, value }).await.unwrap();
     }
 
     async fn has(&self, kind: EntryKind, id: &str) -> Option<String> {
@@ -172,9 +172,9 @@ fn claims(pool: &Pool) -> Claims {
     let Challenge { nonce, purpose, pool, .. } = &issued.challenge;
     let key: SpkiSha256 = serde_json::from_value(json!("07".repeat(32))).unwrap();
     let audience = Audience::new(GATEWAY, purpose, pool, &nonce.0, &key);
-    let token = GOOGLE.sign(&Instance::example(NOW - 60).claims(audience.as_str(), NOW));
+    let token = GOOGLE.sign(&GoogleInstance::example(NOW - 60).claims(audience.as_str(), NOW));
     let evidence = Evidence {
-        gcp: Some(GcpEvidence { token: Text(token) }),
+        gcp: Some(GcpEvidence { token: BearerText(token) }),
         claimant: Some(Blob(CLAIMANT.to_vec())),
         ..Evidence::default()
     };
@@ -208,7 +208,7 @@ async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
             .contains("\"decision\":\"d1\"")
     );
     // The same claimant comes again; what is its own stays as it was.
-    let later = |verified: &mut Verified| verified.record.decide_at(NOW + 5);
+    let later = |verified: &mut DecisionInput| verified.record.decide_at(NOW + 5);
     case.earned(later).await;
     let again: InstanceRecord = serde_json::from_str(&case.has(EntryKind::Instance, INSTANCE).await.unwrap()).unwrap();
     assert_eq!(again, instance);
@@ -280,11 +280,11 @@ async fn a_token_is_used_up_last() {
         rotation: None,
     };
     let text = create(&case.store, draft, &ca, now()).await.unwrap().text;
-    let with = |verified: &mut Verified| verified.token = Some(text.clone());
+    let with = |verified: &mut DecisionInput| verified.token = Some(text.clone());
     case.put(EntryKind::Name, NAME, "tpm:other").await;
     case.refused("node-name-taken", with).await;
     case.store.remove(EntryKind::Name, NAME).await.unwrap();
-    let wrong = |verified: &mut Verified| verified.token = Some(Zeroizing::new("wrong".to_owned()));
+    let wrong = |verified: &mut DecisionInput| verified.token = Some(Zeroizing::new("wrong".to_owned()));
     case.refused("token-invalid", wrong).await;
     let record = case.earned(with).await;
     assert_eq!((record.use_number, record.again), (Some(1), false));

@@ -12,7 +12,7 @@ use crate::settings::Settings;
 const DAY: u64 = 24 * 3600;
 const NOW: u64 = 20_000 * DAY;
 
-fn ids(keys: &Keys) -> Vec<&str> {
+fn ids(keys: &SealKeys) -> Vec<&str> {
     keys.0.iter().map(|key| key.id.as_str()).collect()
 }
 
@@ -133,7 +133,7 @@ fn again(key: &SharedKey) -> SharedKey {
         seals_from: key.seals_from,
         ends: key.ends,
         sealing_since: key.sealing_since,
-        secret: Secret::of(key.secret.bytes()).unwrap(),
+        secret: KeyBytes::of(key.secret.bytes()).unwrap(),
     }
 }
 
@@ -278,7 +278,7 @@ fn a_set_is_authenticated_with_its_number() {
     for changes in [0, 7, 8] {
         for set in [String::new(), "AAAA".to_owned(), good.set.clone(), other.set.clone()] {
             let is_good = changes == 7 && set == good.set;
-            let document = Document {
+            let document = SealDocument {
                 changes,
                 set,
                 ..good.clone()
@@ -313,7 +313,7 @@ fn what_stands_beside_a_key_is_its_own() {
     keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
     let good = keys.encrypt(&file_key()).unwrap();
     assert!(good.clone().decrypt(&file_key()).is_ok());
-    let refused = |what: &str, alter: &dyn Fn(&mut Document)| {
+    let refused = |what: &str, alter: &dyn Fn(&mut SealDocument)| {
         let mut altered = good.clone();
         alter(&mut altered);
         assert!(matches!(altered.decrypt(&file_key()), Err(SealError::Altered(_))), "{what}");

@@ -8,15 +8,15 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000;
 
-async fn shared(folder: &tempfile::TempDir) -> Shared {
+async fn shared(folder: &tempfile::TempDir) -> SharedSeal {
     let key_file = folder.path().join("store.key");
     KeyFile::make(&key_file).unwrap();
     let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
-    Shared::open(Arc::new(store), &key_file, NOW.into()).await.unwrap()
+    SharedSeal::open(Arc::new(store), &key_file, NOW.into()).await.unwrap()
 }
 
 /// Returns the id of the key that seals.
-fn sealing(shared: &Shared) -> String {
+fn sealing(shared: &SharedSeal) -> String {
     shared.keys().unwrap().0[0].id.clone()
 }
 
@@ -108,7 +108,7 @@ async fn the_store_is_read_for_what_could_be_another_key_and_for_nothing_else() 
     let shared = shared(&folder).await;
     let keys = std::sync::RwLock::new(Arc::new(shared.keys().unwrap()));
     let home = super::super::Home::Store(shared);
-    let seal = super::super::Seal { home, keys };
+    let seal = super::super::SealKeyRing { home, keys };
     let own = seal.seal(super::super::Sealed::Ticket, b"x").unwrap();
     for (text, is_read) in [
         (own.as_str(), false),
@@ -135,10 +135,10 @@ async fn what_is_begun_anew_is_encrypted_as_it_was_unless_that_key_is_lost() {
     let file = KeyFile::read(&shared.key_file).unwrap().begin_to_replace(&old).unwrap();
     let new = file.newest().unwrap().id.clone();
     for (key_is_lost, expected) in [(false, &old), (true, &new), (false, &new)] {
-        let drop = Change::Drop { key_is_lost };
+        let drop = SealChange::Drop { key_is_lost };
         change(&*shared.store, &shared.key_file, NOW.into(), &drop, None).await.unwrap();
         let entry = shared.store.get(EntryKind::SealKey, ENTRY).await.unwrap().unwrap();
-        let document = Document::parse(&entry.value).unwrap();
+        let document = SealDocument::parse(&entry.value).unwrap();
         assert_eq!(&document.store_key(&file).unwrap().id, expected, "{key_is_lost}");
     }
 }

@@ -110,7 +110,7 @@ async fn a_token_rotates_when_it_is_due_and_not_before() {
         assert!(place.tick(START + early).await.is_empty(), "{early}");
     }
     let due = START + 30 * DAY;
-    assert!(matches!(place.tick(due).await.as_slice(), [(name, Done::Rotated)] if name == "a"));
+    assert!(matches!(place.tick(due).await.as_slice(), [(name, RotationResult::Rotated)] if name == "a"));
     let second = place.token("a");
     assert_ne!(second, first);
     assert_eq!(place.redeem(&second, due).await.unwrap().stale(), None);
@@ -144,7 +144,7 @@ async fn a_folder_without_the_current_token_gets_another_one() {
         damage(&place.out().join("a.token"));
         // Whoever has just made it may be about to give the file its name.
         assert!(place.tick(START + 59).await.is_empty());
-        assert!(matches!(place.tick(START + 60).await.as_slice(), [(_, Done::Rotated)]));
+        assert!(matches!(place.tick(START + 60).await.as_slice(), [(_, RotationResult::Rotated)]));
         let second = place.token("a");
         place.redeem(&second, START + 60).await.unwrap();
         assert!(place.redeem(&first, START + 60).await.unwrap().stale().is_some());
@@ -193,7 +193,10 @@ async fn a_folder_that_cannot_be_written_kills_no_token() {
     let before = place.entries().await;
     for now in [START + DAY, START + 30 * DAY, START + 60 * DAY] {
         assert!(
-            matches!(place.tick(now).await.as_slice(), [(_, Done::Failed(IssueError::Publish(_)))]),
+            matches!(
+                place.tick(now).await.as_slice(),
+                [(_, RotationResult::Failed(IssueError::Publish(_)))]
+            ),
             "{now}"
         );
     }
@@ -203,7 +206,7 @@ async fn a_folder_that_cannot_be_written_kills_no_token() {
     fs::write(&place.ca, "").unwrap();
     assert!(matches!(
         place.tick(START + 60 * DAY).await.as_slice(),
-        [(_, Done::Failed(IssueError::Publish(_)))]
+        [(_, RotationResult::Failed(IssueError::Publish(_)))]
     ));
     assert_eq!(place.entries().await, before);
     assert_eq!(place.redeem(&text, START + 60 * DAY).await.unwrap().stale(), None);
@@ -211,7 +214,7 @@ async fn a_folder_that_cannot_be_written_kills_no_token() {
     fs::write(&place.ca, ca).unwrap();
     let late = START + 200 * DAY;
     assert_eq!(forget_expired(&place.store, at(late)).await.unwrap(), 0);
-    assert!(matches!(place.tick(late).await.as_slice(), [(_, Done::Rotated)]));
+    assert!(matches!(place.tick(late).await.as_slice(), [(_, RotationResult::Rotated)]));
     place.redeem(&place.token("a"), late).await.unwrap();
 }
 
@@ -226,7 +229,10 @@ async fn a_file_that_could_not_be_replaced_is_found_out_before_anything_changes(
         fs::create_dir(&file).unwrap();
         for now in [START + DAY, START + 30 * DAY] {
             assert!(
-                matches!(place.tick(now).await.as_slice(), [(_, Done::Failed(IssueError::Publish(_)))]),
+                matches!(
+                    place.tick(now).await.as_slice(),
+                    [(_, RotationResult::Failed(IssueError::Publish(_)))]
+                ),
                 "{name}"
             );
         }
@@ -261,7 +267,7 @@ async fn files_beside_the_token_are_kept_up_without_a_rotation() {
     let (secret, pointer) = (place.holds("a.secret.yaml"), place.holds("a-worker.ign"));
     fs::remove_file(place.out().join("a.secret.yaml")).unwrap();
     fs::write(place.out().join("a-worker.ign"), "{}").unwrap();
-    assert!(matches!(place.tick(START + 1).await.as_slice(), [(_, Done::Refreshed)]));
+    assert!(matches!(place.tick(START + 1).await.as_slice(), [(_, RotationResult::Refreshed)]));
     assert_eq!(
         (place.holds("a.secret.yaml"), place.holds("a-worker.ign"), place.token("a")),
         (secret, pointer.clone(), text)
@@ -269,13 +275,13 @@ async fn files_beside_the_token_are_kept_up_without_a_rotation() {
     // A second CA stands in the pointers at the next occasion.
     let ca = fs::read_to_string(&place.ca).unwrap();
     let settings = Settings::defaults(&place.folder.path().join("other")).unwrap();
-    let names = Names {
+    let names = GatewayNames {
         hosts: vec!["localhost".to_owned()],
-        ..Names::default()
+        ..GatewayNames::default()
     };
     create_ca(&settings.tls, &names, at(START)).unwrap();
     fs::write(&place.ca, format!("{ca}{}", fs::read_to_string(&settings.tls.ca).unwrap())).unwrap();
-    assert!(matches!(place.tick(START + 2).await.as_slice(), [(_, Done::Refreshed)]));
+    assert!(matches!(place.tick(START + 2).await.as_slice(), [(_, RotationResult::Refreshed)]));
     assert_ne!(place.holds("a-worker.ign"), pointer);
     assert!(place.tick(START + 3).await.is_empty());
 }
@@ -301,9 +307,9 @@ async fn of_many_gateways_that_find_a_token_due_one_rotates_it() {
     for done in ticks {
         for (_, done) in done.await.unwrap() {
             match done {
-                Done::Rotated => rotated += 1,
-                Done::Overtaken | Done::Refreshed | Done::Overdue => {}
-                Done::Failed(error) => panic!("{error}"),
+                RotationResult::Rotated => rotated += 1,
+                RotationResult::Overtaken | RotationResult::Refreshed | RotationResult::Overdue => {}
+                RotationResult::Failed(error) => panic!("{error}"),
             }
         }
     }
@@ -317,7 +323,7 @@ async fn of_many_gateways_that_find_a_token_due_one_rotates_it() {
 async fn a_record_that_nobody_can_read_stops_no_rotation() {
     let place = place();
     place.create(place.scheduled("a"), START).await.unwrap();
-    let odd = Entry {
+    let odd = StoreEntry {
         id: "odd".to_owned(),
         value: "{}".to_owned(),
     };

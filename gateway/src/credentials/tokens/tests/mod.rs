@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use attest::UnixTime;
-use attest_store::{Embedded, Entry, EntryKind, Store, Transact};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry, Transact};
 
 use super::*;
 use crate::network::network;
-use crate::pki::{Names, create as create_ca};
+use crate::pki::{GatewayNames, create as create_ca};
 use crate::settings::Settings;
 
 mod folder;
@@ -36,9 +36,9 @@ fn at(seconds: u64) -> UnixTime {
 fn place() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings::defaults(folder.path()).unwrap();
-    let names = Names {
+    let names = GatewayNames {
         hosts: vec!["localhost".to_owned()],
-        ..Names::default()
+        ..GatewayNames::default()
     };
     create_ca(&settings.tls, &names, at(START)).unwrap();
     fs::create_dir(folder.path().join("out")).unwrap();
@@ -62,9 +62,9 @@ fn draft(name: &str) -> Draft {
 }
 
 /// Redeems a token in one transaction.
-async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<Redeemed, TokenError> {
+async fn redeem(store: &dyn Store, text: &str, pool: &str, peer: IpAddr, now: UnixTime) -> Result<RedeemedToken, TokenError> {
     let (text, pool) = (text.to_owned(), pool.to_owned());
-    let redeemed = store.transact(move |transaction| open(transaction, &text, &pool, peer, now)?.redeem(transaction, Node::Unknown));
+    let redeemed = store.transact(move |transaction| open(transaction, &text, &pool, peer, now)?.redeem(transaction, TokenHolder::Unknown));
     redeemed.await
 }
 
@@ -99,7 +99,7 @@ impl Place {
         Ok(rotated.created.text.to_string())
     }
 
-    async fn redeem(&self, text: &str, now: u64) -> Result<Redeemed, TokenError> {
+    async fn redeem(&self, text: &str, now: u64) -> Result<RedeemedToken, TokenError> {
         redeem(&self.store, text, "worker", PEER.parse().unwrap(), at(now)).await
     }
 
@@ -117,11 +117,11 @@ impl Place {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    async fn tick(&self, now: u64) -> Vec<(String, Done)> {
+    async fn tick(&self, now: u64) -> Vec<(String, RotationResult)> {
         tick(&self.store, &self.ca, at(now)).await.unwrap()
     }
 
-    async fn entries(&self) -> Vec<Entry> {
+    async fn entries(&self) -> Vec<StoreEntry> {
         self.store.list(EntryKind::Token).await.unwrap()
     }
 }
@@ -224,7 +224,7 @@ async fn what_was_rotated_is_good_for_the_grace_period_and_not_a_second_longer()
     let superseded = previous.superseded.as_ref().unwrap();
     assert_eq!(superseded.at, START + HOUR);
     assert!(place.entries().await.iter().any(|entry| entry.id == superseded.by));
-    assert_eq!(previous.state(1, at(START + HOUR)), State::Previous);
+    assert_eq!(previous.state(1, at(START + HOUR)), TokenState::Previous);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use super::*;
 
 /// Long enough for a loaded machine; only a request that never ends takes this long.
-const TEST_LIMITS: Limits = Limits {
+const TEST_LIMITS: UpstreamLimits = UpstreamLimits {
     connect: Duration::from_secs(20),
     request: Duration::from_secs(20),
     body_bytes: 10_000,
@@ -26,13 +26,13 @@ impl Server {
         Upstream::with_limits(self.settings(), "worker", TEST_LIMITS).unwrap()
     }
 
-    async fn fetch(&self, settings: UpstreamSettings) -> Result<Fetched, String> {
+    async fn fetch(&self, settings: UpstreamSettings) -> Result<FetchedConfig, String> {
         let upstream = Upstream::with_limits(settings, "worker", TEST_LIMITS).unwrap();
         upstream.fetch(None).await.map_err(|error| error.to_string())
     }
 }
 
-fn versions(fetched: &Fetched) -> Vec<&str> {
+fn versions(fetched: &FetchedConfig) -> Vec<&str> {
     fetched.configs().keys().map(|version| version.as_str()).collect()
 }
 
@@ -229,7 +229,7 @@ async fn a_change_is_seen() {
     // One version fewer is a change too.
     let mut fewer: BTreeMap<_, _> = third.configs().clone();
     fewer.remove(&SpecVersion::V3_1);
-    assert!(!third.is_same(&Fetched::of(fewer).unwrap()));
+    assert!(!third.is_same(&FetchedConfig::of(fewer).unwrap()));
 }
 
 #[tokio::test]
@@ -360,7 +360,7 @@ async fn whoever_says_nothing_is_not_waited_for() {
     // Before TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Server::start(|_| Reply::Silence).await;
-    let limits = Limits {
+    let limits = UpstreamLimits {
         connect: short,
         ..TEST_LIMITS
     };
@@ -380,7 +380,7 @@ async fn whoever_says_nothing_is_not_waited_for() {
     // Before the head, and in the body.
     let half = Server::start(|_| Reply::Bytes("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{".to_owned())).await;
     for server in [server, half] {
-        let limits = Limits {
+        let limits = UpstreamLimits {
             request: short,
             ..TEST_LIMITS
         };

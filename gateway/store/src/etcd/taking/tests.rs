@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use cloud_fixtures::etcd::Etcd;
+use cloud_fixtures::etcd::EtcdServer;
 use tempfile::TempDir;
 
 use super::*;
-use crate::remote::set_back::Told;
+use crate::remote::set_back::RollbackStatement;
 
-fn settings(etcd: &Etcd) -> EtcdSettings {
+fn settings(etcd: &EtcdServer) -> EtcdSettings {
     EtcdSettings {
         endpoints: vec![etcd.endpoint()],
         prefix: "to".to_owned(),
@@ -19,8 +19,8 @@ fn settings(etcd: &Etcd) -> EtcdSettings {
     }
 }
 
-fn begin(etcd: &Etcd, folder: &TempDir) -> Result<Taking, HouseError> {
-    Taking::begin(&settings(etcd), &folder.path().join("gateway.db"))
+fn begin(etcd: &EtcdServer, folder: &TempDir) -> Result<EtcdImport, HouseError> {
+    EtcdImport::begin(&settings(etcd), &folder.path().join("gateway.db"))
 }
 
 fn mark(id: &str, mark: u64) -> StoreMark {
@@ -45,8 +45,8 @@ fn all() -> KeyRange {
     }
 }
 
-fn below(etcd: &Etcd) -> Arc<Below> {
-    Arc::new(Below::of(&settings(etcd)).unwrap())
+fn below(etcd: &EtcdServer) -> Arc<EtcdPages> {
+    Arc::new(EtcdPages::of(&settings(etcd)).unwrap())
 }
 
 fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {
@@ -55,7 +55,7 @@ fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {
 
 #[test]
 fn whoever_begins_last_goes_on_and_the_one_before_puts_and_finishes_nothing() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut first = begin(&etcd, &folder).unwrap();
     first.put(&pair("a", 1)).unwrap();
     assert_eq!(first.page(&all(), 10).unwrap().len(), 1);
@@ -75,7 +75,7 @@ fn whoever_begins_last_goes_on_and_the_one_before_puts_and_finishes_nothing() {
 
 #[test]
 fn a_request_that_was_done_when_its_answer_was_lost_is_done() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let taking = begin(&etcd, &folder).unwrap();
     let not_again = || Compare::create_revision(taking.below.keys.taking(), CompareOp::Equal, 0);
     taking.must(Txn::new().when([not_again()])).unwrap();
@@ -87,7 +87,7 @@ fn a_request_that_was_done_when_its_answer_was_lost_is_done() {
 
 #[test]
 fn what_is_a_store_is_not_taken_over_and_not_removed() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut taking = begin(&etcd, &folder).unwrap();
     taking.put(&pair("a", 1)).unwrap();
     taking.page(&all(), 10).unwrap();
@@ -96,7 +96,7 @@ fn what_is_a_store_is_not_taken_over_and_not_removed() {
     let holds = || etcd.ctl(&["get", "--prefix", "--keys-only", "to/kv/"]);
     assert!(matches!(begin(&etcd, &folder), Err(HouseError::NotEmpty(4))));
     // Who has seen it before it was one, and stood still meanwhile.
-    is_replaced(Taking::remove(&below(&etcd), &session));
+    is_replaced(EtcdImport::remove(&below(&etcd), &session));
     assert!(holds().contains("to/kv/a"));
     // Somebody has put it back from elsewhere.
     etcd.ctl(&["put", "to/taking", "another"]);
@@ -106,24 +106,24 @@ fn what_is_a_store_is_not_taken_over_and_not_removed() {
 
 #[test]
 fn what_is_removed_is_gone_also_when_the_answer_was_lost() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut taking = begin(&etcd, &folder).unwrap();
     taking.put(&pair("a", 1)).unwrap();
     taking.page(&all(), 10).unwrap();
-    Taking::remove(&below(&etcd), &taking.session).unwrap();
+    EtcdImport::remove(&below(&etcd), &taking.session).unwrap();
     assert_eq!(etcd.ctl(&["get", "--prefix", "to/"]), "");
-    Taking::remove(&below(&etcd), &taking.session).unwrap();
-    Taking::abandon(&settings(&etcd)).unwrap();
+    EtcdImport::remove(&below(&etcd), &taking.session).unwrap();
+    EtcdImport::abandon(&settings(&etcd)).unwrap();
     is_replaced(taking.finish(&mark("from", 1), &"1".repeat(32)));
     // Somebody else has begun meanwhile.
     drop(begin(&etcd, &folder).unwrap());
-    is_replaced(Taking::remove(&below(&etcd), &taking.session));
+    is_replaced(EtcdImport::remove(&below(&etcd), &taking.session));
 }
 
 /// Imported keys go to etcd in requests as large as it takes, and no larger.
 #[test]
 fn pages_are_as_large_as_they_may_be() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let half = BATCH_BYTES / 2 - 3;
     let keys = |count: usize, bytes: usize| (0..count).map(|number| pair(&format!("{number:03}"), bytes)).collect::<Vec<_>>();
     for (pairs, requests) in [
@@ -137,7 +137,7 @@ fn pages_are_as_large_as_they_may_be() {
         (keys(1, BATCH_BYTES + 7), 1),
     ] {
         let mut taking = begin(&etcd, &folder).unwrap();
-        let revision = |taking: &Taking| {
+        let revision = |taking: &EtcdImport| {
             let answer = taking.below.send(Txn::new().and_then([get("none")])).unwrap();
             super::super::requests::revision(&answer)
         };
@@ -153,7 +153,7 @@ fn pages_are_as_large_as_they_may_be() {
 #[test]
 fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them() {
     for (known, from, expected) in [(Some(90), 5, 91), (Some(5), 90, 91), (None, 90, 91)] {
-        let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+        let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
         let beside = folder.path().join("gateway.db");
         let (was, of) = ("a".repeat(32), "b".repeat(32));
         if let Some(known) = known {
@@ -166,17 +166,17 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
         assert_eq!(found.mark.mark, expected);
         assert!(found.is_instead_of(&of));
         assert_eq!(found.is_instead_of(&was), known.is_some());
-        assert_eq!(Known::beside(&beside).unwrap().file.unwrap().mark, expected);
+        assert_eq!(ExpectedStore::beside(&beside).unwrap().file.unwrap().mark, expected);
     }
 }
 
 #[test]
 fn what_was_known_and_cannot_be_read_is_in_nobody_s_way() {
-    let (etcd, folder) = (Etcd::start(), tempfile::tempdir().unwrap());
+    let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     std::fs::write(folder.path().join("store.mark"), "x").unwrap();
     let now = begin(&etcd, &folder)
         .unwrap()
         .finish(&mark(&"b".repeat(32), 5), &"1".repeat(32))
         .unwrap();
-    assert_eq!(Known::beside(&folder.path().join("gateway.db")).unwrap().file, Some(now));
+    assert_eq!(ExpectedStore::beside(&folder.path().join("gateway.db")).unwrap().file, Some(now));
 }

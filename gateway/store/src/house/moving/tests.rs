@@ -7,11 +7,11 @@ mod interleaved;
 use std::cell::Cell;
 use std::path::Path;
 
-use cloud_fixtures::etcd::Etcd;
+use cloud_fixtures::etcd::EtcdServer;
 use tempfile::TempDir;
 
 use super::super::super::engine::{KeyRange, KeyValue};
-use super::super::super::{AnyStore, Entry, EntryKind, Store, StoreError};
+use super::super::super::{AnyStore, EntryKind, Store, StoreEntry, StoreError};
 use super::*;
 use crate::settings::{EngineSettings, EtcdSettings, StoreSettings};
 
@@ -23,7 +23,7 @@ struct Place {
 
 impl Place {
     /// Creates a place in a file, or below this prefix.
-    fn new(etcd: Option<(&Etcd, &str)>) -> Self {
+    fn new(etcd: Option<(&EtcdServer, &str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = StoreSettings {
             engine: EngineSettings::Embedded,
@@ -61,7 +61,7 @@ impl Place {
 
 async fn fill(place: &Place) {
     let store = place.open().unwrap();
-    let names = (0..1200).map(|number| Entry {
+    let names = (0..1200).map(|number| StoreEntry {
         id: format!("worker-{number}"),
         value: "{}".to_owned(),
     });
@@ -111,7 +111,7 @@ impl<T: ?Sized> Breaks<T> {
     }
 }
 
-impl Source for Breaks<dyn Source> {
+impl MigrationSource for Breaks<dyn MigrationSource> {
     fn store(&self) -> StoreMark {
         self.inner.store()
     }
@@ -139,8 +139,8 @@ impl Source for Breaks<dyn Source> {
     }
 }
 
-impl Target for Breaks<dyn Target> {
-    fn known(&self) -> &Known {
+impl MigrationTarget for Breaks<dyn MigrationTarget> {
+    fn known(&self) -> &ExpectedStore {
         self.inner.known()
     }
 
@@ -169,7 +169,7 @@ fn broken_off(from: &StoreSettings, to: &StoreSettings, at: Step) {
     assert!(matches!(moved, Err(HouseError::Store(StoreError::Closed))), "{at:?}: {moved:?}");
 }
 
-fn copied(from: &Place, to: &Place) -> Result<Copied, HouseError> {
+fn copied(from: &Place, to: &Place) -> Result<CopiedStore, HouseError> {
     copy(&from.settings, &to.settings, |_| Ok(()))
 }
 
@@ -188,7 +188,7 @@ async fn one_of_both_is_the_store(new: impl Fn() -> (Place, Place)) {
                 "{step:?}"
             );
             // Who had it open, and stood still meanwhile, goes on with what is the store, and with nothing else.
-            let entry = Entry {
+            let entry = StoreEntry {
                 id: "later".to_owned(),
                 value: "{}".to_owned(),
             };
@@ -227,7 +227,7 @@ async fn taken_back(from: &Place, to: &Place, is_moved: bool, is_whole: bool) {
             store
                 .put(
                     EntryKind::Name,
-                    Entry {
+                    StoreEntry {
                         id: "after".to_owned(),
                         value: "{}".to_owned(),
                     },
@@ -240,7 +240,7 @@ async fn taken_back(from: &Place, to: &Place, is_moved: bool, is_whole: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_a_file_to_etcd_one_of_both_is_the_store_wherever_it_breaks_off() {
-    let (etcd, number) = (Etcd::start(), Cell::new(0));
+    let (etcd, number) = (EtcdServer::start(), Cell::new(0));
     one_of_both_is_the_store(|| {
         number.set(number.get() + 1);
         (Place::new(None), Place::new(Some((&etcd, &format!("to/{}", number.get())))))
@@ -250,7 +250,7 @@ async fn from_a_file_to_etcd_one_of_both_is_the_store_wherever_it_breaks_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_etcd_to_a_file_one_of_both_is_the_store_wherever_it_breaks_off() {
-    let (etcd, number) = (Etcd::start(), Cell::new(0));
+    let (etcd, number) = (EtcdServer::start(), Cell::new(0));
     one_of_both_is_the_store(|| {
         number.set(number.get() + 1);
         (Place::new(Some((&etcd, &format!("from/{}", number.get())))), Place::new(None))
@@ -260,7 +260,7 @@ async fn from_etcd_to_a_file_one_of_both_is_the_store_wherever_it_breaks_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let (from, to, elsewhere) = (
         Place::new(None),
         Place::new(Some((&etcd, "to"))),
@@ -290,7 +290,7 @@ async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
 /// A process was paused after the source had recorded its new place. Once the copy was reverted, it makes no store of what it has taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;
     let (mut moving, mut target) = (source(&from.settings).unwrap(), target(&to.settings).unwrap());
@@ -310,10 +310,10 @@ async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
 }
 
 /// Something is done before it is finished.
-struct StandsStill<'t, F>(&'t mut dyn Target, F);
+struct StandsStill<'t, F>(&'t mut dyn MigrationTarget, F);
 
-impl<F: Fn()> Target for StandsStill<'_, F> {
-    fn known(&self) -> &Known {
+impl<F: Fn()> MigrationTarget for StandsStill<'_, F> {
+    fn known(&self) -> &ExpectedStore {
         self.0.known()
     }
 
@@ -334,7 +334,7 @@ impl<F: Fn()> Target for StandsStill<'_, F> {
 /// Both engines have one state folder, as in a gateway that moves from one to the other. It names either store as the known one.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     for (undone, to_a_file) in [(false, true), (true, true), (false, false), (true, false)] {
         let prefix = format!("{undone}-{to_a_file}");
         let (mut from, mut to) = (Place::new(Some((&etcd, &prefix))), Place::new(None));
@@ -373,7 +373,7 @@ async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already
 /// The change comes between the last check and the deciding step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     for (number, etcd_source) in [(1, true), (2, false)] {
         let prefix = format!("from/{number}");
         let from = Place::new(etcd_source.then_some((&etcd, &prefix)));
@@ -386,7 +386,7 @@ async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() 
                 runtime
                     .block_on(store.put(
                         EntryKind::Name,
-                        Entry {
+                        StoreEntry {
                             id: "new".to_owned(),
                             value: "{}".to_owned(),
                         },

@@ -2,15 +2,15 @@
 
 use attest_audit::replay::{ReplayError, replay_kubelet};
 use attest_certificates::kubelet::WrongPool;
-use attest_log::{Blobs, DecidedBy, Shown, Use, Verdict, served_for};
+use attest_log::{Blobs, DecidedBy, ShownEvidence, TicketUse, Verdict, served_for};
 
-use super::{Differences, Judged, Line, refused_by_others};
+use super::{Differences, ReviewStatus, ReviewedDecision, refused_by_others};
 
 /// Refusals of client certificates that no CA of the cluster has signed: such a chain is not kept.
 const UNSIGNED: [&str; 2] = ["kubelet-certificate-invalid", "kubelet-certificate-expired"];
 
-impl Line {
-    pub(super) fn config(&self, differences: &mut Differences) -> (String, Judged) {
+impl ReviewedDecision {
+    pub(super) fn config(&self, differences: &mut Differences) -> (String, ReviewStatus) {
         differences.absent("claims", self.claims.as_ref());
         differences.absent("basis", self.basis.as_ref());
         differences.absent("ticket", self.ticket.as_ref());
@@ -18,24 +18,24 @@ impl Line {
         if self.verdict == Verdict::Refused {
             let code = self.code.as_deref().unwrap_or_default();
             let family = match self.shown {
-                Shown::Ticket => ["ticket-", "node-", "attested-", "spec-version-"].as_slice(),
-                Shown::Token => &["token-", "spec-version-"],
-                Shown::Nothing => &["evidence-required", "spec-version-"],
-                Shown::Unreadable => &["credential-", "spec-version-"],
+                ShownEvidence::Ticket => ["ticket-", "node-", "attested-", "spec-version-"].as_slice(),
+                ShownEvidence::Token => &["token-", "spec-version-"],
+                ShownEvidence::Nothing => &["evidence-required", "spec-version-"],
+                ShownEvidence::Unreadable => &["credential-", "spec-version-"],
                 _ => &[],
             };
             // Whatever was shown, nobody may have waited for the answer.
             if self.by() != DecidedBy::Gateway && !family.iter().any(|begin| code.starts_with(begin)) {
                 differences.say(format!("code is {code:?}, which is not given for what was shown"));
             }
-            return (self.recorded(), Judged::Whole);
+            return (self.recorded(), ReviewStatus::Whole);
         }
         differences.there("config_sha256", self.config_sha256.as_ref());
         differences.there("spec_version", self.spec_version.as_ref());
         let number = self.use_number.unwrap_or_default();
         match self.shown {
-            Shown::Ticket => {}
-            Shown::Token => {
+            ShownEvidence::Ticket => {}
+            ShownEvidence::Token => {
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("earned_by", self.earned_by.as_ref());
                 differences.there("name", self.name.as_ref());
@@ -43,7 +43,7 @@ impl Line {
                     differences.say("use_number is missing");
                 }
             }
-            Shown::Nothing => {
+            ShownEvidence::Nothing => {
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("name", self.name.as_ref());
                 differences.absent("earned_by", self.earned_by.as_ref());
@@ -51,25 +51,25 @@ impl Line {
             }
             _ => {
                 differences.say("no config is served for what was shown");
-                return (self.recorded(), Judged::Whole);
+                return (self.recorded(), ReviewStatus::Whole);
             }
         }
-        let made = Use {
+        let made = TicketUse {
             number,
             again: self.again,
             late_seconds: self.late_seconds,
         };
         let reason = served_for(self.shown, Some(made));
         differences.same("reason", &self.reason, &reason);
-        (self.recorded(), Judged::Whole)
+        (self.recorded(), ReviewStatus::Whole)
     }
 
     /// A config that was asked for by a client certificate.
-    pub(super) fn certificate(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, Judged) {
+    pub(super) fn certificate(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, ReviewStatus) {
         let refused = self.verdict == Verdict::Refused;
         let chain = self.basis.as_ref().map(|basis| basis.client_chain.as_slice()).unwrap_or_default();
         if refused && chain.is_empty() && self.code.as_deref().is_some_and(|code| UNSIGNED.contains(&code)) {
-            return ("unread".to_owned(), Judged::Unread);
+            return ("unread".to_owned(), ReviewStatus::Unread);
         }
         let leaf = self.basis.as_ref().and_then(|basis| basis.client_certificate_sha256.as_ref());
         differences.same("client_certificate_sha256", &leaf, &chain.first());
@@ -93,6 +93,6 @@ impl Line {
         if !same {
             differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
         }
-        (again, Judged::Whole)
+        (again, ReviewStatus::Whole)
     }
 }

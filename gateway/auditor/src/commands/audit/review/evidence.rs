@@ -2,9 +2,9 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_audit::replay::{ReplayError, replay};
-use attest_log::{Basis, Blobs, Shown, TICKET_LATE_LIMIT_SECONDS, Verdict, WouldRefuse, refused_for, trusted_by};
+use attest_log::{Basis, Blobs, ShownEvidence, TICKET_LATE_LIMIT_SECONDS, Verdict, WouldRefuse, refused_for, trusted_by};
 
-use super::{Differences, Judged, Line, TICKET_LIMIT_SECONDS, refused_by_others};
+use super::{Differences, ReviewStatus, ReviewedDecision, TICKET_LIMIT_SECONDS, refused_by_others};
 
 /// Refusals of evidence that was not looked at, because its challenge was not: nothing of it is kept.
 const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
@@ -12,8 +12,8 @@ const UNREAD: [&str; 2] = ["challenge-invalid", "challenge-expired"];
 /// The longest that a challenge can be answered, whatever gateway.toml says, in seconds.
 const CHALLENGE_LIMIT_SECONDS: u64 = 900;
 
-impl Line {
-    pub(super) fn challenge(&self, differences: &mut Differences) -> (String, Judged) {
+impl ReviewedDecision {
+    pub(super) fn challenge(&self, differences: &mut Differences) -> (String, ReviewStatus) {
         for (field, there) in [
             ("claims", self.claims.is_some()),
             ("earned_by", self.earned_by.is_some()),
@@ -26,10 +26,10 @@ impl Line {
         if self.basis.as_ref().is_none_or(|basis| basis.digests.is_none()) {
             differences.say("basis.digests is missing");
         }
-        ("by digest".to_owned(), Judged::ByDigest)
+        ("by digest".to_owned(), ReviewStatus::ByDigest)
     }
 
-    pub(super) fn evidence(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, Judged) {
+    pub(super) fn evidence(&self, text: &str, blobs: &Blobs, differences: &mut Differences) -> (String, ReviewStatus) {
         differences.absent("earned_by", self.earned_by.as_ref());
         differences.absent("config_sha256", self.config_sha256.as_ref());
         differences.absent("spec_version", self.spec_version.as_ref());
@@ -37,19 +37,19 @@ impl Line {
         let unread = self.code.as_deref().is_some_and(|code| UNREAD.contains(&code));
         match &self.basis {
             None if refused && unread => {
-                differences.same("shown", &self.shown, &Shown::Unreadable);
+                differences.same("shown", &self.shown, &ShownEvidence::Unreadable);
                 differences.same("pool", &self.pool.as_str(), &"");
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("name", self.name.as_ref());
                 differences.absent("claims", self.claims.as_ref());
-                return ("unread".to_owned(), Judged::Unread);
+                return ("unread".to_owned(), ReviewStatus::Unread);
             }
             None if self.recorded_late.is_some() && self.verdict == Verdict::Trusted => {
                 self.check_ticket(differences);
-                return ("not kept".to_owned(), Judged::Late);
+                return ("not kept".to_owned(), ReviewStatus::Late);
             }
             Some(basis) if refused && !unread && basis.digests.is_some() && basis.evidence.is_none() => {
-                return ("by digest".to_owned(), Judged::ByDigest);
+                return ("by digest".to_owned(), ReviewStatus::ByDigest);
             }
             _ => {}
         }
@@ -84,7 +84,7 @@ impl Line {
         if !holds {
             differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
         }
-        (again, Judged::Whole)
+        (again, ReviewStatus::Whole)
     }
 
     /// Checks that the record describes the node for which the challenge was issued.
@@ -93,7 +93,11 @@ impl Line {
         let subject = &challenge.subject;
         differences.same("pool", &self.pool, &challenge.pool);
         differences.same("kinds", &self.kinds, &subject.kinds());
-        let shown = if subject.tpm.is_some() { Shown::Tpm } else { Shown::Cloud };
+        let shown = if subject.tpm.is_some() {
+            ShownEvidence::Tpm
+        } else {
+            ShownEvidence::Cloud
+        };
         differences.same("shown", &self.shown, &shown);
         let lifetime = challenge.expires.checked_sub(challenge.issued);
         if self.at > challenge.expires || lifetime.is_none_or(|lifetime| lifetime > CHALLENGE_LIMIT_SECONDS) {

@@ -1,36 +1,36 @@
 //! Lines that are about no node.
 
 use attest_log::admin::{Act, Verb};
-use attest_log::{Event, What};
+use attest_log::{EventKind, LogEvent};
 
-use super::{Differences, Judged, VERSION};
+use super::{Differences, ReviewStatus, VERSION};
 
 /// Judges an event by its own content; returns its kind, and how far it could be judged.
-pub(super) fn review(event: &Event, differences: &mut Differences) -> (&'static str, Judged) {
+pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'static str, ReviewStatus) {
     match &event.what {
-        What::Counted { .. } => ("counted", Judged::Whole),
-        What::StoreAccepted { admin, .. } => {
+        EventKind::Counted { .. } => ("counted", ReviewStatus::Whole),
+        EventKind::StoreAccepted { admin, .. } => {
             differences.same("admin.v", &admin.v, &VERSION);
             if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&admin.verb) {
                 differences.say(format!("{} accepts no store", admin.verb));
             }
             differences.warn(format!("another store was accepted here: {}", event.reason));
-            ("accepted", Judged::Whole)
+            ("accepted", ReviewStatus::Whole)
         }
         // Of the log's last line nothing but its signature says what it was: it holds what the signature is over, and no more.
-        What::Checkpoint { checkpoint } => {
+        EventKind::Checkpoint { checkpoint } => {
             let expected = checkpoint.clone().event(event.id.clone(), event.at);
             differences.same("reason", &event.reason, &expected.reason);
-            ("signed", Judged::OfLog)
+            ("signed", ReviewStatus::OfLog)
         }
-        What::Admin { admin } => {
+        EventKind::Admin { admin } => {
             done(admin, &event.reason, differences);
-            ("done", Judged::Admin)
+            ("done", ReviewStatus::Admin)
         }
         // Whether what it says is so, the chain's verification says.
-        What::Removed { removed } => {
+        EventKind::Removed { removed } => {
             differences.same("reason", &event.reason, &removed.to_string());
-            ("removed", Judged::OfLog)
+            ("removed", ReviewStatus::OfLog)
         }
     }
 }

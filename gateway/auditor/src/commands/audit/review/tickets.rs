@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest_log::{RecordedLate, TICKET_LATE_LIMIT_SECONDS, TicketTerms, Verdict};
 
-use super::{Differences, Line, TICKET_LIMIT_SECONDS};
+use super::{Differences, ReviewedDecision, TICKET_LIMIT_SECONDS};
 
 /// The latest that a ticket can be used after it was earned, whatever gateway.toml says, in seconds: first as late as it may be, and then for its lifetime.
 const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
 
 /// The decision that has earned a ticket.
 #[derive(Debug)]
-struct Earned {
+struct TicketOrigin {
     identity: Option<String>,
     name: Option<String>,
     pool: String,
@@ -24,7 +24,7 @@ struct Earned {
 #[derive(Debug)]
 pub(super) struct Tickets {
     elsewhere: Elsewhere,
-    earned: BTreeMap<String, Earned>,
+    earned: BTreeMap<String, TicketOrigin>,
     uses: BTreeSet<(String, u32)>,
     /// Times of the tickets' first uses, by the decisions that earned them.
     first: BTreeMap<String, u64>,
@@ -54,8 +54,8 @@ impl Tickets {
     }
 
     /// A line that is trusted has earned one.
-    pub(super) fn earned(&mut self, line: &Line) {
-        let earned = Earned {
+    pub(super) fn earned(&mut self, line: &ReviewedDecision) {
+        let earned = TicketOrigin {
             identity: line.identity.clone(),
             name: line.name.clone(),
             pool: line.pool.clone(),
@@ -71,14 +71,14 @@ impl Tickets {
     }
 
     /// A line that a ticket was served for the first time by.
-    pub(super) fn first_used(&mut self, line: &Line) {
+    pub(super) fn first_used(&mut self, line: &ReviewedDecision) {
         if let (Some(earned_by), Some(1), Verdict::Served) = (&line.earned_by, line.use_number, line.verdict) {
             self.first.entry(earned_by.clone()).or_insert(line.at);
         }
     }
 
     /// Checks a use of a ticket: the decision that earned it, its purpose, its lifetime, and the number of uses.
-    pub(super) fn check(&mut self, line: &Line, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+    pub(super) fn check(&mut self, line: &ReviewedDecision, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
         let served = line.verdict == Verdict::Served;
         let Some(earned_by) = &line.earned_by else {
             // A ticket that could not be opened says nothing.
@@ -148,7 +148,14 @@ impl Tickets {
     }
 
     /// A use of a ticket that no line has earned.
-    fn earned_elsewhere(&self, line: &Line, earned_by: &str, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+    fn earned_elsewhere(
+        &self,
+        line: &ReviewedDecision,
+        earned_by: &str,
+        began: u64,
+        ids: &BTreeSet<String>,
+        differences: &mut Differences,
+    ) {
         let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
         if ids.contains(earned_by) {
             differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));

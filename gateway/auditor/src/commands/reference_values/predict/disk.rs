@@ -10,13 +10,13 @@ use attest::tpm::prediction::bytes::Bytes;
 use attest::tpm::prediction::grub::{COMMANDS_PCR, FILES_PCR, GrubBoot, GrubConfig, predict_config};
 use attest::tpm::prediction::linux::Kernel;
 use attest::tpm::prediction::loader::is_systemd_boot;
-use attest::tpm::prediction::parts::{Parts, predict_images};
+use attest::tpm::prediction::parts::{BootParts, predict_images};
 use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::uki::Uki;
 
 use super::Files;
-use super::disk_file::{Found, FoundKernel, image, wanted};
-use super::grub_files::{GrubFiles, grub_files};
+use super::disk_file::{DiskFile, FoundKernel, image, wanted};
+use super::grub_files::{GrubFileSource, grub_files};
 use super::volume::{Disk, Volume};
 
 /// The folder and the files that firmware starts by itself (UEFI 2.10, 3.5.1.1), with what shim starts next to it, and what it starts in the place of that if it
@@ -46,7 +46,7 @@ const ENTRY_LIMIT_BYTES: usize = 64 * 1024;
 
 /// Kind of an image, by its own description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ImageFormat {
     Shim,
     Grub,
     SystemdBoot,
@@ -57,13 +57,13 @@ enum Stage {
 }
 
 /// What a disk boots.
-pub(crate) struct BootDisk<'d> {
+pub(crate) struct PredictedDisk<'d> {
     /// Images in boot order, from firmware on.
-    loaders: Vec<(Stage, Found<'d>)>,
-    unified: Vec<Found<'d>>,
+    loaders: Vec<(ImageFormat, DiskFile<'d>)>,
+    unified: Vec<DiskFile<'d>>,
     kernels: Vec<FoundKernel<'d>>,
     /// The files that GRUB reads, if that is the last loader.
-    grub: Option<GrubFiles<'d>>,
+    grub: Option<GrubFileSource<'d>>,
     /// Files that systemd's stub would take in addition to an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
@@ -71,12 +71,12 @@ pub(crate) struct BootDisk<'d> {
 }
 
 /// Finds what the disk boots.
-pub(crate) fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
+pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
     let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
     let beside = beside(&disk.system, &loaders)?;
     let (mut unified, mut kernels) = (Vec::new(), Vec::new());
-    let first = loaders.first().filter(|(stage, _)| *stage == Stage::UnifiedKernelImage);
+    let first = loaders.first().filter(|(stage, _)| *stage == ImageFormat::UnifiedKernelImage);
     let mut given = given(&disk.system, first.map(|(_, found)| found.path.as_str()))?;
     for volume in volumes() {
         let names = volume.names(UNIFIED)?;
@@ -89,10 +89,10 @@ pub(crate) fn read(disk: &Disk) -> anyhow::Result<BootDisk<'_>> {
         check_kernel_limit((unified.len() + kernels.len()).saturating_sub(1))?;
     }
     let grub = match loaders.last() {
-        Some((Stage::Grub, grub)) => Some(grub_files(disk, grub)?),
+        Some((ImageFormat::Grub, grub)) => Some(grub_files(disk, grub)?),
         _ => None,
     };
-    Ok(BootDisk {
+    Ok(PredictedDisk {
         loaders,
         unified,
         kernels,
@@ -121,17 +121,17 @@ fn given(volume: &Volume, image: Option<&str>) -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the images that firmware starts, and those that they start, as far as no choice is made.
-fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found<'_>)>> {
+fn loaders(system: &Volume) -> anyhow::Result<Vec<(ImageFormat, DiskFile<'_>)>> {
     let mut loaders = Vec::new();
     for (first, second, instead) in FIRST {
         let Some(found) = find(system, FALLBACK, first)? else { continue };
-        let stage = Stage::of(&found)?;
+        let stage = ImageFormat::of(&found)?;
         loaders.push((stage, found));
-        if stage == Stage::Shim {
-            loaders.extend(find(system, FALLBACK, instead)?.map(|found| (Stage::Fallback, found)));
+        if stage == ImageFormat::Shim {
+            loaders.extend(find(system, FALLBACK, instead)?.map(|found| (ImageFormat::Fallback, found)));
             let found = find(system, FALLBACK, second)?.map_or_else(|| elsewhere(system, second), |found| Ok(Some(found)))?;
             let found = found.with_context(|| format!("shim starts {second}, which is not on the EFI system partition"))?;
-            loaders.push((Stage::of(&found)?, found));
+            loaders.push((ImageFormat::of(&found)?, found));
         }
         return Ok(loaders);
     }
@@ -139,7 +139,7 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(Stage, Found<'_>)>> {
 }
 
 /// Returns a file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
-fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<Found<'d>>> {
+fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<DiskFile<'d>>> {
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("BOOT")) {
         if let Some(found) = find(system, &format!("EFI/{folder}"), name)? {
             return Ok(Some(found));
@@ -149,7 +149,7 @@ fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<Found<
 }
 
 /// Returns the images in boot loaders' folders with other content than the images that were read.
-fn beside(system: &Volume, loaders: &[(Stage, Found<'_>)]) -> anyhow::Result<Vec<String>> {
+fn beside(system: &Volume, loaders: &[(ImageFormat, DiskFile<'_>)]) -> anyhow::Result<Vec<String>> {
     let mut beside = Vec::new();
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
         for name in system.names(&format!("EFI/{folder}"))?.iter().filter(|name| is_image(name)) {
@@ -185,7 +185,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
         for name in volume.names(folder)?.iter().filter(|name| name.starts_with(KERNEL_PREFIX)) {
             let path = format!("{folder}/{name}");
             // A link to another, or a folder.
-            let Some(kernel) = Found::at(volume, path)? else {
+            let Some(kernel) = DiskFile::at(volume, path)? else {
                 continue;
             };
             let is_known = |known: &FoundKernel<'_>| known.kernel.digest == kernel.digest;
@@ -214,8 +214,8 @@ fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKerne
     Ok(kernel.map(|kernel| FoundKernel { kernel, initrds }))
 }
 
-impl Stage {
-    fn of(found: &Found<'_>) -> anyhow::Result<Self> {
+impl ImageFormat {
+    fn of(found: &DiskFile<'_>) -> anyhow::Result<Self> {
         let image = image(found)?;
         let section = |name: &[u8]| {
             // Names of more than eight bytes are cut off.
@@ -237,9 +237,9 @@ impl Stage {
     }
 }
 
-impl BootDisk<'_> {
+impl PredictedDisk<'_> {
     pub(crate) fn has_shim(&self) -> bool {
-        self.loaders.iter().any(|(stage, _)| *stage == Stage::Shim)
+        self.loaders.iter().any(|(stage, _)| *stage == ImageFormat::Shim)
     }
 
     /// Predicts the measurements of the boot.
@@ -251,9 +251,9 @@ impl BootDisk<'_> {
                 format!("these are on the disk too, and are not among the values: {named}"),
             );
         }
-        let stages: Vec<Stage> = self.loaders.iter().map(|(stage, _)| *stage).collect();
+        let stages: Vec<ImageFormat> = self.loaders.iter().map(|(stage, _)| *stage).collect();
         let follows = match (stages.as_slice(), self.unified.as_slice(), self.kernels.as_slice()) {
-            ([Stage::UnifiedKernelImage], ..) | ([Stage::SystemdBoot], [_], []) if !self.given.is_empty() => {
+            ([ImageFormat::UnifiedKernelImage], ..) | ([ImageFormat::SystemdBoot], [_], []) if !self.given.is_empty() => {
                 let mut given = self.given.clone();
                 given.sort();
                 given.dedup();
@@ -261,9 +261,9 @@ impl BootDisk<'_> {
                 prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
                 false
             }
-            ([Stage::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
-            ([Stage::SystemdBoot], [_], []) => self.predict_unified(&self.loaders, secure_boot, files, prediction).map(|()| true)?,
-            ([.., Stage::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
+            ([ImageFormat::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
+            ([ImageFormat::SystemdBoot], [_], []) => self.predict_unified(&self.loaders, secure_boot, files, prediction).map(|()| true)?,
+            ([.., ImageFormat::Grub], ..) => self.predict_grub(secure_boot, files, prediction)?,
             _ => false,
         };
         if follows {
@@ -275,7 +275,7 @@ impl BootDisk<'_> {
     /// Predicts a boot by a unified kernel image that firmware starts, or a loader that has no other.
     fn predict_unified(
         &self,
-        loaders: &[(Stage, Found<'_>)],
+        loaders: &[(ImageFormat, DiskFile<'_>)],
         secure_boot: SecureBoot,
         files: &Files,
         prediction: &mut Prediction,
@@ -301,8 +301,8 @@ impl BootDisk<'_> {
     fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
         let (config, FoundKernel { kernel, initrds }) = match &self.grub {
             None => return Ok(false),
-            Some(GrubFiles::Known { config, kernel }) => (config, kernel),
-            Some(GrubFiles::Unknown { configs, why }) => {
+            Some(GrubFileSource::Known { config, kernel }) => (config, kernel),
+            Some(GrubFileSource::Unknown { configs, why }) => {
                 prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
                 for config in configs {
                     let reason = GrubConfig::parse(&config.bytes).err();
@@ -317,8 +317,8 @@ impl BootDisk<'_> {
             }
         };
         let (grub, shim) = match self.loaders.as_slice() {
-            [(Stage::Grub, grub)] => (grub, None),
-            [(Stage::Shim, shim), (Stage::Grub, grub)] => (grub, Some(shim)),
+            [(ImageFormat::Grub, grub)] => (grub, None),
+            [(ImageFormat::Shim, shim), (ImageFormat::Grub, grub)] => (grub, Some(shim)),
             other => {
                 let before = other.iter().map(|(_, found)| found.path.as_str()).collect::<Vec<_>>().join(", ");
                 let why = format!("which of these are started, and in which order, is decided by the machine: {before}");
@@ -328,7 +328,7 @@ impl BootDisk<'_> {
             }
         };
         let shim = shim.map(image).transpose()?;
-        let initrd_bytes: Vec<Bytes<'_>> = initrds.iter().map(Found::bytes).collect();
+        let initrd_bytes: Vec<Bytes<'_>> = initrds.iter().map(DiskFile::bytes).collect();
         let parsed_kernel = Kernel::parse(kernel.bytes()).with_context(|| kernel.path.clone())?;
         GrubBoot {
             shim: shim.as_ref(),
@@ -363,8 +363,8 @@ impl BootDisk<'_> {
             for found in std::iter::once(kernel).chain(initrds) {
                 files.read_on_disk(&found.path, &found.digest);
             }
-            let initrds: Vec<Bytes<'_>> = initrds.iter().map(Found::bytes).collect();
-            Parts {
+            let initrds: Vec<Bytes<'_>> = initrds.iter().map(DiskFile::bytes).collect();
+            BootParts {
                 name: &file_name(&kernel.path),
                 kernel: (kernel.bytes(), &parsed),
                 initrds: &initrds,
@@ -372,7 +372,7 @@ impl BootDisk<'_> {
             }
             .predict(prediction)?;
         }
-        let has_kernel = |(stage, _): &(Stage, Found<'_>)| *stage == Stage::UnifiedKernelImage;
+        let has_kernel = |(stage, _): &(ImageFormat, DiskFile<'_>)| *stage == ImageFormat::UnifiedKernelImage;
         if self.kernels.is_empty() && self.unified.is_empty() && !self.loaders.iter().any(has_kernel) {
             prediction.leave_out(
                 &[IMAGES_PCR, FILES_PCR],
@@ -384,12 +384,12 @@ impl BootDisk<'_> {
     }
 }
 
-fn noted<'f>(files: &Files, found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
+fn noted<'f>(files: &Files, found: &'f DiskFile<'_>) -> anyhow::Result<PeImage<'f>> {
     files.read_on_disk(&found.path, &found.digest);
     image(found)
 }
 
-fn find<'d>(volume: &'d Volume, folder: &str, name: &str) -> anyhow::Result<Option<Found<'d>>> {
+fn find<'d>(volume: &'d Volume, folder: &str, name: &str) -> anyhow::Result<Option<DiskFile<'d>>> {
     let names = volume.names(folder)?;
     let name = names.iter().find(|found| found.eq_ignore_ascii_case(name));
     name.map(|name| wanted(volume, &format!("{folder}/{name}"))).transpose()

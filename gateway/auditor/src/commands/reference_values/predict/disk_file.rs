@@ -1,27 +1,27 @@
 //! Files that are read from a disk.
 
 use anyhow::Context;
-use attest::tpm::prediction::Digests;
+use attest::tpm::prediction::BankDigests;
 use attest::tpm::prediction::bytes::Bytes;
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 
 use super::volume::{Volume, VolumeFile};
 
 /// A file on the disk.
-pub(crate) struct Found<'d> {
+pub(crate) struct DiskFile<'d> {
     pub path: String,
     file: VolumeFile<'d>,
     /// SHA-256 of the file.
-    pub digest: Digests,
+    pub digest: BankDigests,
 }
 
 /// A kernel, with the initrds that its entry names.
 pub(crate) struct FoundKernel<'d> {
-    pub kernel: Found<'d>,
-    pub initrds: Vec<Found<'d>>,
+    pub kernel: DiskFile<'d>,
+    pub initrds: Vec<DiskFile<'d>>,
 }
 
-impl<'d> Found<'d> {
+impl<'d> DiskFile<'d> {
     /// Returns the file at this path, if it exists.
     pub(crate) fn at(volume: &'d Volume, path: String) -> anyhow::Result<Option<Self>> {
         let Some(file) = volume.open(&path, IMAGE_LIMIT_BYTES)? else {
@@ -36,11 +36,11 @@ impl<'d> Found<'d> {
     }
 }
 
-pub(crate) fn image<'f>(found: &'f Found<'_>) -> anyhow::Result<PeImage<'f>> {
+pub(crate) fn image<'f>(found: &'f DiskFile<'_>) -> anyhow::Result<PeImage<'f>> {
     PeImage::parse(found.bytes()).with_context(|| found.path.clone())
 }
 
-pub(crate) fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<Found<'d>> {
-    let found = Found::at(volume, path.trim_start_matches('/').to_owned()).with_context(|| path.to_owned())?;
+pub(crate) fn wanted<'d>(volume: &'d Volume, path: &str) -> anyhow::Result<DiskFile<'d>> {
+    let found = DiskFile::at(volume, path.trim_start_matches('/').to_owned()).with_context(|| path.to_owned())?;
     found.with_context(|| format!("{path} is not on this file system"))
 }

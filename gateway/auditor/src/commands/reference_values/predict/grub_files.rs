@@ -3,7 +3,7 @@
 use attest::tpm::prediction::grub::image::GrubImage;
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubConfig};
 
-use super::disk_file::{Found, FoundKernel, image, wanted};
+use super::disk_file::{DiskFile, FoundKernel, image, wanted};
 use super::volume::Disk;
 
 /// Folders that may have GRUB's config, besides a distribution's folder.
@@ -14,32 +14,32 @@ const CONFIGS_LIMIT: usize = 16;
 const GRUB_LISTS: &str = "x86_64-efi";
 
 /// A config on the disk.
-pub(crate) struct Config {
+pub(crate) struct GrubConfigFile {
     pub path: String,
     pub bytes: Vec<u8>,
 }
 
 /// The files that GRUB reads.
-pub(crate) enum GrubFiles<'d> {
+pub(crate) enum GrubFileSource<'d> {
     /// The files that follow from the image and its config.
-    Known { config: Config, kernel: FoundKernel<'d> },
+    Known { config: GrubConfigFile, kernel: FoundKernel<'d> },
     /// The configs that it may read, and why it is not known what it reads.
-    Unknown { configs: Vec<Config>, why: String },
+    Unknown { configs: Vec<GrubConfigFile>, why: String },
 }
 
 /// Finds the files that GRUB reads, by its image and by the config that is where the image looks for it.
-pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result<GrubFiles<'d>> {
+pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Result<GrubFileSource<'d>> {
     let system = &disk.system;
     let known = match GrubImage::recognise(&image(grub)?) {
         Ok(known) => known,
         Err(why) => {
             let configs = configs(disk)?;
-            return Ok(GrubFiles::Unknown { configs, why });
+            return Ok(GrubFileSource::Unknown { configs, why });
         }
     };
     let path = format!("{}/grub.cfg", known.folder().trim_matches('/'));
     let lists = format!("{}/{}", known.folder(), GRUB_LISTS);
-    let unknown = |configs, why| Ok(GrubFiles::Unknown { configs, why });
+    let unknown = |configs, why| Ok(GrubFileSource::Unknown { configs, why });
     let partition = format!("hd0,gpt{}", disk.system_number);
     let elsewhere = |root: &&str| root.trim_matches(['(', ')']) != partition;
     if let Some(root) = known.roots().find(elsewhere) {
@@ -51,7 +51,7 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result
     let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? else {
         return unknown(Vec::new(), format!("GRUB's config was not found: there is no {path}"));
     };
-    let config = Config { path, bytes };
+    let config = GrubConfigFile { path, bytes };
     let parsed = match GrubConfig::parse(&config.bytes) {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -69,7 +69,7 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result
     match (kernel, initrds) {
         (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
             let kernel = FoundKernel { kernel, initrds };
-            Ok(GrubFiles::Known { config, kernel })
+            Ok(GrubFileSource::Known { config, kernel })
         }
         _ => {
             let why = format!("{}: what it loads is not on its file system", config.path);
@@ -79,7 +79,7 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &Found<'_>) -> anyhow::Result
 }
 
 /// Each config that an image of GRUB may look for: in a distribution's folder on the EFI system partition, or in GRUB's own on any file system.
-fn configs(disk: &Disk) -> anyhow::Result<Vec<Config>> {
+fn configs(disk: &Disk) -> anyhow::Result<Vec<GrubConfigFile>> {
     let vendors = disk.system.names("EFI")?.into_iter().map(|folder| format!("EFI/{folder}"));
     let vendors = vendors.map(|folder| (&disk.system, folder));
     let volumes = std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
@@ -90,7 +90,7 @@ fn configs(disk: &Disk) -> anyhow::Result<Vec<Config>> {
         if configs.len() < CONFIGS_LIMIT
             && let Some(bytes) = volume.read(&path, CONFIG_LIMIT_BYTES)?
         {
-            configs.push(Config { path, bytes });
+            configs.push(GrubConfigFile { path, bytes });
         }
     }
     Ok(configs)

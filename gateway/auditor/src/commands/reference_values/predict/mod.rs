@@ -17,14 +17,14 @@ use anyhow::{Context, bail};
 use attest::HashAlg;
 use attest::reference_sets::Time;
 use attest::tpm::prediction::boot::{SecureBoot, UkiBoot};
-use attest::tpm::prediction::bytes::{Bytes, ReadError, Source};
+use attest::tpm::prediction::bytes::{ByteReadError, Bytes, RandomAccess};
 use attest::tpm::prediction::grub::{CONFIG_LIMIT_BYTES, GrubBoot};
 use attest::tpm::prediction::linux::{CommandLine, Kernel};
-use attest::tpm::prediction::parts::Parts;
+use attest::tpm::prediction::parts::BootParts;
 use attest::tpm::prediction::pe::{IMAGE_LIMIT_BYTES, PeImage};
 use attest::tpm::prediction::secure_boot::{SECURE_BOOT_PCR, VARIABLE_LIMIT_BYTES, Variables};
 use attest::tpm::prediction::uki::Uki;
-use attest::tpm::prediction::{Digests, Prediction};
+use attest::tpm::prediction::{BankDigests, Prediction};
 use attest_certificates::source;
 use attest_command_line::{clean, now, output};
 use attest_log::admin::By;
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TEXT", requires = "kernel")]
     cmdline: Option<String>,
     #[command(flatten)]
-    keys: Keys,
+    keys: FirmwareKeys,
     /// A bank of PCRs; repeatable [default: sha256 and sha384].
     #[arg(long, value_name = "BANK")]
     bank: Vec<HashAlg>,
@@ -101,26 +101,26 @@ impl Files {
     }
 
     /// An image, or an initrd: not in memory, if it is a file.
-    fn image(&self, path: &Path) -> anyhow::Result<Image> {
-        let image = Image::open(path).with_context(|| path.display().to_string())?;
+    fn image(&self, path: &Path) -> anyhow::Result<FirmwareImage> {
+        let image = FirmwareImage::open(path).with_context(|| path.display().to_string())?;
         let digest = image.bytes().sha256().with_context(|| path.display().to_string())?;
         self.note_file(path, &digest);
         Ok(image)
     }
 
-    fn note_file(&self, path: &Path, digest: &Digests) {
+    fn note_file(&self, path: &Path, digest: &BankDigests) {
         let name: String = clean(&name(path)).chars().take(FILE_NAME_LIMIT_CHARACTERS).collect();
         self.note(&name, digest);
     }
 
     /// A file of a disk's: by the end of its path.
-    fn read_on_disk(&self, path: &str, digest: &Digests) {
+    fn read_on_disk(&self, path: &str, digest: &BankDigests) {
         let path = clean(path);
         let more = path.chars().count().saturating_sub(PATH_LIMIT_CHARACTERS);
         self.note(&path.chars().skip(more).collect::<String>(), digest);
     }
 
-    fn note(&self, name: &str, digest: &Digests) {
+    fn note(&self, name: &str, digest: &BankDigests) {
         let Some(digest) = digest.get(HashAlg::Sha256) else { return };
         let told = format!("{name} sha256:{digest}");
         let mut read = self.read.borrow_mut();
@@ -131,7 +131,7 @@ impl Files {
 }
 
 /// A file that may be large.
-enum Image {
+enum FirmwareImage {
     File {
         file: ImageFile,
         length: usize,
@@ -142,15 +142,15 @@ enum Image {
 
 struct ImageFile(File);
 
-impl Source for ImageFile {
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
-        let failed = |error: io::Error| ReadError::Failed(error.to_string());
-        let start = u64::try_from(start).map_err(|_| ReadError::Failed("it is too long".to_owned()))?;
+impl RandomAccess for ImageFile {
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ByteReadError> {
+        let failed = |error: io::Error| ByteReadError::Failed(error.to_string());
+        let start = u64::try_from(start).map_err(|_| ByteReadError::Failed("it is too long".to_owned()))?;
         self.0.read_exact_at(into, start).map_err(failed)
     }
 }
 
-impl Image {
+impl FirmwareImage {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let file = files::open(path)?;
         let metadata = file.metadata()?;
@@ -185,7 +185,7 @@ impl Image {
 
 /// Keys whose signatures the machines' firmware accepts, and certificates that it will have used: for PCR 7.
 #[derive(Debug, clap::Args)]
-struct Keys {
+struct FirmwareKeys {
     /// The variable PK, as firmware has it: signature lists, without the four bytes that Linux shows before them.
     #[arg(long, value_name = "FILE", requires_all = ["kek", "db"])]
     pk: Option<PathBuf>,
@@ -280,11 +280,11 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
         .iter()
         .map(|path| files.image(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let initrds: Vec<Bytes<'_>> = initrds.iter().map(Image::bytes).collect();
+    let initrds: Vec<Bytes<'_>> = initrds.iter().map(FirmwareImage::bytes).collect();
     let (Some(grub), Some(config)) = (&arguments.grub, &arguments.grub_config) else {
         let line = arguments.cmdline.as_deref().map(|line| CommandLine::parse(line.as_bytes()));
         let line = line.transpose().context("--cmdline")?;
-        Parts {
+        BootParts {
             name: "kernel",
             kernel: (kernel_file.bytes(), &kernel),
             initrds: &initrds,
@@ -360,7 +360,7 @@ fn certificate(files: &Files, path: &Path) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-fn image<'f>(path: &Path, file: &'f Image) -> anyhow::Result<PeImage<'f>> {
+fn image<'f>(path: &Path, file: &'f FirmwareImage) -> anyhow::Result<PeImage<'f>> {
     PeImage::parse(file.bytes()).with_context(|| path.display().to_string())
 }
 

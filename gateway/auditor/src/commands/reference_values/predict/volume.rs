@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use attest::tpm::prediction::bytes::{Bytes, ReadError, Source};
+use attest::tpm::prediction::bytes::{ByteReadError, Bytes, RandomAccess};
 use ext4_view::{Ext4, Ext4Error, Ext4Read};
 use fatfs::{FileSystem, FsOptions};
 use gpt::GptConfig;
@@ -269,9 +269,9 @@ impl VolumeFile<'_> {
     }
 }
 
-impl Source for VolumeFile<'_> {
-    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ReadError> {
-        let failed = |error: &dyn std::fmt::Display| ReadError::Failed(error.to_string());
+impl RandomAccess for VolumeFile<'_> {
+    fn read(&self, start: usize, into: &mut [u8]) -> Result<(), ByteReadError> {
+        let failed = |error: &dyn std::fmt::Display| ByteReadError::Failed(error.to_string());
         let start = u64::try_from(start).map_err(|error| failed(&error))?;
         match &mut *self.file.borrow_mut() {
             OpenFile::Fat(file) => {

@@ -33,7 +33,7 @@ fn a_machine_that_has_attested_a_key_is_held_to_it() {
 
 #[test]
 fn keys_that_no_machine_has_attested_can_be_refused() {
-    let required = |case: &mut Case| case.rules.keys = Keys::Attested;
+    let required = |case: &mut Case| case.rules.keys = ApprovedKeys::Attested;
     approved("attested", &keyed().but(required), Bound::Given);
     check("none", required, "csr-key-not-attested");
     approved("none, and not required", &Case::given(), Bound::Given);
@@ -61,7 +61,7 @@ fn whoever_asks_with_another_key_is_in_no_attested_keys_way() {
     approved("among a hundred", &crowd, Bound::Given);
     // Somebody else has approved it: there would be two machines of one name.
     let approved_one = Csr {
-        stage: Stage::Approved,
+        stage: CsrStage::Approved,
         ..rival
     };
     left("one that was approved by others", with(approved_one), "csr-name-taken");

@@ -12,7 +12,7 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
     second.csr = rival.clone();
     left("the second", second, "csr-duplicate");
     let approved_one = Csr {
-        stage: Stage::Approved,
+        stage: CsrStage::Approved,
         ..rival.clone()
     };
     let said = left("one that was approved by others", with(approved_one.clone()), "csr-name-taken");
@@ -37,7 +37,7 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
     let early = NOW - 121 - CLOCK_SKEW_SECONDS;
     for other in [
         Csr {
-            stage: Stage::Closed,
+            stage: CsrStage::Closed,
             ..rival.clone()
         },
         Csr {
@@ -57,7 +57,7 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
             ..rival.clone()
         },
         Csr {
-            purpose: Purpose::Serving,
+            purpose: CsrPurpose::Serving,
             ..rival
         },
         csr("csr-2", "worker-2"),
@@ -94,7 +94,7 @@ fn an_approval_of_another_time_is_in_nobodys_way() {
     // The CSR that was approved here for the boot before, a moment ago.
     let before = Csr {
         uid: "uid".to_owned(),
-        stage: Stage::Approved,
+        stage: CsrStage::Approved,
         approved: Some(NOW - 125),
         created: NOW - 200,
         ..csr("csr-0", NODE)

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn entry(id: &str) -> Entry {
-    Entry {
+fn entry(id: &str) -> StoreEntry {
+    StoreEntry {
         id: id.to_owned(),
         value: "{}".to_owned(),
     }
@@ -17,8 +17,8 @@ fn gone(to: &str) -> Moved {
     }
 }
 
-async fn each_engine(test: impl AsyncFn(&Etcd, &Place)) {
-    let etcd = Etcd::start();
+async fn each_engine(test: impl AsyncFn(&EtcdServer, &Place)) {
+    let etcd = EtcdServer::start();
     for engine in [Some((&etcd, "from")), None] {
         let from = Place::new(engine);
         fill(&from).await;
@@ -74,7 +74,7 @@ async fn what_is_read_is_of_one_moment_whoever_writes_meanwhile() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
     let id = there(&from.settings).unwrap().unwrap().id;
@@ -105,7 +105,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_became_another_store_meanwhile_is_not_taken_back() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
     source(&from.settings).unwrap().move_to(&gone("there")).unwrap();
@@ -117,10 +117,10 @@ async fn what_became_another_store_meanwhile_is_not_taken_back() {
 }
 
 /// Something is done while what has arrived is looked through.
-struct LookedThrough<'t, F>(&'t mut dyn Target, Option<F>);
+struct LookedThrough<'t, F>(&'t mut dyn MigrationTarget, Option<F>);
 
-impl<F: FnOnce()> Target for LookedThrough<'_, F> {
-    fn known(&self) -> &Known {
+impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
+    fn known(&self) -> &ExpectedStore {
         self.0.known()
     }
 
@@ -143,7 +143,7 @@ impl<F: FnOnce()> Target for LookedThrough<'_, F> {
 /// A line is recorded by then, and secrets may be worthless.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let (from, to) = (Place::new(Some((&etcd, "from"))), Place::new(None));
     fill(&from).await;
     let store = from.open().unwrap();
@@ -182,7 +182,7 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;
     let now = copied(&from, &to).unwrap().accepted.now;
@@ -210,7 +210,7 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
             assert_eq!(again.unwrap().accepted.now, now);
             assert_eq!(told.get(), is_told, "{known:?}");
             assert_eq!(
-                super::super::super::super::known::Known::beside(beside).unwrap().expected(),
+                super::super::super::super::known::ExpectedStore::beside(beside).unwrap().expected(),
                 Some(&now)
             );
         }
@@ -219,7 +219,7 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_what_had_arrived_nothing_stays_that_is_not_there_any_more() {
-    let etcd = Etcd::start();
+    let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;
     broken_off(&from.settings, &to.settings, Step::Put(700));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::log_builder::{EV_IPL, EV_NO_ACTION, EV_SEPARATOR, LogBuilder, SHA256, SHA384};
 use crate::support::{Case, SoftKey, at};
 use attest::protocol::HexDigest;
-use attest::tpm::door::{CLOSING_WORD, DOOR_PCR};
+use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::wire::HashAlg;

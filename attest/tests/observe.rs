@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use attest::appraisal::Rules;
 use attest::condition::Condition;
 use attest::protocol::HexDigest;
-use attest::tpm::door::{CLOSING_WORD, DOOR_PCR};
+use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR};
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, AttestationResult, HashAlg, Kind, ReferenceValues, Reject, appraise};

@@ -17,7 +17,7 @@ use attest_gateway::pools;
 use attest_ignition::{Config, SpecVersion};
 use attest_log::ConfigSet;
 use attest_pool::Pool;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use results::Figure;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use crate::support::log_schema::LOG;
 use crate::support::node::Node;
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
-use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::{HashAlg, Reject, SpkiSha256};
 use attest_audit::replay::{ReplayError, replay};
 use attest_log::Blobs;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use attest::protocol::{BearerText, Blob, EvidenceRequest, GcpEvidence, HexDigest, TpmEvidence};
-use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::{Challenge, HashAlg};
 use serde_json::{Value, json};
 

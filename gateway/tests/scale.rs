@@ -22,7 +22,7 @@ mod node;
 #[path = "../benches/scale/outcome.rs"]
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "this test uses its part")]
-#[path = "../../attest/node/src/patience.rs"]
+#[path = "../../attest/node/src/wait.rs"]
 mod patience;
 #[path = "../benches/scale/rand.rs"]
 pub mod rand;

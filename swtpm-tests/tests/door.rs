@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
-use attest::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::wire::HashAlg;
 use attest_node::tpm::TpmDevice;

@@ -4,7 +4,7 @@
 //! bounded, except while Ignition waits too ([`Patience`]). The work runs in its own thread, and only the thread that watches the clock
 //! writes the pointer. So a TPM or a network that hangs cannot hold up the boot, and nothing is written after the deadline.
 
-mod shown;
+mod opened_tpm;
 mod tickets;
 
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ use crate::gateway::{Discovered, GatewayClient, GatewayError, Http, Takes};
 use crate::keep;
 use crate::kubelet;
 use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
-use crate::patience::Patience;
 use crate::platform::{CloudInstance, KubeletKey, NAME_ARGUMENT, NodePlatform, pointer_file};
 use crate::pointer::{GatewaySource, Pointer, PointerError, SourceLocation};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
+use crate::wait::Patience;
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
 /// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).

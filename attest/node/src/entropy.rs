@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand;
 
 use crate::console;
-use crate::patience::WAY_OUT;
+use crate::wait::WAY_OUT;
 
 /// Interval between messages. Nearly every machine has random numbers at once, and prints none.
 const SAY_EVERY: Duration = Duration::from_secs(5);

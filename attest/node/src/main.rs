@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use attest_node::boot::{self, BootOptions};
+use attest_node::boot_complete;
 use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
 use attest_node::config::{self, ConfigPurpose};
-use attest_node::door;
 use attest_node::ek_table::ek_table;
 use attest_node::forget;
 use attest_node::keep;
@@ -315,7 +315,7 @@ fn main() -> ExitCode {
             state,
             cmdline,
         }),
-        Some(Command::Close(CloseArguments { deadline })) => door::run(&door::CloseOptions {
+        Some(Command::Close(CloseArguments { deadline })) => boot_complete::run(&boot_complete::CloseOptions {
             tcti,
             deadline: Duration::from_secs(deadline),
         }),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::door::MeasuredDoor;
+use super::boot_complete::MeasuredDoor;
 use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
 use super::event_log::{EventLogError, Phase};

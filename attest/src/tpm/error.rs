@@ -1,7 +1,7 @@
 //! Reasons why a TPM's evidence is refused: the fact, with both values if there are two.
 
 use crate::advice::{Advice, advice};
-use crate::tpm::door::DoorError;
+use crate::tpm::boot_complete::DoorError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;

@@ -7,9 +7,9 @@
 //! files.
 
 pub mod ak;
+pub mod boot_complete;
 mod claims;
 pub mod credential;
-pub mod door;
 pub mod ek_certificate;
 pub(crate) mod endorsements;
 mod error;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::door::DOOR_PCR;
+use super::boot_complete::DOOR_PCR;
 use super::pcr::{PcrSelection, SelectionError};
 use super::rules::Check;
 use super::wire::HashAlg;

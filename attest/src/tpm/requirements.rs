@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rustls_pki_types::UnixTime;
 
+use super::boot_complete::{self, DOOR_PCR};
 use super::claims::{EventLogClaims, TpmClaims};
-use super::door::{self, DOOR_PCR};
 use super::error::TpmEvidenceError;
 use super::measured_boot::MeasuredBoot;
 use super::reference_values::{AcceptedValues, EventLogRule, ReferenceValues};
@@ -74,12 +74,12 @@ impl ReferenceValues {
     /// Whether the machine boots still is about a PCR.
     pub fn requirements(&self) -> impl Iterator<Item = Requirement> {
         let pcrs = self.pcrs().keys().copied().map(Requirement::Pcr);
-        let door = self.is_only_while_booting().then_some(Requirement::OnlyWhileBooting);
+        let only_while_booting = self.is_only_while_booting().then_some(Requirement::OnlyWhileBooting);
         let boot = self.boot().iter().copied().map(Requirement::Boot);
         [Requirement::Selection]
             .into_iter()
             .chain(pcrs)
-            .chain(door)
+            .chain(only_while_booting)
             .chain([Requirement::EventLog])
             .chain(boot)
     }
@@ -125,7 +125,7 @@ impl ReferenceValues {
             }
             Requirement::OnlyWhileBooting => {
                 let log = quoted.event_log.and_then(|log| log.door.as_ref());
-                Ok(door::check_open(quoted.bank, quoted.pcrs, log)?)
+                Ok(boot_complete::check_open(quoted.bank, quoted.pcrs, log)?)
             }
             Requirement::EventLog => match (self.event_log(), quoted.event_log) {
                 (EventLogRule::Required, None) => Err(TpmEvidenceError::EventLogMissing),

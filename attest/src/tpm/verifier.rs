@@ -7,8 +7,8 @@ use rustls_pki_types::UnixTime;
 use subtle::ConstantTimeEq;
 
 use super::ak::AkPublic;
+use super::boot_complete::MeasuredDoor;
 use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
-use super::door::MeasuredDoor;
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
 use super::event_log::EventLog;

@@ -1,6 +1,6 @@
 //! Rule that accepts a machine only while it boots.
 
-use attest_wire::tpm::door::{self, CLOSING_WORD, DOOR_PCR, OS_SEPARATOR};
+use attest_wire::tpm::boot_complete::{self, CLOSING_WORD, DOOR_PCR, OS_SEPARATOR};
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
     let judged = |words: &[&[u8]], text: &str| {
         let value = words
             .iter()
-            .fold(vec![0; 32], |value, word| door::extended(HashAlg::Sha256, &value, word));
+            .fold(vec![0; 32], |value, word| boot_complete::extended(HashAlg::Sha256, &value, word));
         let case = Case::new().but(|case| {
             case.vtpm.pcrs.insert(DOOR_PCR, value);
             case.quoted.push(DOOR_PCR);

@@ -1,7 +1,7 @@
 //! Rules of a pool.
 
 use super::*;
-use attest_wire::tpm::door::{self, CLOSING_WORD, OS_SEPARATOR};
+use attest_wire::tpm::boot_complete::{self, CLOSING_WORD, OS_SEPARATOR};
 
 /// Rules that the document of [`Case::new`] with the account 123456789012 keeps.
 const RULES: &str = r#"
@@ -38,12 +38,12 @@ fn a_pool_accepts() {
 /// The PCR that attest-node extends at the end of a boot; no event log comes with a document.
 #[test]
 fn attack_47_an_instance_whose_boot_is_over() {
-    const DOOR: u64 = attest::tpm::door::DOOR_PCR as u64;
+    const DOOR: u64 = attest::tpm::boot_complete::DOOR_PCR as u64;
     let text = "accounts = \"not checked\"\nonly_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"";
     let judged = |words: &[&[u8]]| {
-        let value = words
-            .iter()
-            .fold(vec![0; 48], |value, word| door::extended(attest::HashAlg::Sha384, &value, word));
+        let value = words.iter().fold(vec![0; 48], |value, word| {
+            boot_complete::extended(attest::HashAlg::Sha384, &value, word)
+        });
         let case = case(|case| {
             let pcrs = (0..24).map(|pcr| (pcr.into(), Value::Bytes(if pcr == DOOR { value.clone() } else { vec![9; 48] })));
             case.set("nitrotpm_pcrs", Value::Map(pcrs.collect()));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use data_encoding::BASE64;
 
-use super::weak::WeakAuthority;
+use super::legacy_documents::WeakAuthority;
 use super::{AwsInstance, RegionAuthority, RoleSession};
 use crate::clock::StandInClock;
 use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};

@@ -7,7 +7,7 @@
 //! (`custom.rs`). It omits admission, defaults, other schemas and tables, the existence of namespaces, and protobuf. Strategic merge
 //! patches and applied ones are treated like merge patches.
 
-mod custom;
+mod custom_resources;
 mod kinds;
 mod objects;
 mod patch;

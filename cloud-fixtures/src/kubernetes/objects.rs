@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::custom;
+use super::custom_resources;
 use super::kinds::ResourceKind;
 use super::patch;
 use super::rights::ApiUser;
@@ -189,8 +189,8 @@ impl ObjectStore {
             object["spec"]["groups"] = json!(user.groups);
         }
         if kind.is_custom() {
-            custom::fit(self, kind, &mut object)?;
-            custom::manage(None, &mut object, &self.manager, None, &now());
+            custom_resources::fit(self, kind, &mut object)?;
+            custom_resources::manage(None, &mut object, &self.manager, None, &now());
         }
         Ok(self.write(key, object))
     }
@@ -261,13 +261,13 @@ impl ObjectStore {
             return Err(ApiStatus::immutable(*kind, name));
         }
         if kind.is_custom() {
-            custom::fit(self, *kind, &mut new)?;
+            custom_resources::fit(self, *kind, &mut new)?;
         }
         if new == *old {
             return Ok(old);
         }
         if kind.is_custom() {
-            custom::manage(Some(&old), &mut new, &self.manager, part, &now());
+            custom_resources::manage(Some(&old), &mut new, &self.manager, part, &now());
         }
         let content = |object: &Value| {
             let mut object = object.clone();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::custom;
+use super::custom_resources;
 use super::kinds::{ResourceKind, SIGNERS, discovery};
 use super::objects::{Key, ObjectStore, Page};
 use super::rights::{AccessRequest, ApiUser, authorize};
@@ -298,7 +298,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     };
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;
-    if !custom::is_there(&objects, *kind) {
+    if !custom_resources::is_there(&objects, *kind) {
         return Err(ApiStatus::no_such_path());
     }
     objects.written_by(manager(wants));
@@ -331,7 +331,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
             let page = objects.list(*kind, within, &selector, limit, from(&parameter(wants.query, "continue"))?)?;
             let list = list(*kind, &page, &selector, wants.form);
             return Ok(match (is_table, list["items"].as_array()) {
-                (true, Some(items)) => said(200, &custom::table(&objects, *kind, &list["metadata"], items)),
+                (true, Some(items)) => said(200, &custom_resources::table(&objects, *kind, &list["metadata"], items)),
                 _ => said(200, &list),
             });
         }
@@ -346,7 +346,10 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
                 .ok_or_else(|| ApiStatus::not_found(*kind, name))?;
             if is_table {
                 let metadata = json!({"resourceVersion": found["metadata"]["resourceVersion"]});
-                return Ok(said(200, &custom::table(&objects, *kind, &metadata, std::slice::from_ref(found))));
+                return Ok(said(
+                    200,
+                    &custom_resources::table(&objects, *kind, &metadata, std::slice::from_ref(found)),
+                ));
             }
             return Ok(said(200, &wants.form.of_object(found)));
         }

@@ -7,8 +7,8 @@ use attest::protocol::{Evidence, HexDigest};
 use attest::{AppraisalPolicy, Challenge, NamedMachine, SpkiSha256};
 use serde::{Deserialize, Serialize};
 
+use super::delta::LogDifference;
 use super::digests::RequestDigests;
-use super::likeness::LogDifference;
 
 /// All inputs of a decision about one node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::chain::Link;
-use super::reach::Reach;
+use super::read_range::Reach;
 use super::reading::{FileLines, LineContent, LogFile, rotated};
 
 /// A decision that is not known to be recorded.

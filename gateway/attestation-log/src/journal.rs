@@ -1,7 +1,7 @@
 //! Journal: the log's file, appended by one thread, fsynced before a request is answered, never left with half a line.
 
-mod company;
 mod console;
+mod group_commit;
 mod writer;
 
 use std::path::Path;
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use company::Company;
 pub use console::word;
 use console::{show, show_event};
+use group_commit::Company;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
@@ -22,6 +22,7 @@ use super::blobs::Blobs;
 use super::chain::Point;
 use super::entry::LogEvent;
 use super::journal_error::JournalError;
+use super::leftover_files::remove_unfinished;
 use super::log_file::LockedLog;
 use super::log_key::LogPublicKey;
 use super::record::{ChainedLine, Decision, Record};
@@ -30,7 +31,6 @@ use super::segments::{Aside, Compression, SegmentLimits};
 use super::signer::CheckpointSigner;
 use super::store_link::StoreLink;
 use super::store_position::StorePosition;
-use super::unfinished::remove_unfinished;
 use super::unsigned::with_unsigned;
 use super::writer_lock::WriterLock;
 

@@ -13,7 +13,7 @@ mod deadline;
 #[path = "../../../attest/node/src/failure.rs"]
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
-#[path = "../../../attest/node/src/patience.rs"]
+#[path = "../../../attest/node/src/wait.rs"]
 mod patience;
 
 mod budget;

@@ -6,16 +6,16 @@
 
 mod answer_limit;
 mod api_watch;
+pub mod cached_object;
 mod client;
 pub mod events;
 pub mod failures;
 mod health;
-mod kept;
-pub mod named;
 pub mod resources;
+mod watch_cache;
 
 pub use api_watch::{ApiWatch, Sink};
 pub use attest_store::cluster_api::{ClusterError, RequestCause};
 pub use client::ClusterClient;
 pub use health::{Heard, WatchHealth, WatchObserver};
-pub use kept::{Keeping, WatchCache, keep, keep_by_fields};
+pub use watch_cache::{Keeping, WatchCache, keep, keep_by_fields};

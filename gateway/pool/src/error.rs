@@ -10,7 +10,7 @@ use attest_ignition::machine_config::second_stage::SecondStageError;
 use attest_ignition::{Invalid, NotAConfig};
 use attest_log::ConfigSet;
 
-use super::needed::NeededError;
+use super::needed_before_approval::NeededError;
 use super::upstream::{IncludeError, UpstreamError};
 
 /// Reason why a pool cannot be served.

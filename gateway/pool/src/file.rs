@@ -24,7 +24,7 @@ use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, HistoryRules, NewValueRules, PoolError, misplaced, new_values, observed, whose};
+use super::{Endorsement, HistoryRules, NewValueRules, PoolError, exclusivity, misplaced, new_values, observed};
 
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
@@ -262,8 +262,8 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         path: path.to_owned(),
         problem,
     })?;
-    whose::joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
-    whose::somebodys(&policy, inventory.is_some()).map_err(wrong)?;
+    exclusivity::joined(&policy, endorsement.unwrap_or_default(), inventory.is_some()).map_err(wrong)?;
+    exclusivity::somebodys(&policy, inventory.is_some()).map_err(wrong)?;
     observed::somebodys(&policy, inventory.is_some() || machines.is_some()).map_err(wrong)?;
     if machines.is_some() && inventory.is_none() {
         nameable(&policy, endorsement.unwrap_or_default()).map_err(wrong)?;

@@ -15,8 +15,8 @@ use attest_system::files;
 
 use super::PoolError;
 use super::file::{self, PoolFile};
+use super::file_stamps::{FileStamps, Stamp};
 use super::inventory::PoolInventory;
-use super::seen::{FileStamps, Stamp};
 
 /// Largest file, in bytes: ten times what a MachineConfig may be in a cluster, so that whole dumps fit.
 pub const FILE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;

@@ -4,11 +4,12 @@
 
 #![deny(unreachable_pub)]
 
-mod again;
 mod difference;
 mod endorsement;
 mod error;
+mod exclusivity;
 mod file;
+pub mod file_stamps;
 pub mod folder;
 mod history;
 mod instances;
@@ -16,17 +17,16 @@ pub mod inventory;
 mod load;
 pub mod misplaced;
 mod missing_files;
-pub mod needed;
+pub mod needed_before_approval;
 mod new_values;
 mod observed;
 mod outline;
 mod packed;
-pub mod seen;
+mod reapply;
 mod taken_over;
 pub mod upstream;
 mod versions;
 mod warnings;
-mod whose;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use attest_ignition::{Config, Invalid};
 use attest_log::{ConfigSet, Earns, Grants};
 
 use super::folder::{FileReader, PoolFolder};
-use super::needed::NeededState;
+use super::needed_before_approval::NeededState;
 use super::outline::Outlines;
 use super::packed::{Packed, PackedPositions, Packing};
 use super::upstream::{FetchedConfig, UpstreamSettings};

@@ -2,7 +2,7 @@
 
 use attest::{AppraisalPolicy, Combination, Kind};
 
-use super::whose::anybodys_in_azure;
+use super::exclusivity::anybodys_in_azure;
 
 /// Returns an error for a combination in which only the boot tells the pool's machines from those of the cloud's other customers. While the
 /// pool observes, the boot distinguishes nothing. `listed` is `true` if an inventory names the machines.

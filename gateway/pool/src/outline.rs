@@ -7,9 +7,9 @@ use attest_ignition::machine_config::{MachineConfigContent, appended};
 use attest_ignition::{Config, Hashed, Inexpressible, SpecVersion};
 use serde_json::Value;
 
-use super::again;
 use super::difference::{self, ConfigDifference};
 use super::missing_files::{MissingFile, missing_files};
+use super::reapply;
 use super::taken_over::{self, TakeoverObstacle};
 use super::versions::Conversion;
 
@@ -108,7 +108,7 @@ impl Outlines {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         ConfigOutline {
             same: self.same_kind && self.pre_approved == self.full,
-            obstacle: again::obstacle(&self.pre_approved, &self.full),
+            obstacle: reapply::obstacle(&self.pre_approved, &self.full),
             not_taken_over: spec.map_or_else(Vec::new, |spec| taken_over::obstacles(&self.pre_approved, spec, &self.full)),
             missing_files: missing_files(&self.pre_approved, &self.full),
             kernel_arguments: arguments.iter().any(|arguments| !arguments.is_empty()),

@@ -6,7 +6,7 @@ use attest_ignition::machine_config::MachineConfigContent;
 use attest_ignition::machine_config::appended::KUBECONFIG;
 use serde_json::Value;
 
-use super::again::named;
+use super::reapply::named;
 
 /// Parts that the daemon changes on no node, so they must be the same in both configs. machine-config-operator 7ff337a,
 /// `pkg/controller/common/reconcile.go`, `isConfigReconcilable` and `validatePasswdChanges`.

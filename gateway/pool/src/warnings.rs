@@ -9,7 +9,7 @@ use attest::{Combination, Kind, ReferenceValues};
 use attest_log::Earns;
 
 use super::endorsement::{ANY_TPM, Endorsement};
-use super::whose::anybodys_in_azure;
+use super::exclusivity::anybodys_in_azure;
 use super::{Pool, PoolInventory};
 
 /// Last PCR of the firmware: those above are extended by the software that the firmware starts.

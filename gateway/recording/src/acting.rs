@@ -6,7 +6,7 @@ use attest_log::admin::{Act, By, ValueChange, Verb};
 use attest_store::{EntryChange, EntryKind, Store, StoreError, Witness};
 use attest_system::clock::Clock;
 
-use super::shown;
+use super::redaction;
 
 /// Key that errors name for the outbox.
 const PLACE: &str = "outbox";
@@ -50,7 +50,7 @@ impl Acting {
 impl Witness for Acting {
     fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
         let told = changes.iter().filter(|change| is_told(self.verb, change));
-        let things: Vec<ValueChange> = told.map(shown::thing).collect();
+        let things: Vec<ValueChange> = told.map(redaction::thing).collect();
         if things.is_empty() {
             return Ok(None);
         }

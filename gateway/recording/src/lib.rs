@@ -8,7 +8,7 @@ mod checkpoints;
 mod journal;
 mod outbox;
 mod pending;
-mod shown;
+mod redaction;
 
 pub use acting::Acting;
 pub use checkpoints::{GivingUp, Keeping, Signs, give_up, keep, keep_checkpoint, kept, missing, of_other_keys};

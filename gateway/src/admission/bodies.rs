@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::ClientSource;
-use super::shares::{NoRoom, ShareGuard, Shares};
+use super::fair_share::{NoRoom, ShareGuard, Shares};
 
 /// Time that a sender may take for a body of any size. A node sends its body at once.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ClientSource;
-use super::shares::{NoRoom, ShareGuard, Shares};
+use super::fair_share::{NoRoom, ShareGuard, Shares};
 
 /// Maximum number of connections of balancers that have not named their client yet. A storm brings as many at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::ClientSource;
-use super::line::FairQueue;
-use super::turns::{AdmissionSlot, AdmissionSlots, TooBusy};
+use super::fair_queue::FairQueue;
+use super::slots::{AdmissionSlot, AdmissionSlots, TooBusy};
 
 /// Handshakes that may be under way regardless of requests: a flood of requests keeps no other client out, and health is answered.
 const ALWAYS: usize = 2;

@@ -7,26 +7,26 @@
 mod bodies;
 mod budget;
 mod connections;
+mod fair_queue;
+mod fair_share;
 mod handshakes;
-mod known;
-mod line;
 mod rate;
-mod shares;
+mod slots;
 mod source;
-mod turns;
+mod trusted_sources;
 mod verification;
-mod wrong;
+mod wrong_credentials;
 
 pub use bodies::{Bodies, NoBody, ReadBody};
 pub use budget::{RateLimit, Spending};
 pub use connections::{ConnectionSlot, Connections, Unnamed, WaitingConnection, Working};
+pub use fair_share::{NoRoom, ShareGuard, Shares};
 pub use handshakes::{Begun, Handshake, Handshakes, RequestTurn};
-pub use known::TrustedSources;
-pub use shares::{NoRoom, ShareGuard, Shares};
+pub use slots::{AdmissionSlot, AdmissionSlots, TooBusy};
 pub use source::{ClientSource, Network};
-pub use turns::{AdmissionSlot, AdmissionSlots, TooBusy};
+pub use trusted_sources::TrustedSources;
 pub use verification::{Length, Verification};
-pub use wrong::{FailureOutcome, WrongCredentials};
+pub use wrong_credentials::{FailureOutcome, WrongCredentials};
 
 use attest_store::settings::EngineSettings;
 use std::net::IpAddr;

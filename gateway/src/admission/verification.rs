@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::ClientSource;
-use super::turns::{AdmissionSlots, TooBusy};
+use super::slots::{AdmissionSlots, TooBusy};
 
 /// Maximum wait for a processor. Ignition and `attest-node` wait 10 s for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);

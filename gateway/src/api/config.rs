@@ -20,12 +20,12 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use zeroize::Zeroizing;
 
-use super::awaited::Awaited;
 use super::credential::RequestCredential;
 use super::decisions::{Decided, Decisions, pending, refuse};
 use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::problem::{self, Refusal};
+use super::waiting_client::Awaited;
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
 use crate::credentials::seal::SealKeyRing;

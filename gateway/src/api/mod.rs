@@ -2,7 +2,6 @@
 
 mod accept;
 mod anchors;
-mod awaited;
 mod challenge;
 mod config;
 mod credential;
@@ -20,6 +19,7 @@ mod overload;
 mod problem;
 mod recent_chains;
 mod token;
+mod waiting_client;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

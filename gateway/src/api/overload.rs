@@ -10,8 +10,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Peer;
-use super::awaited::WaitingClient;
 use super::problem::{self, Refusal};
+use super::waiting_client::WaitingClient;
 use crate::admission::{Admission, ConnectionSlot, NoBody, ReadBody};
 
 /// Maximum wait of a config request for its turn: Ignition waits 10 s for the head of an answer, and making that takes time too.

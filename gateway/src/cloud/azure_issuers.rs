@@ -17,8 +17,8 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::flight::Flights;
 use super::outgoing::Outgoing;
+use super::single_flight::Flights;
 use crate::metrics::{FetchResult, Metrics};
 
 /// Largest answer that is read, in bytes: a certificate of at most 8 KiB, in PEM.

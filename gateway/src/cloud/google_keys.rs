@@ -16,9 +16,9 @@ use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use reqwest::header::HeaderMap;
 
-use super::flight::{Flight, Flights};
 use super::freshness::fresh_seconds;
 use super::outgoing::Outgoing;
+use super::single_flight::{Flight, Flights};
 use super::{CloudSettingsError, CloudUnavailable};
 use crate::metrics::{FetchResult, Metrics};
 

@@ -7,13 +7,13 @@
 
 mod azure_issuers;
 mod error;
-mod flight;
 mod folders;
 mod freshness;
 mod google_keys;
 mod inspect;
 mod outgoing;
-mod recorded;
+mod recorded_anchors;
+mod single_flight;
 mod sts;
 pub mod watch;
 
@@ -30,7 +30,7 @@ use rustls_pki_types::CertificateDer;
 pub use azure_issuers::AzureTrustInUse;
 pub use error::{CloudSettingsError, CloudUnavailable};
 pub use google_keys::GoogleKeysInUse;
-pub use recorded::keep_certificates;
+pub use recorded_anchors::keep_certificates;
 pub use sts::StsAnswer;
 
 use azure_issuers::Issuers;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest_certificates::source;
-use attest_cluster_api::named::{Bundle, CachedContent, ObjectName, One, secret};
+use attest_cluster_api::cached_object::{Bundle, CachedContent, ObjectName, One, secret};
 use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep_by_fields, resources};
 use attest_system::files::PRIVATE;
 use data_encoding::BASE64;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest_cluster_api::named::{CachedContent, CachedObject};
+use attest_cluster_api::cached_object::{CachedContent, CachedObject};
 use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep_by_fields};
 use attest_store::{LeaderTask, Store};
 use attest_system::clock::Clock;

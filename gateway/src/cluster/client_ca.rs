@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use attest_cluster_api::named::{Bundle, ObjectName, One};
+use attest_cluster_api::cached_object::{Bundle, ObjectName, One};
 use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::files::PUBLIC;
 use zeroize::Zeroizing;

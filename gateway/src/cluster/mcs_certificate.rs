@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use attest_certificates::secret_manifest;
 use attest_certificates::{Certificate, source};
-use attest_cluster_api::named::{Bundle, CachedContent, ObjectName, One, secret};
+use attest_cluster_api::cached_object::{Bundle, CachedContent, ObjectName, One, secret};
 use attest_cluster_api::{ClusterClient, ClusterError};
 use attest_system::clock::Clock;
 use attest_system::files::{PRIVATE, PUBLIC};

@@ -34,7 +34,7 @@ use crate::metrics::Metrics;
 use crate::pki::ServingCertificate;
 use crate::pools::live::LivePools;
 use crate::settings::{AttestedNodes, ClusterSettings, Settings};
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 
 /// Parts of the gateway that work with the cluster's API.
 pub(crate) struct ClusterTasks<'a> {

@@ -36,7 +36,7 @@ use attest_gateway::inspection;
 use attest_gateway::pools;
 use attest_gateway::settings::Settings;
 use attest_pool::Pool;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use attest_store::{AnyStore, Store};
 #[cfg(feature = "cluster")]
 use attest_system::clock::Clock;

@@ -9,7 +9,7 @@ use super::{Depth, InspectionFinding};
 use crate::cluster;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 
 /// The cluster's API, as it was found by the inspection.
 pub(super) struct ClusterInspection {

@@ -24,7 +24,7 @@ use crate::pki::LiveTls;
 use crate::pools::live::LivePools;
 use crate::settings::Settings;
 #[cfg(not(feature = "cluster"))]
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 
 /// Result of one check, with its text.
 #[derive(Debug, Clone, PartialEq, Eq)]

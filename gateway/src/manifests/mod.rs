@@ -4,8 +4,8 @@
 //! Connections from outside to 22623 are redirected to the gateway on the same host, so that every pointer stays as it is: by name, virtual
 //! IP or balancer. The host itself still reaches the server, and so the gateway gets its configs.
 
-mod door;
 mod in_cluster;
+mod ingress_redirect;
 mod machine_config;
 mod part;
 mod settings;
@@ -13,8 +13,8 @@ mod values;
 
 use std::net::IpAddr;
 
-pub use self::door::table;
 pub use self::in_cluster::{InCluster, documents};
+pub use self::ingress_redirect::table;
 pub use self::machine_config::machine_config;
 pub use self::part::ApiFeature;
 pub use self::settings::InitialSettings;

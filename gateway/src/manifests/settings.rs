@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::door::SERVER;
+use super::ingress_redirect::SERVER;
 use super::{ApiFeature, GATEWAY_PORT, Host, NAME, Namespace, PoolName};
 use crate::settings::{Settings, SettingsError};
 

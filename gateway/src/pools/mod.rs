@@ -10,7 +10,7 @@ use std::sync::Arc;
 use attest_ignition::{Inexpressible, SpecVersion};
 use attest_log::ConfigSet;
 use attest_pool::folder::FileReader;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use attest_pool::{Pool, PoolError, RenderedConfig};
 use upstream::Upstream;
 

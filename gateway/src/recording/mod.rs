@@ -1,16 +1,16 @@
 //! From a decision to the attestation log: which decisions get a line each, and which are counted in one.
 
-mod counted;
+mod aggregated;
 mod stages;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use aggregated::{RecordMode, Strangers};
+pub use aggregated::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, word};
 use attest_recording::Unrecorded;
 use attest_store::Pending;
-use counted::{RecordMode, Strangers};
-pub use counted::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
 use serde_json::Value;
 use stages::Stages;
 
@@ -99,7 +99,7 @@ impl Recorder {
             RecordMode::OneByOne => self.journal.write(line, blobs, outcome).await?,
             RecordMode::Counted { of, announced } => {
                 if !announced {
-                    let counting = counted::begins(of, record.at)?;
+                    let counting = aggregated::begins(of, record.at)?;
                     self.journal.tell(&counting).await?;
                     self.strangers.announced(of);
                 }
@@ -157,7 +157,7 @@ impl Recorder {
     /// [`JournalError`]: these counts are lost. The log still says that there was something to count.
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
-            self.journal.tell(&counted::sum(sum, now)?).await?;
+            self.journal.tell(&aggregated::sum(sum, now)?).await?;
         }
         Ok(())
     }

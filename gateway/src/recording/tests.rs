@@ -35,7 +35,7 @@ async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durab
     let counted = async |decision: Decision| {
         let mut record = Record::new("d".to_owned(), decision, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());
         record.verdict = Verdict::Refused;
-        let large: Arc<[u8]> = vec![0; usize::try_from(counted::STRANGERS_AT_ONCE_BYTES).unwrap() + 1].into();
+        let large: Arc<[u8]> = vec![0; usize::try_from(aggregated::STRANGERS_AT_ONCE_BYTES).unwrap() + 1].into();
         let recorded = recorder.record(&record, vec![("large".to_owned(), large)], ()).await;
         recorded.map(|recorded| assert_eq!(recorded.line(), None))
     };

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::checkpoints;
-use super::standing::ConfigurationSnapshot;
+use super::configuration_snapshot::ConfigurationSnapshot;
 use super::task_log::TaskLog;
 use crate::api::Gateway;
 #[cfg(feature = "cluster")]

@@ -19,8 +19,8 @@ use tower::ServiceExt;
 
 use super::pace::Paced;
 use super::proxy_protocol::{self, ConnectionOwner, HeaderError};
+use super::recent_warnings::RecentWarnings;
 use super::refused;
-use super::said::RecentWarnings;
 use crate::admission::{Admission, Begun, ConnectionSlot, Handshake, NoRoom, Unnamed, WaitingConnection};
 use crate::api::Peer;
 use crate::metrics::Metrics;

@@ -2,14 +2,14 @@
 
 mod background;
 mod checkpoints;
+mod configuration_snapshot;
 mod connection;
 mod descriptors;
 mod pace;
 mod proxy_protocol;
+mod recent_warnings;
 mod refused;
 mod retention;
-mod said;
-mod standing;
 mod task_log;
 mod waiting;
 
@@ -40,9 +40,9 @@ use crate::recording::Recorder;
 use crate::settings::Settings;
 use crate::sightings::Sightings;
 use background::Hangup;
+use configuration_snapshot::ConfigurationSnapshot;
 use connection::ConnectionService;
-use said::RecentWarnings;
-use standing::ConfigurationSnapshot;
+use recent_warnings::RecentWarnings;
 use task_log::TaskLog;
 
 /// Error for which the gateway cannot serve.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::connection::ConnectionService;
-use super::said::RecentWarnings;
+use super::recent_warnings::RecentWarnings;
 use crate::admission::Admission;
 use crate::api;
 use crate::inspection::Inspected;

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 
 use super::embedded::{connect, make_file, prepare};
-use super::known::{ExpectedStore, StoreFile, replace_mark};
+use super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::sqlite::Explain;
 use super::{StoreError, StoreMark, schema};
 

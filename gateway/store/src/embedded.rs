@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use write_ahead::WriteAhead;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{ExpectedStore, StoreFile, write_mark};
+use super::expected_store::{ExpectedStore, StoreFile, write_mark};
 use super::sqlite::{self, Explain, SqliteTransaction};
 use super::turnstile::Turnstile;
 use super::{StoreError, StoreMark, schema};

@@ -6,7 +6,6 @@
 #![deny(unreachable_pub)]
 
 mod accept;
-mod believed;
 #[cfg(feature = "kubernetes")]
 pub mod cluster_api;
 mod documents;
@@ -15,14 +14,15 @@ pub mod engine;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod expected_store;
+mod export;
 pub mod fence;
 mod health;
-mod house;
 mod keys;
-mod known;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
-mod lead;
+mod leader;
+mod maintenance;
 mod mark;
 mod migration;
 mod moved;
@@ -37,7 +37,7 @@ mod schema;
 pub mod section;
 pub mod settings;
 mod sqlite;
-mod tend;
+mod store_time;
 #[cfg(test)]
 mod tests;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
@@ -59,15 +59,15 @@ use async_trait::async_trait;
 pub use embedded::Embedded;
 pub use engine::{CHALLENGES_LIMIT_ROWS, Mode};
 pub use error::StoreError;
+pub use expected_store::{ExpectedStore, mark_file};
+pub use export::{CopiedStore, Exported, alone, copy, export, import, place, undo};
 pub use health::StoreHealth;
-pub use house::{CopiedStore, Exported, alone, copy, export, import, place, undo};
-pub use known::{ExpectedStore, mark_file};
-pub use lead::{Lead, LeaderLock, LeaderTask};
+pub use leader::{Lead, LeaderLock, LeaderTask};
+pub use maintenance::{MaintenanceResult, Tending};
 pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, HouseError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
-pub use tend::{MaintenanceResult, Tending};
 pub use transact::Transact;
 pub use transaction::EntryTransaction;
 pub use witness::{EntryChange, Witness};

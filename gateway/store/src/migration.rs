@@ -5,7 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{KeyRange, KeyValue};
-use super::known::ExpectedStore;
+use super::expected_store::ExpectedStore;
 use super::moved::Moved;
 use super::{StoreError, StoreMark};
 

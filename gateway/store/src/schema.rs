@@ -6,10 +6,10 @@ use aws_lc_rs::rand;
 use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::known::StoreFile;
+use super::expected_store::StoreFile;
 use super::moved::Moved;
 use super::sqlite::{Explain, SqliteTransaction, page};
-use super::{StoreError, StoreMark, believed, keys, uses};
+use super::{StoreError, StoreMark, keys, store_time, uses};
 
 /// `PRAGMA user_version` of the tables below. 0 is a file without tables.
 pub(super) const VERSION: i64 = 4;
@@ -183,7 +183,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
 /// Makes it another store, with at least `mark` as its mark, and resets the store time.
 pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = SqliteTransaction::new(connection);
-    let anew = believed::begin_anew(&mut part);
+    let anew = store_time::begin_anew(&mut part);
     part.end(anew)?;
     name(connection, &new_id()?, mark)
 }

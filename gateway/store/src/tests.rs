@@ -83,9 +83,9 @@ async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_
     store.spend(thing("t", 1, now)).await.unwrap();
     let filled = store.sql(move |connection| fill(connection, 4 * MOST, |number| now + number));
     filled.await.unwrap();
-    believed::forget(&store, 1000, 4 * MOST).await.unwrap();
+    store_time::forget(&store, 1000, 4 * MOST).await.unwrap();
     assert_eq!(rows(&store).await, 4 * MOST + 1, "there is room");
-    believed::forget(&store, 1000, MOST).await.unwrap();
+    store_time::forget(&store, 1000, MOST).await.unwrap();
     assert_eq!(rows(&store).await, MOST + 1, "and the ticket, whoever asks for challenges");
     // The oldest of them are gone, and not good again.
     let last = now + 3 * MOST;
@@ -317,7 +317,7 @@ fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
             mark,
             wrote: None,
         };
-        super::known::write_mark(&file(&folder), &written).unwrap();
+        super::expected_store::write_mark(&file(&folder), &written).unwrap();
         let text = fs::read_to_string(folder.path().join("store.mark")).unwrap();
         let StoreMark { id, mark, .. } = serde_json::from_str(&text).unwrap();
         (id, mark)
@@ -338,7 +338,7 @@ fn attack_42_what_a_gateway_has_written_is_not_set_back_and_is_told_from_another
             commits,
         });
         let id = "a".to_owned();
-        super::known::write_mark(&file(&folder), &StoreMark { id, mark, wrote }).unwrap();
+        super::expected_store::write_mark(&file(&folder), &StoreMark { id, mark, wrote }).unwrap();
         let text = fs::read_to_string(folder.path().join("store.mark")).unwrap();
         let StoreMark { mark, wrote, .. } = serde_json::from_str(&text).unwrap();
         (

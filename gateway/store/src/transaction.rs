@@ -2,7 +2,7 @@
 
 use super::documents::{DocumentVersion, EntryDocument, PendingDocument, UseOfDecision, read, write};
 use super::engine::{self, Transaction, WorkInterrupted};
-use super::{DecisionRecord, EntryKind, Spend, Spendable, StoreEntry, StoreError, UseOccasion, believed, keys, uses};
+use super::{DecisionRecord, EntryKind, Spend, Spendable, StoreEntry, StoreError, UseOccasion, keys, store_time, uses};
 
 /// A transaction whose reads see one snapshot and its own writes. Its writes take effect at that same moment, all or none. Callers have to
 /// pass on its errors.
@@ -91,7 +91,7 @@ impl<'t> EntryTransaction<'t> {
     /// # Errors
     /// [`StoreError`].
     pub fn spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
-        let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::spend(self.keys, thing, occasion, at));
+        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::spend(self.keys, thing, occasion, at));
         let found = self.reach(done)?;
         self.made = uses::of_decision(thing, occasion, found).or(self.made.take());
         Ok(found)
@@ -102,7 +102,7 @@ impl<'t> EntryTransaction<'t> {
     /// # Errors
     /// [`StoreError`].
     pub fn would_spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
-        let done = believed::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
+        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
         self.reach(done)
     }
 

@@ -10,8 +10,8 @@ use super::documents::{EntryDocument, PendingDocument, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Work, WorkInterrupted, run, run_in, work_in};
 use super::transaction::{EntryTransaction, remove};
 use super::{
-    DecisionRecord, EntryKind, EntryWork, Lead, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, believed,
-    keys, outbox, uses,
+    DecisionRecord, EntryKind, EntryWork, Lead, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, keys, outbox,
+    store_time, uses,
 };
 
 /// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
@@ -220,14 +220,14 @@ impl<E: Engine + 'static> Store for E {
 
     async fn time(&self, now: u64) -> Result<u64, StoreError> {
         let passed = Duration::ZERO;
-        believed::go_on(self, Tick { now, passed }).await
+        store_time::go_on(self, Tick { now, passed }).await
     }
 
     async fn forget_expired(&self, tick: Tick) -> Result<u64, StoreError> {
-        let believed = believed::go_on(self, tick).await?;
+        let believed = store_time::go_on(self, tick).await?;
         // A store that was begun while the clock was ahead must not forget what is spent when it is right: both have to say so.
         let both = believed.min(tick.now);
-        believed::forget(self, both, self.most_challenges()).await?;
+        store_time::forget(self, both, self.most_challenges()).await?;
         let long_ago = both.saturating_sub(PENDING_LIMIT_SECONDS);
         adopt(self, |document| document.at < long_ago).await?;
         Ok(believed)

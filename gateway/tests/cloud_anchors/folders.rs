@@ -7,7 +7,7 @@ use attest_certificates::cloud_roots::{azure_trust_of, vtpm_roots_of};
 use attest_gateway::cloud::{CloudSettingsError, Clouds, Role};
 use attest_gateway::inspection::{self, InspectionFinding};
 use attest_gateway::pools;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{AzureAuthority, AzureMachine};
 use cloud_fixtures::google::vtpm::VtpmCa;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use attest::reference_sets::{Generation, ReferenceSet, Time, ValueOrigin, Values};
-use attest::tpm::door::DOOR_PCR;
+use attest::tpm::boot_complete::DOOR_PCR;
 use attest::tpm::rules::recorded;
 use attest::{AppraisalPolicy, Claims, HashAlg, UnixTime, appraise};
 use attest_gateway::pools;
@@ -52,7 +52,7 @@ impl Fleet {
 
     async fn policy(&self) -> AppraisalPolicy {
         let folder = self.gateway.path(&format!("pools/{POOL}"));
-        pools::load(POOL, &folder, &attest_pool::needed::NeededState::default())
+        pools::load(POOL, &folder, &attest_pool::needed_before_approval::NeededState::default())
             .await
             .unwrap()
             .policy

@@ -8,9 +8,9 @@ use attest_wire::protocol::Blob;
 
 use super::binding::ChallengeBinding;
 use super::{check_quote, digests, event_log};
+use crate::boot_complete;
 use crate::cloud::{MetadataClient, azure};
 use crate::deadline::{Backoff, Deadline};
-use crate::door;
 use crate::failure::Failure;
 use crate::tpm::{AzureAk, TpmDevice, TpmError};
 
@@ -78,7 +78,7 @@ impl AzureVtpmSource {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
         let mut tpm = TpmDevice::open_until(&self.tcti, deadline)?;
         let quote = tpm.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
-        door::say_if_closed(bank, &quote.pcrs);
+        boot_complete::say_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
             pcrs: digests(&quote.pcrs)?,
             quoted: quote.quoted.into(),

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use attest_wire::Kind;
 use zeroize::Zeroizing;
 
-use super::shown::{cloud_means, open};
+use super::opened_tpm::{cloud_means, open};
 use super::{BootOptions, BootResult, Surroundings};
 use crate::attestation::means::Means;
 use crate::attestation::{self, AttestationOutcome, AttestationTarget};
 use crate::failure::Failure;
 use crate::gateway::{GatewayClient, Http, Takes};
-use crate::patience::Patience;
 use crate::pointer::{GatewaySource, Pointer};
+use crate::wait::Patience;
 
 /// Maximum age of a ticket during the wait for another gateway, before it is earned again: a fifth of the default lifetime of tickets.
 const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);

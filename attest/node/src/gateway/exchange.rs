@@ -15,7 +15,7 @@ use super::tls;
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::patience::{ComeAgain, NextStep, Patience, WAY_OUT};
+use crate::wait::{ComeAgain, NextStep, Patience, WAY_OUT};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;

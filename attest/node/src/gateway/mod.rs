@@ -1,10 +1,10 @@
 //! The gateway's API as the node uses it: three requests over TLS that trusts the pointer's CAs only, and a fourth for the config of a
 //! node that the cluster has approved.
 
-mod as_go;
 mod described;
 mod error;
 mod exchange;
+mod go_compat;
 mod http;
 pub mod identity;
 pub mod tls;
@@ -28,8 +28,8 @@ use self::exchange::{ANSWER, CONFIG, refused};
 pub use self::http::Http;
 pub(crate) use self::http::{POLLS_BETWEEN_TIMERS, chain};
 use crate::deadline::Deadline;
-use crate::patience::Patience;
 use crate::pointer::GatewaySource;
+use crate::wait::Patience;
 
 /// Codes of 503 answers to evidence whose challenge is spent all the same: sending it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-awaited", "machines-unknown", "value-awaited"];

@@ -8,8 +8,8 @@ use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::as_go::RefusedChain;
 use super::described::{Described, date};
+use super::go_compat::RefusedChain;
 use super::identity::ClientIdentity;
 use super::{GatewayError, TlsProblem};
 use crate::failure::printable;

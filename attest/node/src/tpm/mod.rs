@@ -6,8 +6,8 @@
 
 pub mod attester;
 mod azure;
+mod boot_complete;
 pub mod device;
-mod door;
 pub mod ek;
 mod ek_choice;
 mod ek_policy;
@@ -31,7 +31,7 @@ use tss_esapi::tcti_ldr::TctiNameConf;
 
 pub use self::attester::{AkKind, Attester};
 pub use self::azure::AzureAk;
-pub use self::door::Closed;
+pub use self::boot_complete::Closed;
 pub use self::ek::{EkOrigin, EndorsementKey};
 pub use self::ek_choice::EkChoice;
 pub use self::ek_template::Template;

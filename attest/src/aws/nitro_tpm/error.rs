@@ -6,7 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use super::cbor::CborError;
 use crate::advice::{Advice, advice};
 use crate::aws::names::{name_text, printable};
-use crate::tpm::door::DoorError;
+use crate::tpm::boot_complete::DoorError;
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 use crate::x509::{Anchor, PathProblem};

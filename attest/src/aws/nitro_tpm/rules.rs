@@ -12,7 +12,7 @@ use crate::HashAlg;
 use crate::aws::names::{is_account, is_instance, is_region};
 use crate::observation::Observation;
 use crate::reference_sets::ReferenceSets;
-use crate::tpm::door;
+use crate::tpm::boot_complete;
 use crate::tpm::reference_values::{NotChecked, PcrRule, PcrRulesError, ReferenceValues};
 use crate::tpm::requirements::Requirement;
 use crate::withheld::Withheld;
@@ -213,7 +213,7 @@ fn meets(requirement: Requirement, verified: &VerifiedNitroTpm, rules: &NitroTpm
                 accepted,
             })
         }
-        Requirement::OnlyWhileBooting => Ok(door::check_open(rules.pcrs.bank(), pcrs, None)?),
+        Requirement::OnlyWhileBooting => Ok(boot_complete::check_open(rules.pcrs.bank(), pcrs, None)?),
         Requirement::Selection | Requirement::EventLog | Requirement::Boot(_) => Ok(()),
     }
 }

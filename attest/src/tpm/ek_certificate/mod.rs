@@ -15,10 +15,10 @@
 //! node choose what the gateway connects to.
 
 mod error;
-mod known;
 mod roots;
 #[cfg(test)]
 mod tests;
+mod validated_chains;
 
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, aws_lc_rs as algorithms};
@@ -33,10 +33,10 @@ use crate::x509::{self, PathEnd, SignatureBudget, Terms};
 
 pub use attest_wire::tpm::{EkKey, INTERMEDIATES_LIMIT};
 pub use error::EkCertificateError;
-pub(crate) use known::verify_unless_known;
-pub use known::{KnownChain, KnownChains};
 pub(crate) use roots::all_of;
 pub use roots::{EkRootProblem, EkRoots, EkRootsError};
+pub(crate) use validated_chains::verify_unless_known;
+pub use validated_chains::{KnownChain, KnownChains};
 
 /// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
 /// in one is under 1700 bytes.

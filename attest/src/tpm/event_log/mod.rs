@@ -51,7 +51,7 @@ pub const PCR_COUNT: usize = 24;
 ///
 /// The gateway does not ask for that log. The word is the same on every machine, so whether it was extended after the firmware's events can
 /// be computed. Like these, it does not prove which software has extended it.
-pub const OS_SEPARATOR: &[u8] = attest_wire::tpm::door::OS_SEPARATOR;
+pub const OS_SEPARATOR: &[u8] = attest_wire::tpm::boot_complete::OS_SEPARATOR;
 
 /// The PCRs into which systemd extends [`OS_SEPARATOR`].
 pub const OS_SEPARATOR_PCRS: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];

@@ -16,6 +16,7 @@
 //!
 //! This follows what was learnt with go-attestation: its `docs/event-log-disclosure.md`.
 
+mod description;
 mod device_path;
 mod difference;
 mod event;
@@ -26,7 +27,6 @@ mod manifest;
 mod part;
 mod read;
 mod reader;
-mod said;
 mod signatures;
 mod subject;
 mod summary;
@@ -38,6 +38,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+pub use description::SAID_FORM;
 pub use difference::{BootDifference, DifferenceRow, PcrDifference};
 pub use event::{
     Action, BootEvent, BootValue, DatabaseName, GrubKind, Meaning, Proof, SaidManifest, SecureBootVariable, Separator, UkiSection,
@@ -47,7 +48,6 @@ pub use facts::{ExitBootServices, Fact, MeasuredAuthority, MeasuredSection, Meas
 pub use gpt::{GptPartition, PARTITIONS_LIMIT, PartitionTable};
 pub use guid::Guid;
 pub use part::{BootPart, NoPart};
-pub use said::SAID_FORM;
 pub use signatures::{
     AuthorisedBy, BootCertificate, CERTIFICATES_LIMIT, HASHES_LIMIT, ImageAuthority, SECURITY_VERSIONS_LIMIT, SecurityVersion, Sha256,
     SignatureDatabase,

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::known::Excerpt;
+use super::event_detail::Excerpt;
 use crate::reference_sets::{ListedValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 use crate::tpm::wire::HashAlg;
 use crate::withheld::Withheld;

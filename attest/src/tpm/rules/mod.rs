@@ -4,22 +4,22 @@
 //! In reading order: [`Check`] (what a pool may ask), `judge` (whether it holds), `matching` (which reference value an event has), [`BootRefusal`], [`BootLocation`] (what of a boot
 //! it is about).
 
+mod boot_location;
 mod error;
+mod event_detail;
 mod judge;
-mod known;
 mod matching;
-mod place;
-mod recorded;
+mod recorded_values;
 mod words;
 
 use serde::{Deserialize, Serialize};
 
+pub use boot_location::{BootLocation, values};
 pub use error::{ADVICE, BootRefusal};
+pub use event_detail::{EventDetail, Excerpt};
 pub(crate) use judge::{judge, unlisted};
-pub use known::{EventDetail, Excerpt};
 pub(crate) use matching::{accepted_words, is_accepted};
-pub use place::{BootLocation, values};
-pub use recorded::{RecordedValues, UnknownEvent, could_hold, recorded};
+pub use recorded_values::{RecordedValues, UnknownEvent, could_hold, recorded};
 
 use crate::reference_sets::ReferenceQuery;
 

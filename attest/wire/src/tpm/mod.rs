@@ -1,6 +1,6 @@
 //! A TPM 2.0: its wire formats ([`wire`]), the name of its EK ([`ek`]), the messages about both, and the boot-complete PCR ([`door`]).
 
-pub mod door;
+pub mod boot_complete;
 pub mod ek;
 mod ek_key;
 mod kind;

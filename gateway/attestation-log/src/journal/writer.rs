@@ -17,7 +17,7 @@ use super::super::store_link::SyncStore;
 use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
 use super::LargeParts;
-use super::company::Company;
+use super::group_commit::Company;
 
 /// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;

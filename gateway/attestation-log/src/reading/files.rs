@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use attest_system::files::folder;
 
 use super::LogReadError;
-use super::begins::{ChainStart, FileBeginning};
+use super::chain_start::{ChainStart, FileBeginning};
 use super::lines::{FileLines, LineContent};
-use super::opened::{Bytes, SharedFile, is_zipped};
+use super::shared_file::{Bytes, SharedFile, is_zipped};
 use crate::segment_name::SegmentName;
 
 /// First part of the names of a log's files, also of rotated ones.

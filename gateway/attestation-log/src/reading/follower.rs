@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::begins::FileBeginning;
+use super::chain_start::FileBeginning;
 use super::files::next_of;
 use super::lines::{FileLines, LineContent};
-use super::opened::{Bytes, SharedFile};
+use super::shared_file::{Bytes, SharedFile};
 use super::{LogFile, LogFiles, LogReadError, files_beside};
 use crate::LineHash;
 

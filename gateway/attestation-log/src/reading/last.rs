@@ -5,7 +5,7 @@ use std::io;
 
 use super::LogFile;
 use super::lines::{FileLines, LINE_LIMIT_BYTES, LineContent};
-use super::opened::SharedFile;
+use super::shared_file::SharedFile;
 
 /// Bytes of a file's end that are read at a time.
 const CHUNK_BYTES: u64 = 64 * 1024;

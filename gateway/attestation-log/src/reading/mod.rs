@@ -1,19 +1,19 @@
 //! Reading of the log: line by line, over all of its files, in bounded memory, and further as it grows. A reader does not block the writer.
 
-mod begins;
+mod chain_start;
 mod files;
 mod follower;
 mod last;
 mod lines;
-mod opened;
 mod rotated;
+mod shared_file;
 
 pub use files::{LogFile, LogFiles, files_beside, files_of, files_to_verify};
 pub use follower::{FollowedLine, LogFollower, Position};
 pub use last::last_of;
 pub use lines::{FileLines, LINE_LIMIT_BYTES, LineContent};
-pub use opened::Bytes;
 pub(super) use rotated::{last_line, lines_of, records_beside, rotated};
+pub use shared_file::Bytes;
 
 use std::io;
 use std::path::{Path, PathBuf};

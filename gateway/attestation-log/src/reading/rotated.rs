@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::files::{LogFile, LogFiles, all_beside};
 use super::lines::{FileLines, LineContent};
-use super::opened::{Bytes, SharedFile};
+use super::shared_file::{Bytes, SharedFile};
 use crate::chain::link_of;
 
 /// Returns the files next to the log, the oldest first. A file that exists twice, for example while it is compressed, is returned twice.

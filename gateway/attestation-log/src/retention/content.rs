@@ -14,7 +14,7 @@ use super::super::chain::{LineHash, Link};
 use super::super::reading::{LineContent, lines_of};
 use super::super::removal::{KeptLines, Removal, RetentionCause, Span};
 use super::RetentionError;
-use super::named::NameFinder;
+use super::name_finder::NameFinder;
 
 /// Summary of a segment's contents.
 #[derive(Debug, Default)]

@@ -7,13 +7,13 @@
 
 mod content;
 mod kept_lines;
-mod named;
+mod name_finder;
 mod pass;
 mod survey;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests;
-mod unnamed;
+mod unnamed_blobs;
 
 use std::future::Future;
 use std::io;

@@ -14,7 +14,7 @@ use super::super::journal::Journal;
 use super::super::removal::{Removal, RetentionCause};
 use super::content::SegmentContent;
 use super::survey::{Due, Survey};
-use super::{PendingDecisions, RetentionError, RetentionRule, kept_lines, named, unnamed};
+use super::{PendingDecisions, RetentionError, RetentionRule, kept_lines, name_finder, unnamed_blobs};
 
 /// Segments that are beyond the rule and stay, because a decision of their time is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -181,13 +181,13 @@ impl Retention {
     async fn sweep(&self, journal: &Journal) -> Result<(), RetentionError> {
         let (log, blobs) = (self.log.clone(), self.blobs.clone());
         let looked = journal.aside(move || {
-            let noted = unnamed::noted(&log)?;
+            let noted = unnamed_blobs::noted(&log)?;
             if noted.is_empty() {
                 return Ok(None);
             }
             // From now on, what a record comes to name stays.
             let sweeps: Vec<Sweep> = blobs.iter().map(Blobs::sweep).collect();
-            Ok::<_, RetentionError>(Some((sweeps, named::unnamed(&log, noted)?)))
+            Ok::<_, RetentionError>(Some((sweeps, name_finder::unnamed(&log, noted)?)))
         });
         let Some((sweeps, unnamed)) = looked.await.ok_or(RetentionError::Ends)?? else {
             return Ok(());
@@ -197,7 +197,7 @@ impl Retention {
             return Err(RetentionError::Moved);
         }
         let log = self.log.clone();
-        let removed = journal.aside(move || remove_blobs(&sweeps, &unnamed).and_then(|()| unnamed::forget(&log)));
+        let removed = journal.aside(move || remove_blobs(&sweeps, &unnamed).and_then(|()| unnamed_blobs::forget(&log)));
         removed.await.ok_or(RetentionError::Ends)?
     }
 }
@@ -254,7 +254,7 @@ impl<'r> Going<'r> {
                 let kept = journal.aside(move || {
                     let mut content = SegmentContent::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
                     kept_lines::keep(&log, &segment.path, content.kept())?;
-                    unnamed::note(&log, std::mem::take(&mut content.names))?;
+                    unnamed_blobs::note(&log, std::mem::take(&mut content.names))?;
                     Ok::<_, RetentionError>(content)
                 });
                 RetentionStep::Say(kept.await.ok_or(RetentionError::Ends)??)

@@ -3,26 +3,26 @@
 //!
 //! It does no I/O: it gets lines and facts that are known from elsewhere, and reports faults.
 
+mod chain_order;
+mod chain_parts;
 mod checkpoints;
 mod finding;
-mod followed;
 mod keeping;
 mod lines;
 mod removed;
 mod signers;
-mod stitched;
 mod strict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+use chain_order::ChainOrder;
+pub use chain_parts::ChainReport;
+use chain_parts::Stitched;
 pub use finding::{LineLocation, Note, VerificationFinding};
-use followed::ChainOrder;
 use lines::LineReader;
 use removed::Removed;
 use signers::Signers;
-pub use stitched::ChainReport;
-use stitched::Stitched;
 
 use super::chain::{LineHash, Link, Point};
 use super::checkpoint::Checkpoint;

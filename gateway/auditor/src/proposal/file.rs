@@ -6,8 +6,8 @@ use attest::tpm::reference_values::EventLogRule;
 use attest::tpm::rules::Check;
 use toml_edit::{Array, DocumentMut, Item, Key, Table, TableLike, Value, value};
 
+use super::observed_boots::BootSection;
 use super::rules::{PcrSays, ProposedRules};
-use super::seen::BootSection;
 
 /// The folder of reference values, where the file names none.
 const FOLDER: &str = "reference-values";

@@ -8,8 +8,8 @@
 
 mod diff;
 mod file;
+mod observed_boots;
 mod rules;
-mod seen;
 mod thing;
 mod values;
 
@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use attest::reference_sets::{Generation, ReferenceSet, ReferenceSetError, Time, ValueOrigin, Values};
 use attest::{AppraisalPolicy, Kind, UnixTime};
 use attest_log::Blobs;
-use attest_log::past::{self, Sought};
+use attest_log::past_evidence::{self, Sought};
 use attest_log::reading::{LogFile, LogReadError};
 
 pub use diff::unified;
 pub use file::PoolFileError;
+pub use observed_boots::{BootSection, ObservedBoots};
 use rules::Proposer;
 pub use rules::{NotGeneralised, ProposedRules, Rare, RuleRequest};
-pub use seen::{BootSection, ObservedBoots};
 
 use attest_pool::PoolError;
 
@@ -121,8 +121,8 @@ pub fn propose(
         trusted: true,
         without: asked.without,
     };
-    let add = |seen: &mut ObservedBoots, past: &past::PastEvidence| seen.add(past, blobs, &observing, asked.now);
-    let (parts, older) = past::each(files, &sought, add, progress)?;
+    let add = |seen: &mut ObservedBoots, past: &past_evidence::PastEvidence| seen.add(past, blobs, &observing, asked.now);
+    let (parts, older) = past_evidence::each(files, &sought, add, progress)?;
     let mut seen = ObservedBoots::default();
     parts.into_iter().for_each(|part| seen.merge(part));
     let machines = seen.machines();
@@ -181,7 +181,7 @@ pub fn propose(
 
 /// Returns the evidence that was looked at, but does not count.
 fn not_counted(seen: &ObservedBoots) -> Vec<NotGeneralised> {
-    let row = |(why, machines): (&String, &seen::Machines)| NotGeneralised {
+    let row = |(why, machines): (&String, &observed_boots::Machines)| NotGeneralised {
         rule: "not counted".to_owned(),
         why: why.clone(),
         machines: machines.len(),

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::ReferenceValues;
 use attest::reference_sets::Values;
-use attest::tpm::door::DOOR_PCR;
+use attest::tpm::boot_complete::DOOR_PCR;
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 
-use super::seen::{BootSection, Machines, ObservedBoots, OfSection, Variants};
+use super::observed_boots::{BootSection, Machines, ObservedBoots, OfSection, Variants};
 use super::thing::RuleSubject;
 use super::values::{self, ProposedValue};
 

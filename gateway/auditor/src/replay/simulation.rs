@@ -11,7 +11,7 @@ use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 use attest::{AppraisalPolicy, Reject, UnixTime, appraise};
 use attest_log::Blobs;
-use attest_log::past::{self, PastEvidence, Sought};
+use attest_log::past_evidence::{self, PastEvidence, Sought};
 use attest_log::reading::{LogFile, LogReadError};
 
 use super::verify;
@@ -177,7 +177,7 @@ pub fn simulate(
         without: &[],
     };
     let judge = |found: &mut Simulation, past: &PastEvidence| found.judge(past, blobs, asked);
-    let (parts, _) = past::each(files, &sought, judge, progress)?;
+    let (parts, _) = past_evidence::each(files, &sought, judge, progress)?;
     let mut all = Simulation::default();
     parts.into_iter().for_each(|part| all.merge(part));
     Ok(all)

@@ -15,7 +15,7 @@ use super::csr::{APPROVED, Csr};
 use super::csr_object::CsrObject;
 use super::judge::Ground;
 use super::request_watch::CLIENT_REQUESTS;
-use super::watched::NODES;
+use super::watches::NODES;
 
 /// Reason in the condition by which a request is approved.
 const CONDITION_REASON: &str = "AttestationApproved";

@@ -21,7 +21,7 @@ use super::facts::{ApprovalRules, EgressAddresses, MachineApiMachine, NodeFacts}
 use super::judge::{self, ApprovalVerdict, CsrFacts, FirstSeen, PendingRequest, candidates};
 use super::reason::Reason;
 use super::request_cache::{AttestedSubjects, DueGroup, RequestCache};
-use super::watched::{ApprovalUpdate, ApprovalWatches};
+use super::watches::{ApprovalUpdate, ApprovalWatches};
 use super::{answer, serving};
 use crate::settings::{ApprovalSettings, ApprovedKeys};
 

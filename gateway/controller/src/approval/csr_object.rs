@@ -314,7 +314,7 @@ mod tests {
 
     use super::super::csr::{CLIENT_SIGNER, Csr, CsrStage};
     use super::super::request::RequestError;
-    use super::super::request::made::RequestContent;
+    use super::super::request::content::RequestContent;
     use super::*;
 
     fn object() -> Value {

@@ -22,7 +22,7 @@ pub mod request;
 mod request_cache;
 mod request_watch;
 pub mod serving;
-mod watched;
+mod watches;
 
 pub use approver::{Approver, PoolRules};
-pub use watched::look;
+pub use watches::look;

@@ -262,7 +262,7 @@ fn element(bytes: &[u8]) -> Option<(Element<'_>, &[u8])> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
-pub(super) mod made;
+pub(super) mod content;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]

@@ -5,8 +5,8 @@
 //! unauthenticated client ([`Source`]). So it needs no source of configs, and no credential. A gateway is trusted for a name that no object
 //! has yet, and for no other.
 
+mod object_state;
 mod source;
-mod there;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
+pub use object_state::{ObjectState, there};
 use serde_json::Value;
 pub use source::{FetchError, GatewayEndpoints};
-pub use there::{ObjectState, there};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::MissedTickBehavior;

@@ -3,7 +3,7 @@
 use attest::reference_sets::NewValue;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 
-use super::kept::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, of_answer, of_question, write};
+use super::questions::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, of_answer, of_question, write};
 
 /// Maximum number of denied questions of a pool: each boot with new values is compared with all of them.
 const DENIED_LIMIT: usize = 64;
@@ -39,8 +39,8 @@ fn find(transaction: &mut EntryTransaction<'_>, pool: &str, id: &str) -> Result<
     };
     let question = transaction.get(KIND, &question)?.ok_or_else(unknown)?;
     let answer = transaction.get(KIND, &answer)?;
-    let answer = answer.as_ref().map(super::kept::read).transpose()?;
-    Ok((super::kept::read(&question)?, answer))
+    let answer = answer.as_ref().map(super::questions::read).transpose()?;
+    Ok((super::questions::read(&question)?, answer))
 }
 
 /// Records that the values of questions are accepted, after a file has them; also of denied questions.

@@ -8,7 +8,7 @@ use attest_pool::NewValueRules;
 use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
-use super::kept::{
+use super::questions::{
     Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, of_answer, of_asked, of_machine, of_question,
     question_id, read, write,
 };

@@ -3,7 +3,7 @@
 use attest::reference_sets::NewValue;
 use attest_store::{EntryKind, Store, StoreError, Transact};
 
-use super::kept::{Answered, Of, Question, QuestionSnapshot, WaitingMachine, keys};
+use super::questions::{Answered, Of, Question, QuestionSnapshot, WaitingMachine, keys};
 use crate::enrolment;
 
 /// Maximum number of machines listed with a question: as many as an administrator checks before accepting.

@@ -9,12 +9,12 @@
 
 mod answers;
 mod ask;
-mod kept;
 mod listed;
+mod questions;
 #[cfg(test)]
 mod tests;
 
 pub use answers::{AnswerError, accept, deny, take_back, values_of};
 pub use ask::{AwaitedValues, MachineStep, NotAwaited, ObservedBoot, Wait};
-pub use kept::{Answered, Question, QuestionAnswer};
 pub use listed::{QuestionRow, RelatedQuestion, Showing, questions};
+pub use questions::{Answered, Question, QuestionAnswer};

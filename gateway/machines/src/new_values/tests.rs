@@ -10,7 +10,7 @@ use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
 use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
-use super::kept::{QuestionSnapshot, question_id};
+use super::questions::{QuestionSnapshot, question_id};
 use super::*;
 
 const POOL: &str = "worker";

@@ -1,8 +1,8 @@
 //! A decision about evidence in progress: its request, and the parts that are kept.
 
-mod kept;
 mod membership;
 mod new_values;
+mod stored_parts;
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use attest_store::{EntryKind, EntryTransaction, StoreError, Transact};
 use axum::response::Response;
 
 use super::super::anchors::{RequestAnchors, ask_sts};
-use super::super::awaited::Awaited;
 use super::super::decisions::{pending, refuse};
 use super::super::endorsers::Vouched;
 use super::super::evidence_context::EvidenceAsked;
 use super::super::problem::Refusal;
 use super::super::token;
+use super::super::waiting_client::Awaited;
 use super::decide::{self, DecisionInput, EvidenceRefusal, GrantingDecision, identities, identities_of};
 use super::{EvidenceEndpoint, answer};
 use crate::credentials::tokens::TokenError;
 use attest_pool::Pool;
 
-pub(super) use kept::by_digest;
+pub(super) use stored_parts::by_digest;
 
 /// Inputs of a decision, apart from those in the request.
 struct DecisionBasis {

@@ -24,7 +24,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::Peer;
-use super::awaited::Awaited;
 use super::decisions::Decisions;
 use super::endorsers::Endorsers;
 use super::evidence_context::EvidenceAsked;
@@ -32,6 +31,7 @@ use super::gateway::Gateway;
 use super::guesses::Guesses;
 use super::overload;
 use super::problem::Refusal;
+use super::waiting_client::Awaited;
 use crate::admission::{Admission, Spending};
 use crate::credentials::challenges::OpenedChallenge;
 use crate::credentials::seal::SealKeyRing;

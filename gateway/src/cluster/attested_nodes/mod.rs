@@ -11,12 +11,12 @@
 
 mod edits;
 mod facts;
-mod followed;
 mod kind;
-mod lead;
+mod leader;
 mod log_reader;
 mod machines;
 mod object;
+mod object_cache;
 mod position;
 mod status;
 #[cfg(test)]
@@ -32,9 +32,9 @@ use tokio::task::JoinSet;
 
 pub use object::{AttestedNode, object_name};
 
-use self::followed::AttestedNodeCache;
-pub(crate) use self::followed::LogPlaces;
-use self::lead::Leading;
+use self::leader::Leading;
+use self::object_cache::AttestedNodeCache;
+pub(crate) use self::object_cache::LogPlaces;
 use super::ClusterTasks;
 use crate::settings::AttestedNodes;
 

@@ -327,7 +327,7 @@ fn an_object_of_which_the_store_knows_nothing_is_a_tpms_or_one_that_its_name_is_
 
 #[test]
 fn the_document_says_why_an_edit_is_not_done() {
-    let code = [include_str!("edits.rs"), include_str!("lead.rs")].concat();
+    let code = [include_str!("edits.rs"), include_str!("leader.rs")].concat();
     let mut reasons = BTreeSet::from(["RevokedByCommand"]);
     for call in ["refused(", "Answer::new(false,"] {
         for rest in code.split(call).skip(1) {

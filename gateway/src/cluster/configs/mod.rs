@@ -2,7 +2,7 @@
 //! they are approved.
 
 mod needed;
-mod standing;
+mod snapshot;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use attest_cluster_api::failures::FailureLog;
 use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, keep, resources};
 use attest_ignition::machine_config::ROLE_LABEL;
-use attest_pool::needed::{NeededState, is_looked_at};
+use attest_pool::needed_before_approval::{NeededState, is_looked_at};
 use futures_util::future::join_all;
 use kube::Resource;
 use kube::api::{Api, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta};
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use self::needed::Had;
-use self::standing::ConfigsSnapshot;
+use self::snapshot::ConfigsSnapshot;
 use crate::pools::live::{LivePools, UpstreamUpdates};
 
 /// Time without a change before the server is asked: a rollout changes several objects one after the other.

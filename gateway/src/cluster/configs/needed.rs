@@ -8,8 +8,8 @@ use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use serde_json::{Value, json};
 
 use super::of_a_role;
-use super::standing::Meta;
-use attest_pool::needed::{Needed, is_needed};
+use super::snapshot::Meta;
+use attest_pool::needed_before_approval::{Needed, is_needed};
 
 /// Most MachineConfigs that are taken. A cluster has a dozen that nodes need at first; each may have 1.5 MB.
 const LIMIT: usize = 200;

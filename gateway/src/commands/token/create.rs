@@ -12,7 +12,7 @@ use attest_system::clock::rfc3339;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
-use super::shown::{SHOWN, TokenOutput, TokenOutputOptions, describe};
+use super::token_output::{SHOWN, TokenOutput, TokenOutputOptions, describe};
 use super::{now, unpublished};
 use crate::commands::acting::change_store_as;
 use crate::commands::durations::{LONGEST_SECONDS, seconds, seconds_or_none};

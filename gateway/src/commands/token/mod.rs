@@ -2,7 +2,7 @@
 
 mod create;
 mod rotate;
-mod shown;
+mod token_output;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use attest_gateway::settings::Settings;
 use attest_log::admin::Verb;
 use attest_system::clock::rfc3339;
 
-use super::shown::{SHOWN, TokenOutputOptions, describe};
+use super::token_output::{SHOWN, TokenOutputOptions, describe};
 use super::{now, unpublished};
 use crate::commands::acting::change_store;
 use crate::commands::durations::{seconds, seconds_or_none};

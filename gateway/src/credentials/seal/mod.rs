@@ -6,10 +6,10 @@
 
 mod document;
 mod file;
-mod kept;
 mod key;
 mod key_file;
 mod shared;
+mod state_file;
 #[cfg(test)]
 mod tests;
 

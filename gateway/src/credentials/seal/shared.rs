@@ -11,8 +11,8 @@ use attest_store::{EntryKind, Store, StoreEntry};
 use tokio::sync::Mutex;
 
 use super::document::{SealDocument, SealMaintenance, SharedKeys};
-use super::kept::{self, KeySetId};
 use super::key_file::KeyFile;
+use super::state_file::{self, KeySetId};
 use super::{SealError, SealKeys, Times};
 
 /// The id of the one entry.
@@ -199,7 +199,7 @@ impl StoredSeal {
             return Ok(());
         };
         let is_newer = || {
-            let known = kept::read(path, file)?;
+            let known = state_file::read(path, file)?;
             Ok::<_, SealError>(known.is_none_or(|known| known.store != set.store || known.changes < set.changes))
         };
         if !is_newer()? {
@@ -207,7 +207,7 @@ impl StoredSeal {
         }
         let _alone = file.lock().await?;
         match is_newer()? {
-            true => kept::write(path, file.newest()?, &set),
+            true => state_file::write(path, file.newest()?, &set),
             false => Ok(()),
         }
     }
@@ -224,9 +224,9 @@ impl StoredSeal {
     }
 
     async fn unread(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
-        let (file, kept) = (KeyFile::read(key_file)?, kept::file(store));
+        let (file, kept) = (KeyFile::read(key_file)?, state_file::file(store));
         // Before what is compared with it: another process with this state may write both meanwhile.
-        let known = kept.as_deref().map_or(Ok(None), |path| kept::read(path, &file));
+        let known = kept.as_deref().map_or(Ok(None), |path| state_file::read(path, &file));
         let entry = store.get(EntryKind::SealKey, ENTRY).await?;
         Ok(Self {
             entry,

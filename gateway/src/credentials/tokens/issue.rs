@@ -8,9 +8,9 @@ use attest_store::{EntryKind, Store, StoreEntry, StoreError};
 use attest_system::clock::lasting;
 use ipnet::IpNet;
 
-use super::followed::is_followed;
 use super::import::Imported;
 use super::publication::{self, PreparedFiles, PublishError, Secret};
+use super::published::is_followed;
 use super::record::{Rotation, TokenRecord};
 use super::secret;
 

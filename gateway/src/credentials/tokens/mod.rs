@@ -10,22 +10,22 @@
 //! A token that rotates by itself is also published: written into a folder, from where it gets into pointers and the cluster.
 
 mod bootstrap;
-mod followed;
 mod holder;
 mod import;
 mod issue;
 mod publication;
+mod published;
 mod record;
 mod redeem;
 mod rotate;
 mod schedule;
 mod secret;
 
-pub use followed::{BootstrapToken, FollowError, PublishedToken, TokenStep, follow, is_followed};
 pub use holder::{AGAIN_SECONDS, Claimant, REPEATS_LIMIT, TokenHolder};
 pub use import::{ImportError, Imported};
 pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke, withdraw};
 pub use publication::{PublishError, Secret, auth_secret};
+pub use published::{BootstrapToken, FollowError, PublishedToken, TokenStep, follow, is_followed};
 pub use record::{Rotation, Superseded, TokenRecord, TokenState};
 pub use redeem::{PresentedToken, RedeemedToken, TokenError, look_up, open};
 pub use rotate::{RotateOptions, Rotated, rotate};

@@ -5,8 +5,8 @@ use std::path::Path;
 use attest::UnixTime;
 use attest_store::{EntryKind, Store, StoreEntry};
 
-use super::followed::is_followed;
 use super::issue::{Created, IssueError, StoredToken, all, check_lifetime, prepare, publish};
+use super::published::is_followed;
 use super::record::{Rotation, Superseded, TokenRecord};
 use super::{GRACE_SECONDS, secret};
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use arc_swap::ArcSwap;
 use attest_pool::Pool;
-use attest_pool::needed::NeededState;
-use attest_pool::seen::FileStamps;
+use attest_pool::file_stamps::FileStamps;
+use attest_pool::needed_before_approval::NeededState;
 use attest_system::clock::{Clock, rfc3339};
 pub use occasion::ReloadCause;
 use servers::UpstreamServer;

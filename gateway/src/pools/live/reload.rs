@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use attest_pool::folder::{FileReader, PoolFolder};
 use attest_pool::inventory::{self, Twice};
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use attest_pool::{Pool, PoolError, PoolFolders, PoolInventory, folders};
 use attest_system::clock::Clock;
 use tokio::sync::{Mutex, Notify};

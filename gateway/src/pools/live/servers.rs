@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attest_pool::folder::PoolFolder;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 use attest_pool::upstream::{FetchedConfig, UpstreamSettings};
 use attest_pool::{Pool, PoolError};
 

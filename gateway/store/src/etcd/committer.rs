@@ -28,7 +28,7 @@ use super::super::remote::commit_loop::CommitLoop;
 use super::super::remote::plan::CommitPlan;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::members::FailureKind;
-use super::opened::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
+use super::open_store::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 use super::own::{CommitOutcome, Own};
 use super::plan::{Job, plan, refuse_first};

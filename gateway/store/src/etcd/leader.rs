@@ -13,7 +13,7 @@ use super::super::fence::Fence;
 use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
 use super::keys::LEADER;
-use super::opened::OpenEtcdStore;
+use super::open_store::OpenEtcdStore;
 use super::{Etcd, identity};
 
 /// Shortest lease that etcd grants: its election takes as long.

@@ -7,20 +7,20 @@ mod committer;
 mod diagnosis;
 mod health;
 mod identity;
+mod import;
 mod keys;
 mod leader;
 mod member;
 mod members;
-mod moment;
-mod opened;
+mod open_store;
 mod overlay;
 mod own;
 mod plan;
 mod presence;
 mod replica_key;
 mod requests;
-mod taking;
-mod told;
+mod rollback;
+mod snapshot;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,18 +30,18 @@ use attest_system::files;
 use committer::EtcdCommitter;
 use etcd_client::{GetOptions, TxnOp, TxnOpResponse};
 use identity::ExistingStore;
+pub(super) use import::EtcdImport;
 use keys::KeyPrefix;
 use members::Members;
-pub(super) use moment::{EtcdSnapshot, served_by, there};
-use opened::OpenEtcdStore;
+use open_store::OpenEtcdStore;
 use overlay::MOST_KEYS;
 use presence::Presence;
 use requests::pair;
-pub(super) use taking::EtcdImport;
+pub(super) use snapshot::{EtcdSnapshot, served_by, there};
 use tokio::time::Instant;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{self, ExpectedStore};
+use super::expected_store::{self, ExpectedStore};
 use super::remote::desk::Desk;
 pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
@@ -86,7 +86,7 @@ impl Etcd {
             let known = ExpectedStore::beside(&folder)?;
             let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
-                under_lock(&folder, || known::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
             }
             Ok((opened, replica))
         })?;
@@ -162,7 +162,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
         }
     };
     if let Some(found) = &found {
-        told::tell(known, &members, &keys, found, until).await;
+        rollback::tell(known, &members, &keys, found, until).await;
     }
     set_back::check(known, &place, found.as_ref())?;
     let found = found.ok_or(StoreError::Replaced(place))?;

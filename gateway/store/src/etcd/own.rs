@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::time::{Instant, sleep};
 
 use super::members::{FailureKind, MemberFailure};
-use super::opened::OpenEtcdStore;
+use super::open_store::OpenEtcdStore;
 use super::overlay::ReadValue;
 use super::requests::{get, revision, seen, version};
 

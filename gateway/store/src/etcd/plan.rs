@@ -6,7 +6,7 @@ use super::super::StoreError;
 use super::super::engine::Work;
 use super::super::remote::plan::{self, CommitPlan};
 use super::super::remote::queue::{self, answer};
-use super::opened::OpenEtcdStore;
+use super::open_store::OpenEtcdStore;
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 
 /// A work, and who waits for it.

@@ -15,7 +15,7 @@ use super::super::StoreError;
 use super::super::remote::serving::{LEASE, LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
 use super::identity;
 use super::leader::keep_alive;
-use super::opened::{OpenEtcdStore, gone};
+use super::open_store::{OpenEtcdStore, gone};
 use super::replica_key::ReplicaKey;
 use super::requests::{get, seen};
 

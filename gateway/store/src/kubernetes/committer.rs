@@ -27,7 +27,7 @@ use super::super::remote::commit_loop::CommitLoop;
 use super::super::remote::plan::CommitPlan;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
 use super::head::Head;
-use super::opened::{KubernetesTrouble, OpenKubernetesStore};
+use super::open_store::{KubernetesTrouble, OpenKubernetesStore};
 use super::plan::{CommitRequest, Job, MOST_CONFLICTS, pause, plan};
 use super::swap::{HeadWriter, SwapOutcome};
 use super::view::MOST_WORK_BYTES;

@@ -18,7 +18,7 @@ use super::super::schema;
 use super::api::{RequestFailure, StoreLocation};
 use super::changes::PendingChanges;
 use super::head::{Folding, Head, LeafReference};
-use super::opened::KubernetesTrouble;
+use super::open_store::KubernetesTrouble;
 use super::plan::Context;
 use super::swap::HeadWriter;
 use super::view::{Missing, Pairs};

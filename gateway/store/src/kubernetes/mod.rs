@@ -4,19 +4,19 @@
 //! API answers errors, and decides nothing.
 
 mod api;
-mod below;
 mod changes;
 mod committer;
 mod head;
-mod heard;
+mod import;
 mod leaves;
-mod moment;
-mod opened;
+mod liveness;
+mod open_store;
 mod opening;
+mod pages;
 mod plan;
 mod presence;
+mod snapshot;
 mod swap;
-mod taking;
 mod view;
 
 use std::path::Path;
@@ -27,16 +27,16 @@ use api::StoreLocation;
 use async_trait::async_trait;
 use attest_system::files;
 use committer::KubernetesCommitter;
-pub(super) use moment::{KubernetesSnapshot, served_by, there};
-use opened::{KubernetesTrouble, OpenKubernetesStore};
+pub(super) use import::KubernetesImport;
+use open_store::{KubernetesTrouble, OpenKubernetesStore};
 use opening::{look, open, rename};
 use plan::{Change, CommitRequest};
-pub(super) use taking::KubernetesImport;
+pub(super) use snapshot::{KubernetesSnapshot, served_by, there};
 use tokio::time::Instant;
 use view::{Missing, View};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::known::{self, ExpectedStore};
+use super::expected_store::{self, ExpectedStore};
 use super::remote::desk::Desk;
 pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
@@ -121,7 +121,7 @@ impl Kubernetes {
             let known = ExpectedStore::beside(&folder)?;
             let (opened, head) = open(&settings, &known, &folder, limits).await?;
             if known.file.is_none() {
-                under_lock(&folder, || known::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
             }
             Ok((opened, head))
         })?;

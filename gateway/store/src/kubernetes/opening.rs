@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use attest_system::files;
 use tokio::time::{Instant, sleep};
 
-use super::super::known::ExpectedStore;
+use super::super::expected_store::ExpectedStore;
 use super::super::remote::serving::host_of_this;
 use super::super::remote::set_back::{self, RollbackStatement, lack};
 use super::super::threads::under_lock;
@@ -14,7 +14,7 @@ use super::super::{Replacement, StoreError, StoreMark, Wrote, replica, schema};
 use super::KubernetesLimits;
 use super::api::{AGAIN_AFTER, RequestFailure, StoreLocation, Swapped};
 use super::head::Head;
-use super::opened::OpenKubernetesStore;
+use super::open_store::OpenKubernetesStore;
 use crate::settings::KubernetesSettings;
 
 /// Returns the head, if there is a store. Writes nothing.

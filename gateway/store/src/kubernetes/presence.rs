@@ -12,8 +12,8 @@ use super::super::remote::locked;
 use super::super::remote::serving::{LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
 use super::super::{StoreError, keys, schema};
 use super::Kubernetes;
-use super::heard::expire;
-use super::opened::Leads;
+use super::liveness::expire;
+use super::open_store::Leads;
 use super::plan::Change;
 
 /// Prefix of the keys of leaders.

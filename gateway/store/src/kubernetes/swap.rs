@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::super::StoreError;
 use super::api::{MOST_HEAD_BYTES, RequestFailure, Swapped};
 use super::head::Head;
-use super::opened::{KubernetesTrouble, OpenKubernetesStore};
+use super::open_store::{KubernetesTrouble, OpenKubernetesStore};
 use super::opening::tell_set_back;
 use super::plan::{Context, MOST_CONFLICTS, pause};
 use super::view::View;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::set_back::{self, RollbackStatement};
-use crate::known::{self, ExpectedStore};
+use crate::expected_store::{self, ExpectedStore};
 use crate::threads::under_lock;
 use crate::{AcceptedStore, Replacement, StoreError, StoreMark};
 
@@ -38,6 +38,6 @@ pub(crate) fn accept<F: RollbackStatement, E: From<StoreError>>(
         Some(named) => named.mark(),
         None => rename(&replacement, known.furthest())?,
     };
-    under_lock(beside, || known::replace_mark(beside, &now))?;
+    under_lock(beside, || expected_store::replace_mark(beside, &now))?;
     Ok(AcceptedStore { replacement, now })
 }

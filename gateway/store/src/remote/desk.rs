@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::locked;
 use super::queue::QueuedJob;
 use crate::engine::Work;
-use crate::known;
+use crate::expected_store;
 use crate::threads::{Threads, under_lock};
 use crate::{StoreError, StoreMark};
 
@@ -137,7 +137,7 @@ impl<A: Send + 'static> Desk<A> {
     /// Writes the store's mark to the file next to it.
     pub(crate) async fn keep_mark(&self, standing: StoreMark) -> Result<(), StoreError> {
         let beside = self.beside.clone();
-        let write = move || under_lock(&beside, || known::write_mark(&beside, &standing));
+        let write = move || under_lock(&beside, || expected_store::write_mark(&beside, &standing));
         let written = self.threads.handle.spawn_blocking(write);
         written.await.map_err(|_| StoreError::Closed)?
     }

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::fence::{Fence, Fenced};
-use crate::lead::{Lead, LeaderLock};
+use crate::leader::{Lead, LeaderLock};
 
 /// Leadership of a work. After it is dropped, others may lead.
 pub struct Leadership {

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use crate::known::{ExpectedStore, StoreFile};
+use crate::expected_store::{ExpectedStore, StoreFile};
 use crate::{StoreError, StoreMark, Wrote};
 
 /// State that a store reports of itself.

@@ -1,6 +1,6 @@
 //! Blobs that may go, and what is asked before they do.
 
-use super::super::super::likeness::{self, Likened, Likenesses};
+use super::super::super::delta::{self, Likened, Likenesses};
 use super::*;
 
 fn names(blobs: &[&str]) -> std::collections::BTreeSet<String> {
@@ -16,7 +16,7 @@ async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
     let mut going = Going::new(&process.retention, survey.past(RULE, NOW).remove(0), RetentionCause::Age);
     assert!(going.advance(&process.journal, NOW).await.unwrap());
     // Its lines have hashes of lines, too, which look the same.
-    assert_eq!(unnamed::noted(&site.log()).unwrap(), names(&["a", "b"]));
+    assert_eq!(unnamed_blobs::noted(&site.log()).unwrap(), names(&["a", "b"]));
 }
 
 #[tokio::test]
@@ -45,10 +45,10 @@ async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it
     let process = site.open(RetentionRule::default());
     fs::rename(site.log(), site.path("elsewhere")).unwrap();
     assert_eq!(process.tend(&site).await.unwrap(), None, "nothing may go");
-    unnamed::note(&site.log(), names(&["gone"])).unwrap();
+    unnamed_blobs::note(&site.log(), names(&["gone"])).unwrap();
     let error = process.tend(&site).await.unwrap_err();
     assert!(matches!(error, RetentionError::Moved), "{error}");
-    assert_eq!(unnamed::noted(&site.log()).unwrap(), names(&["gone"]));
+    assert_eq!(unnamed_blobs::noted(&site.log()).unwrap(), names(&["gone"]));
 }
 
 /// A note that cannot be read lists no blob, so that all of them stay.
@@ -57,7 +57,7 @@ async fn what_was_noted_and_cannot_be_read_is_told() {
     let site = Site::new();
     let process = site.written().await;
     fs::create_dir(site.path("attestation.unnamed")).unwrap();
-    for failed in [unnamed::noted(&site.log()).map(drop), unnamed::forget(&site.log())] {
+    for failed in [unnamed_blobs::noted(&site.log()).map(drop), unnamed_blobs::forget(&site.log())] {
         assert!(
             matches!(failed, Err(RetentionError::Io { .. } | RetentionError::File(_))),
             "{failed:?}"
@@ -103,7 +103,7 @@ impl Process {
 async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
     let (site, likenesses) = (Site::new(), Likenesses::default());
     let process = site.open(RULE);
-    let read = |likened: &Likened| likeness::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());
+    let read = |likened: &Likened| delta::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());
     process.journal.checkpoint(1).await.unwrap();
     let first = process.boot(&likenesses, 40, 1).await;
     process.journal.checkpoint(50).await.unwrap();

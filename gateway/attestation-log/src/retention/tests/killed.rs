@@ -42,7 +42,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
 async fn killed_while_blobs_go_the_rest_goes_at_the_next_start_whatever_the_rule_is_then() {
     let site = Site::new();
     let process = site.written().await;
-    unnamed::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();
+    unnamed_blobs::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();
     drop(process);
     fs::remove_file(&closed_segments(&site.log()).unwrap()[0]).unwrap();
     site.open(RetentionRule::default()).tend(&site).await.unwrap();

@@ -7,7 +7,7 @@ use attest_certificates::kubelet::NamePatterns;
 use attest_machines::attested::{Approval, Provider};
 use attest_system::clock::rfc3339;
 
-use super::super::request::made::{self, RequestContent};
+use super::super::request::content::{self, RequestContent};
 use super::*;
 
 const NODE: &str = "worker-1";
@@ -288,13 +288,13 @@ fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
 fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
     check("a lifetime", |case| case.csr.expiration_seconds = Some(600), "csr-lifetime");
     let with_names = |case: &mut Case| {
-        let request = RequestContent::of(NODE).but(|made| made.attributes = vec![made::alternatives(&[made::dns(NODE)])]);
+        let request = RequestContent::of(NODE).but(|made| made.attributes = vec![content::alternatives(&[content::dns(NODE)])]);
         case.csr.request = VerifiedCsr::read(&request.pem());
     };
     check("names", with_names, "csr-alternative-names");
     let unsigned = |case: &mut Case| {
         let request = RequestContent::of(NODE);
-        case.csr.request = VerifiedCsr::read(&made::pem(&request.signed(&request.info(), b"")));
+        case.csr.request = VerifiedCsr::read(&content::pem(&request.signed(&request.info(), b"")));
     };
     check("no signature", unsigned, "csr-request");
 }

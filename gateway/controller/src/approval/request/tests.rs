@@ -3,8 +3,8 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 
-use super::made::EXTENSION_REQUEST;
-use super::made::*;
+use super::content::EXTENSION_REQUEST;
+use super::content::*;
 use super::*;
 
 const NODE: &str = "worker-1.example.com";

@@ -7,7 +7,7 @@ use super::super::facts::{ApprovalRules, EgressItem, NodeFacts};
 use super::super::judge::FirstSeen;
 use super::super::judge::tests::{asked, csr, machine, rules};
 use super::super::request::VerifiedCsr;
-use super::super::request::made::{self, RequestContent};
+use super::super::request::content::{self, RequestContent};
 use super::*;
 
 const NODE: &str = "worker-1";
@@ -33,7 +33,7 @@ fn request(names: &[Vec<u8>]) -> Result<VerifiedCsr, super::super::request::Requ
     let attributes = if names.is_empty() {
         vec![]
     } else {
-        vec![made::alternatives(names)]
+        vec![content::alternatives(names)]
     };
     VerifiedCsr::read(&RequestContent::of(NODE).but(|made| made.attributes = attributes).pem())
 }
@@ -47,7 +47,7 @@ fn of_node() -> Case {
             groups: texts(&["system:nodes", "system:authenticated"]),
             usages: texts(&["digital signature", "server auth"]),
             stage: CsrStage::Pending,
-            request: request(&[made::dns(NODE), made::ip(&[10, 0, 0, 7])]),
+            request: request(&[content::dns(NODE), content::ip(&[10, 0, 0, 7])]),
             ..csr("csr-1", NODE)
         },
         rules: rules(),
@@ -103,7 +103,11 @@ fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
 #[test]
 fn a_node_gets_one_for_its_own_addresses() {
     check("as it is", |_| {}, None);
-    let all = [made::dns("WORKER-1"), made::dns("worker-1.example.com"), made::ip(&[10, 0, 0, 7])];
+    let all = [
+        content::dns("WORKER-1"),
+        content::dns("worker-1.example.com"),
+        content::ip(&[10, 0, 0, 7]),
+    ];
     check("all of them", |case| case.csr.request = request(&all), None);
     let usages = ["digital signature", "key encipherment", "server auth"].map(str::to_owned);
     check("for an RSA key", |case| case.csr.usages = usages.to_vec(), None);
@@ -118,10 +122,10 @@ fn a_node_gets_one_for_its_own_addresses() {
 fn for_nobody_elses_addresses() {
     let asks = |what: &str, names: &[Vec<u8>]| check(what, |case| case.csr.request = request(names), Some("csr-address"));
     asks("nothing", &[]);
-    asks("another name", &[made::dns(NODE), made::dns("worker-2")]);
-    asks("the API's name", &[made::dns("kubernetes.default.svc")]);
-    asks("another address", &[made::dns(NODE), made::ip(&[10, 0, 0, 8])]);
-    asks("an address as a name", &[made::dns("10.0.0.7")]);
+    asks("another name", &[content::dns(NODE), content::dns("worker-2")]);
+    asks("the API's name", &[content::dns("kubernetes.default.svc")]);
+    asks("another address", &[content::dns(NODE), content::ip(&[10, 0, 0, 8])]);
+    asks("an address as a name", &[content::dns("10.0.0.7")]);
     check(
         "another's Machine",
         |case| case.machines[0].node = Some("worker-2".to_owned()),
@@ -145,7 +149,7 @@ fn for_nobody_elses_addresses() {
 fn egress_addresses_of_the_node_are_its_own() {
     let with_egress = |node: &'static str| {
         move |case: &mut Case| {
-            case.csr.request = request(&[made::dns(NODE), made::ip(&[10, 0, 0, 7]), made::ip(&[10, 0, 0, 99])]);
+            case.csr.request = request(&[content::dns(NODE), content::ip(&[10, 0, 0, 7]), content::ip(&[10, 0, 0, 99])]);
             let (node, egress_ip) = (node.to_owned(), "10.0.0.99".to_owned());
             case.egress.add(&[EgressItem { node, egress_ip }]);
         }
@@ -154,7 +158,7 @@ fn egress_addresses_of_the_node_are_its_own() {
     check("another node's", with_egress("worker-2"), Some("csr-address"));
     let alone = |case: &mut Case| {
         with_egress(NODE)(case);
-        case.csr.request = request(&[made::dns("worker-2"), made::ip(&[10, 0, 0, 99])]);
+        case.csr.request = request(&[content::dns("worker-2"), content::ip(&[10, 0, 0, 99])]);
     };
     check("besides another name", alone, Some("csr-address"));
 }
@@ -227,7 +231,7 @@ fn only_who_asks_for_itself_and_was_approved_here() {
     check("its own", |case| case.held.owner = Some(IDENTITY.to_owned()), None);
     let unsigned = |case: &mut Case| {
         let made = RequestContent::of(NODE);
-        case.csr.request = VerifiedCsr::read(&made::pem(&made.signed(&made.info(), b"")));
+        case.csr.request = VerifiedCsr::read(&content::pem(&made.signed(&made.info(), b"")));
     };
     check("unsigned", unsigned, Some("csr-request"));
 }

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::*;
 use crate::credentials::tokens::{Draft, create};
 use crate::pools::load;
-use attest_pool::needed::NeededState;
+use attest_pool::needed_before_approval::NeededState;
 
 const POOL_TOML: &str = r#"
 [grants]

@@ -1,6 +1,6 @@
 //! Extension of the boot-complete PCR, so that later software cannot quote this boot's PCRs.
 
-use attest_wire::tpm::door::{CLOSING_WORD, DOOR_PCR, is_closed};
+use attest_wire::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, is_closed};
 use attest_wire::tpm::wire::HashAlg;
 use aws_lc_rs::digest;
 use tss_esapi::constants::CapabilityType;

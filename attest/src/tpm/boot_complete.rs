@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-pub use attest_wire::tpm::door::{CLOSING_WORD, DOOR_PCR, extended};
-use attest_wire::tpm::door::{OS_SEPARATOR, is_closed};
+pub use attest_wire::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
+use attest_wire::tpm::boot_complete::{OS_SEPARATOR, is_closed};
 
 use super::event_log::EventLog;
 use super::wire::HashAlg;

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::{self, ExpectedStore};
+use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{HouseError, MigrationTarget};
 use super::super::remote::set_back::RollbackStatement;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark, schema};
-use super::below::KubernetesPages;
 use super::head::{Head, LeafReference};
 use super::leaves::{self, LEAF_BYTES};
 use super::opening::begin;
+use super::pages::KubernetesPages;
 use super::view::{Pairs, View};
 use crate::settings::KubernetesSettings;
 
@@ -207,7 +207,7 @@ impl MigrationTarget for KubernetesImport {
         whole.replaced.dedup();
         let (now, session) = (whole.mark(), self.session.clone());
         self.below.wait(|below| async move { below.finish(&session, &whole).await })?;
-        under_lock(&self.beside, || known::replace_mark(&self.beside, &now))?;
+        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
         Ok(now)
     }
 }

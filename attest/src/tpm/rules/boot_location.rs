@@ -1,6 +1,6 @@
 //! The part of a boot that a refusal is about, and the same part of another boot, for comparison with the machine's own past.
 
-use super::known::Excerpt;
+use super::event_detail::Excerpt;
 use super::{BootRefusal, Check};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, Meaning, MeasuredBoot, NotProven};
 use crate::values::HexDigest;

@@ -7,7 +7,7 @@ use etcd_client::{Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, Txn
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::ExpectedStore;
+use super::super::expected_store::ExpectedStore;
 use super::super::migration::{HouseError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::serving::host;

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::{self, ExpectedStore};
+use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{HouseError, MigrationTarget};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
-use super::moment::EtcdPages;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
 use super::requests::{get, seen};
+use super::snapshot::EtcdPages;
 use crate::settings::EtcdSettings;
 
 /// An import below a prefix, which is not a store yet.
@@ -167,7 +167,7 @@ impl MigrationTarget for EtcdImport {
                 return Err(StoreError::Replaced(self.below.members.place.clone().into()));
             }
         }
-        under_lock(&self.beside, || known::replace_mark(&self.beside, &now))?;
+        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
         Ok(now)
     }
 }

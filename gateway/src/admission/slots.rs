@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ClientSource;
-use super::line::FairQueue;
+use super::fair_queue::FairQueue;
 use super::rate::Rate;
 
 /// Limit on concurrent work.

@@ -5,7 +5,7 @@ use std::io;
 use serde::Deserialize;
 
 use super::lines::{FileLines, LineContent};
-use super::opened::SharedFile;
+use super::shared_file::SharedFile;
 use crate::LineHash;
 
 /// Identity of a log's file, by its first line.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
-use super::super::known::ExpectedStore;
+use super::super::expected_store::ExpectedStore;
 use super::super::migration::{HouseError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, RollbackStatement};
 use super::super::{StoreError, StoreMark, schema};
-use super::below::{KubernetesPages, WHOLE};
 use super::head::Head;
+use super::pages::{KubernetesPages, WHOLE};
 use super::view::View;
 use crate::settings::KubernetesSettings;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::ClientSource;
-use super::line::FairQueue;
+use super::fair_queue::FairQueue;
 use super::source::Network;
 
 /// Time that a part waits for its peer before others of the same source take its place. A storm of good machines behind one address must

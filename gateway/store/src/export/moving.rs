@@ -11,7 +11,7 @@
 mod tests;
 
 use super::super::accept::{AcceptedStore, Replacement};
-use super::super::known::{ExpectedStore, replace_mark};
+use super::super::expected_store::{ExpectedStore, replace_mark};
 use super::super::moved::Moved;
 use super::super::{StoreMark, schema};
 use super::{

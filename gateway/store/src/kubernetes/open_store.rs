@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::known::StoreFile;
+use super::super::expected_store::StoreFile;
 use super::super::moved::Moved;
 use super::super::remote::desk::Says;
 use super::super::remote::locked;

@@ -7,7 +7,7 @@ use attest::tpm::requirements::{QuotedPcrs, Requirement};
 use attest::tpm::rules::{Check, could_hold, recorded};
 use attest::{AppraisalPolicy, Claims, Kind, ReferenceValues, UnixTime, appraise};
 use attest_log::Blobs;
-use attest_log::past::PastEvidence;
+use attest_log::past_evidence::PastEvidence;
 
 use super::thing::RuleSubject;
 use super::values::{self, ProposedValue};

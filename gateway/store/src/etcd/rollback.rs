@@ -4,7 +4,7 @@
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::Instant;
 
-use super::super::known::{ExpectedStore, StoreFile};
+use super::super::expected_store::{ExpectedStore, StoreFile};
 use super::super::remote::locked;
 use super::super::remote::serving::host_of_this;
 use super::super::remote::set_back::{Lack, RollbackStatement, lack};
@@ -12,7 +12,7 @@ use super::super::{StoreMark, Wrote};
 use super::identity::ExistingStore;
 use super::keys::KeyPrefix;
 use super::members::Members;
-use super::opened::{EtcdTrouble, OpenEtcdStore};
+use super::open_store::{EtcdTrouble, OpenEtcdStore};
 use super::requests::comes_short;
 
 impl RollbackStatement for ExistingStore {

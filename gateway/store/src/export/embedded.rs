@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::super::embedded::{connect, make_file, prepare};
 use super::super::engine::{KeyRange, KeyValue, Transaction};
-use super::super::known::{ExpectedStore, StoreFile, replace_mark};
+use super::super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
 use super::super::sqlite::{Explain, SqliteTransaction, count, page};
 use super::super::{StoreError, StoreMark, schema};

@@ -210,7 +210,9 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
             assert_eq!(again.unwrap().accepted.now, now);
             assert_eq!(told.get(), is_told, "{known:?}");
             assert_eq!(
-                super::super::super::super::known::ExpectedStore::beside(beside).unwrap().expected(),
+                super::super::super::super::expected_store::ExpectedStore::beside(beside)
+                    .unwrap()
+                    .expected(),
                 Some(&now)
             );
         }

@@ -157,7 +157,7 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
         let beside = folder.path().join("gateway.db");
         let (was, of) = ("a".repeat(32), "b".repeat(32));
         if let Some(known) = known {
-            known::replace_mark(&beside, &mark(&was, known)).unwrap();
+            expected_store::replace_mark(&beside, &mark(&was, known)).unwrap();
         }
         let mut taking = begin(&etcd, &folder).unwrap();
         let now = taking.finish(&mark(&of, from), &"1".repeat(32)).unwrap();

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use attest_wire::tpm::door::{DOOR_PCR, is_closed};
+use attest_wire::tpm::boot_complete::{DOOR_PCR, is_closed};
 use attest_wire::tpm::wire::HashAlg;
 
 use crate::console::say;

@@ -242,7 +242,7 @@ impl EmbeddedWriter {
     fn work(&self, batch: Vec<EmbeddedJob>) {
         let begun = self.begin();
         if let Err(error) = begun {
-            tracing::error!(%error, "the store cannot be used");
+            tracing::error!(%error, "cannot begin a store transaction");
             for job in batch {
                 (job.work)(Err(Self::again(&error)))(Ok(()));
             }
@@ -254,7 +254,7 @@ impl EmbeddedWriter {
             let mut part = SqliteTransaction::new(&self.connection);
             let done = work(&mut part);
             if let Err(error) = part.end(done) {
-                tracing::error!(%error, "the store cannot settle what was recorded");
+                tracing::error!(%error, "cannot mark decisions as recorded in the store");
             }
         }
         let durable = batch.iter().any(|job| job.durable);
@@ -262,7 +262,7 @@ impl EmbeddedWriter {
         let written = self.connection.total_changes() != before;
         let committed = self.commit(written, durable);
         if let Err(error) = &committed {
-            tracing::error!(%error, "the store cannot commit");
+            tracing::error!(%error, "cannot commit a store transaction; rolled it back");
             drop(self.connection.execute_batch("ROLLBACK"));
             self.later().extend(later);
         }

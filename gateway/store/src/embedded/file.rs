@@ -60,7 +60,7 @@ pub(crate) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
     if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
         tracing::warn!(
-            "{} and its log of transactions are too large to be looked through in {} s: that they fit is not made sure",
+            "{} and its write-ahead log are too large to check in {} s: cannot verify that they belong together",
             file.display(),
             LOOK_THROUGH_LIMIT.as_secs()
         );

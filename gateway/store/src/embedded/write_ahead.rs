@@ -65,7 +65,7 @@ impl WriteAhead {
             Ok(()) => self.told.store(false, Ordering::Relaxed),
             // It is tried again and again, and said once.
             Err(error) if !self.told.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "the log of the store's transactions cannot be moved into its file; it stays as it is");
+                tracing::warn!(%error, "cannot move the write-ahead log into the store's file; it keeps its size");
             }
             Err(_) => {}
         }

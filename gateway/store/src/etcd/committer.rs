@@ -189,7 +189,7 @@ impl CommitLoop for EtcdCommitter {
             {
                 let trouble = EtcdTrouble::Member(failure);
                 tracing::warn!(
-                    "a commit is in doubt, and nothing is answered before that is over: {}",
+                    "cannot determine the outcome of a commit; answering no request until it is known: {}",
                     self.opened.error(&trouble)
                 );
                 self.apart.keep(fail(waiting, most, || self.opened.error(&trouble)));

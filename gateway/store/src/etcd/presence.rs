@@ -68,7 +68,7 @@ impl Presence {
             let host = host(&value);
             if left == i64::MAX {
                 tracing::warn!(
-                    "a gateway on {host} has served as replica {}, and may do so still: waiting for its lease to end, {} s at most",
+                    "a gateway on {host} serves, or served, as replica {}: waiting up to {} s for its lease to expire",
                     self.replica,
                     WAIT_LIMIT.as_secs()
                 );
@@ -157,7 +157,7 @@ impl Presence {
             let kept = opened.members.ask_one(until, |client| keep_alive(client, lease)).await;
             let is_over = missed || matches!(kept, Ok(0));
             if is_over && let Err(error) = self.take_again(&opened).await {
-                tracing::error!("nothing is decided until this gateway has a lease again: {error}");
+                tracing::error!("lost this gateway's lease in etcd; refusing decisions until it has a new one: {error}");
                 sleep(LOOK_EVERY).await;
             }
         }

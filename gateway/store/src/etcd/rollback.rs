@@ -64,12 +64,12 @@ async fn write(members: &Members, keys: &KeyPrefix, id: &str, by: Vec<Compare>, 
         async move { client.txn(txn).await }
     });
     match asked.await {
-        Ok(told) if told.succeeded() => tracing::error!("{} was set back: no gateway uses it from here on", members.place),
+        Ok(told) if told.succeeded() => tracing::error!("store {} was rolled back; all gateways have stopped using it", members.place),
         // It is another one by now, or as it was.
         Ok(_) => {}
         Err(failure) => {
             let error = members.explain(&failure, true);
-            tracing::error!("{} was set back, and other gateways cannot be told: {error}", members.place);
+            tracing::error!("store {} was rolled back; cannot tell the other gateways: {error}", members.place);
         }
     }
 }

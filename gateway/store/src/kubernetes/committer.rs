@@ -89,7 +89,7 @@ impl KubernetesCommitter {
         if let Err(trouble) = self.writer.fold().await {
             self.fold_again = Instant::now() + FOLD_AGAIN;
             let error = self.opened.error(&trouble);
-            tracing::warn!("what was written lately cannot be put away, and each commit writes it again: {error}");
+            tracing::warn!("compaction failed; each commit writes the recent changes again: {error}");
         }
     }
 

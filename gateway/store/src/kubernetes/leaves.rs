@@ -166,10 +166,7 @@ async fn remove(place: &StoreLocation, names: Vec<String>, until: Instant) {
     let failed: Vec<RequestFailure> = failed.collect().await;
     if let Some(failure) = failed.first() {
         let error = place.error(failure, false);
-        tracing::warn!(
-            "{} of {count} leaves that are not needed any more are not removed: {error}",
-            failed.len()
-        );
+        tracing::warn!("failed to delete {} of {count} obsolete leaf Secrets: {error}", failed.len());
     }
 }
 

@@ -33,7 +33,7 @@ impl HeadWriter {
         });
         if let Err(trouble) = left.await {
             let error = self.opened.error(&trouble);
-            tracing::warn!("that this gateway has ended cannot be said in the store: {error}");
+            tracing::warn!("cannot end this gateway's session in the store; it expires by itself: {error}");
         }
     }
 
@@ -57,7 +57,10 @@ impl HeadWriter {
         if let Some((holder, _)) = serving.as_ref().and_then(|(key, _)| self.view.head.holder(key))
             && holder != own
         {
-            tracing::error!("another process serves as replica {}: nothing is decided here", self.opened.replica);
+            tracing::error!(
+                "another process serves as replica {}; refusing decisions. Was the state folder copied?",
+                self.opened.replica
+            );
         }
         let until = Instant::now() + self.opened.limits.lease / 3;
         let beat = self.change(until, move |head, context| {
@@ -78,7 +81,7 @@ impl HeadWriter {
             // Tried again within the third of a lease: the log says it once for each kind of failure.
             if self.unheard.replace(trouble.kind()) != Some(trouble.kind()) {
                 let error = self.opened.error(&trouble);
-                tracing::warn!("this gateway cannot say in the store that it is there: {error}");
+                tracing::warn!("cannot renew this gateway's session in the store; retrying: {error}");
             }
             if self.heard.elapsed() >= self.opened.limits.lease {
                 locked(&self.opened.leads).drain(..).for_each(|leads| leads.is_lost());

@@ -48,7 +48,7 @@ pub(super) async fn open(
     if found.set_back.is_none() && lack(known, &found).is_some() {
         let session = schema::new_id()?;
         if let Err(error) = tell_set_back(&place, &found, &session, until).await {
-            tracing::error!("{} was set back, and other gateways cannot be told: {error}", place.place);
+            tracing::error!("store {} was rolled back; cannot tell the other gateways: {error}", place.place);
         }
     }
     set_back::check(known, &path, Some(&found))?;
@@ -92,7 +92,7 @@ pub(super) async fn tell_set_back(place: &StoreLocation, found: &Head, session: 
     next.set_back = Some(host_of_this());
     let told = place.swap(&found.commit, &next, &next.encode()?, until).await;
     match told {
-        Ok(Swapped::Done) => tracing::error!("{} was set back: no gateway uses it from here on", place.place),
+        Ok(Swapped::Done) => tracing::error!("store {} was rolled back; all gateways have stopped using it", place.place),
         // It is another one by now; or it cannot be changed, and is not used on, either.
         Ok(Swapped::Refused(_)) => {}
         Err(failure) => return Err(place.error(&failure, true)),

@@ -83,7 +83,7 @@ impl Kubernetes {
             match &first {
                 None => {
                     tracing::warn!(
-                        "a gateway on {host} has served as replica {}, and may do so still: waiting whether it is heard of, {} s at most",
+                        "a gateway on {host} serves, or served, as replica {}: waiting up to {} s for its session to expire",
                         opened.replica,
                         WAIT_LIMIT.as_secs()
                     );

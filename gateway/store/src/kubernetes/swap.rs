@@ -231,7 +231,10 @@ impl HeadWriter {
         if matches!(trouble, KubernetesTrouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
             let until = Instant::now() + self.opened.timeout;
             if let Err(error) = tell_set_back(&self.opened.place, &head, &self.opened.session, until).await {
-                tracing::error!("{:?} was set back, and other gateways cannot be told: {error}", self.opened.place);
+                tracing::error!(
+                    "store {} was rolled back; cannot tell the other gateways: {error}",
+                    self.opened.place.place
+                );
             }
         }
         trouble

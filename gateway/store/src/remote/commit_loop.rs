@@ -46,7 +46,7 @@ pub(crate) trait CommitLoop: Send {
                 waiting.extend(self.apart().all());
                 if waiting.len() == before {
                     tracing::warn!(
-                        "{before} works that nobody waits for were not done: {} does not answer",
+                        "gave up {before} background store transactions at the end: {} does not answer",
                         Self::KEEPER
                     );
                     break;

@@ -115,7 +115,7 @@ impl<A: Send + 'static> Desk<A> {
             deadline: None,
         };
         if let Err(error) = self.send(job) {
-            tracing::warn!(%error, "a work that nobody waits for is not done");
+            tracing::warn!(%error, "cannot queue a background store transaction");
         }
     }
 

@@ -121,7 +121,7 @@ pub(crate) fn answer<A>(waiting: &mut VecDeque<QueuedJob<A>>, answers: Vec<Resul
         match (job.answer, result) {
             // Whoever asked may be gone; what was done is done.
             (Some(answer), result) => drop(answer.send(result)),
-            (None, Err(error)) => tracing::error!(%error, "a work that nobody waits for cannot be done"),
+            (None, Err(error)) => tracing::error!(%error, "background store transaction failed"),
             (None, Ok(())) => {}
         }
     }

@@ -28,7 +28,7 @@ pub(crate) async fn serve(listener: TcpListener, health: ControllerHealth) {
         .route("/metrics", get(metrics))
         .with_state(health);
     if let Err(error) = attest_plain_http::serve(listener, router).await {
-        tracing::error!(%error, "health and metrics are not served any more");
+        tracing::error!(%error, "stopped serving health and metrics");
     }
 }
 

@@ -93,7 +93,7 @@ impl Pools {
                 Err(error) => Some(error.to_string()),
             };
             if let Some(problem) = problem.as_ref().filter(|problem| cached.problem.as_ref() != Some(*problem)) {
-                tracing::error!("pools not read, using what was read last: {problem}");
+                tracing::error!("cannot read the pools' files; using their last state: {problem}");
             }
             cached.problem = problem;
         }

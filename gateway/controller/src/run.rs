@@ -75,7 +75,7 @@ pub(crate) fn unknown_pools(settings: &ControllerSettings, rules: &PoolRules) ->
         .flat_map(|approval| &approval.pools)
         .filter(|name| !rules.names.contains_key(*name));
     named
-        .map(|name| format!("approval.pools names {name}, and {} has no such pool", settings.pools.display()))
+        .map(|name| format!("approval.pools names {name}, but {} has no such pool", settings.pools.display()))
         .collect()
 }
 
@@ -185,7 +185,7 @@ async fn lead(
             () = &mut stop => break,
         }
         metrics.leads(true);
-        tracing::info!("leader by lease, as {}", candidate.identity());
+        tracing::info!("acquired the lease as {}; leading", candidate.identity());
         let lost = tokio::select! {
             biased;
             lost = candidate.renew_until_lost() => Some(lost),
@@ -196,7 +196,7 @@ async fn lead(
         // Who leads now says it.
         metrics.second_stage_missing(false);
         match lost {
-            Some(lost) => tracing::warn!("lease lost: {lost}"),
+            Some(lost) => tracing::warn!("lost the lease; no longer leading: {lost}"),
             None => break,
         }
     }

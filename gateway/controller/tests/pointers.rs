@@ -148,7 +148,7 @@ impl Cluster {
     /// Waits until the pointer of machine set a-worker is written.
     fn wait_written(&self) {
         self.controller
-            .line(|line| line.contains("worker-user-data: its pointer carries the CAs"));
+            .line(|line| line.contains("worker-user-data: pointer renewed with the current CAs"));
     }
 }
 
@@ -231,13 +231,13 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
     cluster.controller.run();
     cluster
         .controller
-        .line(|line| line.contains("/other: its pointer is left as it is: it leads to a host"));
+        .line(|line| line.contains("/other: pointer left unchanged: it leads to a host"));
     cluster
         .controller
-        .line(|line| line.contains("/worker-user-data-managed: its pointer is left") && line.contains("Operator writes it"));
+        .line(|line| line.contains("/worker-user-data-managed: pointer left") && line.contains("Operator writes it"));
     cluster
         .controller
-        .line(|line| line.contains("/compressed: its pointer is not renewed: a CA in it is of no use"));
+        .line(|line| line.contains("/compressed: pointer not renewed: a CA in it is of no use"));
     cluster.wait_written();
     assert_eq!(
         (cluster.pointer("other"), cluster.pointer("worker-user-data-managed")),
@@ -261,7 +261,7 @@ async fn without_the_api_nothing_is_known() {
     cluster.controller.run();
     cluster
         .controller
-        .line(|line| line.contains("the pointers of machine sets cannot be looked at"));
+        .line(|line| line.contains("cannot check the pointers of machine sets"));
     let (table, complaint) = cluster.report();
     assert!(table.is_empty() && complaint.unwrap().contains("cluster: "), "{table}");
     // A namespace with a typing error has none, too.
@@ -278,7 +278,7 @@ async fn without_the_gateways_files_nothing_is_written() {
     cluster.controller.run();
     let said = cluster
         .controller
-        .line(|line| line.contains("the pointers of machine sets cannot be looked at"));
+        .line(|line| line.contains("cannot check the pointers of machine sets"));
     assert!(said.contains("mcs.crt"), "{said}");
     assert!(cluster.in_the_way().contains("mcs.crt"));
     assert!(cluster.is("worker-user-data", &cluster.written(&[&cluster.old])));
@@ -294,13 +294,13 @@ async fn a_certificate_of_another_ca_changes_no_pointer() {
     cluster.controller.run();
     cluster
         .controller
-        .line(|line| line.contains("worker-user-data: its pointer is left as it is: it leads to a host"));
+        .line(|line| line.contains("worker-user-data: pointer left unchanged: it leads to a host"));
     cluster.serve(&[&cluster.new], &cluster.new);
     cluster.controller.kill();
     cluster.controller.run();
     cluster
         .controller
-        .line(|line| line.contains("worker-user-data: its pointer is left as it is: it carries no CA"));
+        .line(|line| line.contains("worker-user-data: pointer left unchanged: it carries no CA"));
     assert!(cluster.is("worker-user-data", &cluster.written(&[&cluster.old])));
 }
 
@@ -334,7 +334,7 @@ async fn a_secret_that_may_not_be_read_or_written_stops_no_other_and_is_named() 
     cluster.wait_written();
     let said = cluster
         .controller
-        .line(|line| line.contains("infra-user-data: its pointer is not renewed: 403 "));
+        .line(|line| line.contains("infra-user-data: pointer not renewed: 403 "));
     assert!(said.contains("add infra-user-data to resourceNames"), "{said}");
     assert!(cluster.is("worker-user-data", &cluster.both()) && !cluster.is("infra-user-data", &cluster.both()));
     let said = cluster.in_the_way();

@@ -507,7 +507,7 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
     assert!(controller.get("/metrics").await.1.contains(&format!("{metric} 1")));
     let check = || String::from_utf8(controller.output("check").stdout).unwrap();
     api.grant(NAMESPACE, ACCOUNT, &rules());
-    controller.line(|line| line.contains("second stage: the cluster has its MachineConfigs"));
+    controller.line(|line| line.contains("second stage: the cluster's MachineConfigs are up to date again"));
     assert!(controller.get("/metrics").await.1.contains(&format!("{metric} 0")));
     assert_eq!(get(&api, "1").unwrap()["spec"], object("1").value["spec"]);
     assert!(check().contains(&format!(

@@ -57,7 +57,7 @@ pub(super) async fn approve(
         Err(error) if error.is_status(409) || error.is_status(404) => return Ok(()),
         Err(error) => return Err(error),
     }
-    tracing::info!("CSR {} is approved: {why}", csr.name);
+    tracing::info!("CSR {} approved: {why}", csr.name);
     events.say(cluster, csr.about(), APPROVED, &message, now).await?;
     Ok(())
 }

@@ -137,7 +137,7 @@ impl Approver {
             // Said once, and once more when it is another.
             let problem = passed.err().map(|error| attest_system::causes::with_causes(&error));
             if let Some(problem) = problem.as_ref().filter(|problem| failed.as_ref() != Some(*problem)) {
-                tracing::warn!("CSRs are not approved at the moment: {problem}");
+                tracing::warn!("cannot approve CSRs; retrying: {problem}");
             }
             failed = problem;
         }
@@ -239,7 +239,7 @@ impl Approver {
         {
             // The event is repeated since the API forgets it; the log keeps this line.
             if is_other_text {
-                tracing::warn!("CSR not approved: {}: {text}", csr.name);
+                tracing::warn!("CSR {} not approved: {text}", csr.name);
             }
             requests.note_event(&csr.uid, text, repetition);
         }
@@ -366,7 +366,7 @@ impl Approver {
         let exposed = pools.gives_credential.filter(|_| settings.keys == ApprovedKeys::Any);
         if let Some(pool) = exposed.as_ref().filter(|_| !memory.keys_said) {
             tracing::error!(
-                "approval.keys is \"any\", and pool {pool} gives the bootstrap credential to unauthenticated clients: only CSRs for attested keys are approved, as with \"attested\""
+                "approval.keys is \"any\", but pool {pool} gives the bootstrap credential to unauthenticated clients: approving only CSRs for attested keys, as with \"attested\""
             );
         }
         memory.keys_said = exposed.is_some();
@@ -411,7 +411,7 @@ fn warn_of_full_cache(requests: &RequestCache, memory: &mut Memory) {
         memory.full_cache_said = Some(Instant::now());
         tracing::warn!(
             evicted,
-            "too many pending CSRs: the oldest of those for the same node are not looked at; who creates them: oc get csr --sort-by=.spec.username"
+            "too many pending CSRs for the same node: ignoring the oldest; to see who creates them: `oc get csr --sort-by=.spec.username`"
         );
     }
 }

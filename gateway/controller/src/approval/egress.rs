@@ -42,7 +42,7 @@ impl Egress {
                 Err(error) => (EgressAddresses::default(), Some(with_causes(&error))),
             };
             if let Some(problem) = problem.as_ref().filter(|problem| self.problem.as_ref() != Some(*problem)) {
-                tracing::warn!("CSRs of serving certificates with egress IPs are left: {problem}");
+                tracing::warn!("cannot list EgressIPs; not approving serving certificates with egress IPs: {problem}");
             }
             (self.found, self.problem) = (found, problem);
             self.asked = Some(Instant::now());

@@ -61,10 +61,10 @@ pub struct LeaseCandidate {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LostLeadership {
     /// Another candidate has taken the lease.
-    #[error("{0} has taken it")]
+    #[error("{0} has acquired the lease")]
     Taken(String),
     /// The lease was removed: another candidate may create it again.
-    #[error("it was removed")]
+    #[error("the lease was deleted")]
     Removed,
     /// It was not renewed in time.
     #[error("not renewed within {} s: {reason}", .deadline.as_secs())]
@@ -108,7 +108,9 @@ impl LeaseCandidate {
             match self.try_acquire().await {
                 Ok(true) => return,
                 Ok(false) => drop(failures.is_over()),
-                Err(error) if failures.is_new(error.cause()) => tracing::warn!("lease {} not acquired: {}", self.name, error.reason()),
+                Err(error) if failures.is_new(error.cause()) => {
+                    tracing::warn!("cannot acquire lease {}; retrying: {}", self.name, error.reason())
+                }
                 Err(_) => {}
             }
             sleep(self.timing.retry).await;
@@ -170,7 +172,7 @@ impl LeaseCandidate {
         if let Some((lease, _)) = self.held.take()
             && let Err(error) = self.replace(&lease, "", Duration::from_secs(1)).await
         {
-            tracing::info!("lease {} not released, it expires by itself: {}", self.name, error.reason());
+            tracing::info!("cannot release lease {}; it expires by itself: {}", self.name, error.reason());
         }
     }
 

@@ -122,7 +122,7 @@ pub async fn look(cluster: &ClusterClient, namespace: &str, here: &Here) -> Resu
         if !states.contains_key(&set.secret) {
             let state = match &set.secret {
                 SecretName::Named(name) => match judged(cluster, (namespace, name), here).await {
-                    Ok(judged) => judged.map_or_else(|| PointerState::Unread("there is no such Secret".to_owned()), |judged| judged.state),
+                    Ok(judged) => judged.map_or_else(|| PointerState::Unread("Secret not found".to_owned()), |judged| judged.state),
                     Err(error) => PointerState::Unread(unread(&error, name, namespace)),
                 },
                 SecretName::Unknown(why) => PointerState::Unread(why.clone()),
@@ -254,12 +254,12 @@ impl PointerTask {
             match self.keep(&mut said).await {
                 Err(error) => {
                     if failures.is_new(error.cause()) {
-                        tracing::warn!("cluster: the pointers of machine sets cannot be looked at: {error}");
+                        tracing::warn!("cluster: cannot check the pointers of machine sets; retrying: {error}");
                     }
                 }
                 Ok(()) => {
                     if failures.is_over() {
-                        tracing::info!("cluster: the pointers of machine sets are looked at again");
+                        tracing::info!("cluster: pointers of machine sets are checked again after a failure");
                     }
                 }
             }
@@ -277,7 +277,7 @@ impl PointerTask {
             if let SecretName::Unknown(why) = &set.secret {
                 left.insert(
                     format!("{} {namespace}/{}", set.kind, set.name),
-                    format!("its pointer is not renewed: {why}"),
+                    format!("pointer not renewed: {why}"),
                 );
             }
         }
@@ -289,7 +289,7 @@ impl PointerTask {
                 }
                 // The others do not wait for what the API refuses of one.
                 Err(PointerPassError::Cluster(error)) if !error.cause().concerns_all() => {
-                    let why = format!("its pointer is not renewed: {}", unread(&error, name, namespace));
+                    let why = format!("pointer not renewed: {}", unread(&error, name, namespace));
                     left.insert(format!("Secret {namespace}/{name}"), why);
                 }
                 Err(error) => return Err(error),
@@ -307,18 +307,18 @@ impl PointerTask {
     /// Renews the pointer in one Secret, or says why it is left as it is.
     async fn keep_one(&self, name: &str, here: &Here) -> Result<Option<String>, PointerPassError> {
         let Some(judged) = judged(&self.cluster, (&self.namespace, name), here).await? else {
-            return Ok(Some("there is no such Secret".to_owned()));
+            return Ok(Some("Secret not found".to_owned()));
         };
         match (&judged.state, &judged.renewed) {
             (PointerState::Behind(carried), Some(renewed)) => {
                 self.write(name, &judged.secret, renewed).await?;
                 self.store.tell(self.act(name, carried, here)).await?;
                 let namespace = &self.namespace;
-                tracing::info!("cluster: Secret {namespace}/{name}: its pointer carries the CAs that pointers carry now");
+                tracing::info!("cluster: Secret {namespace}/{name}: pointer renewed with the current CAs");
                 Ok(None)
             }
-            (PointerState::Unread(why), _) => Ok(Some(format!("its pointer is not renewed: {why}"))),
-            (PointerState::Left(reason, _), _) => Ok(Some(format!("its pointer is left as it is: {reason}"))),
+            (PointerState::Unread(why), _) => Ok(Some(format!("pointer not renewed: {why}"))),
+            (PointerState::Left(reason, _), _) => Ok(Some(format!("pointer left unchanged: {reason}"))),
             _ => Ok(None),
         }
     }

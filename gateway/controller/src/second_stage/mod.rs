@@ -395,14 +395,14 @@ impl SecondStageTask {
             match passed {
                 Ok(done) => {
                     if failures.is_over() {
-                        tracing::info!("second stage: the cluster has its MachineConfigs");
+                        tracing::info!("second stage: the cluster's MachineConfigs are up to date again");
                     }
                     done.log();
                 }
                 Err(error) => {
                     if failures.is_new(error.cause()) {
                         tracing::warn!(
-                            "second stage: {error}; nodes with a pre-approved config wait for their MachineConfig if the cluster has it not"
+                            "second stage: {error}; nodes with a pre-approved config wait if the cluster lacks their MachineConfig"
                         );
                     }
                 }
@@ -440,14 +440,14 @@ impl SecondStageTask {
 impl SecondStagePass {
     fn log(&self) {
         for name in &self.made {
-            tracing::info!("second stage: MachineConfig {name} is made");
+            tracing::info!("second stage: created MachineConfig {name}");
         }
         for name in &self.written {
-            tracing::info!("second stage: MachineConfig {name} is written again");
+            tracing::info!("second stage: rewrote MachineConfig {name}");
         }
         for name in &self.removed {
             tracing::info!(
-                "second stage: MachineConfig {name} is removed: not served for {} days, and no node goes by it",
+                "second stage: removed MachineConfig {name}: not served for {} days, and used by no node",
                 KEPT.as_secs() / (24 * 3600)
             );
         }

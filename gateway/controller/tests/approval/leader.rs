@@ -51,15 +51,15 @@ async fn attack_18_of_two_controllers_one_acts_and_the_other_takes_over() {
         site.wait_approved(csr).await;
     };
     one.run();
-    one.line(|line| line.contains("leader by lease"));
+    one.line(|line| line.contains("acquired the lease"));
     other.run();
     approve("first", NODE).await;
     assert!(other.get("/metrics").await.1.contains("attest_controller_leader 0\n"));
     // One that ends lets the other have it at once; one that is killed, when the lease is over.
     assert!(one.stop().success());
-    other.line(|line| line.contains("leader by lease"));
+    other.line(|line| line.contains("acquired the lease"));
     one.run();
     other.kill();
     approve("second", "worker-2").await;
-    one.line(|line| line.contains("leader by lease"));
+    one.line(|line| line.contains("acquired the lease"));
 }

@@ -47,7 +47,7 @@ async fn check_says_which_rights_are_missing() {
 async fn check_says_which_pools_cannot_be_read_or_are_not_there() {
     let site = Site::with("[approval]\nenabled = true\npools = [\"worker\", \"workers\"]");
     let folder = site.controller.path("pools");
-    let unknown = format!("DEGRADED approval.pools names workers, and {} has no such pool\n", folder.display());
+    let unknown = format!("DEGRADED approval.pools names workers, but {} has no such pool\n", folder.display());
     let said = check(&site);
     assert!(said.contains(&unknown), "{said}");
     site.controller.pool("infra", "[");

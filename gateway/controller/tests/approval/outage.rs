@@ -37,7 +37,7 @@ async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_
     site.api.put(less);
     site.asks("csr-1", NODE).await;
     site.controller
-        .line(|line| line.contains("CSRs are not approved at the moment") && line.contains("signerName"));
+        .line(|line| line.contains("cannot approve CSRs") && line.contains("signerName"));
     assert!(!site.is_approved("csr-1"));
     assert_eq!(site.acts("csr.approve").await.len(), 1);
     site.controller.kill();

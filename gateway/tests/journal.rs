@@ -150,12 +150,12 @@ async fn a_log_that_was_moved_is_said_to_be_until_a_new_one_is_begun_and_no_sign
     let moved = (200, "ready\nthe attestation log was moved, and no new one is begun\n".to_owned());
     assert_eq!(ready().await, moved);
     gateway.hang_up();
-    gateway.line(|line| line.contains("a new attestation log cannot be begun") && line.contains("trying again"));
+    gateway.line(|line| line.contains("cannot start a new attestation log") && line.contains("retrying in"));
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     assert_eq!(ready().await, moved);
     // It is tried again without another signal.
     fs::remove_dir(&log).unwrap();
-    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.line(|line| line.contains("the attestation log was moved; started a new file"));
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     assert_eq!(ready().await, (200, "ready\n".to_owned()));
     assert_eq!((records(&old), records(&log)), (2, 1));
@@ -168,7 +168,7 @@ async fn nothing_is_recorded_in_a_log_that_was_deleted() {
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     fs::remove_file(gateway.path("state/attestation.jsonl")).unwrap();
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
-    gateway.line(|line| line.contains("the attestation log was deleted: a new one is begun"));
+    gateway.line(|line| line.contains("the attestation log was deleted; started a new file"));
     assert_eq!(gateway.records().len(), 1);
 }
 

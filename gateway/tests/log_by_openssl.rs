@@ -41,7 +41,7 @@ async fn written() -> (Gateway, String, String) {
     let first = gateway.path("first.jsonl");
     fs::rename(&log, &first).unwrap();
     gateway.hang_up();
-    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.line(|line| line.contains("the attestation log was moved; started a new file"));
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     gateway.terminate();
     gateway.wait();

@@ -135,7 +135,7 @@ async fn a_log_that_lost_what_was_signed_is_missed_at_the_start_and_once() {
     ];
     for alter in cases {
         let (mut gateway, lines) = restarted(alter).await;
-        gateway.line(|line| line.contains("ERROR") && line.contains("does not hold line 6 of chain"));
+        gateway.line(|line| line.contains("ERROR") && line.contains("lacks line 6 of chain"));
         let begins = lines.iter().rev().find_map(|line| line["chain"].get("begins")).unwrap();
         assert_eq!(begins["why"], "incomplete");
         assert_eq!(begins["after"][0]["number"], 6);
@@ -145,7 +145,7 @@ async fn a_log_that_lost_what_was_signed_is_missed_at_the_start_and_once() {
         gateway.kill();
         gateway.run();
         fetch(&gateway).await;
-        assert!(!gateway.output().contains("does not hold"));
+        assert!(!gateway.output().contains("lacks line"));
         assert_eq!(gateway.log_lines().pop().unwrap()["chain"]["id"], chain);
     }
 }
@@ -160,7 +160,7 @@ async fn a_whole_log_is_gone_on_with() {
         &|text| Some(format!("{}\n", text.lines().last().unwrap())),
     ] {
         let (gateway, _) = restarted(alter).await;
-        assert!(!gateway.output().contains("does not hold"));
+        assert!(!gateway.output().contains("lacks line"));
     }
 }
 
@@ -172,7 +172,7 @@ async fn one_file_ends_with_a_checkpoint_and_the_next_begins_with_one() {
     let old = gateway.path("state/attestation.jsonl.1");
     fs::rename(gateway.path(LOG), &old).unwrap();
     gateway.hang_up();
-    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.line(|line| line.contains("the attestation log was moved; started a new file"));
     let old = fs::read_to_string(old).unwrap();
     let last: CheckpointLine = serde_json::from_str(old.lines().last().unwrap()).unwrap();
     let new = checkpoints(&gateway);
@@ -272,7 +272,12 @@ async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_ow
     fs::write(&log, format!("{text}{invented}\n")).unwrap();
     gateway.run();
     let number = link.number + 1;
-    gateway.line(|line| line.contains("WARN") && line.contains(&format!("lines {number} to {number} of the attestation log were there")));
+    gateway.line(|line| {
+        line.contains("WARN")
+            && line.contains(&format!(
+                "lines {number} to {number} of the attestation log had no checkpoint at the start"
+            ))
+    });
     let first = checkpoints(&gateway)
         .into_iter()
         .filter_map(|line| line.checkpoint.found)
@@ -379,7 +384,7 @@ async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
     ];
     for forge in cases {
         let gateway = forged(forge).await;
-        gateway.line(|line| line.contains("WARN") && line.contains("lines 5 to 6 of the attestation log were there at the start"));
+        gateway.line(|line| line.contains("WARN") && line.contains("lines 5 to 6 of the attestation log had no checkpoint at the start"));
         let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
         assert!(said.contains("lines 5 to 6 stood there unsigned"), "{said}");
     }
@@ -394,8 +399,8 @@ async fn what_is_signed_is_not_known_where_a_line_is_not_there() {
     })
     .await;
     gateway
-        .line(|line| line.contains("WARN") && line.contains("line 5 of chain") && line.contains("is neither in the attestation log nor"));
-    gateway.line(|line| line.contains("WARN") && line.contains("lines 1 to 6 of the attestation log were there at the start"));
+        .line(|line| line.contains("WARN") && line.contains("line 5 of chain") && line.contains("is in neither the attestation log nor"));
+    gateway.line(|line| line.contains("WARN") && line.contains("lines 1 to 6 of the attestation log had no checkpoint at the start"));
 }
 
 /// Returns a record in the form of a release without a chain.
@@ -412,11 +417,11 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
                 all.push(unchained(record));
                 vec![("", all)]
             },
-            "line 5; lines 5 to 5 of it no checkpoint holds",
+            "line 5 (lines 5 to 5 without a checkpoint)",
         ),
         (
             &|lines, record| vec![(".1", with_invented(lines, record, 1)), ("", vec![unchained(record)])],
-            "line 5; lines 5 to 5 of it no checkpoint holds",
+            "line 5 (lines 5 to 5 without a checkpoint)",
         ),
         (
             &|lines, record| {
@@ -424,16 +429,16 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
                 all.push(unchained(record));
                 vec![(".1", all)]
             },
-            "line 5; lines 5 to 5 of it no checkpoint holds",
+            "line 5 (lines 5 to 5 without a checkpoint)",
         ),
         (
             &|lines, record| vec![("", [owned(lines), vec![unchained(record)]].concat())],
-            "line 4: an older release has written them",
+            "line 4: an older release or another program wrote them",
         ),
     ];
     for (forge, expected) in cases {
         let gateway = forged(forge).await;
-        gateway.line(|line| line.contains("WARN") && line.contains("ends with lines of no chain") && line.contains(expected));
+        gateway.line(|line| line.contains("WARN") && line.contains("ends with lines outside any chain") && line.contains(expected));
         // And by whoever audits it, who says so if it is known that an older release has written them.
         let audit = gateway.try_command(&["audit"]);
         let said = String::from_utf8(audit.stdout).unwrap();

@@ -264,7 +264,7 @@ async fn json_lines_are_the_logs_own_over_rotated_files_and_can_be_verified() {
     let moved = gateway.path("state/attestation.jsonl.1");
     fs::rename(&log, &moved).unwrap();
     gateway.hang_up();
-    gateway.line(|line| line.contains("a new one is begun"));
+    gateway.line(|line| line.contains("started a new file"));
     fetch(&gateway).await;
     gateway.terminate();
     gateway.wait();

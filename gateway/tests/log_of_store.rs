@@ -174,7 +174,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     let chain = |line: &str| link_of(line.as_bytes()).unwrap().unwrap().id;
     let forged = chain(fs::read_to_string(&log).unwrap().lines().next().unwrap());
     gateway.run();
-    gateway.line(|line| line.contains("ERROR") && line.contains("does not hold line") && line.contains(&forged));
+    gateway.line(|line| line.contains("ERROR") && line.contains("lacks line") && line.contains(&forged));
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     gateway.terminate();
@@ -214,7 +214,7 @@ async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted(
     for _ in 0..2 {
         gateway.run();
         gateway.line(|line| line.contains("WARN") && line.contains("log.key was replaced") && line.contains(&accepts));
-        assert!(!gateway.output().contains("does not hold line"));
+        assert!(!gateway.output().contains("lacks line"));
         gateway.terminate();
         gateway.wait();
     }

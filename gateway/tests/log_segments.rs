@@ -252,7 +252,7 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
         tokio::task::yield_now().await;
     }
     gateway.hang_up();
-    gateway.line(|line| line.contains("the attestation log was moved: a new one is begun"));
+    gateway.line(|line| line.contains("the attestation log was moved; started a new file"));
     for _ in 0..6 {
         fetch(&gateway).await;
     }

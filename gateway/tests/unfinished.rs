@@ -7,7 +7,7 @@ use attest_log::Blobs;
 use crate::support::{Gateway, program};
 
 fn says(line: &str) -> bool {
-    line.contains("never whole")
+    line.contains("removed temporary files")
 }
 
 #[test]

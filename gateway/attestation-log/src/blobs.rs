@@ -190,7 +190,7 @@ impl Blobs {
             Ok(false) => self.replace(&path, content).map_err(io)?,
             Err(error) => {
                 if error.kind() != ErrorKind::NotFound {
-                    tracing::warn!(%error, "{} cannot be read, and is written anew", path.display());
+                    tracing::warn!(%error, "cannot read evidence file {}; rewriting it", path.display());
                 }
                 self.replace(&path, content).map_err(io)?;
             }
@@ -261,7 +261,10 @@ fn holds(path: &Path, content: &[u8]) -> std::io::Result<bool> {
     GzDecoder::new(File::open(path)?).take(limit).read_to_end(&mut found)?;
     let same = found == content;
     if !same {
-        tracing::warn!("{} does not hold what its name says, and is written anew", path.display());
+        tracing::warn!(
+            "evidence file {} does not match the digest in its name; rewriting it",
+            path.display()
+        );
     }
     Ok(same)
 }

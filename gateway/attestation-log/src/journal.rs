@@ -427,7 +427,7 @@ impl Journal {
         match synced.map_err(|_| JournalError::Failed)? {
             Ok(()) => Ok(()),
             Err(error) => {
-                tracing::error!(%error, "what decisions use up cannot be made durable");
+                tracing::error!(%error, "cannot sync the store; answering 503");
                 Err(JournalError::Failed)
             }
         }

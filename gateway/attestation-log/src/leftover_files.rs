@@ -14,7 +14,7 @@ pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
     let mut found: Vec<PathBuf> = segments::unfinished(log).into_iter().collect();
     match evidence.unfinished() {
         Ok(unfinished) => found.extend(unfinished),
-        Err(error) => tracing::warn!(%error, "what a kill has left beside the attestation log cannot be looked for"),
+        Err(error) => tracing::warn!(%error, "cannot list leftover temporary files next to the attestation log"),
     }
     for path in found {
         match fs::remove_file(&path) {
@@ -23,7 +23,7 @@ pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
                 first.get_or_insert(path);
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(%error, "{} was never whole, and cannot be removed", path.display()),
+            Err(error) => tracing::warn!(%error, "cannot remove leftover temporary file {}", path.display()),
         }
     }
     if let Some(first) = first {
@@ -31,6 +31,9 @@ pub(super) fn remove_unfinished(log: &Path, evidence: &Blobs) {
             1 => String::new(),
             _ => format!(" and {} others", removed - 1),
         };
-        tracing::info!("{}{others} removed: never whole, left when the gateway was killed", first.display());
+        tracing::info!(
+            "removed temporary files left when the gateway was killed: {}{others}",
+            first.display()
+        );
     }
 }

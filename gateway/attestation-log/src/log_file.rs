@@ -191,7 +191,7 @@ impl LockedLog {
         self.writable = mended.is_ok();
         self.probed = None;
         if let Err(error) = mended {
-            tracing::error!(%error, "the attestation log was closed and another file begun, and their names are not durable yet: nothing is recorded until they are");
+            tracing::error!(%error, "cannot sync the folder of the attestation log after closing a segment; recording nothing until it is synced");
         }
         self.writable
     }
@@ -208,7 +208,7 @@ impl LockedLog {
     /// Begins a new file if this one was deleted: its contents would vanish when the program ends.
     fn have_a_name(&mut self) -> Result<()> {
         if self.file.metadata()?.nlink() == 0 && self.reopen().map_err(std::io::Error::other)? {
-            tracing::error!("the attestation log was deleted: a new one is begun");
+            tracing::error!("the attestation log was deleted; started a new file");
         }
         Ok(())
     }
@@ -230,7 +230,7 @@ impl LockedLog {
         if written.is_err() {
             self.torn = Some(begin);
             if let Err(error) = self.mend() {
-                tracing::error!(%error, "what a failed write has left in the attestation log cannot be cut off yet");
+                tracing::error!(%error, "cannot truncate the incomplete end of the attestation log after a failed write; retrying before the next write");
             }
         }
         written
@@ -286,7 +286,7 @@ impl LockedLog {
         }
         let found = self
             .try_writing()
-            .inspect_err(|error| tracing::error!(%error, "the attestation log cannot be written"));
+            .inspect_err(|error| tracing::error!(%error, "cannot write to the attestation log; not ready until it can be written"));
         self.writable = found.is_ok();
         self.probed = Some((Instant::now(), self.writable));
         self.writable

@@ -38,11 +38,11 @@ fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     let head = LineHash::of(&last);
     let lines = std::iter::once(Ok(last)).chain(lines);
     let unsigned = match UnsignedSearch::of(key, &link.id, link.number, head).look(lines, log)? {
-        Some(UncoveredLines { first, last }) => format!("; lines {first} to {last} of it no checkpoint holds"),
+        Some(UncoveredLines { first, last }) => format!(" (lines {first} to {last} without a checkpoint)"),
         None => String::new(),
     };
     tracing::warn!(
-        "the attestation log ends with lines of no chain, and before them there was chain {}, up to line {}{unsigned}: an older release has written them, or somebody else; another chain begins after them",
+        "the attestation log ends with lines outside any chain, after chain {}, line {}{unsigned}: an older release or another program wrote them; starting a new chain",
         link.id,
         link.number
     );
@@ -128,7 +128,7 @@ impl<'c> UnsignedSearch<'c> {
         }
         if !self.is_over() {
             tracing::warn!(
-                "line {} of chain {}, which line {} names as the one before it, is neither in the attestation log nor in a file beside it: which lines before it this gateway has signed is not known",
+                "line {} of chain {}, to which line {} refers, is in neither the attestation log nor its rotated files: cannot determine which lines before it this gateway signed",
                 self.first.saturating_sub(1),
                 self.chain,
                 self.first

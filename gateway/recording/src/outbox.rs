@@ -52,7 +52,7 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Outbo
                     events.push(act.event(at)?);
                     ids.push(id.clone());
                 }
-                None => tracing::debug!("what waits in the outbox under {id} is a newer release's to record"),
+                None => tracing::debug!("skipping outbox entry {id}: written by a newer release"),
             }
         }
         try_join_all(events.iter().map(|event| journal.tell(event))).await?;

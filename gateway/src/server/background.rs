@@ -156,7 +156,7 @@ async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
         while let Err(error) = begin_new_log(&gateway).await {
             tracing::error!(
                 %error,
-                "a new attestation log cannot be begun; the one that was moved is written on; trying again in {} s",
+                "cannot start a new attestation log; continuing in the moved file and retrying in {} s",
                 REOPEN_EVERY.as_secs()
             );
             tokio::select! {
@@ -169,7 +169,7 @@ async fn reopen_log(gateway: Arc<Gateway>, mut hangup: Signal) {
 
 async fn begin_new_log(gateway: &Gateway) -> Result<(), JournalError> {
     if gateway.journal.reopen(gateway.clock.now().as_secs()).await? {
-        tracing::info!("the attestation log was moved: a new one is begun");
+        tracing::info!("the attestation log was moved; started a new file");
         // What the old one knows of the store is not looked at any longer; and what it holds is settled.
         keep_mark(gateway, &mut TaskLog::new(KEEP_MARK)).await;
     }
@@ -330,11 +330,11 @@ fn note_clock(gateway: &Gateway, now: u64, believed: u64, jumped: bool) -> bool 
     let jumps = ahead > CLOCK_JUMP_LIMIT.as_secs();
     match (jumped, jumps) {
         (false, true) => tracing::warn!(
-            "the clock says {}, {} s after the last time that the store knows: right if the gateway was stopped for so long, and otherwise the clock is wrong; what was spent is not forgotten until the store's time has followed",
+            "the clock ({}) is {} s ahead of the store time: correct only if the gateway was stopped for that long. Spent credentials are kept until the store time catches up",
             rfc3339(now),
             ahead
         ),
-        (true, false) => tracing::info!("the store's time has caught up with the clock"),
+        (true, false) => tracing::info!("the store time has caught up with the clock"),
         _ => {}
     }
     jumps
@@ -357,7 +357,7 @@ async fn tend_seal(gateway: Arc<Gateway>) {
 
 pub(super) async fn tend_keys(gateway: &Gateway, now: Times, log: &mut TaskLog) {
     if log.note(gateway.seal.tend(now, gateway.settings.seal_keep()).await) == Some(true) {
-        tracing::info!("the seal has a new key");
+        tracing::info!("created a new key for the seal");
     }
 }
 

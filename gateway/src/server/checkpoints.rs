@@ -23,8 +23,8 @@ const KEEP_CHECKPOINT: &str = "write the last checkpoint of the attestation log 
 pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Point>, log: &Path, clock: Clock, metrics: &Metrics) {
     for point in &missing {
         tracing::error!(
-            "{} does not hold line {} of chain {}, which this gateway has signed: lines were taken out or altered, or the file was lost; \
-             `attest-audit audit` says more. Another chain begins",
+            "{} lacks line {} of chain {}, which this gateway has signed: lines were removed or altered, or the file was lost; \
+             for details run `attest-audit audit`. Starting a new chain",
             log.display(),
             point.number,
             point.chain,
@@ -33,11 +33,11 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     if !missing.is_empty() {
         metrics.log_incomplete();
         if let Err(error) = journal.begin_anew(missing).await {
-            tracing::error!(%error, "another chain cannot be begun");
+            tracing::error!(%error, "cannot start a new chain in the attestation log");
         }
     }
     if let Err(error) = journal.checkpoint(clock.now().as_secs()).await {
-        tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
+        tracing::error!(%error, "cannot write a checkpoint to the attestation log");
     }
     keep_last(journal, store, metrics, &mut TaskLog::new(KEEP_CHECKPOINT)).await;
     tell_of_others(journal, store).await;
@@ -54,17 +54,17 @@ async fn tell_of_others(journal: &Journal, store: &dyn Store) {
                 let Point { chain: of, number, .. } = other.point();
                 if of == chain {
                     tracing::warn!(
-                        "log.key was replaced: chain {of} of this attestation log was signed up to line {number} by {}, and is signed by {key} now; `audit` wants that line as it was until `attest-gateway log give-up {of}` accepts the new key",
+                        "log.key was replaced: chain {of} of this attestation log was signed up to line {number} by {}, and is now signed by {key}. `attest-audit audit` requires that line until you accept the new key: `attest-gateway log give-up {of}`",
                         other.key()
                     );
                     continue;
                 }
                 tracing::warn!(
-                    "the store knows a log of {name} by another key, chain {of}, up to line {number}: another gateway has this name, or this one was set up anew; `audit` wants that log, too, until `attest-gateway log give-up {of}` says that it is lost for good"
+                    "the store has checkpoints of another log of {name}, chain {of}, up to line {number}, signed by another key: another gateway has this name, or this one was set up again. `attest-audit audit` requires that log until you declare it lost: `attest-gateway log give-up {of}`"
                 );
             }
         }
-        Err(error) => tracing::warn!(%error, "which other logs the store knows cannot be read"),
+        Err(error) => tracing::warn!(%error, "cannot read the checkpoints of other logs from the store"),
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn sign(gateway: Arc<Gateway>) {
 
 async fn sign_now(gateway: &Gateway) {
     if let Err(error) = gateway.journal.checkpoint(gateway.clock.now().as_secs()).await {
-        tracing::error!(%error, "a checkpoint of the attestation log cannot be written; trying again when the next is due");
+        tracing::error!(%error, "cannot write a checkpoint to the attestation log; retrying when the next is due");
     }
 }
 
@@ -124,7 +124,7 @@ async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log:
     let keeping = log.note(keep_checkpoint(journal, store).await);
     if keeping == Some(Keeping::Behind) {
         tracing::error!(
-            "the store has a later checkpoint of this attestation log: another gateway writes the same chain, or wrote it once; was state/ copied?"
+            "the store has a later checkpoint of this attestation log: another gateway writes, or wrote, the same chain. Was state/ copied?"
         );
         metrics.log_incomplete();
     }

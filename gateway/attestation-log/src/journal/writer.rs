@@ -120,7 +120,7 @@ impl JournalWriter {
                         self.look();
                         let synced = self.sync_store();
                         if let Err(error) = &synced {
-                            tracing::error!(%error, "what decisions use up cannot be made durable");
+                            tracing::error!(%error, "cannot sync the store; not ready until it can");
                         }
                         let _ = done.send(synced.is_ok() && self.log.is_writable());
                     }
@@ -141,7 +141,7 @@ impl JournalWriter {
         }
         self.look();
         if let Err(error) = &result {
-            tracing::error!(%error, "the attestation log cannot be written; nothing is answered without it");
+            tracing::error!(%error, "cannot write to the attestation log; answering 503 until it can be written");
         }
         for append in batch {
             // Whoever asked may be gone; the line stays.
@@ -152,7 +152,7 @@ impl JournalWriter {
     fn reopen(&mut self, moment: &WriteTime) -> Result<bool, JournalError> {
         let signed = |result: Result<(), JournalError>| {
             if let Err(error) = result {
-                tracing::error!(%error, "a checkpoint of the attestation log cannot be written");
+                tracing::error!(%error, "cannot write a checkpoint to the attestation log");
             }
         };
         if self.log.is_moved() {
@@ -184,7 +184,7 @@ impl JournalWriter {
     /// Closes the segment if it is large or old enough. It ends with a checkpoint, and the next one begins with one.
     fn close_if_due(&mut self, moment: &WriteTime) {
         if let Err(error) = self.try_closing(moment) {
-            tracing::error!(%error, "a segment of the attestation log cannot be closed; it is written on");
+            tracing::error!(%error, "cannot close the segment of the attestation log; continuing in the same file");
         }
         self.look();
     }
@@ -212,7 +212,7 @@ impl JournalWriter {
         self.put(&line)?;
         if let Some(UncoveredLines { first, last }) = self.chain.found() {
             tracing::warn!(
-                "lines {first} to {last} of the attestation log were there at the start, and no checkpoint of this gateway after them: it was killed, or somebody else has written them"
+                "lines {first} to {last} of the attestation log had no checkpoint at the start: the gateway was killed, or another program wrote them"
             );
         }
         self.is_signed(chain, &line);

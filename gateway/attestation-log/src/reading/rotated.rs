@@ -75,7 +75,7 @@ impl LogFile {
 }
 
 fn warn(path: &Path, error: &io::Error) {
-    tracing::warn!(%error, "{} cannot be read: what it holds of the log is taken for gone", path.display());
+    tracing::warn!(%error, "cannot read {}; treating its records as missing", path.display());
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ pub(in super::super) fn discard_next(log: &Path) -> Result<()> {
 
 fn give_up(log: &Path) {
     if let Err(error) = discard_next(log) {
-        tracing::warn!(%error, "{} cannot be removed; it is no part of the log", next_file(log).display());
+        tracing::warn!(%error, "cannot remove temporary file {}; it is not part of the log and can be deleted", next_file(log).display());
     }
 }
 

@@ -78,7 +78,7 @@ impl Compression {
         let mut again: Option<Duration> = None;
         let mut look_after = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
         let segments = closed(&self.log).unwrap_or_else(|error| {
-            tracing::warn!(%error, "{}: its closed segments cannot be listed", self.log.display());
+            tracing::warn!(%error, "cannot list the closed segments of {}; not compressing them", self.log.display());
             Vec::new()
         });
         for segment in segments.iter().filter(|segment| !segment.zipped) {
@@ -91,7 +91,7 @@ impl Compression {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => look_after(AGAIN_AFTER),
                 Err(error) => {
-                    tracing::warn!(%error, "{} cannot be compressed, and stays as it is; trying again later", segment.path.display());
+                    tracing::warn!(%error, "cannot compress segment {}; keeping it uncompressed and retrying later", segment.path.display());
                 }
             }
         }

@@ -174,7 +174,7 @@ fn measure(form: Form, pools: usize, measuring: bool) -> Figures {
         let [_, file] = form.files(&gateway.path("").join(folder(change % pools)));
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace("NUMBER", &format!("NUMBER_{change}_"))).unwrap();
-        gateway.lines(change + 1, |line| line.contains("a new state is served"));
+        gateway.lines(change + 1, |line| line.contains("serving a new state"));
         gateway.wait_for_acts(change + 1, "gateway.reload");
     }
     let change = (process::spent(gateway.process_id()) - before).as_secs_f64();

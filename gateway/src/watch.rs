@@ -63,10 +63,7 @@ impl FolderEvents {
         for folder in folders {
             match self.watches.add(&folder, events()) {
                 Ok(watch) => new |= self.watched.insert(folder, watch.clone()) != Some(watch),
-                Err(error) => tracing::warn!(
-                    "{}: cannot be watched for changes: {error}; SIGHUP has it read again",
-                    folder.display()
-                ),
+                Err(error) => tracing::warn!("cannot watch {} for changes: {error}; send SIGHUP to reload it", folder.display()),
             }
         }
         new
@@ -234,7 +231,7 @@ async fn next(files: &mut Option<WatchedFolders>) -> Option<Event> {
     match files.stream.next().await {
         Some(Ok(event)) => Some((event.wd, event.name, event.mask)),
         Some(Err(error)) => {
-            tracing::warn!("files are not watched any longer: {error}; SIGHUP has them read again");
+            tracing::warn!("stopped watching files for changes: {error}; send SIGHUP to reload them");
             None
         }
         None => None,

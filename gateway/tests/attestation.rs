@@ -487,11 +487,11 @@ async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
     let (challenge, next) = (gateway.challenge(&case, None), next_boot(&case));
     let evidence = gateway.answer(case, &challenge);
     gateway.edit_pool("worker", "\"0-7\" = \"not checked\"", "\"0-8\" = \"not checked\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "quote-selection");
     // It is one attempt all the same, also when the pool asks for what it asked for before.
     gateway.edit_pool("worker", "\"0-8\" = \"not checked\"", "\"0-7\" = \"not checked\"");
-    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(2, |line| line.contains("pool worker: serving a new state"));
     gateway.post("/v1/attest/evidence", &evidence).await.refused(403, "challenge-spent");
     gateway.attest(next, None).await.ticket();
 }

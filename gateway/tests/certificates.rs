@@ -203,12 +203,12 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
         }
         let mut open = connect(gateway.address(), std::slice::from_ref(&ca.certificate)).await.unwrap();
         ask(&mut open).await;
-        let kept = |text: &str| text.matches("the certificates stay as they were").count();
+        let kept = |text: &str| text.matches("cannot reload the certificates").count();
         let before = kept(&gateway.output());
         change(&gateway);
         // A change of two files may be seen half done; what counts is what is said in the end.
-        gateway.lines(before + 1, |line| line.contains("the certificates stay as they were"));
-        gateway.line(|line| line.contains("the certificates stay as they were") && line.contains(expected));
+        gateway.lines(before + 1, |line| line.contains("cannot reload the certificates"));
+        gateway.line(|line| line.contains("cannot reload the certificates") && line.contains(expected));
         serves(&gateway, &ca, &current).await;
         // At a start there is no old state.
         let refused = program()
@@ -272,10 +272,10 @@ async fn a_problem_is_said_once_and_measured() {
         fs::rename(gateway.path("tls/new"), gateway.path("tls/mcs.key")).unwrap();
     };
     key("garbage");
-    gateway.line(|line| line.contains("the certificates stay as they were"));
+    gateway.line(|line| line.contains("cannot reload the certificates"));
     // The same again.
     gateway.hang_up();
-    gateway.line(|line| line.contains("SIGHUP: the certificates are read again"));
+    gateway.line(|line| line.contains("SIGHUP: reloading the certificates"));
     let text = measured().await;
     for line in [
         "attest_gateway_certificates_broken 1".to_owned(),
@@ -287,9 +287,9 @@ async fn a_problem_is_said_once_and_measured() {
     }
     // What was there before.
     key(&first.key.pem());
-    gateway.line(|line| line.contains("the certificates are what they were before"));
+    gateway.line(|line| line.contains("the certificates can be read again, and are unchanged"));
     assert_eq!(
-        gateway.output().matches("the certificates stay as they were").count(),
+        gateway.output().matches("cannot reload the certificates").count(),
         1,
         "{}",
         gateway.output()
@@ -313,7 +313,7 @@ async fn a_problem_is_said_once_and_measured() {
     write(&gateway, &second);
     is_used(&gateway, &second);
     gateway.hang_up();
-    gateway.lines(2, |line| line.contains("SIGHUP: the certificates are read again"));
+    gateway.lines(2, |line| line.contains("SIGHUP: reloading the certificates"));
     serves(&gateway, &ca, &second).await;
     let text = measured().await;
     assert!(
@@ -393,7 +393,7 @@ async fn manifests_are_served_by_and_not_changed() {
     // What is missing is named; nothing that is there is quoted.
     let half = secret(&first).replace("tls.key", "other.key");
     fs::write(gateway.path("tls/secret.yaml"), half).unwrap();
-    let line = gateway.line(|line| line.contains("the certificates stay as they were"));
+    let line = gateway.line(|line| line.contains("cannot reload the certificates"));
     assert!(line.contains("the Secret has no tls.key"), "{line}");
     serves(&gateway, &ca, &second).await;
 }

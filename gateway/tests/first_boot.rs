@@ -143,7 +143,7 @@ async fn attack_18_no_claimant_makes_a_token_good_that_is_not() {
     let elsewhere = gateway.token(&["--uses", "1", "--network", "192.0.2.0/24"]);
     worker(&gateway, &elsewhere, &node).await.refused(403, "token-wrong-network");
     gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     worker(&gateway, &elsewhere, &node).await.refused(403, "token-not-accepted");
 }
 

@@ -146,7 +146,7 @@ async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_re
     gateway.attest(next_boot(&case), Some("worker-0")).await.refused(503, "unavailable");
     gateway.kill();
     gateway.run();
-    gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
+    gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
     let records = gateway.records();
     let about_evidence: Vec<_> = records.iter().filter(|record| record["decision"] == "evidence").collect();
     assert_eq!(about_evidence.len(), 1, "{records:?}");
@@ -188,7 +188,7 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
     gateway.kill();
     begin_uses(&gateway).await;
     gateway.run();
-    gateway.line(|line| line.contains("2 uses of tickets and tokens are given back"));
+    gateway.line(|line| line.contains("2 uses of tickets and tokens given back"));
     gateway.config("/config/worker", &[&tokens[0]]).await.is_config(&full);
     gateway.config("/config/worker", &[&tokens[0]]).await.refused(403, "token-spent");
     gateway.config("/config/worker", &[&tokens[1]]).await.is_config(&full);
@@ -210,7 +210,7 @@ async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::write(&log, text.lines().next().unwrap().to_owned() + "\n").unwrap();
     gateway.run();
-    gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
+    gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
     gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
     // Its use counts, and has its line.
     let late: Vec<_> = gateway.records().into_iter().filter(|record| record["use_number"] == 1).collect();
@@ -264,7 +264,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
             is_recorded_late(late[0], if is_cut { "unknown" } else { "unanswered" });
             assert_eq!(late[0]["verdict"], "trusted");
             if start == 0 {
-                gateway.line(|line| line.contains(&format!("1 are now; {} uses", u32::from(!is_cut))));
+                gateway.line(|line| line.contains(&format!("1 recorded, {} uses", u32::from(!is_cut))));
                 gateway.terminate();
                 assert!(gateway.wait().success());
             }
@@ -313,7 +313,7 @@ async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
     drop(store);
     gateway.kill();
     gateway.run();
-    gateway.line(|line| line.contains("100 are now; 0 uses of tickets and tokens are given back"));
+    gateway.line(|line| line.contains("100  recorded, 0 uses of tickets and tokens given back"));
     gateway.attest(case, Some("worker-0")).await.ticket();
 }
 

@@ -49,7 +49,7 @@ async fn a_node_is_told_how_long_its_pool_has_it_wait() {
     }
     assert_eq!(hold(&gateway, "?kubelet-key=1&pool=worker").await, Some(3600));
     gateway.edit_pool(POOL, "#: [attestation]", "[attestation]\nhold_seconds = 7");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(hold(&gateway, "?pool=worker").await, Some(7));
 }
 
@@ -68,7 +68,7 @@ async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
     assert!(given_up(&gateway, "SECRET", None).await.is_empty());
     assert!(!gateway.output().contains("SECRET"));
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let token = gateway.token(&[]);
     assert!(
         given_up(&gateway, HELD_TOO_LONG, Some(&bearer(&token))).await.is_empty(),
@@ -134,7 +134,7 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
     );
     // A refused fetch says it, too.
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     given_up(&gateway, "ek-not-endorsed", None).await;
     gateway.line(|line| line.contains("REFUSED config") && line.ends_with("; this node says it was refused: ek-not-endorsed"));
     assert!(table.contains("0 different"), "{table}");
@@ -159,7 +159,7 @@ async fn a_node_that_cannot_be_given_a_ticket_is_a_warning_whatever_it_gets() {
     assert!(warned(&gateway.records().pop().unwrap()));
     gateway.line(|line| line.contains("WARN") && line.contains("ticket-undeliverable"));
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(told(&gateway).await.status.as_u16(), 403);
     let record = gateway.records().pop().unwrap();
     assert!(warned(&record) && record["verdict"] == "refused", "{record}");

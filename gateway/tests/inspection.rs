@@ -378,7 +378,7 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
     );
     // It comes back without a restart.
     file(&gateway, "pools/worker/full/config.ign", good);
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let expected = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&expected);
 }

@@ -148,7 +148,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     assert_eq!(record["id"], problem.decision.unwrap());
     let reason = record["alerts"][0].as_str().unwrap();
     assert!(
-        reason.contains("told to come again for 1800 s, until question ") && reason.contains("which 1 of 2 machines have"),
+        reason.contains("told to retry for 1800 s, until question ") && reason.contains("(1 of 2 machines have these values)"),
         "{reason}"
     );
     assert!(
@@ -176,7 +176,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     answer.refused(503, "value-awaited");
     assert!(answer.problem().detail.unwrap().contains("nobody has accepted or denied this yet"));
     site.gateway
-        .line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted what no reference value has"));
+        .line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted values that match no reference value"));
     let acts = site.gateway.wait_for_acts(1, "reference-values.ask");
     assert!(
         acts[0]["admin"]["things"][0]["id"].as_str().unwrap().ends_with(&question),
@@ -201,9 +201,9 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     accept("update.txt", &question, false);
     accept("/tmp/update.json", &question, false);
     accept("update.json", &question, true);
-    site.gateway.line(|line| line.contains("pool worker: a new state is served"));
+    site.gateway.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(site.boots(1, &updated("loader 2")).await.status, 200);
-    let waited = |line: &str| line.contains("has waited since ") && line.contains(&question) && line.ends_with("and is trusted now");
+    let waited = |line: &str| line.contains("trusted, after waiting since ") && line.contains(&question);
     site.gateway.line(waited);
     assert_eq!(site.boots(2, &updated("loader 2")).await.status, 200);
     assert_eq!(site.boots(1, &updated("loader 2")).await.status, 200);
@@ -278,9 +278,9 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
 
     // It is as it says.
     let accept = |site: &Site, id: &str, set: &str| {
-        let before = site.gateway.how_often(|line| line.contains("a new state is served"));
+        let before = site.gateway.how_often(|line| line.contains("serving a new state"));
         site.said(&["reference-values", "accept", POOL, id, "--set", set], true);
-        site.gateway.lines(before + 1, |line| line.contains("a new state is served"));
+        site.gateway.lines(before + 1, |line| line.contains("serving a new state"));
     };
     accept(&site, &first, "first.json");
     assert_eq!(site.boots(1, &one).await.status, 200);
@@ -361,7 +361,7 @@ async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_ask
     .unwrap();
     site.gateway
         .edit_pool(POOL, "\n[kubelet]\n", "\n[inventory]\ninstances = \"machines.txt\"\n\n[kubelet]\n");
-    site.gateway.line(|line| line.contains("pool worker: a new state is served"));
+    site.gateway.line(|line| line.contains("pool worker: serving a new state"));
     site.boots(1, &new).await.refused(403, "boot-not-accepted");
     assert!(site.pending().is_empty());
     assert!(site.gateway.acts("reference-values.ask").is_empty());
@@ -397,7 +397,7 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
     // It counts still: the next one has the administrator asked.
     site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
     site.gateway
-        .line(|line| line.contains("pool worker: 2 machines have booted what no reference value has"));
+        .line(|line| line.contains("pool worker: 2 machines have booted values that match no reference value"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

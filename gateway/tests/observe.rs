@@ -96,14 +96,14 @@ async fn what_would_be_refused_is_served_recorded_said_and_audited() {
 
     // What becomes of the machine once the pool is strict, and what a reload says.
     strict(&gateway);
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     gateway
         .attest(next_boot(&case), Some("worker-0"))
         .await
         .refused(403, "pcr-mismatch");
     assert!(last(&gateway).get("would_refuse").is_none());
     gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
-    gateway.line(|line| line.contains("it observes: what a machine has booted refuses nobody"));
+    gateway.line(|line| line.contains("observing: no machine is refused for what it has booted"));
     gateway.attest(next_boot(&case), Some("worker-0")).await.ticket();
     assert_eq!(codes(&last(&gateway)).len(), 3);
 
@@ -220,7 +220,7 @@ async fn what_is_not_about_the_boot_is_refused_all_the_same() {
     refused_again(&gateway, &body).await;
     // And what attestation earns is the pool's to say.
     gateway.edit_pool(POOL, "attested = \"full\"", "attested = \"refuse\"");
-    gateway.line(|line| line.contains("a new state is served"));
+    gateway.line(|line| line.contains("serving a new state"));
     gateway.attest(next_boot(&case), None).await.refused(403, "attested-not-accepted");
     assert!(last(&gateway).get("would_refuse").is_none());
     let table = gateway.command(&["audit"]);

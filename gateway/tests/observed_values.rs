@@ -11,7 +11,7 @@ use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, tpm};
 
 fn is_served(line: &str) -> bool {
-    line.contains("pool worker: a new state is served")
+    line.contains("pool worker: serving a new state")
 }
 
 /// Changes the pool of a running gateway. Returns when it serves the change.
@@ -66,11 +66,11 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
     let told = alerts(&gateway);
     assert!(
         told.contains(&format!(
-            "it does not wait until question {question} is answered, which 1 of 2 machines have: the pool observes"
+            "not told to wait for the answer to question {question} (1 of 2 machines have these values): the pool observes"
         )),
         "{told}"
     );
-    let is_let_in = |line: &str| line.contains("is let in, because the pool observes") && line.contains(&question);
+    let is_let_in = |line: &str| line.contains("trusted, because the pool observes") && line.contains(&question);
     gateway.line(is_let_in);
     // That is told once of it.
     assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
@@ -83,7 +83,7 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
 
     // The second has the administrator asked.
     assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
-    gateway.line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted what no reference value has"));
+    gateway.line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted values that match no reference value"));
     assert_eq!(gateway.wait_for_acts(1, "reference-values.ask").len(), 1);
     assert!(pending(&gateway)[0].ends_with("asked"));
     // Whose boot is known is none of it.
@@ -94,17 +94,17 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
     change(&gateway, "observe = true\n", "");
     boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-awaited");
     let told = alerts(&gateway);
-    assert!(told.contains("told to come again for 1800 s") && told.contains("2 of 2"), "{told}");
+    assert!(told.contains("told to retry for 1800 s") && told.contains("2 of 2"), "{told}");
     assert_eq!(gateway.acts("reference-values.ask").len(), 1, "it was asked before");
     let before = gateway.how_often(is_served);
     gateway.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
     gateway.lines(before + 1, is_served);
     assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
-    gateway.line(|line| line.contains("has waited since ") && line.contains(&question));
+    gateway.line(|line| line.contains("trusted, after waiting since ") && line.contains(&question));
     assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
     assert_eq!(codes(&last(&gateway)), [""; 0]);
     assert_eq!(
-        gateway.how_often(|line| line.contains("has waited since ")),
+        gateway.how_often(|line| line.contains("trusted, after waiting since ")),
         1,
         "this one was let in"
     );

@@ -173,7 +173,7 @@ fn this_gateway_gives_strangers_the_pre_approved_config_and_no_more() {
     );
     // Unless its administrator wants it so.
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"full\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let (success, said) = probe(&gateway, &[&address]);
     assert!(!success && said.contains("OPEN"), "{said}");
 }

@@ -117,7 +117,7 @@ impl Fleet {
 }
 
 fn is_served(line: &str) -> bool {
-    line.contains("pool worker: a new state is served")
+    line.contains("pool worker: serving a new state")
 }
 
 struct Proposed {

@@ -50,13 +50,13 @@ async fn a_change_is_served_when_it_is_whole() {
     let gateway = start();
     serves(&gateway, "first").await;
     write(&gateway, &config("second"));
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "second").await;
     // As editors and configuration management write: another file takes the place.
     let new = gateway.path("pools/worker/new");
     fs::write(&new, config("third")).unwrap();
     fs::rename(&new, gateway.path("pools/worker/pre-approved/config.ign")).unwrap();
-    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(2, |line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "third").await;
     // As Kubernetes does: a link to a folder takes the place of another.
     let volume = gateway.path("pools/worker/volume");
@@ -69,11 +69,11 @@ async fn a_change_is_served_when_it_is_whole() {
     fs::remove_dir_all(gateway.path("pools/worker/pre-approved")).unwrap();
     symlink("volume", gateway.path("pools/worker/pre-approved")).unwrap();
     gateway.line(|line| line.contains("pool worker") && line.contains("served"));
-    gateway.lines(3, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(3, |line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "fourth").await;
     symlink("..2", volume.join("..new")).unwrap();
     fs::rename(volume.join("..new"), volume.join("..data")).unwrap();
-    gateway.lines(4, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(4, |line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "fifth").await;
 }
 
@@ -90,21 +90,21 @@ async fn a_half_written_file_is_never_served() {
         )
     };
     fs::write(path.join("0.yaml"), object("zero")).unwrap();
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let mut file = File::create(path.join("all.yaml")).unwrap();
     file.write_all(object("one").as_bytes()).unwrap();
     // Other changes come later, and are served: that of the other pool at once.
     write(&gateway, &config("second"));
     fs::write(gateway.path("pools/infra/pre-approved/config.ign"), config("infra")).unwrap();
-    gateway.line(|line| line.contains("pool infra: a new state is served"));
+    gateway.line(|line| line.contains("pool infra: serving a new state"));
     let answer = gateway.config("/config/worker", &[]).await;
     is(&answer, "first");
     is(&answer, "zero");
     assert!(!String::from_utf8_lossy(&answer.body).contains("data:,one"));
-    gateway.line(|line| line.contains("pool worker: not read again yet"));
+    gateway.line(|line| line.contains("pool worker: reload delayed"));
     file.write_all(object("two").as_bytes()).unwrap();
     drop(file);
-    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(2, |line| line.contains("pool worker: serving a new state"));
     let answer = gateway.config("/config/worker", &[]).await;
     for state in ["zero", "one", "two", "second"] {
         is(&answer, state);
@@ -159,7 +159,7 @@ async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
     let mut broken = Vec::new();
     let told = |expected: &str| {
         gateway
-            .line(|line| line.contains("pool worker: ") && line.contains(expected) && line.contains("the last good state is still served"));
+            .line(|line| line.contains("pool worker: ") && line.contains(expected) && line.contains("still serving the last good state"));
     };
     for (name, text, expected) in bad {
         fs::write(manifests.join(name), text).unwrap();
@@ -198,10 +198,10 @@ async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
     );
     // The other pool is served anew all the same, and so is this one as soon as it is well.
     fs::write(gateway.path("pools/infra/pre-approved/config.ign"), config("infra")).unwrap();
-    gateway.line(|line| line.contains("pool infra: a new state is served"));
+    gateway.line(|line| line.contains("pool infra: serving a new state"));
     is(&gateway.config("/config/infra", &[]).await, "infra");
     fs::remove_file(manifests.join("loop.yaml")).unwrap();
-    gateway.line(|line| line.contains("pool worker: its source is well again"));
+    gateway.line(|line| line.contains("pool worker: its source can be read again"));
     assert_eq!(ready(&gateway).await, (200, "ready\n".to_owned()));
 }
 
@@ -216,14 +216,14 @@ async fn pools_come_and_go() {
         .status()
         .unwrap();
     assert!(status.success());
-    gateway.line(|line| line.contains("pool gpu: a new state is served"));
+    gateway.line(|line| line.contains("pool gpu: serving a new state"));
     is(&gateway.config("/config/gpu", &[]).await, "first");
     fs::remove_dir_all(gateway.path("pools/gpu")).unwrap();
-    gateway.line(|line| line.contains("pool gpu: its folder is gone"));
+    gateway.line(|line| line.contains("pool gpu: its folder was removed"));
     gateway.config("/config/gpu", &[]).await.refused(404, "pool-unknown");
     // All of them at once are an accident.
     fs::rename(gateway.path("pools"), gateway.path("elsewhere")).unwrap();
-    gateway.line(|line| line.contains("all pools stay as they are"));
+    gateway.line(|line| line.contains("keeping the previous state of all pools"));
     serves(&gateway, "first").await;
 }
 
@@ -232,15 +232,15 @@ async fn sighup_reads_what_is_there() {
     let gateway = start();
     // When this is served, the folders are watched.
     fs::write(gateway.path("pools/infra/pre-approved/config.ign"), config("infra")).unwrap();
-    gateway.line(|line| line.contains("pool infra: a new state is served"));
+    gateway.line(|line| line.contains("pool infra: serving a new state"));
     // As long as this is open, nobody else would read it.
     let mut file = File::create(gateway.path("pools/worker/pre-approved/later.ign")).unwrap();
     file.write_all(config("second").as_bytes()).unwrap();
-    gateway.line(|line| line.contains("pool worker: not read again yet"));
+    gateway.line(|line| line.contains("pool worker: reload delayed"));
     serves(&gateway, "first").await;
     gateway.hang_up();
-    gateway.line(|line| line.contains("SIGHUP: all pools are read again"));
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("SIGHUP: reloading all pools"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "second").await;
     drop(file);
 }
@@ -250,7 +250,7 @@ async fn grants_change_without_a_restart() {
     let gateway = start();
     serves(&gateway, "first").await;
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     gateway.config("/config/worker", &[]).await.refused(403, "evidence-required");
 }
 
@@ -301,19 +301,19 @@ async fn another_server_is_asked_checked_and_outlived() {
     }
     // Something new there is served here when it is asked for.
     fs::write(upstream.path("pools/worker/full/config.ign"), full("two")).unwrap();
-    upstream.line(|line| line.contains("pool worker: a new state is served"));
+    upstream.line(|line| line.contains("pool worker: serving a new state"));
     gateway.hang_up();
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     is(&gateway.config("/config/worker", &[&token]).await, "two");
     // It goes away: what it said last is served, and everybody is told.
     upstream.kill();
     gateway.hang_up();
-    gateway.line(|line| line.contains("pool worker: ") && line.contains("the last good state is still served"));
+    gateway.line(|line| line.contains("pool worker: ") && line.contains("still serving the last good state"));
     is(&gateway.config("/config/worker", &[&token]).await, "two");
     assert!(ready(&gateway).await.1.contains("the last good state is served"));
     // A grant is taken back all the same.
     gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");
-    gateway.lines(2, |line| line.contains("pool worker: a new state is served"));
+    gateway.lines(2, |line| line.contains("pool worker: serving a new state"));
     gateway.config("/config/worker", &[&token]).await.refused(403, "token-not-accepted");
     assert!(ready(&gateway).await.1.contains("the last good state is served"));
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -326,7 +326,7 @@ async fn another_server_is_asked_checked_and_outlived() {
     assert!(status == 200 && said.contains("pool worker: not served"), "{said}");
     upstream.run();
     gateway.hang_up();
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     is(&gateway.config("/config/worker", &[&token]).await, "two");
     assert_eq!(ready(&gateway).await, (200, "ready\n".to_owned()));
 }

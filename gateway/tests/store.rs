@@ -280,7 +280,7 @@ async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_the_seal_that_are_gone_from_the_store_are_begun_anew_and_that_is_said() {
-    let begun_anew = |line: &str| line.contains("WARN") && line.contains("keys were gone from the store") && line.contains("token list");
+    let begun_anew = |line: &str| line.contains("WARN") && line.contains("keys were missing from the store") && line.contains("token list");
     let mut gateway = Gateway::init();
     gateway.settings("[store]\nkey_file = \"store.key\"");
     gateway.command(&["store", "key"]);
@@ -354,7 +354,7 @@ async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_o
         let late: Vec<_> = records.iter().filter(|record| record["id"] == decision().as_str()).collect();
         if elsewhere {
             answer.refused(403, "token-spent");
-            gateway.line(|line| line.contains("1 are now; 0 uses of tickets and tokens are given back"));
+            gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
             assert_eq!(late.len(), 1, "{records:?}");
             is_recorded_late(late[0], "unknown");
             assert_eq!(late[0]["use_number"], 1, "it counts");

@@ -352,7 +352,7 @@ async fn a_pool_takes_tokens_once_its_administrator_says_so_and_without_a_restar
         .refused(403, "token-not-accepted");
     assert_eq!(row(&gateway, "a", "current")[3], "0 of 1");
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     gateway
         .config("/config/worker", &[&bearer(&token)])
         .await

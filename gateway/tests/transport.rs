@@ -262,7 +262,7 @@ async fn the_process_takes_the_file_descriptors_that_it_may_need_as_far_as_it_ma
         let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
         assert_eq!(line.split_whitespace().next(), Some(raised), "{limits}");
         if told {
-            gateway.line(|line| line.contains("need 1736 file descriptors, and no more than 1000 are allowed"));
+            gateway.line(|line| line.contains("need 1736 file descriptors, but only 1000 are allowed"));
         }
     }
 }

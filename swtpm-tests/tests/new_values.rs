@@ -95,7 +95,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
     gateway
         .add_to_pool("\n[reference_values]\nfolder = \"reference-values\"\n\n[new_values]\nmachines = 2\nwait_minutes = 1\n")
         .unwrap();
-    let served = |line: &str| line.contains("pool worker: a new state is served");
+    let served = |line: &str| line.contains("pool worker: serving a new state");
     gateway.process().unwrap().wait_line(LIMIT, served).unwrap();
 
     let updated = known.event(4, EV_IPL, b"another loader");
@@ -111,7 +111,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
         .process()
         .unwrap()
         .wait_line(LIMIT, |line| {
-            line.contains("pool worker: 2 machines have booted what no reference value has")
+            line.contains("pool worker: 2 machines have booted values that match no reference value")
         })
         .unwrap();
     // Ignition has not begun: it starts when this has ended, and would find nothing yet.

@@ -80,7 +80,7 @@ pub(super) async fn post(
     if let Spending::Over { tell, again } = endpoint.admission.challenges.spend(source, 1, now) {
         endpoint.metrics.challenge_over_budget();
         if tell {
-            tracing::warn!("{source} asks for more challenges than its part: for a while the answer is 503");
+            tracing::warn!(%source, "too many challenges requested: answering 503 with Retry-After");
         }
         return overload::told_when(Refusal::unavailable().into_response(), Some(again));
     }
@@ -142,7 +142,7 @@ async fn issue(
     };
     let (lifetime, gateway_name) = (endpoint.lifetime, endpoint.endorsers.clouds.gateway_name());
     let Some(drawn) = Drawn::draw() else {
-        tracing::error!("cannot make a challenge: the system's random generator failed");
+        tracing::error!("cannot create a challenge: the system's random generator failed");
         return Err(Refusal::unavailable());
     };
     let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);

@@ -78,7 +78,7 @@ impl Decisions {
             Ok(_) => {}
             Err(error) => {
                 // It is given back as soon as the store can be reached, or at the next start.
-                tracing::error!(%error, decision = record.id, "cannot give back the use of a ticket or token yet");
+                tracing::error!(%error, decision = record.id, "cannot give back the use of a ticket or token; retrying when the store answers or at the next start");
             }
         }
         self.recorder.note_unwritten(&record.id);

@@ -33,7 +33,7 @@ impl Guesses {
         };
         self.metrics.guess_ignored();
         if tell {
-            tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates from there: for a while wrong ones are answered by 503");
+            tracing::warn!(%peer, "too many wrong tokens, tickets or client certificates: answering 503 to wrong ones");
         }
         Refusal::unavailable()
     }

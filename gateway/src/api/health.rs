@@ -47,7 +47,7 @@ pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCod
         return unready("draining");
     }
     if let Err(error) = readiness.store.get(EntryKind::Clock, "readyz").await {
-        tracing::error!(%error, "not ready");
+        tracing::error!(%error, "not ready: the store does not answer");
         return unready("the store does not answer");
     }
     if !readiness.journal.is_writable().await {

@@ -111,7 +111,7 @@ impl Refusal {
 
     /// 503, with the cause in the log.
     pub(super) fn because(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(%error, "cannot answer");
+        tracing::error!(%error, "cannot decide a request; answering 503");
         Self::unavailable()
     }
 
@@ -125,7 +125,7 @@ impl Refusal {
 
     /// 503: a machine that no Machine object names; one may be reported in a moment.
     pub(super) fn machine_awaited(machine: &NodeIdentity) -> Self {
-        tracing::info!("{machine}: no Machine object names it yet; told to come again");
+        tracing::info!("no Machine object names {machine} yet; answering 503 with Retry-After");
         Self {
             again_seconds: Some(MACHINE_AWAITED_SECONDS),
             ..Self::new(MACHINE_AWAITED, format!("no Machine object of the cluster names {machine} yet"))
@@ -144,7 +144,7 @@ impl Refusal {
 
     /// 503: a kubelet's certificate, before the cluster has said by which CAs it is judged.
     pub(super) fn kubelet_ca_untold() -> Self {
-        tracing::debug!("a kubelet's certificate cannot be judged yet: told to come again");
+        tracing::debug!("cannot verify a kubelet's certificate before its CAs are known; answering 503 with Retry-After");
         Self {
             again_seconds: Some(KUBELET_CA_UNTOLD_SECONDS),
             ..Self::new(

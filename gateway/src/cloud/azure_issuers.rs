@@ -111,7 +111,7 @@ impl Issuers {
         let mut fetched: Vec<CertificateDer<'static>> = Vec::new();
         for _ in 0..HOPS_LIMIT {
             for refused in &urls.refused {
-                tracing::debug!("a certificate names an issuer at {refused}, which is not asked");
+                tracing::debug!("not fetching a certificate's issuer from {refused}: address not allowed");
             }
             let issuer = self.first(&urls.allowed, now.as_secs()).await?;
             urls = IssuerUrls::of_certificate(&issuer);
@@ -166,7 +166,7 @@ impl Issuers {
         );
         if let Err(problem) = &found {
             // At most as often as the rate allows.
-            tracing::warn!("a CA of Azure cannot be fetched: {problem}");
+            tracing::warn!("cannot fetch an Azure CA certificate: {problem}");
         }
         self.answers().note(&url, now, found.ok());
     }
@@ -176,10 +176,7 @@ impl Issuers {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         for certificate in fetched {
             if kept.len() < KEPT_LIMIT && !kept.contains(certificate) {
-                tracing::info!(
-                    "a CA of Azure was fetched, and a document verified with it: {}",
-                    subject(certificate)
-                );
+                tracing::info!("verified a document with a fetched Azure CA certificate: {}", subject(certificate));
                 kept.push(certificate.clone());
             }
         }

@@ -224,9 +224,9 @@ impl Keyring {
         let mut attempts = self.attempts();
         attempts.too_old_said = false;
         if attempts.problem.take().is_some() {
-            tracing::info!("Google's keys can be fetched again: {ids}, fresh until {until}");
+            tracing::info!("fetched Google's keys after a failure: {ids}, fresh until {until}");
         } else if changed {
-            tracing::info!("Google's keys are {ids}, fresh until {until}");
+            tracing::info!("fetched Google's keys: {ids}, fresh until {until}");
         }
     }
 
@@ -237,12 +237,12 @@ impl Keyring {
         if attempts.problem.as_ref() != Some(&problem) {
             match self.current.load_full() {
                 Some(keys) => tracing::warn!(
-                    "Google's keys cannot be fetched: {problem}; those of {} are used until {}",
+                    "cannot fetch Google's keys: {problem}; using those fetched at {} until {}",
                     rfc3339(keys.fetched),
                     rfc3339(keys.usable_until())
                 ),
                 None => tracing::error!(
-                    "Google's keys cannot be fetched: {problem}; until they are, no identity token of Google's is accepted; gcp.jwks in gateway.toml names a file instead"
+                    "cannot fetch Google's keys: {problem}; refusing Google identity tokens until it succeeds. To use a file instead, set gcp.jwks in gateway.toml"
                 ),
             }
         }
@@ -256,7 +256,7 @@ impl Keyring {
         if !attempts.too_old_said {
             attempts.too_old_said = true;
             tracing::error!(
-                "Google's keys of {} are too old since {}: no identity token of Google's is accepted until newer ones are fetched: {problem}",
+                "Google's keys fetched at {} expired at {}; refusing Google identity tokens until new keys are fetched: {problem}",
                 rfc3339(keys.fetched),
                 rfc3339(until)
             );

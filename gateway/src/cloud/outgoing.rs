@@ -142,7 +142,7 @@ fn system() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in found.errors {
-        tracing::debug!("the system's CAs: {error}");
+        tracing::debug!("cannot read one of the system's CAs: {error}");
     }
     roots.add_parsable_certificates(found.certs);
     roots

@@ -18,7 +18,7 @@ pub async fn watch(clouds: &Clouds, hangup: Signal) {
         return std::future::pending().await;
     };
     let files = WatchedFolders::open(folders_of([file])).inspect_err(|error| {
-        tracing::warn!("gcp.jwks cannot be watched for changes: {error}; SIGHUP has it read again");
+        tracing::warn!("cannot watch gcp.jwks for changes: {error}; send SIGHUP to reload it");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
     let mut problem: Option<String> = None;
@@ -29,17 +29,17 @@ pub async fn watch(clouds: &Clouds, hangup: Signal) {
         match clouds.google_keys.reload() {
             Ok(KeysReload::Unchanged) => {
                 if problem.take().is_some() {
-                    tracing::info!("gcp.jwks is what it was before");
+                    tracing::info!("gcp.jwks can be read again, and is unchanged");
                 }
             }
             Ok(KeysReload::Changed(ids)) => {
                 problem = None;
-                tracing::info!("gcp.jwks has changed: Google's keys are {ids}");
+                tracing::info!("reloaded gcp.jwks: Google's keys are {ids}");
             }
             Err(error) => {
                 let found = error.to_string();
                 if problem.as_ref() != Some(&found) {
-                    tracing::error!("Google's keys stay as they were: {found}");
+                    tracing::error!("cannot reload gcp.jwks; keeping the previous keys: {found}");
                     problem = Some(found);
                 }
             }

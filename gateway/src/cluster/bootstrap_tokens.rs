@@ -129,7 +129,7 @@ impl BootstrapTokenTask {
         if wanted.len() > TOKENS_LIMIT {
             wrong.insert(
                 NAMESPACE.to_owned(),
-                format!("has more than {TOKENS_LIMIT} bootstrap tokens, and no more are followed"),
+                format!("more than {TOKENS_LIMIT} bootstrap tokens: the rest is ignored"),
             );
             wanted.truncate(TOKENS_LIMIT);
         }
@@ -143,13 +143,13 @@ impl BootstrapTokenTask {
             Ok(steps) => {
                 for (name, step) in steps {
                     match step {
-                        TokenStep::Made => tracing::info!("token {name:?} is one of the cluster's bootstrap tokens: it is taken"),
-                        TokenStep::Changed => tracing::info!("token {name:?} was changed in the cluster: it is here as well"),
-                        TokenStep::Ended => tracing::info!("token {name:?} is gone in the cluster: it is worth nothing any more"),
+                        TokenStep::Made => tracing::info!("token {name:?} imported from the cluster's bootstrap tokens"),
+                        TokenStep::Changed => tracing::info!("token {name:?} updated: its bootstrap token has changed in the cluster"),
+                        TokenStep::Ended => tracing::info!("token {name:?} revoked: its bootstrap token was removed from the cluster"),
                         TokenStep::Theirs => {
                             wrong.insert(
                                 name,
-                                "is one of the cluster's bootstrap tokens that was taken by hand: it is left as it is".to_owned(),
+                                "a bootstrap token of the cluster that was imported by hand: not updated from the cluster".to_owned(),
                             );
                         }
                     }

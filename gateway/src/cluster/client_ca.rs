@@ -37,7 +37,7 @@ pub async fn keep_client_ca(cluster: Arc<ClusterClient>, path: PathBuf) {
 async fn follow(mut one: One<Bundle>, path: PathBuf) {
     if !path.exists() {
         tracing::warn!(
-            "cluster: {}: the cluster has not told them yet; kubelets are told to come again",
+            "cluster: {}: not read from the cluster yet; answering kubelets 503 with Retry-After",
             CLIENT_CA.what
         );
     }

@@ -54,12 +54,12 @@ impl CopiedFile {
         match written {
             Ok(is_new) => {
                 if is_new {
-                    tracing::info!("cluster: {}: {} is now what the cluster says", self.what, self.path.display());
+                    tracing::info!("cluster: {}: {} updated from the cluster", self.what, self.path.display());
                 }
                 self.said = None;
             }
             Err(problem) if self.said.as_ref() != Some(&problem) => {
-                tracing::error!("cluster: {}: {}; what was known last is used", self.what, told(&problem));
+                tracing::error!("cluster: {}: {}; using the last good state", self.what, told(&problem));
                 self.said = Some(problem);
             }
             Err(_) => {}

@@ -218,7 +218,7 @@ impl CertificateWatches {
                 Ok(made) => {
                     if left != made.left && !made.left.is_empty() {
                         tracing::warn!(
-                            "cluster: MCS CA: not taken, as the certificate in Secret {TLS} is not by it: {}",
+                            "cluster: MCS CA: ignoring CAs that did not sign the certificate in Secret {TLS}: {}",
                             made.left.join(", ")
                         );
                     }

@@ -38,7 +38,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
     // Another server may be back at any time. What is broken here stays so until somebody comes.
     let hopeless = unserved.len() == pools.names().len() && !unserved.iter().any(|unserved| unserved.elsewhere);
     for misnamed in pools.misnamed() {
-        findings.push(InspectionFinding::Degraded(format!("{misnamed}; it is not served")));
+        findings.push(InspectionFinding::Degraded(format!("{misnamed}; not served")));
     }
     for Unserved { name, reason, elsewhere } in unserved {
         let text = format!("pool {name}: {reason}; {NOT_SERVED}");

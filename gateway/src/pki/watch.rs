@@ -29,7 +29,7 @@ fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
 /// Keeps what is shown to nodes up to date for as long as it is polled; `hangup` is the administrator's signal.
 pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signal) {
     let files = WatchedFolders::open(folders(tls.files())).inspect_err(|error| {
-        tracing::warn!("certificates cannot be watched for changes: {error}; SIGHUP has them read again");
+        tracing::warn!("cannot watch the certificates' files for changes: {error}; send SIGHUP to reload them");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
     let mut said = WarnedProblems::default();
@@ -37,7 +37,7 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signa
     loop {
         let wake = files.wake(Some(due)).await;
         if wake == Wake::Signal {
-            tracing::info!("SIGHUP: the certificates are read again");
+            tracing::info!("SIGHUP: reloading the certificates");
         }
         if wake != Wake::Due {
             // Before they are read: what changes later is told by the kernel.
@@ -62,7 +62,7 @@ impl WarnedProblems {
         match found {
             Ok(CertificateReload::Unchanged) => {
                 if self.problem.take().is_some() {
-                    tracing::info!("the certificates are what they were before");
+                    tracing::info!("the certificates can be read again, and are unchanged");
                 }
             }
             Ok(CertificateReload::Changed { old, new }) => {
@@ -72,7 +72,7 @@ impl WarnedProblems {
             Err(error) => {
                 let problem = error.to_string();
                 if self.problem.as_ref() != Some(&problem) {
-                    tracing::error!("the certificates stay as they were: {problem}");
+                    tracing::error!("cannot reload the certificates; keeping the previous ones: {problem}");
                     self.problem = Some(problem);
                 }
             }

@@ -17,7 +17,7 @@ const PACE: Pace = Pace {
 /// Keeps `live` up to date for as long as it is polled; `hangup` is the administrator's signal.
 pub(crate) async fn watch(live: &LivePools, hangup: Signal) {
     let files = WatchedFolders::open(live.watched()).inspect_err(|error| {
-        tracing::warn!("files cannot be watched for changes: {error}; SIGHUP has them read again");
+        tracing::warn!("cannot watch the pools' files for changes: {error}; send SIGHUP to reload them");
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
     loop {
@@ -28,7 +28,7 @@ pub(crate) async fn watch(live: &LivePools, hangup: Signal) {
         };
         let occasion = match wake {
             Wake::Signal => {
-                tracing::info!("SIGHUP: all pools are read again");
+                tracing::info!("SIGHUP: reloading all pools");
                 ReloadCause::Signal
             }
             Wake::Quiet => ReloadCause::Change,

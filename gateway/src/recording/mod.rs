@@ -128,7 +128,7 @@ impl Recorder {
         let mut record: Record<Value, Value> = match serde_json::from_str(&pending.decided.record) {
             Ok(record) => record,
             Err(error) => {
-                tracing::error!(%error, decision, "a decision that the store keeps cannot be read, and is not recorded");
+                tracing::error!(%error, decision, "cannot read a pending decision of the store; not recording it");
                 // Nor is its use given back.
                 self.stages.begin(decision);
                 return Ok(None);

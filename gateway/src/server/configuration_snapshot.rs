@@ -150,7 +150,7 @@ impl ConfigurationSnapshot {
             Err(error) => {
                 self.left = Some(verb);
                 if !again {
-                    tracing::error!(%error, "what this gateway goes by from now on is not recorded yet; trying again");
+                    tracing::error!(%error, "cannot record the configuration snapshot in the attestation log; retrying");
                 }
             }
         }
@@ -170,7 +170,7 @@ impl ConfigurationSnapshot {
         let written = serde_json::to_string(&known).map_err(std::io::Error::from);
         let written = written.and_then(|text| files::replace(&self.file, files::PRIVATE, &text).map_err(|error| error.source));
         if let Err(error) = written {
-            tracing::warn!(%error, "{}: what is recorded of settings and pools is not noted; the next start records it again", self.file.display());
+            tracing::warn!(%error, "cannot save the configuration snapshot to {}; the next start records it again", self.file.display());
         }
     }
 }
@@ -185,12 +185,12 @@ fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
     match admin::last_standing(&log, gateway.journal.key()) {
         Ok(Some(said)) if said == digest(recorded) => return true,
         Ok(Some(_)) => tracing::warn!(
-            "{}: this is not what the attestation log says was recorded last: the gateway was stopped before it had noted it, or somebody has altered it; all that this gateway goes by is recorded anew",
+            "{} differs from the last configuration snapshot in the attestation log: the gateway was killed before saving it, or the file was altered; recording all settings again",
             file.display()
         ),
-        Ok(None) => tracing::info!("the attestation log does not say lately what this gateway goes by: all of it is recorded anew"),
+        Ok(None) => tracing::info!("no recent configuration snapshot in the attestation log; recording all settings again"),
         Err(error) => {
-            tracing::warn!(%error, "what the attestation log says was recorded last cannot be read: all that this gateway goes by is recorded anew");
+            tracing::warn!(%error, "cannot read the last configuration snapshot in the attestation log; recording all settings again");
         }
     }
     false
@@ -204,7 +204,7 @@ fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
         && before != now
     {
         tracing::warn!(
-            "{} is another one: its public half is {now}, and was {before}; if nobody has put it there, the old one was lost and this one was made: give auditors both, with the gateway's name (`attest-gateway log key`)",
+            "{} has changed: its public key is {now}, and was {before}. If nobody replaced it, the old file was lost and the gateway created a new key. Give auditors both public keys and the gateway's name (`attest-gateway log key`)",
             gateway.settings.log_key().display()
         );
     }
@@ -232,7 +232,7 @@ fn read(file: &Path) -> Option<Things> {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {
-            tracing::warn!(%error, "{}: what is otherwise than at the last start is not known", file.display());
+            tracing::warn!(%error, "cannot read {}; cannot determine what changed since the last start", file.display());
             return None;
         }
     };
@@ -241,7 +241,7 @@ fn read(file: &Path) -> Option<Things> {
         .filter(|known: &RecordedConfiguration| known.v == VERSION)
     else {
         tracing::warn!(
-            "{}: this is not what a gateway has written there; what is otherwise than at the last start is not known",
+            "{} is not a configuration snapshot of this release; cannot determine what changed since the last start",
             file.display()
         );
         return None;

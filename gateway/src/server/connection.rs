@@ -76,7 +76,7 @@ impl ConnectionService {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept");
+                    tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -84,7 +84,7 @@ impl ConnectionService {
             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
             match self.arrive(peer.ip()) {
                 Ok(arrived) => return (stream, peer, arrived),
-                Err(NoRoom) => tracing::debug!(%peer, "closed: too many wait for their handshake"),
+                Err(NoRoom) => tracing::debug!(%peer, "closed: too many connections wait for their handshake"),
             }
         }
     }
@@ -117,7 +117,7 @@ impl ConnectionService {
             }
         };
         let Ok(waiting) = waiting else {
-            return tracing::debug!(%peer, "closed: too many wait for their handshake");
+            return tracing::debug!(%peer, "closed: too many connections wait for their handshake");
         };
         match self.let_in(&stream, peer.ip(), waiting).await {
             // What waits is small: all that a connection needs comes here.
@@ -133,7 +133,7 @@ impl ConnectionService {
         let whose = tokio::select! {
             whose = header => whose.unwrap_or(Err(HeaderError::Late)),
             () = unnamed.evicted() => {
-                tracing::debug!(%balancer, "closed: it has not said whose it is, and others are to say so");
+                tracing::debug!(%balancer, "closed: PROXY protocol header missing while other connections wait");
                 return None;
             }
         };
@@ -143,7 +143,7 @@ impl ConnectionService {
             Err(error) => {
                 if self.unnamed.is_worth_saying(balancer.ip(), self.clock.now().as_secs()) {
                     tracing::warn!(
-                        "closed a connection of {balancer}, which is in proxy_protocol_from and has to begin with a header of the PROXY protocol, version 2: {error}"
+                        "closed a connection from {balancer}, which is in proxy_protocol_from: no valid PROXY protocol v2 header: {error}"
                     );
                 }
                 None
@@ -162,7 +162,7 @@ impl ConnectionService {
             // Who says nothing takes nobody's turn.
             let first = tokio::time::timeout(self.limits.handshake, stream.peek(&mut [0])).await;
             if !matches!(first, Ok(Ok(1..))) {
-                return Err("it said nothing");
+                return Err("the client sent nothing");
             }
             let (source, since) = (waiting.source(), Instant::now());
             // A balancer's own connections look whether this gateway lives.
@@ -181,9 +181,9 @@ impl ConnectionService {
         };
         tokio::select! {
             turn = turn => turn,
-            () = waiting.evicted() => Err("others wait instead"),
+            () = waiting.evicted() => Err("too many connections wait, and this one was evicted"),
             // At once, so that its place in the line is its source's next one's, and not lost with it.
-            () = hung_up(stream) => Err("it hung up while it waited for its handshake"),
+            () = hung_up(stream) => Err("the client hung up while it waited for its handshake"),
         }
     }
 
@@ -207,7 +207,7 @@ impl ConnectionService {
         tokio::select! {
             () = self.requests(stream, peer, begun.clone(), place.clone(), watcher) => {}
             () = over => {}
-            () = place.taken() => tracing::debug!(%peer, "closed: idle, and another connection needs its place"),
+            () = place.taken() => tracing::debug!(%peer, "closed: idle, and another connection needs its slot"),
         }
     }
 
@@ -267,7 +267,7 @@ fn long_wait(waited: Duration, others: impl FnOnce() -> usize) -> Option<String>
     (waited >= LONG_WAIT).then(|| {
         let (seconds, others) = (waited.as_secs(), others());
         format!(
-            "connections wait for {seconds} s to be served, {others} at the moment: more nodes come than this gateway can serve at once; they ask again, and are served one after the other"
+            "connections wait for {seconds} s to be served, {others} at the moment: more nodes boot than this gateway serves at once; they retry and are served in turn"
         )
     })
 }

@@ -21,10 +21,10 @@ pub(super) fn raise(limits: &Limits) {
         maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot take {wanted} file descriptors");
+        tracing::warn!(%error, "cannot raise the limit of open files to {wanted}");
     } else if raised < wanted {
         tracing::warn!(
-            "limits.connections and limits.waiting together need {wanted} file descriptors, and no more than {raised} are allowed: raise the hard limit (LimitNOFILE= of the unit), or lower them"
+            "limits.connections and limits.waiting need {wanted} file descriptors, but only {raised} are allowed: raise the hard limit (LimitNOFILE= of the unit), or lower these settings"
         );
     }
 }

@@ -100,7 +100,7 @@ impl Server {
         match attest_system::files::close_to_others(&settings.state) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
-                "{}: had mode {mode:04o}, and is for its owner only from now on",
+                "{}: had mode {mode:04o}; removed all access but the owner's",
                 settings.state.display()
             ),
             // What may be open to a group, because it is another's, was said before.
@@ -179,7 +179,7 @@ impl Server {
         let handshakes = admission.handshakes.clone();
         let journal = with_store(journal, Arc::clone(&store)).with_company(move || handshakes.under_way());
         if cut > 0 {
-            tracing::warn!("cut {cut} bytes off the attestation log: a last line that was never acknowledged");
+            tracing::warn!("cut {cut} bytes off the attestation log: an incomplete last line that was never acknowledged");
         }
         // Before anything is given back that another one with this state might have served.
         store.serve().await?;
@@ -195,13 +195,13 @@ impl Server {
         let recorded = background::record_pending(&recorder, &*store, &unrecorded).await?;
         if given_back + recorded > 0 {
             tracing::warn!(
-                "decisions that were not recorded before the gateway ended: {recorded} are now; {given_back} uses of tickets and tokens are given back"
+                "recovered decisions that the last run left unrecorded: {recorded} recorded, {given_back} uses of tickets and tokens given back"
             );
         }
         let sightings = Sightings::open(&*store, clock.now().as_secs()).await?;
         if !settings.balancers.is_empty() {
             let balancers: Vec<String> = settings.balancers.iter().map(ToString::to_string).collect();
-            tracing::info!("connections from {} say by the PROXY protocol whose they are", balancers.join(", "));
+            tracing::info!("expecting PROXY protocol v2 headers on connections from {}", balancers.join(", "));
         }
         let listening = format!(
             "listening on {} (TLS), pools: {}; {} EK certificates; attestation log: {}",
@@ -306,7 +306,10 @@ impl Server {
         gateway.drain();
         drop(listener);
         gateway.admission.connections.close();
-        tracing::info!("draining: no new connections, {} s for requests under way", limits.drain.as_secs());
+        tracing::info!(
+            "draining: accepting no new connections, waiting up to {} s for requests in progress",
+            limits.drain.as_secs()
+        );
         // What is begun is done to its end, also for who has hung up.
         let drained = async {
             graceful.shutdown().await;
@@ -317,10 +320,10 @@ impl Server {
             Err(_) => tracing::warn!("stopped; some requests did not finish in time"),
         }
         if let Err(error) = gateway.recorder.sum_up(gateway.clock.now().as_secs(), true).await {
-            tracing::warn!(%error, "cannot record how many decisions were counted");
+            tracing::warn!(%error, "cannot write the aggregated records to the attestation log");
         }
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
-            tracing::warn!(%error, "cannot write which pointers were seen");
+            tracing::warn!(%error, "cannot save sightings of pointers to the store");
         }
         checkpoints::end(&gateway).await;
         background::keep_mark(&gateway, &mut TaskLog::new(background::KEEP_MARK)).await;
@@ -354,7 +357,7 @@ async fn serve_metrics(listener: TcpListener, gateway: Arc<Gateway>) {
         tracing::info!("metrics: http://{address}/metrics");
     }
     if let Err(error) = attest_plain_http::serve(listener, api::metrics_router(&gateway)).await {
-        tracing::warn!(%error, "metrics are not served any longer");
+        tracing::warn!(%error, "stopped serving metrics");
     }
 }
 

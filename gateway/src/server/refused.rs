@@ -21,10 +21,10 @@ pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64)) -> String
     match alert {
         // What attest-node sends, for a certificate that is not valid yet too.
         AlertDescription::CertificateExpired => {
-            format!("by its clock it is not valid now: set that machine's clock, the certificate is valid from {dates}")
+            format!("not valid now by that machine's clock: set its clock; the certificate is valid from {dates}")
         }
         _ => format!(
-            "its pointer lacks the CA that signed it, or names the gateway otherwise than the certificate does: give it a new pointer (`attest-gateway pointer`, `ca status`); or its clock is not within {dates}"
+            "that machine's pointer lacks the CA that signed it, or has another name for the gateway: write a new pointer (`attest-gateway pointer`, `attest-gateway ca status`); or its clock is outside {dates}"
         ),
     }
 }

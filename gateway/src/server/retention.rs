@@ -42,7 +42,7 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
         }
         let errors: BTreeSet<String> = errors.iter().map(ToString::to_string).collect();
         for error in errors.difference(&failed) {
-            tracing::warn!("not all is removed of the attestation log that is past its rule: {error}");
+            tracing::warn!("failed to delete some expired log segments: {error}");
         }
         failed = errors;
     }
@@ -58,9 +58,9 @@ fn because(RetainedSegments { undecided, .. }: RetainedSegments) -> Option<Strin
 fn say(before: &mut Option<String>, now: Option<String>) {
     match (&before, &now) {
         (before, Some(because)) if before.as_ref() != Some(because) => {
-            tracing::warn!("the attestation log is kept longer than its rule says: {because}");
+            tracing::warn!("keeping expired log segments: {because}");
         }
-        (Some(_), None) => tracing::info!("the attestation log is as short again as its rule says"),
+        (Some(_), None) => tracing::info!("no expired log segments are kept any more"),
         _ => {}
     }
     *before = now;

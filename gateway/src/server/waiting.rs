@@ -38,7 +38,7 @@ pub(super) async fn open_store(
         Err(error) if error.is_unanswered() => error,
         opened => return opened,
     };
-    tracing::warn!("waiting for the store, and not ready until it answers: {error}");
+    tracing::warn!("waiting for the store; not ready until it answers: {error}");
     let connections = Arc::new(ConnectionService {
         router: api::waiting_router(),
         refused: RecentWarnings::default(),

@@ -49,12 +49,12 @@ pub struct Sighting {
 /// [`StoreError`].
 pub async fn list(store: &dyn Store) -> Result<Vec<Sighting>, StoreError> {
     let entries = store.list(EntryKind::Pointer).await?.into_iter();
-    Ok(entries.filter_map(|entry| readable(entry, "is not counted")).collect())
+    Ok(entries.filter_map(|entry| readable(entry, "not counting it")).collect())
 }
 
 fn readable(entry: StoreEntry, but: &str) -> Option<Sighting> {
     read(entry)
-        .inspect_err(|error| tracing::warn!(%error, "a sighting of a pointer {but}"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot read a sighting of a pointer; {but}"))
         .ok()
 }
 
@@ -138,7 +138,7 @@ impl Sightings {
         let time = store.time(now).await?.min(now);
         let mut seen = BTreeMap::new();
         for entry in store.list(EntryKind::Pointer).await? {
-            let Some(sighting) = readable(entry.clone(), "is left as it is") else {
+            let Some(sighting) = readable(entry.clone(), "keeping its entry") else {
                 continue;
             };
             if time.saturating_sub(sighting.last) > REMEMBERED_SECONDS {

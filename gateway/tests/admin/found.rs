@@ -228,7 +228,7 @@ async fn a_note_that_was_altered_hides_no_change() {
     assert_ne!(altered, text);
     fs::write(&note, altered).unwrap();
     again(&mut gateway);
-    gateway.line(|line| line.contains("WARN") && line.contains("is not what the attestation log says was recorded last"));
+    gateway.line(|line| line.contains("WARN") && line.contains("differs from the last configuration snapshot in the attestation log"));
     let started = gateway.acts("gateway.start").remove(1);
     let uses = json!({"kind": "setting", "id": "ticket.uses", "after": 5});
     assert!(of_kind(&started, "setting").contains(&&uses), "{started}");

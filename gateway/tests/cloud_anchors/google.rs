@@ -163,7 +163,7 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
     let signer = google.keys.current();
     good(&clouds, &signer, NOW).await;
     log.said(&[&format!(
-        "INFO attest_gateway::cloud::google_keys: Google's keys are {}, fresh until",
+        "INFO attest_gateway::cloud::google_keys: fetched Google's keys: {}, fresh until",
         signer.kid()
     )]);
     good(&clouds, &signer, NOW + FRESH + 1).await;
@@ -173,15 +173,15 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
     for fetch in 0..5 {
         good(&clouds, &signer, stale + fetch * PAUSE).await;
     }
-    log.said(&["WARN attest_gateway::cloud::google_keys: Google's keys cannot be fetched: https://accounts.google.com/"]);
+    log.said(&["WARN attest_gateway::cloud::google_keys: cannot fetch Google's keys: https://accounts.google.com/"]);
     let over = stale + KEPT;
     for fetch in 0..5 {
         assert!(clouds.google_keys(at(over + fetch * PAUSE)).await.is_err());
     }
-    log.said(&["no identity token of Google's is accepted until newer ones are fetched"]);
+    log.said(&["refusing Google identity tokens until new keys are fetched"]);
     google.provider.recover();
     good(&clouds, &signer, over + 5 * PAUSE).await;
-    log.said(&["INFO attest_gateway::cloud::google_keys: Google's keys can be fetched again"]);
+    log.said(&["INFO attest_gateway::cloud::google_keys: fetched Google's keys after a failure"]);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn instances(gateway: &Gateway, pool: &str, lines: &[&str]) {
 
 /// Waits until a pool has changed this number of times.
 fn served_anew(gateway: &Gateway, pool: &str, times: usize) {
-    let news = format!("pool {pool}: a new state is served");
+    let news = format!("pool {pool}: serving a new state");
     gateway.lines(times, |line| line.contains(&news));
 }
 
@@ -82,7 +82,9 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
     let record = site::trusted(&gateway, &attest().await, GCP_IDENTITY, &[Kind::Gcp]);
     // One that cannot be read is nobody's: the last good one stays.
     instances(&gateway, "worker", &["worker-7"]);
-    gateway.line(|line| line.contains("instances.txt: line 1: \"worker-7\" is no machine") && line.contains("still served"));
+    gateway.line(|line| {
+        line.contains("instances.txt: line 1: \"worker-7\" is no machine") && line.contains("still serving the last good state")
+    });
     drop(attest().await.ticket());
     instances(&gateway, "worker", &["gcp:example-project/7"]);
     served_anew(&gateway, "worker", 2);

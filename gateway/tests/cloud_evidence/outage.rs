@@ -91,7 +91,7 @@ async fn keys_are_waited_for_and_changed_keys_are_found() {
         answer.refused(503, "cloud-unavailable");
         assert!(begun.elapsed() < LIMIT);
         assert_eq!(dead.gateway.records().len(), 0, "no verdict on the node");
-        dead.gateway.line(|line| line.contains("Google's keys cannot be fetched"));
+        dead.gateway.line(|line| line.contains("cannot fetch Google's keys"));
         dead.provider.recover();
         dead.trusted_in_the_end(&signer).await;
         dead.refused(&forger(&signer), "gcp-identity-signature").await;
@@ -131,7 +131,7 @@ async fn attack_16_nonsense_in_the_place_of_keys_makes_nobody_trusted() {
     }
     google
         .gateway
-        .line(|line| line.contains("Google's keys cannot be fetched") && line.contains("cannot be read"));
+        .line(|line| line.contains("cannot fetch Google's keys") && line.contains("cannot be read"));
     assert!(google.gateway.records().is_empty());
 }
 

@@ -78,7 +78,7 @@ async fn a_challenge_of_before_the_pool_was_changed_earns_nothing_that_the_pool_
     );
     let others = GCP.replace("example-project", "other-project");
     site::pool(&gateway, "worker", r#"[["gcp"]]"#, &[&others]);
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let answer = google.show(&gateway, machine.evidence(&google)).await;
     site::refused(&gateway, &answer, "gcp-project-refused");
     let answer = azure.show(&gateway, machine.evidence(&azure)).await;

@@ -43,7 +43,7 @@ fn adopt(gateway: &Gateway, out: &str, set: &str) {
     let folder = gateway.path(&format!("pools/{POOL}"));
     fs::create_dir_all(folder.join("reference-values")).unwrap();
     fs::copy(set, folder.join("reference-values/proposed.json")).unwrap();
-    let is_served = |line: &str| line.contains("pool worker: a new state is served");
+    let is_served = |line: &str| line.contains("pool worker: serving a new state");
     let before = gateway.how_often(is_served);
     fs::copy(gateway.path(out).join("pool.toml"), folder.join("pool.toml")).unwrap();
     gateway.lines(before + 1, is_served);

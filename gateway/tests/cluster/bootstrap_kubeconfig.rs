@@ -118,11 +118,11 @@ async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
 
     // Renewed, then none that could be used.
     put_token(&api, &two, &ca);
-    gateway.line(|line| line.contains("bootstrap kubeconfig") && line.contains("is now what the cluster says"));
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("bootstrap kubeconfig") && line.contains("updated from the cluster"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(of(&gateway.config("/config/worker", &[]).await.body), two);
     put_token(&api, "hunter2", &ca);
-    gateway.line(|line| line.contains("is none of a service account's") && line.contains("what was known last is used"));
+    gateway.line(|line| line.contains("is none of a service account's") && line.contains("using the last good state"));
     api.remove("secrets", NAMESPACE, "node-bootstrapper-token");
     gateway.line(|line| line.contains("there is no Secret"));
 
@@ -134,7 +134,7 @@ async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
     assert_eq!(of(&gateway.config("/config/worker", &[]).await.body), two);
     put_token(&api, &one, &ca);
     api.restart(RestartHistory::Lost);
-    gateway.line(|line| line.contains("bootstrap kubeconfig") && line.contains("is now what the cluster says"));
+    gateway.line(|line| line.contains("bootstrap kubeconfig") && line.contains("updated from the cluster"));
     let output = gateway.output();
     assert!(!output.contains(&one) && !output.contains(&two) && !output.contains("hunter2"));
     let log = std::fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
@@ -151,7 +151,7 @@ async fn nodes_of_a_pool_wait_until_the_cluster_has_told_it_and_others_do_not() 
     assert!(gateway.config("/config/infra", &[]).await.status.is_success());
     let ca = std::fs::read_to_string(gateway.path("tls/mcs-ca.crt")).unwrap();
     put_token(&api, &token("one"), &ca);
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
     let config = gateway.config("/config/worker", &[]).await.body;
     assert_eq!(kubeconfig(&config)["users"][0]["user"]["token"], token("one"));
 }

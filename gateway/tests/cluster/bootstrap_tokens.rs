@@ -107,7 +107,7 @@ async fn a_bootstrap_token_is_a_token_for_as_long_as_the_cluster_has_it() {
     // Another secret half is another token.
     api.put(secret("4hq7wz.another0secret00", END));
     list(&gateway, NAME, Some(&["current"])).await;
-    gateway.line(|line| line.contains("gone in the cluster"));
+    gateway.line(|line| line.contains("its bootstrap token was removed from the cluster"));
     assert_eq!(fetched(&gateway, "worker", TOKEN).await, "token-invalid");
     remove(&api);
     list(&gateway, NAME, None).await;
@@ -174,7 +174,7 @@ async fn an_administrators_tokens_are_never_touched_and_nobody_makes_one_of_the_
     gateway.command(&["token", "create", "--pool", "worker", "--name", "by-hand", "--from-file", &file]);
     api.put(secret(TOKEN, END));
     gateway.run();
-    gateway.line(|line| line.contains("by-hand") && line.contains("was taken by hand"));
+    gateway.line(|line| line.contains("by-hand") && line.contains("was imported by hand"));
     remove(&api);
     api.put(secret("abc123.k2v9x0t8r1m5n3c7", END));
     list(&gateway, "kube-system/bootstrap-token-abc123", Some(&["current"])).await;

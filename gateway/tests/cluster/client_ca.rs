@@ -66,7 +66,7 @@ fn change(gateway: &Gateway, api: &KubernetesApi, bundle: &str) {
 
 /// Makes a change that must not remove a CA, and waits until the log says so.
 fn in_vain(gateway: &Gateway, said: &str, what: impl Fn()) {
-    let is_it = |line: &str| line.contains("what was known last is used") && line.contains(said);
+    let is_it = |line: &str| line.contains("using the last good state") && line.contains(said);
     let before = gateway.how_often(is_it);
     what();
     gateway.lines(before + 1, is_it);
@@ -78,7 +78,7 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
     let mut gateway = start(&api);
     let (of_one, of_other) = (one.kubelet("worker-1"), other.kubelet("worker-1"));
     // Before the cluster has told them a kubelet waits, and nobody else does.
-    gateway.line(|line| line.contains("the cluster has not told them yet; kubelets are told to come again"));
+    gateway.line(|line| line.contains("not read from the cluster yet; answering kubelets 503 with Retry-After"));
     assert_eq!(gets(&gateway, &of_one).await, "told to come again");
     gateway.config(PATH, &[]).await.is_config(&gateway.rendered(POOL, "pre-approved"));
     change(&gateway, &api, one.pem());

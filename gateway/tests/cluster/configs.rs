@@ -122,8 +122,7 @@ impl Cluster {
     }
 
     fn is_served_anew(&self, times: usize) {
-        self.gateway
-            .lines(times, |line| line.contains("pool worker: a new state is served"));
+        self.gateway.lines(times, |line| line.contains("pool worker: serving a new state"));
     }
 
     /// Returns the config that a node with a token gets.

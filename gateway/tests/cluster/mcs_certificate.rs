@@ -130,7 +130,9 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     // A CA that has signed nothing here is in no pointer: each node of the cluster may write that ConfigMap.
     let carried = |gateway: &Gateway| gateway.command(&["pointer", "--pool", "worker"]).matches("data:").count();
     put_bundle(&api, &[&new, &old]);
-    gateway.line(|line| line.contains("MCS CA: not taken") && line.contains(&new.certificate.fingerprint.short()));
+    gateway.line(|line| {
+        line.contains("MCS CA: ignoring CAs that did not sign the certificate") && line.contains(&new.certificate.fingerprint.short())
+    });
     assert_eq!(carried(&gateway), 1);
     // The operator's rotation: a new CA, a certificate by it, and then the old one goes.
     put_data(&api, data(&second));
@@ -177,7 +179,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     let key_text = data(&of_other)["tls.key"].as_str().unwrap()[40..80].to_owned();
     for (data, expect) in wrong {
         put_data(&api, data);
-        gateway.line(|line| line.contains(expect) && line.contains("what was known last is used"));
+        gateway.line(|line| line.contains(expect) && line.contains("using the last good state"));
     }
     api.remove("secrets", NAMESPACE, TLS);
     gateway.line(|line| line.contains("there is no Secret") && line.contains(TLS));

@@ -27,7 +27,7 @@ async fn entries(site: &Site, kind: EntryKind) -> BTreeMap<String, String> {
 /// Removes the section that an earlier release does not read.
 fn knows_nothing_of_it(gateway: &Gateway) {
     gateway.edit_pool(POOL, SECTION, "");
-    gateway.line(|line| line.contains("pool worker: a new state is served"));
+    gateway.line(|line| line.contains("pool worker: serving a new state"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,11 +65,11 @@ async fn a_gateway_that_knows_of_no_questions_goes_on_and_leaves_them_and_who_wa
     assert_eq!(entries(&site, EntryKind::NewValue).await, asked, "since when it was");
     let question = pending(&newer)[0].split(' ').next().unwrap().to_owned();
     newer.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
-    newer.line(|line| line.contains("pool worker: a new state is served"));
+    newer.line(|line| line.contains("pool worker: serving a new state"));
     boots(&older, &mut first, &new).await.refused(403, "boot-not-accepted");
     let file = format!("pools/{POOL}/reference-values/update.json");
     fs::copy(newer.path(&file), older.path(&file)).unwrap();
-    older.line(|line| line.contains("pool worker: a new state is served"));
+    older.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(boots(&older, &mut first, &new).await.status, 200);
     assert_eq!(boots(&newer, &mut first, &new).await.status, 200);
     let left = entries(&site, EntryKind::NewValue).await;

@@ -25,10 +25,10 @@ async fn two_gateways_see_one_question_and_one_answer() {
     // Wherever the machine comes next, it has waited already.
     boots(&two, &mut first, &new).await.refused(503, "value-awaited");
     boots(&two, &mut second, &new).await.refused(503, "value-awaited");
-    two.line(|line| line.contains("pool worker: 2 machines have booted what no reference value has"));
+    two.line(|line| line.contains("pool worker: 2 machines have booted values that match no reference value"));
     boots(&one, &mut second, &new).await.refused(503, "value-awaited");
     assert_eq!(
-        one.how_often(|line| line.contains("machines have booted what no reference value has")),
+        one.how_often(|line| line.contains("machines have booted values that match no reference value")),
         0
     );
     let rows = pending(&one);
@@ -37,12 +37,12 @@ async fn two_gateways_see_one_question_and_one_answer() {
 
     // The file of one is read by that one; the other's machines wait on until it is there, too.
     one.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
-    one.line(|line| line.contains("pool worker: a new state is served"));
+    one.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(boots(&one, &mut first, &new).await.status, 200);
     boots(&two, &mut second, &new).await.refused(503, "value-awaited");
     let file = format!("pools/{POOL}/reference-values/update.json");
     fs::copy(one.path(&file), two.path(&file)).unwrap();
-    two.line(|line| line.contains("pool worker: a new state is served"));
+    two.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(boots(&two, &mut second, &new).await.status, 200);
 
     // A denial counts at both.

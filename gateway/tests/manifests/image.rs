@@ -234,7 +234,7 @@ async fn it_serves_as_the_pod_has_it_run() {
     // The Machine Config Server of this host is not there; all else is well.
     let checked = said(&mut command(&["check"]));
     assert!(!checked.contains("ERROR") && !checked.contains("private key (chmod"), "{checked}");
-    assert!(checked.contains("it is not served until that is well"), "{checked}");
+    assert!(checked.contains("not served until this is fixed"), "{checked}");
     gateway.run_as(command(&["serve"]));
     for (path, expected) in [("/healthz", 200), ("/readyz", 503)] {
         let answer = gateway.client.get(gateway.url(path)).send().await.unwrap();

@@ -63,7 +63,7 @@ async fn keys_that_are_gone_while_gateways_serve_are_begun_anew_with_a_warning_o
     let often = || {
         String::from_utf8(console.0.lock().unwrap().clone())
             .unwrap()
-            .matches("gone from the store")
+            .matches("missing from the store")
             .count()
     };
     let site = Site::new();

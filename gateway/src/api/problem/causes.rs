@@ -126,14 +126,14 @@ impl From<RevocationError> for Refusal {
 
 impl From<CloudUnavailable> for Refusal {
     fn from(error: CloudUnavailable) -> Self {
-        tracing::warn!(%error, "cannot verify evidence of a cloud");
+        tracing::warn!(%error, "cannot verify cloud evidence; answering 503");
         Self::new(CLOUD_UNAVAILABLE, "what this evidence is verified against cannot be had now")
     }
 }
 
 impl From<MachinesUnknown> for Refusal {
     fn from(error: MachinesUnknown) -> Self {
-        tracing::warn!(%error, "told to come again");
+        tracing::warn!(%error, "cannot determine the cluster's machines; answering 503 with Retry-After");
         Self::guarded(MACHINES_UNKNOWN, "which machines the cluster has made is not known now", error)
     }
 }

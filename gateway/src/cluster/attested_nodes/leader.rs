@@ -103,13 +103,13 @@ impl Leading {
                     names = left.names;
                     least = (left.read * PAUSE_FACTOR).clamp(PAUSE_LEAST, PASS_EVERY);
                     if failures.is_over() {
-                        tracing::info!("cluster: {WHAT}: they are as the store has them again");
+                        tracing::info!("cluster: {WHAT}: the objects match the store again");
                     }
                     if left.again { least } else { PASS_EVERY }
                 }
                 Err(error) => {
                     if failures.is_new(error.cause()) {
-                        tracing::warn!("cluster: {WHAT}: they are not as the store has them at the moment, and edits wait: {error}");
+                        tracing::warn!("cluster: {WHAT}: cannot bring the objects in line with the store; edits wait: {error}");
                     }
                     RETRY_AFTER
                 }

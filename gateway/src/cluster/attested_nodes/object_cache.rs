@@ -124,7 +124,7 @@ impl AttestedNodeCache {
             note(&places).write(&place).map_err(|error| error.to_string())
         });
         if let Some(Err(error)) = written.await {
-            tracing::debug!("{WHAT}: after a restart some of the attestation log is read again: {error}");
+            tracing::debug!("{WHAT}: cannot save the position in the attestation log; a restart reads part of it again: {error}");
         }
     }
 
@@ -168,7 +168,7 @@ impl AttestedNodeCache {
         }
         names.retain(|name| writer.failures(name) >= FAILURES_LIMIT);
         for name in &names {
-            tracing::warn!("cluster: {WHAT}: {name} cannot be written, what was decided is not told there: {error}");
+            tracing::warn!("cluster: {WHAT}: cannot write {name}; dropping its pending decisions: {error}");
             writer.note(name, false);
             news.0.remove(name);
         }
@@ -246,7 +246,7 @@ fn read(reader: &mut LogReader, news: &mut MachineUpdates) -> Result<(Option<Rea
         match reader.read() {
             Ok(records) if records.is_empty() => {
                 if std::mem::take(&mut reader.is_set_back) {
-                    tracing::warn!("cluster: {WHAT}: the attestation log was cut or replaced; reading all of it again");
+                    tracing::warn!("cluster: {WHAT}: the attestation log was truncated or replaced; reading it from the start");
                 }
                 return Ok((last, false));
             }
@@ -280,14 +280,14 @@ struct Failing(Option<String>);
 impl Failing {
     fn say(&mut self, why: &str) {
         if self.0.is_none() {
-            tracing::warn!("cluster: {WHAT}: what was decided is not told at the moment, and will be: {why}");
+            tracing::warn!("cluster: {WHAT}: cannot publish decisions; retrying: {why}");
         }
         self.0 = Some(why.to_owned());
     }
 
     fn is_over(&mut self) {
         if self.0.take().is_some() {
-            tracing::info!("cluster: {WHAT}: what was decided is told again");
+            tracing::info!("cluster: {WHAT}: decisions are published again after a failure");
         }
     }
 }

@@ -130,7 +130,7 @@ impl AttestedNodeWriter {
                 Err(error) if error.is_status(INVALID) => {
                     if !std::mem::replace(&mut self.said, true) {
                         tracing::warn!(
-                            "cluster: {error}; is the CustomResourceDefinition that of this release? `attest-gateway manifests --with attested-nodes`"
+                            "cluster: {error}; check that the CustomResourceDefinition is this release's: `attest-gateway manifests --with attested-nodes`"
                         );
                     }
                     return Ok(Written::Never);
@@ -172,7 +172,7 @@ impl AttestedNodeWriter {
             // What the objects say is worth more than that they are found by it: a role without this right, or a spec that the schema refuses, keeps no status away.
             Err(error) if !error.cause().concerns_all() && !error.is_status(CONFLICT) && !error.is_not_found() => {
                 if !std::mem::replace(&mut self.unlabelled, true) {
-                    tracing::warn!("cluster: {error}; the object gets no labels, which needs patch on attestednodes");
+                    tracing::warn!("cluster: {error}; writing no labels: check that the role allows patch on attestednodes");
                 }
                 Ok(None)
             }

@@ -205,7 +205,7 @@ impl Configs {
             // What was known last is kept; the watches say what is wrong with the API, and this, what is wrong besides.
             Err(error) => {
                 if failures.is_new(error.cause()) {
-                    tracing::warn!("cluster: {error}; what was known last of what nodes need before approval is kept");
+                    tracing::warn!("cluster: {error}; using the cached list of what nodes need before approval");
                 }
                 Some(Instant::now() + RETRY)
             }

@@ -318,7 +318,7 @@ pub(super) async fn change(
         if found.write(store, &keys, false).await? {
             if gone {
                 tracing::warn!(
-                    "the seal's keys were gone from the store, and are begun anew: challenges and tickets under way are worthless, and who has a ticket has to boot again. No command removes them: find out who else can write to the store, and take that from him; `attest-gateway node list`, `ek list` and `token list` say whether he has changed more"
+                    "the seal's keys were missing from the store; created new ones. All challenges and tickets are invalid: nodes with a ticket have to boot again. No command removes these keys: find out who can write to the store, and check for other changes: `attest-gateway node list`, `attest-gateway ek list`, `attest-gateway token list`"
                 );
             }
             return Ok((keys, made));

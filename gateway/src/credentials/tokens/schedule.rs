@@ -43,7 +43,7 @@ pub async fn tick(store: &dyn Store, ca: &Path, now: UnixTime) -> Result<Vec<(St
     for entry in store.list(EntryKind::Token).await? {
         match TokenRecord::read(&entry) {
             Ok(record) => known.push(StoredToken { entry, record }),
-            Err(error) => tracing::error!(%error, "a token is left out"),
+            Err(error) => tracing::error!(%error, "cannot read a token's entry; not rotating that token"),
         }
     }
     let mut all = Vec::new();
@@ -84,7 +84,7 @@ async fn one(
             Ok(TokenFolder::AnotherToken) if is_anybodys => return overdue(),
             Ok(TokenFolder::AnotherToken) if age < SETTLE_SECONDS => return None,
             Ok(TokenFolder::AnotherToken) => tracing::warn!(
-                "token {:?}: {} does not hold it, after a crash or because somebody has changed it; it is rotated",
+                "token {:?}: {} holds another token, after a crash or a change by hand; rotating it",
                 record.name,
                 rotation.into.display()
             ),
@@ -95,13 +95,13 @@ async fn one(
         match rotate_known(store, known, &record.name, RotateOptions::default(), ca, now).await {
             Ok(Rotated { created, previous_until }) => {
                 if let Err(error) = created.published {
-                    tracing::error!(%error, "token {:?} is rotated, and its files have not all changed", record.name);
+                    tracing::error!(%error, "token {:?} rotated, but not all of its files could be written", record.name);
                 }
                 let until = previous_until.map_or_else(
-                    || "is good no longer".to_owned(),
-                    |until| format!("is good until {}", rfc3339(until)),
+                    || "is no longer valid".to_owned(),
+                    |until| format!("is valid until {}", rfc3339(until)),
                 );
-                tracing::info!("token {:?} is rotated; the one before {until}", record.name);
+                tracing::info!("token {:?} rotated; the previous one {until}", record.name);
                 RotationResult::Rotated
             }
             Err(IssueError::Changed(_)) => RotationResult::Overtaken,
@@ -113,13 +113,13 @@ async fn one(
 fn report(name: &str, done: &RotationResult) {
     match done {
         RotationResult::Rotated => {}
-        RotationResult::Refreshed => tracing::info!("token {name:?}: its files are written again"),
-        RotationResult::Overtaken => tracing::info!("token {name:?}: somebody else has rotated it"),
+        RotationResult::Refreshed => tracing::info!("token {name:?}: rewrote its files"),
+        RotationResult::Overtaken => tracing::info!("token {name:?}: already rotated by another gateway or command"),
         RotationResult::Overdue => tracing::error!(
-            "token {name:?} is due, and the gateway that rotates it has not done so: `token rotate {name}` on another machine has that one \
-             rotate it from now on"
+            "token {name:?} is overdue: the gateway that rotates it has not done so. To move its rotation to another gateway, run there: \
+             `attest-gateway token rotate {name}`"
         ),
-        RotationResult::Failed(error) => tracing::error!("token {name:?} is not rotated, and stays as it is: {error}"),
+        RotationResult::Failed(error) => tracing::error!("cannot rotate token {name:?}; keeping the current one: {error}"),
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::sync::{Mutex, Notify};
 use crate::metrics::Metrics;
 
 /// Words of messages about a pool that has never been readable.
-pub(crate) const NOT_SERVED: &str = "it is not served until that is well";
+pub(crate) const NOT_SERVED: &str = "not served until this is fixed";
 
 /// All pools, in the state that is served.
 #[derive(Debug)]

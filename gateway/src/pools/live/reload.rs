@@ -94,7 +94,7 @@ impl LivePools {
         let PoolFolders { pools: folders, misnamed } = match folders(&self.folder) {
             Ok(folders) => folders,
             Err(error) => {
-                tracing::error!("{error}; all pools stay as they are");
+                tracing::error!("{error}; keeping the previous state of all pools");
                 return BTreeSet::new();
             }
         };
@@ -117,7 +117,7 @@ impl LivePools {
             };
             if !read.settled {
                 news.push(ReloadMessage::Good(format!(
-                    "pool {}: not read again yet, a file in its folders is being written, or was a moment ago; SIGHUP has it read now",
+                    "pool {}: reload delayed: a file in its folders is, or was just, being written; send SIGHUP to reload it now",
                     read.name
                 )));
             }
@@ -159,9 +159,7 @@ impl LivePools {
         }
         let gone = |name: &String| !pools.contains_key(name) && !others.iter().any(|(other, _)| other == name);
         for name in before.keys().filter(|name| gone(name)) {
-            news.push(ReloadMessage::Bad(format!(
-                "pool {name}: its folder is gone, it is not served any longer"
-            )));
+            news.push(ReloadMessage::Bad(format!("pool {name}: its folder was removed; no longer served")));
             self.metrics.pool_gone(name);
             reloading.servers.remove(name);
         }
@@ -247,18 +245,16 @@ impl LivePools {
         let new = read.filter(|read| old.as_ref().is_none_or(|old| !old.same(read)));
         if let Some(pool) = &new {
             let observes = match pool.policy.observes() {
-                true => "; it observes: what a machine has booted refuses nobody",
+                true => "; observing: no machine is refused for what it has booted",
                 false => "",
             };
             news.push(ReloadMessage::Good(format!(
-                "pool {name}: a new state is served; {}{observes}",
+                "pool {name}: serving a new state; {}{observes}",
                 pool.summary()
             )));
             self.metrics.pool_reloaded(name, true);
         } else if error.is_none() && was_broken.is_some() {
-            news.push(ReloadMessage::Good(format!(
-                "pool {name}: its source is well again, and says what is served already"
-            )));
+            news.push(ReloadMessage::Good(format!("pool {name}: its source can be read again, and is unchanged")));
         }
         let pool = new.map(Arc::new).or(old);
         let broken = error.map(|error| {
@@ -268,7 +264,7 @@ impl LivePools {
                 Some(known) if known.reason == error.to_string() => known.clone(),
                 _ => {
                     let served = match pool {
-                        Some(_) => "the last good state is still served",
+                        Some(_) => "still serving the last good state",
                         None => NOT_SERVED,
                     };
                     news.push(ReloadMessage::Bad(format!("pool {name}: {error}; {served}")));
@@ -292,11 +288,7 @@ impl LivePools {
     fn note(&self, misnamed: &[PoolError], news: &mut Vec<ReloadMessage>) {
         let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
         let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
-        news.extend(
-            misnamed
-                .difference(&known)
-                .map(|new| ReloadMessage::Bad(format!("{new}; it is not served"))),
-        );
+        news.extend(misnamed.difference(&known).map(|new| ReloadMessage::Bad(format!("{new}; not served"))));
         *known = misnamed;
     }
 }

@@ -61,14 +61,14 @@ impl EvidenceCase<'_> {
             MachineStep::Begins(wait) => {
                 count("began");
                 tracing::info!(
-                    "{machine}: pool {}: waits for an answer to question {}, for {} s at most: {}",
+                    "{machine}: pool {}: waiting for an administrator to answer question {}, at most {} s: {}",
                     pool.name(),
                     wait.question,
                     wait.left_seconds,
                     named(values)
                 );
                 let alert = format!(
-                    "told to come again for {} s, until question {} is answered, which {} of {} machines have: `attest-gateway reference-values pending {}`, then `accept` or `deny`",
+                    "told to retry for {} s, until question {} is answered ({} of {} machines have these values): `attest-gateway reference-values pending {}`, then `accept` or `deny`",
                     wait.left_seconds,
                     wait.question,
                     wait.machines,
@@ -117,7 +117,7 @@ impl EvidenceCase<'_> {
         {
             self.endpoint.metrics.new_value("asked");
             tracing::warn!(
-                "pool {}: {} machines have booted what no reference value has: {}; question {}: `attest-gateway reference-values pending {}`",
+                "pool {}: {} machines have booted values that match no reference value: {}; to answer question {}: `attest-gateway reference-values pending {}`",
                 pool.name(),
                 wait.machines,
                 named(values),
@@ -143,13 +143,13 @@ impl EvidenceCase<'_> {
             MachineStep::Begins(wait) => {
                 count("observed");
                 tracing::info!(
-                    "{machine}: pool {}: is let in, because the pool observes, with what question {} is about: {}",
+                    "{machine}: pool {}: trusted, because the pool observes, with values that question {} asks about: {}",
                     pool.name(),
                     wait.question,
                     named(&values)
                 );
                 self.record.alerts.push(format!(
-                    "it does not wait until question {} is answered, which {} of {} machines have: the pool observes",
+                    "not told to wait for the answer to question {} ({} of {} machines have these values): the pool observes",
                     wait.question, wait.machines, rules.machines
                 ));
             }
@@ -168,7 +168,7 @@ impl EvidenceCase<'_> {
         if let Some((question, since)) = ended {
             self.endpoint.metrics.new_value("ended");
             tracing::info!(
-                "{machine}: pool {}: has waited since {} for an answer to question {question}, and is trusted now",
+                "{machine}: pool {}: trusted, after waiting since {} for an answer to question {question}",
                 pool.name(),
                 rfc3339(since)
             );

@@ -26,7 +26,7 @@ pub struct Inventory {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryError {
     /// The line does not name a machine.
-    #[error("line {line}: {found:?} is no machine: {problem}")]
+    #[error("line {line}: {found:?} is not a machine: {problem}")]
     Line {
         /// The line's number, from 1.
         line: usize,

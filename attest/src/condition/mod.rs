@@ -45,10 +45,10 @@ pub enum ConditionError {
     #[error("the condition opens more than {OPENINGS_LIMIT} brackets and choices, here in line {line}, column {column}")]
     Openings { line: usize, column: usize },
     /// The text is not an expression.
-    #[error("the condition is no expression: line {line}, column {column}: {problem}")]
+    #[error("the condition has a syntax error: line {line}, column {column}: {problem}")]
     Syntax { line: usize, column: usize, problem: String },
     /// The expression uses something that conditions do not have.
-    #[error("the condition uses {0}, which conditions do not have; docs/policy.md says what they have")]
+    #[error("the condition uses {0}, which conditions do not support; docs/policy.md lists what they support")]
     NotAllowed(String),
     /// The expression names an unknown variable.
     #[error("the condition speaks of {0:?}; there is `claims`, and what all(), exists() and exists_one() name")]

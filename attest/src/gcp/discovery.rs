@@ -30,7 +30,7 @@ pub enum DiscoveryError {
     #[error("the discovery document is that of {found:?}, not of {ISSUER:?}")]
     Issuer { found: String },
     /// The URL of the keys is not one that keys of identity tokens are accepted from.
-    #[error("the discovery document says that the keys are at {found:?}; they are taken by https from {}", KEY_HOSTS.join(", "))]
+    #[error("the discovery document names {found:?} as the location of the keys; only https URLs at {} are accepted", KEY_HOSTS.join(", "))]
     KeysUrl {
         /// URL of the keys in the document.
         found: String,

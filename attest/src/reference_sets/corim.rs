@@ -36,7 +36,7 @@ pub enum CorimError {
     #[error("{0}")]
     Form(&'static str),
     /// An `mkey` that names no list.
-    #[error("a measurement is of {0:?}, which is none of the lists of reference values")]
+    #[error("a measurement is of {0:?}, which is not a known list of reference values")]
     Element(String),
     #[error(transparent)]
     Values(#[from] ReferenceSetError),

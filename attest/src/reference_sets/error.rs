@@ -35,7 +35,7 @@ pub enum ReferenceSetError {
     #[error("generation {generation:?} has {found} values, at most {VALUES_LIMIT} are read")]
     TooManyValues { generation: String, found: usize },
     /// A value without a digest, or with one of another length.
-    #[error("generation {generation:?}: {digest} is no {bank} digest")]
+    #[error("generation {generation:?}: {digest} is not a {bank} digest")]
     Digest {
         generation: String,
         bank: HashAlg,
@@ -45,6 +45,6 @@ pub enum ReferenceSetError {
     #[error("generation {generation:?}: a value has no digest")]
     NoDigest { generation: String },
     /// A PCR that there is not.
-    #[error("generation {generation:?}: there is no PCR {pcr}")]
+    #[error("generation {generation:?}: PCR {pcr} does not exist")]
     NoSuchPcr { generation: String, pcr: u8 },
 }

@@ -144,7 +144,7 @@ pub enum NotChecked {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PcrRulesError {
     /// A key is neither a PCR nor a range.
-    #[error("{0:?} is no PCR and no range such as \"0-7\"")]
+    #[error("{0:?} is neither a PCR nor a range such as \"0-7\"")]
     Key(String),
     /// A list for several PCRs.
     #[error("{0:?}: a range cannot share one list of digests")]

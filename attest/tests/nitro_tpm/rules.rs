@@ -153,13 +153,13 @@ fn rules_that_cannot_be_meant() {
     };
     refused("accounts = [\"123456789012\"]", "", "accounts");
     refused("accounts = [\"123456789012\"]", "accounts = \"any\"", "not checked");
-    refused("\"123456789012\"", "\"12345678901\"", "is no account");
-    refused("\"eu-west-1\"", "\"eu-west\"", "is no region");
-    refused("\"i-0123456789abcdef0\"", "\"i-*\"", "is no instance");
+    refused("\"123456789012\"", "\"12345678901\"", "is not an AWS account ID");
+    refused("\"eu-west-1\"", "\"eu-west\"", "is not a valid AWS region");
+    refused("\"i-0123456789abcdef0\"", "\"i-*\"", "is not a valid AWS instance");
     refused("\"0-3\"", "\"0-2\"", "PCR 3 is not named");
     refused("\"5-7\"", "\"4-7\"", "PCR 4 is named twice");
     refused("12 = ", "16 = ", "PCR 16 can be reset");
-    refused("\"5-7\"", "\"7-5\"", "is no PCR");
+    refused("\"5-7\"", "\"7-5\"", "is neither a PCR");
     refused("\"5-7\" = \"not checked\"", "\"5-7\" = []", "a range cannot share");
     refused("\"040404", "\"0404", "not checked");
     refused("age_limit_seconds", "age_limit", "unknown field");

@@ -124,27 +124,27 @@ fn certificates_are_at_the_end_and_nowhere_else() {
 #[test]
 fn what_is_no_image_is_refused() {
     let image = image();
-    refused(&image, |file| file[0] = b'm', "no 64-bit PE image");
-    refused(&image, |file| file[NT_HEADERS] = b'N', "no 64-bit PE image");
+    refused(&image, |file| file[0] = b'm', "not a 64-bit PE image");
+    refused(&image, |file| file[NT_HEADERS] = b'N', "not a 64-bit PE image");
     refused(
         &image,
         |file| put(file, OPTIONAL_HEADER, &0x10b_u16.to_le_bytes()),
-        "no 64-bit PE image",
+        "not a 64-bit PE image",
     );
-    refused(&image, |file| put(file, 60, &u32::MAX.to_le_bytes()), "no 64-bit PE image");
+    refused(&image, |file| put(file, 60, &u32::MAX.to_le_bytes()), "not a 64-bit PE image");
     refused(
         &image,
         |file| put(file, OPTIONAL_HEADER + 108, &17_u32.to_le_bytes()),
-        "no 64-bit PE image",
+        "not a 64-bit PE image",
     );
     refused(
         &image,
         |file| put(file, NT_HEADERS + 20, &0_u16.to_le_bytes()),
-        "no 64-bit PE image",
+        "not a 64-bit PE image",
     );
     let count = u16::try_from(SECTIONS_LIMIT + 1).unwrap();
     refused(&image, |file| put(file, NT_HEADERS + 6, &count.to_le_bytes()), "more than 512");
-    assert!(digest(&[]).unwrap_err().to_string().contains("no 64-bit PE image"));
+    assert!(digest(&[]).unwrap_err().to_string().contains("not a 64-bit PE image"));
 }
 
 #[test]

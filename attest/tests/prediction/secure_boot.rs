@@ -120,22 +120,22 @@ fn refused(db: &[u8], expected: &str) {
 fn what_is_no_list_of_signatures_is_refused() {
     let good = list(X509, &[], b"one");
     for length in 1..good.len() {
-        refused(&good[..length], "db is no list of signatures");
+        refused(&good[..length], "db is not a signature list");
     }
-    refused(&[good.as_slice(), &[0]].concat(), "no list of signatures");
+    refused(&[good.as_slice(), &[0]].concat(), "not a signature list");
     let changed = |offset: usize, value: u32| {
         let mut list = good.clone();
         list[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         list
     };
     for value in [0, 27, 46, 48, u32::MAX] {
-        refused(&changed(16, value), "no list of signatures");
+        refused(&changed(16, value), "not a signature list");
     }
     for value in [1, 20, u32::MAX] {
-        refused(&changed(20, value), "no list of signatures");
+        refused(&changed(20, value), "not a signature list");
     }
     for value in [0, 16, 18, 20, u32::MAX] {
-        refused(&changed(24, value), "no list of signatures");
+        refused(&changed(24, value), "not a signature list");
     }
     refused(&vec![0; VARIABLE_LIMIT_BYTES + 1], "more than 262144");
 }

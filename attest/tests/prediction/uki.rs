@@ -329,7 +329,7 @@ fn what_does_not_follow_from_the_image_is_left_out_with_the_reason() {
         &[(".linux", b"no image"), (".cmdline", b"a")],
         "252",
         &[4],
-        "the kernel in the image: it is no 64-bit PE image",
+        "the kernel in the image: not a 64-bit PE image",
     );
     left_out(&[(".linux", &handover), (".cmdline", b"a")], "252", &[4], "older than 5.8");
     left_out(&[(".linux", &older), (".cmdline", b"a")], "252", &[9], "what Linux 5.19 measures");

@@ -36,9 +36,13 @@ fn rules_that_cannot_be_meant() {
     refused("accounts = [\"123456789012\"]", "", "accounts");
     refused("roles = [\"worker-role\"]", "", "roles");
     refused("regions", "region", "unknown field");
-    refused("\"123456789012\"", "\"*\"", "is no account");
-    refused("\"worker-role\"", "\"arn:aws:iam::123456789012:role/worker\"", "is no role");
-    refused("\"worker-role\"", "\"*\"", "is no role");
-    refused("\"eu-central-1\"", "\"evil.example/\"", "is no region");
-    refused("\"eu-central-1\"", "\"us-iso-east-1\"", "is no region");
+    refused("\"123456789012\"", "\"*\"", "is not an AWS account ID");
+    refused(
+        "\"worker-role\"",
+        "\"arn:aws:iam::123456789012:role/worker\"",
+        "is not a valid AWS role",
+    );
+    refused("\"worker-role\"", "\"*\"", "is not a valid AWS role");
+    refused("\"eu-central-1\"", "\"evil.example/\"", "is not a valid AWS region");
+    refused("\"eu-central-1\"", "\"us-iso-east-1\"", "is not a valid AWS region");
 }

@@ -22,7 +22,7 @@ pub enum GatewayError {
     #[error("{0}; its configs can be had all the same, so that Ignition would not wait")]
     BesideConfigs(Box<GatewayError>),
     /// The gateway has answered 503 with Retry-After until the pool's limit for waiting.
-    #[error("{url} has told this node to come again for {seconds} s ({attempts} attempts)")]
+    #[error("{url} has answered 503 for {seconds} s ({attempts} attempts)")]
     Held {
         /// URL of the last request.
         url: String,

@@ -162,7 +162,7 @@ pub enum NitroTpmError {
         expected: String,
     },
     /// The account does not have 12 digits.
-    #[error("{found:?} is no account: those have 12 digits")]
+    #[error("{found:?} is not an AWS account ID: 12 digits are required")]
     AccountForm { found: String },
     /// The other evidence is about another instance.
     #[error("it is about instance {document}, the evidence beside it about {beside}")]

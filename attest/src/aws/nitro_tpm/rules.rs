@@ -59,7 +59,7 @@ enum CheckedRule<T> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NitroTpmRulesError {
     /// A value that nothing could ever be.
-    #[error("{field}: {found:?} is no {field} of AWS's")]
+    #[error("{field}: {found:?} is not a valid AWS {field}")]
     Form { field: &'static str, found: String },
     /// The rules of the PCRs are invalid.
     #[error(transparent)]

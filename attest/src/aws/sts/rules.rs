@@ -30,7 +30,7 @@ struct RawStsRules {
 
 /// A rule with an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {found:?} is no {field} of AWS's")]
+#[error("{field}: {found:?} is not a valid AWS {field}")]
 pub struct StsRulesError {
     pub field: &'static str,
     pub found: String,

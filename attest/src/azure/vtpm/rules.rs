@@ -52,7 +52,7 @@ const fn sha256() -> HashAlg {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VtpmRulesError {
     /// A bank for which it is not known what Azure's firmware extends into PCR 6, nor that nothing else is extended earlier.
-    #[error("bank: which machine a vTPM is of is known of its sha256 bank only, not of {0}: say sha256, or leave bank out")]
+    #[error("bank: {0} cannot be used with Azure vTPMs, which are identified by their sha256 bank: set sha256, or remove bank")]
     Bank(HashAlg),
     /// The rules of the PCRs are invalid.
     #[error(transparent)]

@@ -96,7 +96,7 @@ pub enum PeError {
     #[error(transparent)]
     Read(#[from] ByteReadError),
     /// The headers are not those of a 64-bit PE image.
-    #[error("it is no 64-bit PE image: {0}")]
+    #[error("not a 64-bit PE image: {0}")]
     Headers(#[from] object::read::Error),
     /// The headers' own length.
     #[error("its headers say that they have {stated} bytes; they have {least} at least, and the file has {file}")]

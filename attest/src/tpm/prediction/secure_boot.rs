@@ -44,7 +44,9 @@ pub enum SecureBootError {
     #[error("{variable} has {bytes} bytes, more than {VARIABLE_LIMIT_BYTES}")]
     TooLarge { variable: &'static str, bytes: usize },
     /// Not what firmware has in these variables.
-    #[error("{variable} is no list of signatures: give it as the variable has it, without attributes and without a signature of its own")]
+    #[error(
+        "{variable} is not a signature list: pass the content of the variable, without its attributes and without an authentication header"
+    )]
     NoSignatureLists { variable: &'static str },
     /// A certificate by which nothing is accepted.
     #[error("the certificate that signs what is booted is not in db")]

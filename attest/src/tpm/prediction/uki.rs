@@ -77,13 +77,13 @@ pub enum UkiError {
     #[error(transparent)]
     Image(#[from] PeError),
     /// The image is not a unified kernel image.
-    #[error("it is no unified kernel image: it has no section {0}")]
+    #[error("not a unified kernel image: section {0} is missing")]
     SectionMissing(&'static str),
     /// The section that has the version says something else.
     #[error("its section .sdmagic does not say which {program} it has: \"{said}\"")]
     Version { program: &'static str, said: String },
     /// A stub that measures nothing, or whose measurements are not known.
-    #[error("its systemd-stub is {found}: what {FIRST_VERSION} to {LAST_VERSION} measure is known")]
+    #[error("its systemd-stub is {found}: only {FIRST_VERSION} to {LAST_VERSION} are supported")]
     UnknownVersion { found: SystemdVersion },
     /// Stubs differ in which of them they take.
     #[error("it has more than one section that systemd-stub {stub} may take for {section}")]

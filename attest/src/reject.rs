@@ -162,18 +162,18 @@ advice! {
     pub MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
     pub CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
     EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";
-    pub EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what was asked for", "Use an attest-node of the gateway's release.";
-    EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has nothing to verify this kind of evidence with", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
+    pub EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what the gateway asked for", "Use an attest-node of the gateway's release.";
+    EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has no trust anchors for this kind of evidence", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
     IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
-    NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is none of those that may join the pool", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";
-    INVENTORY_TPM = "instance-tpm-not-in-inventory", "The TPM is not the one that the inventory names beside the instance", "If the machine has this TPM, put it behind the instance in the pool's inventory, as the gateway's log names both.";
+    NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is not in the pool's inventory", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";
+    INVENTORY_TPM = "instance-tpm-not-in-inventory", "The TPM is not the one that the inventory lists for the instance", "If the machine has this TPM, put it behind the instance in the pool's inventory, as the gateway's log names both.";
     NAMED_TWICE = "instance-named-twice", "More than one Machine object names the machine", "Find out which of the Machine objects with this providerID is wrong, and delete it; then boot again.";
-    OF_ANOTHER_SET = "instance-of-another-set", "The machine's Machine object is none of the pool's", "If the machine is this pool's, name its machine set in inventory.machines of pool.toml; otherwise let its pointer config name the pool of its machine set.";
-    OF_TWO_POOLS = "instance-of-two-pools", "The machine is another pool's as well", "Name its machine set, or the machine, in the inventory of one pool only: the gateway's log names the other.";
+    OF_ANOTHER_SET = "instance-of-another-set", "The machine's Machine object does not belong to the pool", "If the machine is this pool's, name its machine set in inventory.machines of pool.toml; otherwise let its pointer config name the pool of its machine set.";
+    OF_TWO_POOLS = "instance-of-two-pools", "The machine belongs to another pool as well", "Name its machine set, or the machine, in the inventory of one pool only: the gateway's log names the other.";
     MACHINE_ENDS = "instance-machine-ends", "The machine's Machine object is being deleted, or has failed", "Nothing, if the machine is to go; otherwise let its machine set make another.";
-    HAS_NODE = "instance-has-node", "The machine is a Node of the cluster already", "If the machine was provisioned anew: delete its Machine object, so that its machine set makes another; if not, somebody shows another machine's identity.";
-    OLDER_THAN_MACHINE = "instance-older-than-machine", "The machine was there before its Machine object", "Delete the Machine object, so that its machine set makes another; if nobody has made this instance by hand, look for who has.";
-    CLAIMANT_MISSING = "claimant-missing", "The node does not say who claims the instance", "Use an attest-node of the gateway's release.";
+    HAS_NODE = "instance-has-node", "The machine is already a Node of the cluster", "If the machine was provisioned anew: delete its Machine object, so that its machine set makes another; if not, somebody shows another machine's identity.";
+    OLDER_THAN_MACHINE = "instance-older-than-machine", "The machine is older than its Machine object", "Delete the Machine object, so that its machine set makes another; if nobody has made this instance by hand, look for who has.";
+    CLAIMANT_MISSING = "claimant-missing", "The node sent no claim for the instance", "Use an attest-node of the gateway's release.";
     CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
 }
 

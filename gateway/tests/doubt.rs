@@ -61,7 +61,7 @@ impl Through for Doubting {
             true => Err(StoreError::Engine {
                 engine: "doubting",
                 place: "here".to_owned(),
-                problem: "whether it was done is not known".to_owned(),
+                problem: "it is unknown whether the transaction was committed".to_owned(),
                 advice: String::new(),
             }),
         }

@@ -338,7 +338,7 @@ impl Through for Losing {
             true => Err(StoreError::Engine {
                 engine: "losing",
                 place: "here".to_owned(),
-                problem: "whether it was done is not known".to_owned(),
+                problem: "it is unknown whether the transaction was committed".to_owned(),
                 advice: String::new(),
             }),
         }

@@ -52,8 +52,8 @@ pub enum StoreError {
     },
     /// The store is missing, although there was one.
     #[error(
-        "{path} is not there, or is empty, but {known}: without it revoked nodes are trusted and spent tickets are good again. \
-         Bring it back; if it is lost: `attest-gateway store accept`"
+        "{path} is missing or empty, but {known}: without it, revoked nodes would be trusted and spent tickets valid again. \
+         Restore it; if it is lost: `attest-gateway store accept`"
     )]
     Lost {
         path: PathBuf,
@@ -62,14 +62,14 @@ pub enum StoreError {
     },
     /// A copy of a store is incomplete.
     #[error(
-        "{0} is not whole: a copy into it (store import, store copy) came to no end. Do it again; or remove what is there, if it is not wanted: \
+        "{0} is incomplete: an import or copy into it (store import, store copy) did not finish. Run that command again; or remove the data: \
          etcdctl del --prefix, or kubectl delete secret"
     )]
     Unfinished(PathBuf),
     /// Another store is in its place.
     #[error(
-        "{path} is {found}, but {by} knows store {known}: another one may trust nodes that are revoked. \
-         Bring the right one back; if this one is to be used: `attest-gateway store accept`"
+        "{path} is {found}, but {by} expects store {known}: another store may trust revoked nodes. \
+         Restore the expected one; to use this one: `attest-gateway store accept`"
     )]
     Other {
         path: PathBuf,
@@ -80,8 +80,8 @@ pub enum StoreError {
     },
     /// The store's content was moved to another place.
     #[error(
-        "{path} was moved to {to} (store copy), and nobody goes on with it here: use the settings of that one. If the copy came to no end: do it \
-         again, or take it back (store copy --undo). If what was moved is lost there: `attest-gateway store accept`"
+        "{path} was migrated to {to} (store copy): configure that store. If the copy did not finish, run it \
+         again, or undo it (store copy --undo). If the data there is lost: `attest-gateway store accept`"
     )]
     Moved {
         path: PathBuf,
@@ -90,8 +90,8 @@ pub enum StoreError {
     },
     /// The store is one from before.
     #[error(
-        "{path} is at mark {found}, but it had come to {known}: what was revoked or spent since would be forgotten. \
-         Bring the newer one back; if it is lost: `attest-gateway store accept`"
+        "{path} is at mark {found}, but {known} was seen before: later revocations and uses would be forgotten. \
+         Restore the newer store; if it is lost: `attest-gateway store accept`"
     )]
     Older {
         path: PathBuf,
@@ -102,8 +102,8 @@ pub enum StoreError {
     },
     /// The store was rolled back, although others have raised its mark since.
     #[error(
-        "{path} was set back: {why}. What was revoked or spent since would be forgotten. \
-         Bring the newer one back; if it is lost: `attest-gateway store accept`"
+        "{path} was rolled back: {why}. Later revocations and uses would be forgotten. \
+         Restore the newer store; if it is lost: `attest-gateway store accept`"
     )]
     SetBack {
         path: PathBuf,
@@ -111,13 +111,13 @@ pub enum StoreError {
         why: String,
     },
     /// The store is the known one.
-    #[error("{0} is the store that is known: there is nothing to accept")]
+    #[error("{0} is the expected store: nothing to accept")]
     Known(PathBuf),
     /// The file has been deleted, replaced or set back since it was opened.
-    #[error("{0} was deleted, replaced or set back while it was in use: bring it back and start the gateway again")]
+    #[error("{0} was deleted, replaced or rolled back while in use: restore it and restart the gateway")]
     Replaced(PathBuf),
     /// The file and its log of transactions do not fit.
-    #[error("{path} is damaged: {problem}; were files of another state put beside it?")]
+    #[error("{path} is damaged: {problem}; check whether its -wal file belongs to another database")]
     Damaged {
         path: PathBuf,
         /// What the engine says.
@@ -128,8 +128,8 @@ pub enum StoreError {
     Mark { path: PathBuf, source: serde_json::Error },
     /// The use of a thing may have been forgotten.
     #[error(
-        "a {kind} that expires at {expires} may have been used: what expired until {until} is forgotten (seconds since 1970). \
-         The clock was set back: set it right, if it is not; what expires later than that is taken"
+        "a {kind} that expires at {expires} may have been used: uses that expired until {until} are forgotten (seconds since 1970). \
+         The clock was set back: correct it if it is wrong; credentials that expire later are accepted"
     )]
     Forgotten {
         kind: &'static str,
@@ -138,7 +138,7 @@ pub enum StoreError {
         until: u64,
     },
     /// A document that this release cannot read.
-    #[error("what the store has under {key} cannot be read: {source}. If a newer release has written it: run that one")]
+    #[error("cannot read the store's key {key}: {source}. If a newer release has written it, run that release")]
     Document { key: String, source: serde_json::Error },
     /// A key that no release writes.
     #[error("the store has a key that no release writes: {key}")]
@@ -154,8 +154,8 @@ pub enum StoreError {
     Random,
     /// Another gateway serves as this one.
     #[error(
-        "a gateway on {host} serves as replica {replica} ({place}), and so would this one: was its state folder copied? Each gateway has \
-         one of its own: begin with an empty one here, or stop the other. If that was killed, its lease is over soon: start again then"
+        "a gateway on {host} already serves as replica {replica} ({place}). If its state folder was copied here, start with an empty \
+         state folder. If that gateway was killed, start this one again when its lease has expired"
     )]
     Copied {
         replica: String,
@@ -164,7 +164,7 @@ pub enum StoreError {
         place: String,
     },
     /// The leadership of a work was lost: another gateway leads it, or none does.
-    #[error("another gateway may have begun {work} meanwhile: this one has left it")]
+    #[error("lost leadership of {work}; aborted")]
     Led {
         /// What only one does.
         work: String,
@@ -173,7 +173,7 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// An entry that this release did not write.
-    #[error("the {kind} entry {id} cannot be read: {source}. If a newer release has written it: run that one")]
+    #[error("cannot read the {kind} entry {id}: {source}. If a newer release has written it, run that release")]
     Entry {
         kind: &'static str,
         id: String,

@@ -19,30 +19,28 @@ pub enum HouseError {
     #[error("the file cannot be written or read: {0}")]
     Io(#[from] io::Error),
     /// It is not a complete, unaltered file of a store.
-    #[error("line {line} {problem}: nothing was taken from the file")]
+    #[error("line {line} {problem}: nothing was imported")]
     File { line: u64, problem: String },
     /// There is something in the store.
-    #[error(
-        "{0} keys are in the store: what another holds comes into an empty one. Move the store away first, if that one is not wanted any more"
-    )]
+    #[error("the store holds {0} keys, but an import requires an empty store. Remove the existing store first if it is not needed")]
     NotEmpty(u64),
     /// A gateway serves, so that the store may change.
     #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
     Served { place: String, hosts: String },
     /// The store has gone on while it was read.
-    #[error("the store was written to meanwhile, so that nothing was taken: stop the gateways that use it, then run the command again")]
+    #[error("the store was written to during the command: nothing was copied. Stop the gateways that use it, then run the command again")]
     WentOn,
     /// The store was not moved.
-    #[error("{0} was not moved: there is nothing to take back")]
+    #[error("{0} was not migrated: nothing to undo")]
     NotMoved(String),
     /// The moved content is in use there, or could be.
     #[error(
-        "{to} holds all that was moved there, as store {store}: it is not taken back, as it may have gone on. Use the settings of that one; to \
-         come back from there: copy it back, into an empty store"
+        "{to} holds the complete migrated data, as store {store}, and may have changed since: not undone. Configure that store; to \
+         return, copy it back into an empty store"
     )]
     Whole { to: String, store: StoreMark },
     /// The content that arrived is not the content that was read.
-    #[error("{} keys with digest {} were read, and {} with {} have arrived: nothing was taken", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
+    #[error("read {} keys with digest {}, but {} with {} arrived: nothing was copied", .read.count, .read.sha256, .arrived.count, .arrived.sha256)]
     Differs { read: Contents, arrived: Contents },
 }
 

@@ -18,7 +18,7 @@ pub(super) fn of_state(folder: &Path) -> Result<String, StoreError> {
         Ok(id) if schema::is_id(id.trim()) => Ok(id.trim().to_owned()),
         Ok(_) => Err(StoreError::Io {
             path,
-            source: std::io::Error::new(ErrorKind::InvalidData, "it is no replica's id: bring back the one that was here"),
+            source: std::io::Error::new(ErrorKind::InvalidData, "not a replica ID: restore the previous file"),
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let id = schema::new_id()?;

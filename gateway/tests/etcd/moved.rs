@@ -41,7 +41,7 @@ async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_
     for _ in 0..3 {
         one.config("/config/worker", &[&bearer(&token)]).await.try_again();
     }
-    let said = one.line(|line| line.contains("was moved to"));
+    let said = one.line(|line| line.contains("was migrated to"));
     assert!(said.contains("below c"), "{said}");
     let ready = one.client.get(one.url("/readyz")).send().await.unwrap();
     assert_eq!(ready.status(), 503);
@@ -56,7 +56,7 @@ async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_
             let refused = gateway.try_command(command);
             let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
             assert!(!refused.status.success(), "{command:?}: {said}");
-            assert!(said.contains("was moved to") && said.contains("below c"), "{command:?}: {said}");
+            assert!(said.contains("was migrated to") && said.contains("below c"), "{command:?}: {said}");
         }
     }
     one.kill();
@@ -198,7 +198,7 @@ async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
         .output()
         .unwrap()
     };
-    assert!(refusal(&undo()).contains("was not moved"));
+    assert!(refusal(&undo()).contains("was not migrated"));
     // It may not say that it is there: a user of etcd who has no right to.
     site.etcd.ctl(&["user", "add", "root", "--new-user-password", "root"]);
     site.etcd.ctl(&["user", "grant-role", "root", "root"]);
@@ -222,7 +222,7 @@ async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
     assert!(said.contains("permission"), "{said}");
     let refused = gateway.try_command(&["ek", "list"]);
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("was moved to") && said.contains("--undo"), "{said}");
+    assert!(said.contains("was migrated to") && said.contains("--undo"), "{said}");
     let undone = undo();
     assert!(undone.status.success(), "{}", String::from_utf8_lossy(&undone.stderr));
     assert!(gateway.command(&["ek", "list"]).contains("worker-1"));

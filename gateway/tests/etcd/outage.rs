@@ -144,7 +144,7 @@ async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
     in_the_end(async || put(&store, "a", "1").await).await;
     between.deaf.store(true, Ordering::Relaxed);
     let doubt = put(&store, "a", "2").await.unwrap_err().to_string();
-    assert!(doubt.contains("whether it was done is not known"), "{doubt}");
+    assert!(doubt.contains("it is unknown whether the transaction was committed"), "{doubt}");
     let (got, page, count) = tokio::join!(get(&store, "a"), store.page(range("a", "b"), 1), store.count(range("a", "b")));
     assert!(got.is_err() && page.is_err() && count.is_err());
     between.deaf.store(false, Ordering::Relaxed);

@@ -103,7 +103,10 @@ fn a_replica_s_id_that_is_none_is_not_replaced() {
     for broken in ["", "x", &id[1..], &id.replace(|_: char| true, "X")] {
         std::fs::write(&file, broken).unwrap();
         let refused = site.try_open("one").unwrap_err().to_string();
-        assert!(refused.contains("replica.id") && refused.contains("bring back"), "{refused}");
+        assert!(
+            refused.contains("replica.id") && refused.contains("restore the previous file"),
+            "{refused}"
+        );
         assert_eq!(std::fs::read_to_string(&file).unwrap(), broken);
     }
 }

@@ -74,7 +74,7 @@ async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refu
         spent += 100;
         assert!(spent < 5000, "nobody is refused");
     };
-    assert!(refused.contains("more challenges were spent"), "{refused}");
+    assert!(refused.contains("the store is full of spent challenges"), "{refused}");
     let ticket = Spendable {
         kind: EntryKind::Ticket,
         ..challenge(1)

@@ -147,7 +147,7 @@ impl Site {
 
 impl remote::Site for Site {
     type Store = Kubernetes;
-    const ABSENT: &'static str = "has not heard of this gateway";
+    const ABSENT: &'static str = "this gateway's session in the store has expired";
 
     fn start() -> Self {
         Self::start()

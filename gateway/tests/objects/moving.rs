@@ -73,7 +73,7 @@ async fn a_store_moves_to_objects_and_back_and_nodes_are_served_on_either() {
     gateway.wait();
     let copied = contents(&copy(&gateway, "embedded.toml", "objects.toml", &[]));
     assert_eq!(copied.len(), 2);
-    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was moved to"));
+    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was migrated to"));
     use_settings(&gateway, "objects.toml");
     let checked = program(&gateway, "objects.toml", &["check"]);
     assert!(String::from_utf8_lossy(&checked.stdout).contains("opens"), "{checked:?}");
@@ -111,7 +111,7 @@ fn what_is_there_is_not_overwritten_and_a_copy_that_broke_off_is_no_store_and_is
     let gateway = gateway(&site);
     gateway.token(&["--name", "kept"]);
     drop(site.open("another"));
-    assert!(refusal(&copy(&gateway, "embedded.toml", "objects.toml", &[])).contains("are in the store"));
+    assert!(refusal(&copy(&gateway, "embedded.toml", "objects.toml", &[])).contains("an import requires an empty store"));
     site.api.remove("secrets", NAMESPACE, HEAD);
     // The head, a leaf, and nothing that would make a store of it.
     use cloud_fixtures::kubernetes::Mishap;
@@ -120,8 +120,8 @@ fn what_is_there_is_not_overwritten_and_a_copy_that_broke_off_is_no_store_and_is
     drop(refusal(&copy(&gateway, "embedded.toml", "objects.toml", &[])));
     site.api.recover();
     let unfinished = refusal(&program(&gateway, "objects.toml", &["token", "list"]));
-    assert!(unfinished.contains("is not whole"), "{unfinished}");
-    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was moved to"));
+    assert!(unfinished.contains("is incomplete"), "{unfinished}");
+    assert!(refusal(&program(&gateway, "embedded.toml", &["token", "list"])).contains("was migrated to"));
     let undone = copy(&gateway, "embedded.toml", "objects.toml", &["--undo"]);
     assert!(undone.status.success(), "{undone:?}");
     assert!(site.api.all("secrets").is_empty(), "nothing of it is left");

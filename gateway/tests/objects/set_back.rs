@@ -94,7 +94,7 @@ async fn attack_42_a_store_that_is_older_another_or_gone_is_not_opened_and_not_u
     refused("it had come to 4");
     is_refused(&one).await;
     site.api.remove("secrets", NAMESPACE, HEAD);
-    refused("is not there");
+    refused("is missing or empty");
     is_refused(&one).await;
     let another = site.open("another");
     put_often(&another, "a", 9).await;

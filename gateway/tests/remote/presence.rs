@@ -15,7 +15,7 @@ pub async fn a_gateway_with_a_copied_state_does_not_start_beside_the_other<S: Si
     let refused = site.open("copied").serve().await.unwrap_err();
     assert!(matches!(refused, StoreError::Copied { .. }), "{refused}");
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    for named in [host.trim(), "was its state folder copied", "empty one"] {
+    for named in [host.trim(), "state folder was copied here", "start with an empty state folder"] {
         assert!(refused.to_string().contains(named), "{refused}");
     }
     put(&one, "a", "1").await.unwrap();

@@ -23,10 +23,10 @@ pub enum ClusterError {
     #[error("{path}: {}", with_causes(.error))]
     Kubeconfig { path: PathBuf, error: KubeconfigError },
     /// The kubeconfig accepts any server as the API: it sets `insecure-skip-tls-verify`.
-    #[error("{path}: insecure-skip-tls-verify: whoever answers would be believed; name the CA")]
+    #[error("{path}: insecure-skip-tls-verify would accept any server's answers; configure the CA instead")]
     Insecure { path: PathBuf },
     /// The API's URL is not https.
-    #[error("{api}: not https, so whoever is between would be believed")]
+    #[error("{api}: https is required, because the answers decide who is trusted")]
     Plain { api: String },
     /// The client cannot be created.
     #[error("{api}: {}", explain(.error))]

@@ -73,7 +73,7 @@ async fn alarms(members: &Members, until: Instant, health: &mut StoreHealth) {
     for alarm in answer.alarms() {
         let what = match alarm.alarm() {
             AlarmType::Nospace => "its quota is used up (NOSPACE): compact and defragment it, then etcdctl alarm disarm",
-            AlarmType::Corrupt => "its data are damaged (CORRUPT): remove the member and add it anew",
+            AlarmType::Corrupt => "its data is damaged (CORRUPT): remove the member and add it again",
             AlarmType::None => continue,
         };
         health

@@ -153,7 +153,7 @@ pub(super) async fn look_at(
         return Err(without());
     };
     let schema = text(schema).ok_or_else(without)?;
-    let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is no number"))?;
+    let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is not a number"))?;
     if version > VERSION {
         return Err(newer(members, version));
     }

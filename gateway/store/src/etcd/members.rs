@@ -156,7 +156,11 @@ impl Members {
     /// The store's words for it. `doubt`: whether it was done is not known.
     pub(super) fn explain(&self, failure: &MemberFailure, doubt: bool) -> StoreError {
         let MemberFailure { endpoint, problem, kind } = failure;
-        let done = if doubt { "whether it was done is not known: " } else { "" };
+        let done = if doubt {
+            "it is unknown whether the transaction was committed: "
+        } else {
+            ""
+        };
         let (engine, place) = ("etcd", self.place.clone());
         let (said, advice) = (format!("{done}{endpoint}: {problem}"), advice(*kind, problem).to_owned());
         match kind {
@@ -252,21 +256,21 @@ fn is_of_tls(problem: &str) -> bool {
 fn advice(kind: FailureKind, problem: &str) -> &'static str {
     let says = |word: &str| problem.contains(word);
     if is_of_tls(problem) {
-        return "look at store.ca, store.certificate and store.key, at who has signed etcd's certificate, and at their dates";
+        return "check store.ca, store.certificate and store.key, the issuer of etcd's certificate, and all expiry dates";
     }
     if says("permission denied") || says("authentication") || says("user name") || says("auth token") {
-        return "look at store.user and store.password_file, and at what that user may do below store.prefix (etcdctl user get)";
+        return "check store.user and store.password_file, and that user's permissions below store.prefix (`etcdctl user get`)";
     }
     match kind {
         FailureKind::NoSpace => {
-            "its quota is used up (--quota-backend-bytes), so that it takes no writes: compact and defragment it, then disarm its alarm NOSPACE \
-             (etcdctl compact, defrag, alarm disarm); --auto-compaction-retention keeps it small"
+            "etcd's quota is used up (--quota-backend-bytes), so it refuses writes: compact and defragment it, then disarm its alarm NOSPACE \
+             (etcdctl compact, defrag, alarm disarm); set --auto-compaction-retention to keep it small"
         }
         FailureKind::Compacted => {
-            "etcd does not keep any longer what was there when this began: do it again; if that lasts, it must keep it for longer than this takes \
+            "etcd has compacted the revision that this read began with: retry; if this continues, raise etcd's retention \
              (--auto-compaction-retention)"
         }
-        FailureKind::TooLarge => "it does not fit into one request: raise etcd's --max-request-bytes",
-        _ => "etcd must be there, and most of its members must reach one another: look at etcdctl endpoint status, and at store.endpoints",
+        FailureKind::TooLarge => "the request is too large: raise etcd's --max-request-bytes",
+        _ => "check that most members of etcd run and reach each other (`etcdctl endpoint status`), and check store.endpoints",
     }
 }

@@ -93,16 +93,16 @@ impl OpenEtcdStore {
             EtcdTrouble::Moved(moved) => moved.error(self.members.place.as_ref()),
             EtcdTrouble::Newer(found) => identity::newer(&self.members, *found),
             EtcdTrouble::Absent => engine(
-                "etcd has not heard of this gateway for as long as its lease lasts; nothing was done",
-                "it goes on as soon as it has a lease again; the log says why if it gets none",
+                "this gateway's lease in etcd has expired; nothing was done",
+                "the gateway continues when it has a new lease; if it gets none, its log has the reason",
             ),
             EtcdTrouble::Late => engine(
-                "its time was over before it could be done; nothing was done",
-                "etcd is too slow, or has not answered what was asked before: look at etcdctl endpoint status, and at its disks",
+                "the transaction timed out before it was tried; nothing was done",
+                "etcd is too slow or does not answer: check `etcdctl endpoint status` and the latency of its disks",
             ),
             EtcdTrouble::Contended => engine(
-                "others wrote the same until there was no time left; nothing was done",
-                "try again; if it lasts, etcd is too slow: look at its disks",
+                "the transaction conflicted with others until it timed out; nothing was done",
+                "retry; if this continues, etcd is too slow: check the latency of its disks",
             ),
         }
     }
@@ -224,8 +224,8 @@ impl Says for OpenEtcdStore {
         StoreError::Engine {
             engine: "etcd",
             place: self.members.place.clone(),
-            problem: "more works wait than can be done".to_owned(),
-            advice: "etcd is too slow, or does not answer: look at etcdctl endpoint status".to_owned(),
+            problem: "too many transactions are waiting".to_owned(),
+            advice: "etcd is too slow or does not answer: check `etcdctl endpoint status`".to_owned(),
         }
     }
 

@@ -291,8 +291,8 @@ impl StoreLocation {
         };
         match failure {
             RequestFailure::Unanswered(why) | RequestFailure::Untrusted(why) if in_doubt => unanswered(
-                format!("{why}; whether it was done is not known"),
-                "the cluster's API does not answer, or its etcd is too slow; what was asked for can be asked for again",
+                format!("{why}; it is unknown whether the transaction was committed"),
+                "the cluster's API does not answer, or its etcd is too slow; retrying is safe",
             ),
             // Waiting does not help.
             RequestFailure::Untrusted(why) => engine(
@@ -302,13 +302,13 @@ impl StoreLocation {
             RequestFailure::Unanswered(why) => unanswered(why.clone(), "the cluster's API does not answer, or its etcd is too slow"),
             RequestFailure::Refused { code: 401, message } => engine(
                 message.clone(),
-                "the gateway's service account, or the token by which it is known, is there no longer: a pod that is started again has a new one",
+                "the gateway's service account or its token no longer exists: restart the pod to get a new token",
             ),
             RequestFailure::Refused { code: 403, message } => engine(
                 message.clone(),
                 "the gateway's service account needs get, list, create, patch and delete on secrets in its namespace",
             ),
-            RequestFailure::Refused { code, message } => engine(format!("{code}: {message}"), "the cluster's API does not take it"),
+            RequestFailure::Refused { code, message } => engine(format!("{code}: {message}"), "the cluster's API refused the request"),
             RequestFailure::Newer(found) => StoreError::Schema {
                 path: self.place.clone().into(),
                 found: *found,

@@ -119,28 +119,28 @@ impl OpenKubernetesStore {
             KubernetesTrouble::Replaced => StoreError::Replaced(place.clone().into()),
             KubernetesTrouble::Moved(moved) => moved.error(place.as_ref()),
             KubernetesTrouble::Absent => engine(
-                "the store has not heard of this gateway for too long; nothing was done",
-                "it goes on as soon as it is heard of again; the log says why if it is not",
+                "this gateway's session in the store has expired; nothing was done",
+                "the gateway continues when it has renewed its session; if it cannot, its log has the reason",
             ),
             KubernetesTrouble::Late => engine(
-                "its time was over before it could be done; nothing was done",
-                "the cluster's API is too slow, or has not answered what was asked before",
+                "the transaction timed out before it was tried; nothing was done",
+                "the cluster's API is too slow, or has not answered earlier requests",
             ),
             KubernetesTrouble::Contended => engine(
-                "others wrote until there was no time left; nothing was done",
-                "try again; if it lasts, the cluster's API is too slow for so many gateways and boots",
+                "the transaction conflicted with others until it timed out; nothing was done",
+                "retry; if this continues, the cluster's API is too slow for this number of gateways and boots",
             ),
             KubernetesTrouble::Kept(why) => engine(
-                &format!("the API does not let it be changed: {why}; whether it was done is not known"),
-                "make it as it was: mutable, and let no admission webhook or policy refuse it",
+                &format!("the API refuses changes to the object: {why}; it is unknown whether the transaction was committed"),
+                "make the object mutable, and let no admission webhook or policy refuse its changes",
             ),
             KubernetesTrouble::Crowded => engine(
-                "more challenges were spent than are remembered here; no more are taken before the oldest are forgotten",
-                "that is every five minutes; if it lasts, strangers spend them, or this engine is too small for so many machines",
+                "the store is full of spent challenges; no more are accepted until the oldest have expired",
+                "challenges expire within five minutes; if this continues, unauthenticated clients spend them, or this engine is too small for so many machines",
             ),
             KubernetesTrouble::Full => engine(
-                "there is no room for it before what was written lately is put away; nothing was done",
-                "the log says why that is not done",
+                "no room for the transaction before the next compaction; nothing was done",
+                "the gateway's log says why compaction fails",
             ),
             KubernetesTrouble::Store(error) => engine(&error.to_string(), "this is a defect of the gateway"),
         }
@@ -198,8 +198,8 @@ impl Says for OpenKubernetesStore {
         StoreError::Engine {
             engine: "kubernetes",
             place: self.place.place.clone(),
-            problem: "more works wait than can be done".to_owned(),
-            advice: "the cluster's API is too slow, or does not answer".to_owned(),
+            problem: "too many transactions are waiting".to_owned(),
+            advice: "the cluster's API is too slow or does not answer".to_owned(),
         }
     }
 

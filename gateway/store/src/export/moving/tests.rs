@@ -366,7 +366,7 @@ async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already
         copied(&from, &to).unwrap();
         assert!(to.holds().await);
         let said = from.open().unwrap_err().to_string();
-        assert!(said.contains("was moved to"), "{said}");
+        assert!(said.contains("was migrated to"), "{said}");
     }
 }
 

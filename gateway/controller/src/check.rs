@@ -113,7 +113,7 @@ async fn of_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObje
             "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a controller that leads puts it back if it was made of that config"
         )),
         Err(error) => CheckResult::Degraded(format!(
-            "cluster: {error}; whether the MachineConfigs of the second stage are there is not known"
+            "cluster: {error}; cannot determine whether the MachineConfigs of the second stage exist"
         )),
     }
 }

@@ -34,7 +34,7 @@ impl Default for ControllerMetrics {
         registry.register("leader", "1 while this controller is the one that acts", leader.clone());
         registry.register(
             "second_stage_missing",
-            "1 while it is not known that the cluster has the MachineConfigs which pre-approved configs name",
+            "1 while the cluster may lack MachineConfigs that pre-approved configs name",
             second_stage_missing.clone(),
         );
         registry.register(

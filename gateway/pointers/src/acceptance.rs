@@ -16,7 +16,7 @@ use url::Host;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAccepted {
     /// The pointer has no CA.
-    #[error("the pointer has no CA, so a node trusts nobody")]
+    #[error("the pointer has no CA: a node cannot trust any gateway")]
     NoAuthority,
     /// None of its CAs is valid at that time. Verifiers in Go, such as Ignition, check a CA's dates too.
     #[error("no CA in the pointer is valid at {}", rfc3339(*.now))]

@@ -34,7 +34,7 @@ pub enum ReadingError {
     /// It is neither JSON nor YAML.
     #[error("it cannot be read: {0}")]
     Syntax(String),
-    #[error("it is neither an Ignition config nor a Secret with {USER_DATA}: {0}")]
+    #[error("neither an Ignition config nor a Secret with {USER_DATA}: {0}")]
     Kind(String),
     /// A Secret without a pointer.
     #[error("the Secret's {USER_DATA}: {0}")]

@@ -35,7 +35,7 @@ pub enum NotRenewed {
     #[error(transparent)]
     Reading(#[from] ReadingError),
     /// It is unknown for which of the sources the CAs are.
-    #[error("it has {found} sources: with more than one it is not known which the CAs are for")]
+    #[error("the pointer has {found} sources: with more than one, cannot determine which one the CAs are for")]
     Sources { found: usize },
     #[error("it leads to no pool of this gateway")]
     Elsewhere,
@@ -46,12 +46,10 @@ pub enum NotRenewed {
     #[error("it carries no CA that pointers carry now")]
     NoneOfOurs,
     /// A CA in it may be for something else.
-    #[error("it carries the CA {0}, which is none of this gateway's")]
+    #[error("the pointer carries the CA {0}, which is not this gateway's")]
     Foreign(Fingerprint),
     /// The CAs that are known here are older than the pointer.
-    #[error(
-        "it carries the CA {0}, which is newer than all that pointers carry now as far as is known here: take pointers.authorities from where the gateway has it"
-    )]
+    #[error("the pointer carries the CA {0}, which is newer than all in pointers.authorities: copy that file from the gateway again")]
     Newer(Fingerprint),
     #[error("a CA in it is of no use: {0}")]
     Broken(String),

@@ -27,7 +27,7 @@ pub enum KubeletError {
     #[error("the client certificate cannot be read: {problem}")]
     Malformed { problem: String },
     /// The chain ends at no configured CA that is currently valid.
-    #[error("the client certificate's issuer {issuer:?} is no client CA that is valid now, and is not linked to one")]
+    #[error("the client certificate's issuer {issuer:?} is not a currently valid client CA, nor linked to one")]
     UnknownIssuer {
         /// The issuer that its text names. Not verified.
         issuer: String,
@@ -64,7 +64,7 @@ pub enum KubeletError {
     #[error("the client certificate's chain does not hold: {0}")]
     Path(webpki::Error),
     /// The chain holds, and the subject is not a node's.
-    #[error("the client certificate is for {subject:?}, which is no node: {problem}")]
+    #[error("the client certificate is for {subject:?}, which is not a node: {problem}")]
     NotANode {
         /// The subject, from a verified chain.
         subject: String,

@@ -12,7 +12,7 @@ pub enum PatternError {
     #[error("{found} patterns, at most {PATTERNS_LIMIT} are read")]
     TooMany { found: usize },
     /// A pattern that no node name can match.
-    #[error("{0:?} is no pattern of node names: lower-case letters, digits, '-', '.' and '*' only, at most 253")]
+    #[error("{0:?} is not a pattern of node names: at most 253 lower-case letters, digits, '-', '.' and '*'")]
     Pattern(String),
 }
 

@@ -25,7 +25,7 @@ pub enum Reason {
     Usages { found: Vec<String>, of: &'static str },
     #[error("it asks for a lifetime of {found} s, and a kubelet for none")]
     Lifetime { found: i32 },
-    #[error("it asks for names or addresses beside its subject, and a kubelet for none in a client certificate")]
+    #[error("the request has alternative names, which a kubelet's client certificate does not have")]
     AlternativeNames,
     #[error("no machine that may be {name} has attested, or none since that was used for another certificate")]
     NotAttested { name: String },
@@ -56,14 +56,16 @@ pub enum Reason {
     Pool { identity: String, pool: String },
     #[error("{name} is a name of the control plane, by {by}, and {whose}")]
     ControlPlane { name: String, by: String, whose: String },
-    #[error("{identity} has attested for pool {pool}, and {name} is no name of its nodes{}", .of.as_ref().map(|of| format!(", but of pool {of}")).unwrap_or_default())]
+    #[error("{identity} has attested for pool {pool}, and {name} is not a name of its nodes{}", .of.as_ref().map(|of| format!(", but of pool {of}")).unwrap_or_default())]
     PoolName {
         name: String,
         identity: String,
         pool: String,
         of: Option<String>,
     },
-    #[error("{identity} has asked for the name {name} itself, and nobody else has given it that")]
+    #[error(
+        "the name {name} of {identity} comes only from its own request: neither the administrator nor a Machine object has assigned it"
+    )]
     AskedName { name: String, identity: String },
     #[error("no Machine object has the InternalDNS {name}")]
     NoMachine { name: String },
@@ -73,9 +75,9 @@ pub enum Reason {
     Machine { machine: String, why: String },
     #[error("there is a Node {name} already")]
     NodeExists { name: String },
-    #[error("{name} is the name of {owner}, and not of {identity}")]
+    #[error("{name} is the name of {owner}, not of {identity}")]
     NameTaken { name: String, owner: String, identity: String },
-    #[error("{identity} is known as {known}, and not as {name}")]
+    #[error("{identity} is registered as {known}, not as {name}")]
     OtherName { name: String, known: String, identity: String },
     #[error(
         "others ask for {name} with other keys: {others:?}; which of them is the machine's cannot be told, deny or delete those that are not"
@@ -107,13 +109,13 @@ pub enum Reason {
     NoKey { identity: String },
     #[error("{username:?} asks for a serving certificate of {name}: a node asks for its own")]
     ServingOfAnother { username: String, name: String },
-    #[error("there is no Node {name}")]
+    #[error("Node {name} does not exist")]
     NoNode { name: String },
-    #[error("the client certificate of {name} was not approved here, so nothing is known of its machine")]
+    #[error("the client certificate of {name} was not approved by this controller: cannot determine its machine")]
     NotOurs { name: String },
     #[error("it asks for a certificate of no name and no address")]
     NoAddresses,
-    #[error("{found} is no address of {of}")]
+    #[error("{found} is not an address of {of}")]
     Address { found: String, of: String },
     #[error("the watch of {what} fails at the moment")]
     Untold { what: &'static str },

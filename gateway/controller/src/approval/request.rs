@@ -57,10 +57,10 @@ pub enum RequestError {
     #[error("it has {found} bytes, at most {REQUEST_LIMIT_BYTES} are looked at")]
     TooLarge { found: usize },
     /// The text is not exactly one PEM block.
-    #[error("it is not one PEM block CERTIFICATE REQUEST")]
+    #[error("the request is not exactly one PEM block CERTIFICATE REQUEST")]
     Pem,
     /// The bytes are not the DER of a request, to the last byte.
-    #[error("it is no PKCS#10: {0}")]
+    #[error("the request is not valid PKCS#10: {0}")]
     Malformed(&'static str),
     /// The subject is not a node's.
     #[error("{0}")]
@@ -75,7 +75,7 @@ pub enum RequestError {
     #[error("it has an attribute or an extension that no kubelet asks for")]
     Extension,
     /// Neither a DNS name nor an address.
-    #[error("it asks for a name that is neither a DNS name nor an address")]
+    #[error("the request has an alternative name that is neither a DNS name nor an address")]
     AlternativeName,
     #[error("it asks for {found} names and addresses, at most {ALTERNATIVES_LIMIT} are looked at")]
     AlternativeNames { found: usize },

@@ -186,9 +186,9 @@ fn what_is_not_this_gateways_is_left_alone() {
     check(&with_source("data:,x"), &[old, new], "no pool of this gateway");
     // The Machine Config Server's own, with its own CA.
     check(&fixture.installed(&[foreign]), &[old, new], "no CA that pointers carry now");
-    check(&fixture.installed(&[old, foreign]), &[old, new], "which is none of this gateway's");
+    check(&fixture.installed(&[old, foreign]), &[old, new], "which is not this gateway's");
     // Its last CA was retired, and nobody knows that it was ours.
-    check(&fixture.installed(&[old, new]), &[new], "which is none of this gateway's");
+    check(&fixture.installed(&[old, new]), &[new], "which is not this gateway's");
     let mut two = installed.clone();
     two["ignition"]["config"]["merge"]
         .as_array_mut()

@@ -355,7 +355,7 @@ fn the_pool_is_one_whose_nodes_are_approved_and_the_name_one_of_its_own() {
         move |case: &mut Case| drop(case.rules.names.insert(pool.to_owned(), names(patterns)))
     };
     approved("its name", &Case::given().but(names_of("worker", &["worker-*"])), Bound::Given);
-    check("no name of it", names_of("worker", &["node-*"]), "csr-pool-name");
+    check("not a name of its nodes", names_of("worker", &["node-*"]), "csr-pool-name");
     let said = check("another pool's", names_of("infra", &["worker-*"]), "csr-pool-name");
     assert!(said.contains("pool infra"), "{said}");
     let nothing_says = |case: &mut Case| (case.rules.machines, case.machines) = (false, Vec::new());

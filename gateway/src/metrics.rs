@@ -189,7 +189,7 @@ impl Default for Metrics {
         let log_moved = Gauge::default();
         registry.register(
             "log_moved",
-            "1 while the attestation log was moved and no new one is begun: who reads it by its name does not see what is recorded",
+            "1 while the attestation log was moved and has no new file: readers of its path do not see new records",
             log_moved.clone(),
         );
         let log_incomplete = Gauge::default();

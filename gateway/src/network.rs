@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 /// Text that does not name a network.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no network: use an address, or one with a prefix length, such as 192.0.2.0/24 or 2001:db8::/48")]
+#[error("{0:?} is not a network: use an address, or an address with a prefix length, such as 192.0.2.0/24 or 2001:db8::/48")]
 pub struct NetworkError(String);
 
 /// Reads a network, or a single address. An IPv4 network that is written as IPv6 becomes what it is, as addresses of nodes do.

@@ -372,7 +372,7 @@ async fn attack_07_a_tpm_whose_firmware_is_set_back_raises_an_alert() {
         assert_eq!(record["alerts"].as_array().map_or(0, Vec::len), alerts, "{record}");
     }
     gateway
-        .line(|line| line.contains("ALERT") && line.contains("firmware went from version 0x0000000000000008 back to 0x0000000000000005"));
+        .line(|line| line.contains("ALERT") && line.contains("firmware version decreased from 0x0000000000000008 to 0x0000000000000005"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -387,10 +387,10 @@ async fn clocks_that_differ_make_no_record_another_one() {
     };
     let trusted = log.records[TRUSTED]["at"].as_u64().unwrap();
     let (sound, table) = earlier(TICKET, trusted - 30);
-    assert!(sound && table.contains("30 s older than what earned it"), "{table}");
+    assert!(sound && table.contains("30 s older than the attestation that earned it"), "{table}");
     let issued = log.records[TRUSTED].pointer("/basis/challenge/issued").unwrap().as_u64().unwrap();
     let (sound, table) = earlier(TRUSTED, issued - 5);
-    assert!(sound && table.contains("5 s before its challenge was made"), "{table}");
+    assert!(sound && table.contains("5 s before its challenge was created"), "{table}");
     // What the gateway itself has held against its clock has to fit still.
     let expires = log.records[TRUSTED].pointer("/basis/challenge/expires").unwrap().as_u64().unwrap();
     let (sound, table) = earlier(TRUSTED, expires + 1);

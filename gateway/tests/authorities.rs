@@ -121,7 +121,7 @@ fn a_rotation_by_commands() {
     let mode = |name: &str| fs::metadata(gateway.path(name)).unwrap().permissions().mode() & 0o777;
     status("settled", "next: `ca introduce`");
     refused(&gateway, &["ca", "switch"], "`ca introduce` comes first");
-    refused(&gateway, &["ca", "retire"], "there is none to retire");
+    refused(&gateway, &["ca", "retire"], "nothing to retire");
 
     let said = gateway.command(&["certificate", "renew", "--algorithm", "rsa-2048", "--days", "400"]);
     assert!(said.contains("RSA 2048") && said.contains("localhost, 127.0.0.1"), "{said}");
@@ -131,7 +131,7 @@ fn a_rotation_by_commands() {
     refused(
         &gateway,
         &["ca", "introduce", "--name", old.subject.trim_start_matches("CN=")],
-        "must differ",
+        "must have different names",
     );
     gateway.command(&["ca", "introduce", "--days", "500"]);
     let new = authorities(&gateway)[1].clone();

@@ -130,7 +130,7 @@ fn check_warns_of_what_gives_much_away() {
     )
     .unwrap();
     let report = gateway.command(&["check"]);
-    assert!(report.contains("gives its full config to whoever asks"), "{report}");
+    assert!(report.contains("gives its full config to unauthenticated clients"), "{report}");
     assert!(report.contains("pool infra: full and pre-approved config are the same"), "{report}");
 }
 
@@ -288,9 +288,9 @@ fn errors_say_what_to_do_next() {
     };
     refused(&["store", "key"], "store key --rotate");
     gateway.settings("");
-    refused(&["log", "key"], "`serve` makes it at its first start");
-    refused(&["seal", "rotate"], "`serve` makes it at its first start");
-    refused(&["log", "show"], "`serve` begins it");
+    refused(&["log", "key"], "`attest-gateway serve` creates it at its first start");
+    refused(&["seal", "rotate"], "`attest-gateway serve` creates it at its first start");
+    refused(&["log", "show"], "`attest-gateway serve` creates it");
     refused(&["token", "revoke", "x"], "token list");
     refused(&["token", "rotate", "x"], "token list");
     refused(&["node", "forget", "x"], "node list");

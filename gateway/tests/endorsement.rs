@@ -70,7 +70,7 @@ async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
     takes_makers(&gateway);
     gateway.run();
-    gateway.line(|line| line.contains("pool worker gives its full config to whoever buys a TPM of a maker in the EK roots"));
+    gateway.line(|line| line.contains("pool worker gives its full config to any TPM of a manufacturer in the EK roots"));
     let bought = certified(&maker);
     let asked = async |case: &Case, pool: &str| gateway.post("/v1/attest/challenge", &challenge_request(case, pool)).await;
     let given = |answer: &Answer| assert!(serde_json::from_slice::<ChallengeResponse>(&answer.body).is_ok(), "{answer:?}");

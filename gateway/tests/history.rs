@@ -96,14 +96,14 @@ pub const WAYS: [Way; 3] = [
         code: "tpm-firmware-back",
         good: |case| next_boot(case).but(|next| next.quoted.firmware_version = 0xbee8),
         bad: |case| next_boot(case).but(|next| next.quoted.firmware_version = 0xbee5),
-        said: "from version 0x000000000000bee8 back to 0x000000000000bee5",
+        said: "from 0x000000000000bee8 to 0x000000000000bee5",
     },
     Way {
         rule: "another_log",
         code: "tpm-another-log",
         good: |case| booted(case, &loaded(0x7b0a_5018, "\\EFI\\one.efi")),
         bad: |case| booted(case, &loaded(7, "\\EFI\\other.efi")),
-        said: "PCR 4 something else than on ",
+        said: "PCR 4 differs from that of ",
     },
 ];
 

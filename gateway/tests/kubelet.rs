@@ -261,7 +261,7 @@ fn a_pool_must_say_which_nodes_are_its_own() {
     gateway.edit_pool(POOL, "names = [\"worker-*\"]", "names = []");
     refused("[kubelet]: grants.kubelet gives something, so names must say which nodes are this pool's");
     gateway.edit_pool(POOL, "names = []", "names = [\"worker-?\"]");
-    refused("\"worker-?\" is no pattern of node names");
+    refused("\"worker-?\" is not a pattern of node names");
 }
 
 #[test]

@@ -356,7 +356,7 @@ fn what_is_asked_for_wrongly_is_said_plainly() {
         "holds no attestation.jsonl",
     );
     fs::remove_file(folder.log()).unwrap();
-    check(&["show"], 1, "there is no attestation log yet");
+    check(&["show"], 1, "no attestation log yet");
     fs::remove_dir(folder.path("state")).unwrap();
     check(&["tail"], 1, "state: No such file");
 }

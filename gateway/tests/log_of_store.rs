@@ -352,7 +352,7 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
     }
     let (sound, text) = audit(&gateway, &[]);
     assert!(
-        !sound && text.contains("nothing is said to be whole") && text.contains("--without-checkpoints"),
+        !sound && text.contains("completeness cannot be verified") && text.contains("--without-checkpoints"),
         "{text}"
     );
     let (sound, text) = audit(&gateway, &["--without-checkpoints"]);
@@ -379,7 +379,7 @@ async fn what_is_not_there_is_not_found_to_be_whole() {
     let (log, empty) = (path("state/attestation.jsonl"), path("empty.jsonl"));
     fs::write(&empty, "").unwrap();
     let (sound, text) = audit(&gateway, &["--log", &empty]);
-    assert!(!sound && text.contains("there is no record"), "{text}");
+    assert!(!sound && text.contains("the log has no record"), "{text}");
     let (sound, text) = audit(&gateway, &["--log", &empty, "--continued"]);
     assert!(sound, "{text}");
     // As a shell lists them.
@@ -387,7 +387,7 @@ async fn what_is_not_there_is_not_found_to_be_whole() {
     assert!(sound && text.contains("1 as recorded"), "{text}");
     let id = "0123456789abcdef0123456789abcdef";
     let (sound, text) = audit(&gateway, &["--decision", id]);
-    assert!(!sound && text.contains(&format!("there is no decision {id}")), "{text}");
+    assert!(!sound && text.contains(&format!("decision {id} is not in the log")), "{text}");
     let known = gateway.records()[0]["id"].as_str().unwrap().to_owned();
     let (sound, text) = audit(&gateway, &["--decision", &known]);
     assert!(sound && text.contains("1 as recorded"), "{text}");

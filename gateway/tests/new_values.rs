@@ -327,7 +327,7 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     site.said(&[&deny[..], &["--take-back"]].concat(), true);
     site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
     let nowhere = site.said(&["reference-values", "pending", "nowhere"], false);
-    assert!(nowhere.contains("there is no pool \"nowhere\""), "{nowhere}");
+    assert!(nowhere.contains("no pool \"nowhere\""), "{nowhere}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -420,7 +420,7 @@ async fn a_pool_without_the_section_refuses_as_ever_and_one_that_cannot_be_meant
     check(with("machines = 1001"), "[new_values]: machines is 1001");
     check(with("window_hours = 0"), "window_hours is 0; 1 to 720 can be");
     check(with("window_hours = 721"), "window_hours is 721");
-    check(with("wait_minutes = 0"), "wait_minutes is 0; it has to be at least 1");
+    check(with("wait_minutes = 0"), "wait_minutes is 0; it must be at least 1");
     check(with("wait_minutes = 61"), "attestation.hold_seconds, 3600");
     check(with("wait_minutes = 18446744073709551615"), "[new_values]");
     check(with("wait_hours = 1"), "unknown field `wait_hours`");

@@ -148,7 +148,7 @@ fn the_secret_is_as_the_machine_api_wants_it() {
     }
     assert!(refused(&["--secret-name", "a"]).contains("--format secret"));
     assert!(refused(&["--spec", "3.0.0"]).contains("httpHeaders"));
-    assert!(refused(&["--spec", "3.7.0"]).contains("no spec version"));
+    assert!(refused(&["--spec", "3.7.0"]).contains("is not a supported spec version"));
     assert!(refused(&["--url", "https://a/b"]).contains("more than"));
     assert!(refused(&["--token", "a", "--token-file", "b"]).contains("--token-file"));
 }
@@ -216,7 +216,7 @@ fn why_a_pointer_is_not_satisfied() {
     unsatisfied(
         &gateway,
         &source(&format!("https://localhost:{port}/config/nowhere")),
-        "there is no pool \"nowhere\"",
+        "no pool \"nowhere\"",
     );
     unsatisfied(&gateway, &source(&format!("http://localhost:{port}/config/worker")), "TLS only");
     unsatisfied(

@@ -118,7 +118,7 @@ async fn the_clusters_own_secret_is_taken_as_it_is() {
     assert_eq!(*header, bearer(TOKEN));
     let path = format!("/config/{POOL}");
     gateway.config(&path, &[&bearer(TOKEN)]).await.is_config(&full);
-    refused(&import(&gateway, TOKEN, &["--name", "twice"]), "known already, as \"old\"");
+    refused(&import(&gateway, TOKEN, &["--name", "twice"]), "exists already, as \"old\"");
     // It rotates like any other, and its pointers are found by those who still show it.
     let new = gateway.command(&["token", "rotate", "old"]);
     gateway.config(&path, &[&bearer(new.trim())]).await.is_config(&full);
@@ -138,7 +138,7 @@ async fn a_token_of_another_gateway_is_taken_and_a_text_that_is_none_is_not() {
     let full = gateway.rendered(POOL, "full");
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     let before = gateway.command(&["token", "list"]);
-    refused(&import(&gateway, "hunter2\n", &[]), "can be guessed");
+    refused(&import(&gateway, "hunter2\n", &[]), "too short");
     refused(&import(&gateway, &format!("{TOKEN}\n{TOKEN}\n"), &[]), "one line");
     refused(&import(&gateway, &format!("ticket.{TOKEN}"), &[]), "ticket");
     refused(&import(&gateway, "", &[]), "no token");

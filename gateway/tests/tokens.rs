@@ -136,7 +136,7 @@ async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found()
         .config("/config/worker", &[&bearer(&third)])
         .await
         .refused(403, "token-invalid");
-    assert!(refused(&gateway, &["token", "rotate", "rack7"]).contains("no token named \"rack7\""));
+    assert!(refused(&gateway, &["token", "rotate", "rack7"]).contains("no token is named \"rack7\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]

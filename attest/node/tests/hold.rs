@@ -211,7 +211,7 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     let systemd = UnixDatagram::bind(folder.path().join("notify")).unwrap();
     let run = run_in(folder.path(), &metadata, &["--deadline", "60"]);
     run.failed(&[
-        "has told this node to come again for 1 s",
+        "has answered 503 for 1 s",
         "[held-too-long]; next: ",
         "; the pointer config is unchanged, but for a header that says why",
     ]);

@@ -46,7 +46,7 @@ fn an_auditor_elsewhere_needs_no_settings() {
     assert!(said.contains("none.pub"), "{said}");
     let (code, said) = self::said(&["audit", "--log", "log.jsonl", "--continued"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("give --log-key"), "{said}");
+    assert!(said.contains("pass --log-key"), "{said}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub fn line(text: impl Display) -> anyhow::Result<()> {
 /// # Errors
 /// If it cannot be written; it was done all the same, which the error says.
 pub fn done(text: impl Display) -> anyhow::Result<()> {
-    line(text).context("this was done, and what there is to say of it could not be written")
+    line(text).context("the command succeeded, but its output could not be written")
 }
 
 /// Prints bytes like [`print`]; returns whether they are still read.

@@ -20,7 +20,7 @@ pub enum SpecVersion {
 
 /// Not a spec version that this gateway knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no spec version: 2.2.0 and 3.0.0 to 3.6.0 are")]
+#[error("{0:?} is not a supported spec version: 2.2.0, or 3.0.0 to 3.6.0")]
 pub struct UnknownVersion(String);
 
 impl SpecVersion {

@@ -53,7 +53,7 @@ pub enum EnrolmentError {
         claimant: String,
     },
     /// The node has another name.
-    #[error("this node is known as {given}, it asks to be {asked}")]
+    #[error("this node is registered as {given}, but asks for the name {asked}")]
     OtherName {
         /// The name it has: given by the administrator, or its own first choice.
         given: String,

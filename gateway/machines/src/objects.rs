@@ -56,10 +56,10 @@ impl ObjectSnapshot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MachinesUnknown {
     /// The gateway watches no cluster.
-    #[error("the pool's machines are those of the cluster, and cluster.machines does not say that it tells of them")]
+    #[error("the pool's inventory is the cluster's Machine objects, but cluster.machines is not enabled in gateway.toml")]
     NotAsked,
     /// They have not been listed yet.
-    #[error("the cluster has not told yet which Machine objects and Nodes it has")]
+    #[error("the cluster's Machine objects and Nodes are not read yet")]
     NotYet,
     /// The snapshot is too old for the pool.
     #[error("the cluster has told nothing of its Machine objects or Nodes for {age} s, and {limit} s is the most that the pool takes")]

@@ -62,7 +62,7 @@ pub enum PoolError {
     #[error("{path}: {source}")]
     Config { path: PathBuf, source: NotAConfig },
     /// Configs that are valid each by itself, but not merged.
-    #[error("pool {pool}: merged, its {set} config is none that Ignition takes: {source}")]
+    #[error("pool {pool}: its {set} config does not merge into a valid Ignition config: {source}")]
     Merged { pool: String, set: ConfigSet, source: Invalid },
     /// More bytes than the limit.
     #[error("{path}: {found} bytes, at most {limit} are read")]
@@ -101,7 +101,7 @@ pub enum PoolError {
     NoSubset { pool: String, kind: &'static str, name: String },
     /// Secrets in the config that unauthenticated clients get.
     #[error(
-        "pool {pool}: its pre-approved config, which anybody gets, holds what looks like secrets: {}; mark less as needed before approval, or list what is meant to be there in pre_approved.acknowledged of pool.toml",
+        "pool {pool}: its pre-approved config, which any client gets, seems to contain secrets: {}; mark less as needed before approval, or list intended entries in pre_approved.acknowledged of pool.toml",
         findings.iter().map(|finding| format!("{:?}", finding.to_string())).collect::<Vec<_>>().join(", ")
     )]
     Secrets { pool: String, findings: Vec<SecretFinding> },

@@ -82,7 +82,7 @@ impl NewValuesSection {
         // A node that has waited for that long asks for what a stranger gets, whatever the gateway would still have said.
         if wait_seconds == 0 || wait_seconds > hold_seconds {
             return Err(format!(
-                "wait_minutes is {wait_minutes}; it has to be at least 1, and no more than nodes wait that are told to come again: attestation.hold_seconds, {hold_seconds}"
+                "wait_minutes is {wait_minutes}; it must be at least 1, and not longer than attestation.hold_seconds, {hold_seconds}"
             ));
         }
         Ok(NewValueRules {

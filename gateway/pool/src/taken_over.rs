@@ -58,7 +58,9 @@ pub(super) enum TakeoverObstacle {
     )]
     Incomparable(String),
     /// A node without the file that it changes at each update.
-    #[error("it sets the mode of {KUBECONFIG} at each move, and fails where there is none: say source.kubeconfig, or include the file")]
+    #[error(
+        "machine-config-daemon sets the mode of {KUBECONFIG} at each update, and fails where the file is missing: set source.kubeconfig, or include the file"
+    )]
     NoKubeconfig,
     /// No unit that sets on the node what the daemon then expects.
     #[error(

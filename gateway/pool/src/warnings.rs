@@ -42,7 +42,7 @@ impl Pool {
             && self.grants.attested == Earns::Full
         {
             warnings.push(format!(
-                "pool {} gives its full config to whoever buys a TPM of a maker in the EK roots, as its tpm.endorsement says; checking PCRs does not change that, tpm.endorsement = \"allowlist\" does",
+                "pool {} gives its full config to any TPM of a manufacturer in the EK roots, because of its tpm.endorsement; checking PCRs does not change that. To restrict it: tpm.endorsement = \"allowlist\"",
                 self.name
             ));
         }
@@ -54,7 +54,7 @@ impl Pool {
         }
         if self.policy.observes() {
             warnings.push(format!(
-                "pool {} observes (observe = true): what a machine has booted refuses nobody, and is recorded; whoever attests gets what an attestation earns",
+                "pool {} observes (observe = true): no machine is refused for what it has booted, which is only recorded; every machine that attests gets the attested grant",
                 self.name
             ));
             if self.policy.condition().is_some() && !self.policy.observes_condition() {
@@ -72,7 +72,7 @@ impl Pool {
         }
         if self.takes_machines_at_any_time() && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
-                "pool {} takes a machine at any time: whoever is root on one later gets what its boot got. Let each of the pool's sections with PCRs say only_while_booting = true",
+                "pool {} accepts attestations after the boot: root on a running machine can attest, too. Set only_while_booting = true in each of the pool's sections with PCRs",
                 self.name
             ));
         }
@@ -112,7 +112,7 @@ impl Pool {
         }
         if self.grants.nothing == Earns::Full {
             warnings.push(format!(
-                "pool {} gives its full config to whoever asks (grants.nothing = \"full\")",
+                "pool {} gives its full config to unauthenticated clients (grants.nothing = \"full\")",
                 self.name
             ));
         }

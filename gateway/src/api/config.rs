@@ -144,7 +144,7 @@ fn not_attested(headers: &HeaderMap) -> Option<NotAttested> {
 fn less_than_due(record: &Record) -> Option<String> {
     let code = record.not_attested.as_ref()?.code.as_str();
     let why = match code {
-        HELD_TOO_LONG => "it wanted to attest, and this gateway has told it to come again for longer than the pool has nodes wait",
+        HELD_TOO_LONG => "the node tried to attest, but this gateway answered 503 for longer than the pool's attestation.hold_seconds",
         GATEWAY_UNREACHABLE => {
             "it wanted to attest, and has not reached this gateway, or has had nothing but errors of it, for as long as it waits"
         }

@@ -137,7 +137,7 @@ impl Refusal {
         Self {
             again_seconds: Some(again_seconds),
             ..Self::new(VALUE_AWAITED, waits_for).with_command(format!(
-                "The administrator says yes or no: `attest-gateway reference-values pending {pool}`, then `accept` or `deny`; attest-node asks again by itself."
+                "An administrator must accept or deny the new values: `attest-gateway reference-values pending {pool}`, then `accept` or `deny`; attest-node retries by itself."
             ))
         }
     }
@@ -149,7 +149,7 @@ impl Refusal {
             again_seconds: Some(KUBELET_CA_UNTOLD_SECONDS),
             ..Self::new(
                 KUBELET_CA_UNTOLD,
-                "the cluster has not said yet which CAs sign kubelets' certificates",
+                "the CAs of kubelets' certificates are not read from the cluster yet",
             )
         }
     }
@@ -176,7 +176,7 @@ impl Refusal {
 
     pub(super) fn pool_unknown(pool: &str) -> Self {
         let shown: String = pool.chars().filter(|c| c.is_ascii_graphic()).take(63).collect();
-        Self::new(POOL_UNKNOWN, format!("there is no pool {shown:?}"))
+        Self::new(POOL_UNKNOWN, format!("pool {shown:?} does not exist"))
     }
 
     pub(super) fn spec_version_unknown(major: u64, minor: u64) -> Self {

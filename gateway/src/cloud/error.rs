@@ -52,7 +52,7 @@ pub enum CloudUnavailable {
     #[error("{what}: {problem}")]
     Failed { what: &'static str, problem: String },
     /// Too many requests for the same are under way.
-    #[error("{what}: {limit} requests are under way, and none has ended within {} ms", .waited.as_millis())]
+    #[error("{what}: {limit} requests are in progress, and none has ended within {} ms", .waited.as_millis())]
     Busy {
         what: &'static str,
         /// Most requests that may be under way.

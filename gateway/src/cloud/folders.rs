@@ -173,7 +173,9 @@ pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudSettin
 /// Returns the reason for which a certificate cannot be a root of Azure's, or an intermediate CA.
 fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<String> {
     match (root, EkRoots::is_self_issued(certificate)) {
-        (true, false) => return Some("it did not issue itself, so it is no root; azure.intermediates is for such CAs".to_owned()),
+        (true, false) => {
+            return Some("the certificate is not self-issued, so it is not a root; put such CAs into azure.intermediates".to_owned());
+        }
         (false, true) => return Some("it issued itself, so it is a root; if you trust it, azure.roots is the place".to_owned()),
         _ => {}
     }

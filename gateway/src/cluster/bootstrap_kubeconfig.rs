@@ -79,7 +79,7 @@ impl KubeconfigInputs {
         let ServiceAccountToken { token, ca } = self.token.as_ref().ok_or_else(|| format!("there is no Secret {TOKEN}"))?;
         let token = token.as_ref().ok_or_else(|| format!("Secret {TOKEN} has no token"))?;
         if !is_token(token) {
-            return Err(format!("Secret {TOKEN}: token is none of a service account's"));
+            return Err(format!("Secret {TOKEN}: token is not a service account's"));
         }
         let of_config_map = self.ca.as_ref().and_then(|Bundle(text)| text.as_ref()).map(|text| (CA, text));
         let of_secret = || ca.as_ref().map(|text| (TOKEN, text));
@@ -283,7 +283,7 @@ mod tests {
             "a.b.c",
             &format!("eyJ.a.{}", "b".repeat(TOKEN_LIMIT_BYTES)),
         ] {
-            refused(token(wrong), "is none of a service account's");
+            refused(token(wrong), "is not a service account's");
         }
         let server = |server: &str| said(TOKEN_TEXT, Some(&ca), None, server);
         for wrong in [

@@ -217,10 +217,10 @@ mod tests {
         );
         check(
             |secret| secret["metadata"]["name"] = json!("bootstrap-token-4hq7wy"),
-            Err("is not called"),
+            Err("is not named"),
         );
-        check(|secret| secret["metadata"]["name"] = json!("mine"), Err("is not called"));
-        check(|secret| secret["type"] = json!("Opaque"), Err("is no bootstrap token"));
+        check(|secret| secret["metadata"]["name"] = json!("mine"), Err("is not named"));
+        check(|secret| secret["type"] = json!("Opaque"), Err("is not a bootstrap token"));
         check(|secret| secret["data"]["expiration"] = Value::Null, Err("has no expiration"));
         check(|secret| secret["data"]["expiration"] = json!("!"), Err("no Base64"));
         check(
@@ -232,7 +232,7 @@ mod tests {
             Err("token-secret is not 16"),
         );
         check(|secret| secret["data"] = Value::Null, Err("not for authentication"));
-        check(|secret| secret["data"] = json!(7), Err("is no bootstrap token"));
+        check(|secret| secret["data"] = json!(7), Err("is not a bootstrap token"));
     }
 
     #[test]

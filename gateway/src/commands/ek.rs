@@ -159,5 +159,5 @@ fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
     let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
     let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
     let digest = unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate);
-    digest.with_context(|| format!("{} is no EK certificate", file.display()))
+    digest.with_context(|| format!("{} is not an EK certificate", file.display()))
 }

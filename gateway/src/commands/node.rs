@@ -108,7 +108,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let wanted = name.clone();
             change_store(config, Verb::NodeForget, |store| async move {
                 found(enrolment::forget_name(&*store, &wanted).await?, || {
-                    format!("there is no node named {wanted:?}; `attest-gateway node list` shows which there are")
+                    format!("no node is named {wanted:?}; to list all nodes: `attest-gateway node list`")
                 })
             })?;
             output::done(format_args!("forgotten: {name}"))?;
@@ -141,7 +141,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 
 fn named(what: &str) -> anyhow::Result<String> {
     revocations::named(what).with_context(|| {
-        format!("{what:?} is no node's name (worker-7, not system:node:worker-7), no EK's digest of 64 digits, and no instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…)")
+        format!("{what:?} is neither a node name (worker-7, not system:node:worker-7), nor an EK's digest of 64 digits, nor an instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…)")
     })
 }
 
@@ -159,8 +159,8 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
         let Machine { all, seen } = revocations::machine(&*store, &who).await?;
         if !seen && !anyway {
             bail!(
-                "nothing is known of {who}, and nothing was revoked: no machine has come with it, and none is expected. `attest-gateway node list` and \
-                 `ek list` show those that are known; if this one has yet to come: --anyway"
+                "no machine is known by {who}, and nothing was revoked. To list known machines: `attest-gateway node list`, `attest-gateway ek list`; \
+                 to revoke it in advance: --anyway"
             );
         }
         Ok(revocations::revoke_machine(&*store, &who, all, super::now(), reason).await?)

@@ -48,7 +48,10 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         None => change_files(&settings, verb, || {
             let file = settings.seal_key();
             if !drop && file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-                bail!("{}: there is no key yet; `serve` makes it at its first start", file.display());
+                bail!(
+                    "{}: no key yet; `attest-gateway serve` creates it at its first start",
+                    file.display()
+                );
             }
             match drop {
                 true => SealKeyRing::replace(&file)?,
@@ -58,10 +61,10 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         })?,
     }
     match drop {
-        true => output::done(
-            "the seal has a new key, and no other: what was sealed before is worthless. Restart the gateway now, and every replica",
-        )?,
-        false => output::done("the seal has a new key; what the one before has sealed is good until it expires")?,
+        true => {
+            output::done("the seal has only a new key: all challenges and tickets are invalid. Restart the gateway now, and every replica")?
+        }
+        false => output::done("the seal has a new key; challenges and tickets of the previous key stay valid until they expire")?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -32,7 +32,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         match pool.second_stage().with_context(|| format!("pool {name}"))? {
             Some(object) => printed.push_str(&format!("{:#}\n", object.value)),
             None if named => bail!(
-                "pool {name} has no second stage: its pool.toml does not say second_stage.machine_config_daemon, or nobody gets its pre-approved config"
+                "pool {name} has no second stage: its pool.toml does not set second_stage.machine_config_daemon, or grants its pre-approved config to no one"
             ),
             None => {}
         }

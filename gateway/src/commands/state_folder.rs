@@ -71,7 +71,7 @@ fn label(folder: impl AsFd, wanted: &str) -> anyhow::Result<()> {
     };
     let now = std::str::from_utf8(now)?.trim_end_matches('\0');
     let Some(context) = with_type(now, wanted) else {
-        bail!("SELinux' context {now:?} is none");
+        bail!("SELinux context {now:?} is invalid");
     };
     fsetxattr(&folder, CONTEXT, context.as_bytes(), XattrFlags::REPLACE).with_context(|| format!("{CONTEXT}: {context}"))
 }

@@ -194,7 +194,7 @@ fn say(accepted: AcceptedStore) -> anyhow::Result<()> {
     output::done(format_args!("found was:   {}", named(found, "none")))?;
     output::done(format_args!("accepted as: {now}"))?;
     output::done(
-        "The seal has a new key: challenges and tickets under way are worthless. Revoke again what was revoked since: node list, ek list, token list.",
+        "The seal has a new key: all challenges and tickets are invalid. Repeat all later revocations: `attest-gateway node list`, `ek list`, `token list`.",
     )
 }
 
@@ -335,7 +335,7 @@ fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     })?;
     drop((log, other));
     output::done(format_args!(
-        "store {store} is again what it was; what had arrived at {} is no store",
+        "store {store} is in use again; the partial copy at {} is not a store",
         attest_store::place(&to.store)
     ))?;
     Ok(ExitCode::SUCCESS)

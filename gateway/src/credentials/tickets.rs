@@ -209,7 +209,7 @@ pub enum TicketError {
         uses: u32,
     },
     /// The allowlist no longer endorses the TPM, or not for this pool.
-    #[error("{identity} was endorsed for pool {pool} by the allowlist when it attested, and is not any longer")]
+    #[error("{identity} was on the allowlist for pool {pool} when it attested, but no longer is")]
     Withdrawn { identity: NodeIdentity, pool: String },
     /// The instance was released, or went over to another.
     #[error("{instance} belonged to {holder} when the ticket was earned, and was released since, or went over to another")]
@@ -220,7 +220,7 @@ pub enum TicketError {
     },
     /// The pool's inventory no longer names the machine, nor does an existing Machine object of the cluster.
     #[error(
-        "{identity} was in the inventory of pool {pool} when it attested, and is not any longer, or with another TPM; or it has become a Node"
+        "{identity} was in the inventory of pool {pool} when it attested, but no longer is, or has another TPM there, or is a Node now"
     )]
     NotInInventory {
         /// The cloud instance, or else the machine's identity.

@@ -39,7 +39,7 @@ pub(super) async fn open(
     {
         // It may be back at any time, and what was known is kept meanwhile.
         findings.push(InspectionFinding::Degraded(format!(
-            "cluster: the API does not serve this gateway: {}; a gateway that serves goes by what it was told last",
+            "cluster: the API does not serve this gateway: {}; a running gateway uses cached state",
             error.reason()
         )));
         return Some(ClusterInspection { cluster, answers: false });
@@ -74,9 +74,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
     for (what, found) in cluster::look(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
-            Err(error) => findings.push(InspectionFinding::Degraded(format!(
-                "cluster: {error}; a gateway that serves goes by what it was told last"
-            ))),
+            Err(error) => findings.push(InspectionFinding::Degraded(format!("cluster: {error}; a running gateway uses cached state"))),
         }
     }
     if told.is_empty() {

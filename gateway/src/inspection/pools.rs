@@ -63,7 +63,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
     let approval = known.approval;
     for name in approval.pools.iter().filter(|name| !names.contains(name)) {
         findings.push(InspectionFinding::Warning(format!(
-            "approval.pools names pool {name}, and there is no such pool: no machine of it is approved"
+            "approval.pools names pool {name}, but that pool does not exist: no machine of it is approved"
         )));
     }
     if approval.notes_attested() && !approval.kubelet_keys {
@@ -94,7 +94,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
         }
         if pool.machines.is_some() && !known.machines {
             findings.push(InspectionFinding::Degraded(format!(
-                "pool {}: its machines are those of the cluster, and cluster.machines of gateway.toml does not say that it tells of them: whoever attests is told to come again",
+                "pool {}: its inventory is the cluster's Machine objects, but cluster.machines is not enabled in gateway.toml: every attestation is answered 503",
                 pool.name()
             )));
         }

@@ -141,7 +141,7 @@ fn insecure(etcd: &EtcdSettings) -> Option<String> {
     let insecure = !etcd.is_encrypted() && !etcd.endpoints.iter().all(is_here);
     insecure.then(|| {
         format!(
-            "etcd, {}: without TLS, whoever is on the way reads and changes the store: say https",
+            "etcd, {}: without TLS, anyone on the network path can read and change the store: use https",
             etcd.place()
         )
     })

@@ -67,7 +67,7 @@ pub enum BadDoor {
     )]
     NoBalancer,
     /// No balancer has it.
-    #[error("--balancer-address {0} is no address that a balancer could have")]
+    #[error("--balancer-address {0} is not an address that a balancer can have")]
     Address(IpAddr),
 }
 

@@ -17,19 +17,17 @@ const IMAGE_LIMIT_BYTES: usize = 512;
 pub enum BadValue {
     /// No namespace could be called so.
     #[error(
-        "{0:?} is no name of a namespace: lower-case letters, digits and '-', at most {NAMESPACE_LIMIT_BYTES}, none of them '-' at an end"
+        "{0:?} is not a valid namespace: at most {NAMESPACE_LIMIT_BYTES} lower-case letters, digits and '-', with no '-' at either end"
     )]
     Namespace(String),
     /// A node would have to guess what is meant.
-    #[error(
-        "{0:?} is no reference of an image with its registry and a tag or digest, such as registry.example.com/attest-gateway@sha256:…"
-    )]
+    #[error("{0:?} is not an image reference with a registry and a tag or digest, such as registry.example.com/attest-gateway@sha256:…")]
     Image(String),
     /// No name that a certificate is for.
-    #[error("{0:?} is no DNS name, such as api-int.mycluster.example.com; an address is for no name")]
+    #[error("{0:?} is not a DNS name, such as api-int.mycluster.example.com; an IP address is not allowed")]
     Host(String),
     /// No pointer could ask for it.
-    #[error("{0:?} is no pool's name")]
+    #[error("{0:?} is not a valid pool name")]
     Pool(String),
 }
 

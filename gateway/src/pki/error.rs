@@ -24,7 +24,9 @@ pub enum InstallError {
     #[error(transparent)]
     Serving(#[from] ServingError),
     /// The file is a manifest, which another program writes.
-    #[error("{0} is a manifest: it is not changed here; who put it there rotates it, and the gateway reads it again when it changes")]
+    #[error(
+        "{0} is a manifest, which this command does not change: rotate it where it is generated; the gateway reloads it when it changes"
+    )]
     Manifest(PathBuf),
     /// CA and certificate are the cluster's: its operator replaces them.
     #[error(

@@ -169,7 +169,7 @@ pub enum CreateError {
     #[error("the clock says {0} seconds after 1970")]
     Clock(u64),
     /// Not a key that certificates can be signed with.
-    #[error("this is no private key that can sign certificates (ECDSA P-256, P-384, P-521, Ed25519 or RSA)")]
+    #[error("not a private key that can sign certificates (ECDSA P-256, P-384, P-521, Ed25519 or RSA)")]
     Key,
     /// The key is another CA's.
     #[error("the key is not that of the CA {subject}")]
@@ -178,7 +178,7 @@ pub enum CreateError {
         subject: String,
     },
     /// The issuer's certificate does not allow it to sign certificates.
-    #[error("{subject} is no CA: it may not sign certificates (basic constraints, key usage)")]
+    #[error("{subject} is not a CA: it may not sign certificates (basic constraints, key usage)")]
     NoAuthority {
         /// Subject of the certificate.
         subject: String,

@@ -18,7 +18,8 @@ use crate::metrics::Metrics;
 
 /// Alerts of decisions that were recorded after their gateway had ended, or had not been able to write.
 const UNANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
-const UNKNOWN: &str = "recorded late: whether the node has got this answer stands in lines that are missing, or in another gateway's log; its evidence was not kept";
+const UNKNOWN: &str =
+    "recorded late: whether the node got this answer is in missing lines or in another gateway's log; its evidence was not kept";
 
 /// Decisions that may wait to be recorded, before no more are made: each is in the store until then.
 const UNWRITTEN_LIMIT: usize = 100;

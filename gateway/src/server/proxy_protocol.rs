@@ -44,9 +44,9 @@ pub(super) enum HeaderError {
     /// It begins with something else: TLS, or text of version 1.
     #[error("it does not begin with one")]
     Signature,
-    #[error("the header's version is {0}, and not 2")]
+    #[error("the header's version is {0}, not 2")]
     Version(u8),
-    #[error("the header's command is {0}, and neither LOCAL nor PROXY")]
+    #[error("the header's command is {0}, neither LOCAL nor PROXY")]
     Command(u8),
     #[error("the header is longer than {HEADER_LIMIT_BYTES} bytes: {0}")]
     Long(usize),

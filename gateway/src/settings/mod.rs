@@ -300,7 +300,7 @@ impl Settings {
 
 /// Parses the networks of balancers; none of them may include all addresses.
 fn balancers(texts: &[String]) -> Result<Vec<IpNet>, Fault> {
-    const ALLOWED: &str = "addresses and networks of balancers, such as \"192.0.2.10\" or \"2001:db8::/64\", and never everybody's: whoever comes from there says whose connection it is";
+    const ALLOWED: &str = "addresses and networks of balancers, such as \"192.0.2.10\" or \"2001:db8::/64\", and never 0.0.0.0/0 or ::/0: clients at these addresses can claim any source address";
     let balancers = texts.iter().map(|text| match network(text) {
         Ok(network) if network.prefix_len() > 0 => Ok(network),
         _ => Err(("proxy_protocol_from", format!("{text:?}"), ALLOWED)),

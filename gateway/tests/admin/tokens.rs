@@ -142,7 +142,7 @@ async fn what_is_refused_is_recorded_and_changes_nothing() {
         let refused = gateway.wait_for_acts(1, verb).remove(0);
         assert!(refused["admin"]["refused"].as_str().unwrap().contains("nobody"), "{refused}");
     }
-    assert!(gateway.command(&["audit"]).contains("refused: there is no token named"));
+    assert!(gateway.command(&["audit"]).contains("refused: no token is named"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -159,14 +159,14 @@ async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom
     };
     let (sound, text) = audit(&[]);
     assert!(
-        !sound && text.contains("NOT KNOWN") && text.contains("give --log-key FILE"),
+        !sound && text.contains("NOT KNOWN") && text.contains("pass --log-key FILE"),
         "{text}"
     );
     let key = site.gateway.path("a/log.pub");
     let (sound, text) = audit(&["--log-key", key.to_str().unwrap()]);
     assert!(sound && text.contains(" whole") && !text.contains("NOT KNOWN"), "{text}");
     let (sound, text) = audit(&["--log-key", key.to_str().unwrap(), "--checkpoints", empty.to_str().unwrap()]);
-    assert!(!sound && text.contains("no checkpoint in it"), "{text}");
+    assert!(!sound && text.contains("no checkpoints found"), "{text}");
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_w
     let (sound, text) = site.audit(&[a, b], &["--checkpoints", &kept(&[of_a, of_b])]);
     assert!(sound, "{text}");
     let (sound, text) = site.audit(&[&a[..CHECKPOINTS[1]], b], &["--checkpoints", &kept(&[of_b])]);
-    assert!(!sound && text.contains("--checkpoints says nothing of gateway a"), "{text}");
+    assert!(!sound && text.contains("--checkpoints has no checkpoint of gateway a"), "{text}");
 }
 
 #[tokio::test]

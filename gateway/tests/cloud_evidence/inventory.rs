@@ -83,7 +83,7 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
     // One that cannot be read is nobody's: the last good one stays.
     instances(&gateway, "worker", &["worker-7"]);
     gateway.line(|line| {
-        line.contains("instances.txt: line 1: \"worker-7\" is no machine") && line.contains("still serving the last good state")
+        line.contains("instances.txt: line 1: \"worker-7\" is not a machine") && line.contains("still serving the last good state")
     });
     drop(attest().await.ticket());
     instances(&gateway, "worker", &["gcp:example-project/7"]);

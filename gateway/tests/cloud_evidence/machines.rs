@@ -402,7 +402,7 @@ async fn check_says_what_no_machine_object_can_name_and_that_no_cluster_is_asked
     let gateway = site::init(r#"[["gcp"]]"#, &[GCP, MACHINES]);
     let said = check(&gateway);
     assert!(
-        said.contains("pool worker: its machines are those of the cluster, and cluster.machines of gateway.toml does not say"),
+        said.contains("pool worker: its inventory is the cluster's Machine objects, but cluster.machines is not enabled"),
         "{said}"
     );
     assert!(!said.contains("any instance of the account"), "{said}");

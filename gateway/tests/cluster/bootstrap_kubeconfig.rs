@@ -122,7 +122,7 @@ async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
     gateway.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(of(&gateway.config("/config/worker", &[]).await.body), two);
     put_token(&api, "hunter2", &ca);
-    gateway.line(|line| line.contains("is none of a service account's") && line.contains("using the last good state"));
+    gateway.line(|line| line.contains("is not a service account's") && line.contains("using the last good state"));
     api.remove("secrets", NAMESPACE, "node-bootstrapper-token");
     gateway.line(|line| line.contains("there is no Secret"));
 

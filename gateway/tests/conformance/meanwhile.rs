@@ -158,9 +158,9 @@ pub async fn attack_44_a_ticket_is_good_by_what_stands_when_it_is_used<P: Place>
         (RevokeTpm, "revoked"),
         (RevokeInstance, "revoked"),
         (RevokeItsNamesOwner, "revoked"),
-        (TakeOffTheList, "not any longer"),
-        (ForgetOnTheList, "not any longer"),
-        (KeepToAnotherPool, "not any longer"),
+        (TakeOffTheList, "no longer is"),
+        (ForgetOnTheList, "no longer is"),
+        (KeepToAnotherPool, "no longer is"),
         (Release, "released"),
         (Bind("tpm:other"), "released"),
         (Bind(tpm().as_str().to_owned().leak()), "released"),
@@ -264,7 +264,7 @@ impl Step {
 
 pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>() {
     for (step, expected) in [
-        (Step::Revoke, "no such token"),
+        (Step::Revoke, "the token does not exist"),
         (Step::Rotate(0), "expired"),
         (Step::Replace, "is for pool infra"),
         (Step::Rotate(60), ""),

@@ -91,7 +91,7 @@ async fn attack_42_a_store_that_is_older_another_or_gone_is_not_opened_and_not_u
         assert!(Kubernetes::look(&site.settings("one"), &site.beside("one")).is_err());
     };
     site.api.put(before);
-    refused("it had come to 4");
+    refused("4 was seen before");
     is_refused(&one).await;
     site.api.remove("secrets", NAMESPACE, HEAD);
     refused("is missing or empty");

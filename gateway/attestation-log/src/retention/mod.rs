@@ -79,7 +79,7 @@ pub enum RetentionError {
     #[error("{path} says of no blobs that they may go: {problem}; remove it, and they stay")]
     Malformed { path: PathBuf, problem: String },
     /// The log was moved: records may be written to a file that is not searched for names of blobs.
-    #[error("the attestation log was moved, and no new one is begun: blobs stay for now")]
+    #[error("the attestation log was moved and has no new file yet: keeping evidence files for now")]
     Moved,
     /// The thread that works on segments has ended.
     #[error("the gateway ends")]

@@ -54,7 +54,7 @@ impl LogVerifier {
         if self.kept_unreadable > UNREADABLE_LIMIT {
             return self.findings.push(VerificationFinding::Unreadable {
                 after: self.keeping.clone(),
-                why: format!("more than {UNREADABLE_LIMIT} lines are none that are kept"),
+                why: format!("more than {UNREADABLE_LIMIT} lines are not kept lines"),
             });
         }
         self.findings.push(finding);

@@ -81,7 +81,7 @@ impl GatewayFiles {
         let folders = attest_pool::folders(&pools)?.pools;
         let Some(folder) = folders.get(pool) else {
             let known: Vec<&str> = folders.keys().map(String::as_str).collect();
-            bail!("there is no pool {pool:?} in {}; there is: {}", pools.display(), known.join(", "));
+            bail!("no pool {pool:?} in {}; pools: {}", pools.display(), known.join(", "));
         };
         Ok(folder.clone())
     }

@@ -81,13 +81,15 @@ pub enum ProposalError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
     /// More values than a generation may have.
-    #[error("what was seen cannot be a generation of reference values: {0}; ask for what more machines share (--least)")]
+    #[error(
+        "the observed values do not make a valid generation of reference values: {0}; raise --least to keep only values that more machines share"
+    )]
     Set(#[from] ReferenceSetError),
-    #[error("no evidence of pool {pool} was trusted in that time, so nothing is known of what its machines boot")]
+    #[error("no evidence of pool {pool} was trusted in that time: cannot propose reference values")]
     Nothing { pool: String },
     #[error("of pool {pool}, no evidence that was trusted in that time counts: {why}")]
     NotCounted { pool: String, why: String },
-    #[error("pool {pool} accepts no evidence of what was booted")]
+    #[error("pool {pool} accepts no evidence that measures the boot")]
     NoSection { pool: String },
 }
 

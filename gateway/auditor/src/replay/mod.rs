@@ -36,7 +36,7 @@ pub enum ReplayError {
     #[error(transparent)]
     EventLog(#[from] LikenessError),
     /// A recorded client CA cannot be one.
-    #[error("the recorded client CA {name} is none: {problem}")]
+    #[error("the recorded client CA {name} is not a CA certificate: {problem}")]
     Authority {
         /// Its blob, or its subject.
         name: String,
@@ -46,7 +46,7 @@ pub enum ReplayError {
     #[error("the recorded {what} cannot be used: {problem}")]
     Anchor { what: &'static str, problem: String },
     /// The recorded names of the pool's nodes are invalid.
-    #[error("the recorded names of nodes are none: {0}")]
+    #[error("the recorded patterns of node names are invalid: {0}")]
     Names(PatternError),
     /// The certificate is another node's than the line says.
     #[error("the line is about {recorded:?}, the certificate is that of {found}")]

@@ -355,13 +355,13 @@ fn what_cannot_be_read_is_said() {
     files.put("disk.raw", b"QFI\xfb and more");
     refuses("this is qcow2: only a raw image is read");
     files.put("disk.raw", &[0; 4096]);
-    refuses("there is no partition table (GPT) that can be read");
+    refuses("no readable partition table (GPT)");
     files.disk(&fat(&[]), None);
     refuses("has no EFI/BOOT/BOOTX64.EFI");
     files.disk(&vec![0; SYSTEM_BYTES], None);
-    refuses("the EFI system partition is no FAT");
+    refuses("the EFI system partition is not a readable FAT filesystem");
     files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", b"no image")]), None);
-    refuses("EFI/BOOT/BOOTX64.EFI: it is no 64-bit PE image");
+    refuses("EFI/BOOT/BOOTX64.EFI: not a 64-bit PE image");
     files.disk(&fat(&[("EFI/BOOT/BOOTX64.EFI", &shim())]), None);
     refuses("shim starts grubx64.efi, which is not on the EFI system partition");
     let entry: (&str, &[u8]) = ("loader/entries/a.conf", b"linux /absent\n");

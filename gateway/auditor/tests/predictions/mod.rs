@@ -171,7 +171,7 @@ fn secure_boot_needs_to_know_whose_signatures_count() {
     let keys = "--uki linux.efi --pk empty.esl --kek empty.esl --db empty.esl";
     let off = files.predicts(&format!("--secure-boot off {keys}"));
     assert_eq!(pcrs(&off), (vec![4, 7, 9, 11, 12, 13], vec![0, 1, 2, 3, 5, 6]));
-    files.refuses(&format!("--secure-boot on {keys}"), "give --signed-by");
+    files.refuses(&format!("--secure-boot on {keys}"), "pass --signed-by");
     files.put("signer.der", &[0x30, 0x82, 0, 0]);
     files.refuses(&format!("--secure-boot on {keys} --signed-by signer.der"), "is not in db");
     files.put("signer.pem", b"no certificate");
@@ -179,7 +179,7 @@ fn secure_boot_needs_to_know_whose_signatures_count() {
     files.put("with-attributes", &[7, 0, 0, 0]);
     files.refuses(
         "--secure-boot off --uki linux.efi --pk empty.esl --kek empty.esl --db with-attributes",
-        "db is no list of signatures",
+        "db is not a signature list",
     );
 }
 
@@ -240,8 +240,8 @@ fn what_is_wrong_with_the_arguments_or_the_files_is_said() {
         &format!("--secure-boot on --uki linux.efi --set {}", "a".repeat(257)),
         "name has to have",
     );
-    files.refuses("--secure-boot on --uki initrd.img", "initrd.img: it is no 64-bit PE image");
-    files.refuses("--secure-boot on --uki vmlinuz", "vmlinuz: it is no unified kernel image");
+    files.refuses("--secure-boot on --uki initrd.img", "initrd.img: not a 64-bit PE image");
+    files.refuses("--secure-boot on --uki vmlinuz", "vmlinuz: not a unified kernel image");
     files.refuses("--secure-boot on --kernel vmlinuz --cmdline \u{e4}", "--cmdline: it has the byte");
     assert!(Path::new(&files.path("linux.efi")).is_file());
 }

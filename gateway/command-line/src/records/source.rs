@@ -63,7 +63,7 @@ impl LogSource {
             match self.log.as_slice() {
                 [] if own.exists() => {}
                 [] => bail!(
-                    "{}: there is no attestation log yet; `serve` begins it",
+                    "{}: no attestation log yet; `attest-gateway serve` creates it",
                     visible(&own.to_string_lossy())
                 ),
                 [named, ..] => bail!(

@@ -40,7 +40,7 @@ pub enum RenderError {
         extension: String,
     },
     /// Configs that are good each by itself, and not together.
-    #[error("merged, the MachineConfigs {names} are no config that Ignition takes: {source}")]
+    #[error("the MachineConfigs {names} do not merge into a valid Ignition config: {source}")]
     Merged { names: String, source: Invalid },
 }
 

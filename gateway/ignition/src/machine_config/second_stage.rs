@@ -50,7 +50,7 @@ pub enum SecondStageError {
     #[error("{path} is not in the config as it is: fetched, compressed or without contents")]
     Elsewhere { path: &'static str },
     /// The encapsulated MachineConfig cannot be read.
-    #[error("{ENCAPSULATED} is no MachineConfig that this gateway can read, at {place}")]
+    #[error("{ENCAPSULATED} is not a MachineConfig that this gateway can read, at {place}")]
     NotAMachineConfig { place: String },
     /// More than the cluster's API takes.
     #[error("its MachineConfig would have {found} bytes, and the cluster's API takes {OBJECT_LIMIT_BYTES}")]

@@ -16,13 +16,11 @@ pub enum HistoryFinding {
         clock_ms: (u64, u64),
     },
     /// The TPM's firmware was replaced by a version with known vulnerabilities, or something else answers in the TPM's place.
-    #[error(
-        "the TPM's firmware went from version {before:#018x} back to {now:#018x}: somebody has put an older one there, or this is not the TPM it was"
-    )]
+    #[error("the TPM's firmware version decreased from {before:#018x} to {now:#018x}: it was downgraded, or another TPM answers")]
     FirmwareBack { before: u64, now: u64 },
     /// The PCR values match, but the log differs.
     #[error(
-        "the event log says of PCR {pcr} something else than on {}, and its value is the same: what the digests do not cover was written by somebody else, or the same files were booted from another place; compare it by `attest-audit log boot-diff --html` with decision {decision}",
+        "the event log for PCR {pcr} differs from that of {}, although the PCR's value is the same: the parts without digests were altered, or the same files were booted from another place; compare with decision {decision}: `attest-audit log boot-diff --html`",
         date(*.at)
     )]
     AnotherLog {

@@ -22,7 +22,7 @@ pub enum AnswerError {
     #[error("the reason has {found} characters; 1 to {REASON_LIMIT_CHARACTERS} are kept")]
     Reason { found: usize },
     #[error(
-        "{DENIED_LIMIT} questions of pool {pool} are denied, and more are not kept: take one back whose value no machine has any more (`reference-values deny POOL ID --take-back`)"
+        "pool {pool} has {DENIED_LIMIT} denied questions, the maximum: take one back whose value no machine has any more: `attest-gateway reference-values deny {pool} ID --take-back`"
     )]
     TooMany { pool: String },
     #[error(transparent)]

@@ -94,12 +94,12 @@ impl From<HistoryRefusal> for Refusal {
             HistoryFinding::CountersBack { .. } => (
                 TPM_COUNTERS_BACK,
                 "this TPM's counters are behind what they were",
-                "the TPM was cleared, or this virtual machine was set back",
+                "the TPM was cleared, or this virtual machine was rolled back",
             ),
             HistoryFinding::FirmwareBack { .. } => (
                 TPM_FIRMWARE_BACK,
                 "this TPM's firmware is older than it was",
-                "the TPM's firmware was set back on purpose",
+                "the TPM's firmware was downgraded on purpose",
             ),
             HistoryFinding::AnotherLog { .. } => (
                 TPM_ANOTHER_LOG,
@@ -127,14 +127,21 @@ impl From<RevocationError> for Refusal {
 impl From<CloudUnavailable> for Refusal {
     fn from(error: CloudUnavailable) -> Self {
         tracing::warn!(%error, "cannot verify cloud evidence; answering 503");
-        Self::new(CLOUD_UNAVAILABLE, "what this evidence is verified against cannot be had now")
+        Self::new(
+            CLOUD_UNAVAILABLE,
+            "the keys or certificates that verify this evidence cannot be fetched now",
+        )
     }
 }
 
 impl From<MachinesUnknown> for Refusal {
     fn from(error: MachinesUnknown) -> Self {
         tracing::warn!(%error, "cannot determine the cluster's machines; answering 503 with Retry-After");
-        Self::guarded(MACHINES_UNKNOWN, "which machines the cluster has made is not known now", error)
+        Self::guarded(
+            MACHINES_UNKNOWN,
+            "the gateway does not know now which machines the cluster has created",
+            error,
+        )
     }
 }
 
@@ -144,7 +151,7 @@ impl From<InstanceError> for Refusal {
             InstanceError::Claimed { instance, .. } => {
                 // Who came first is for the administrator to know.
                 Self::guarded(INSTANCE_CLAIMED, format!("{instance} belongs to another claimant"), &error).with_command(format!(
-                    "If this node was provisioned anew, or its console had said that a reboot would not find who it is: `attest-gateway node release {instance}`, then boot again; if not, somebody shows another machine's identity."
+                    "If this node was provisioned again, or its console said that its claim secret could not be kept: `attest-gateway node release {instance}`, then boot again. Otherwise someone else presents this machine's identity."
                 ))
             }
             InstanceError::Store(error) => Self::because(error),
@@ -193,7 +200,7 @@ impl From<MemberError> for Refusal {
         match error {
             MemberError::WrongPool(WrongPool { ref name, ref pool, .. }) => {
                 // Which nodes a pool has is for the administrator to know.
-                Self::guarded(KUBELET_WRONG_POOL, format!("node {name} is none of pool {pool}"), &error)
+                Self::guarded(KUBELET_WRONG_POOL, format!("node {name} does not belong to pool {pool}"), &error)
             }
             MemberError::Revocation(error) => error.into(),
             MemberError::Store(error) => Self::because(&error),

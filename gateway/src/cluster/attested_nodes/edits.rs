@@ -142,13 +142,13 @@ impl Hands<'_> {
         };
         let Approved { pools, node_name } = approved;
         if let Some(name) = node_name.as_ref().filter(|name| !is_node_name(name)) {
-            return Ok(Some(refused("NameInvalid", format!("{name:?} is no node's name"))));
+            return Ok(Some(refused("NameInvalid", format!("{name:?} is not a node name"))));
         }
         if pools.is_empty() {
             return Ok(Some(refused("PoolUnknown", "it names no pool")));
         }
         if let Some(pool) = pools.iter().find(|pool| !self.pools.contains(pool)) {
-            return Ok(Some(refused("PoolUnknown", format!("there is no pool {pool:?}"))));
+            return Ok(Some(refused("PoolUnknown", format!("pool {pool:?} does not exist"))));
         }
         let own = self.own(Verb::EkAdd);
         Ok(Some(match by_object::approve(&*own, ek, node_name.as_deref(), pools, now).await {

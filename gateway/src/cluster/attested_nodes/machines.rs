@@ -67,7 +67,7 @@ impl StoredMachine {
         };
         status.say(ConditionType::Approved, approved, generation, now);
         if status.says(ConditionType::Attested).is_none() {
-            let answer = ConditionAnswer::new(None, "NotSeen", "no attestation of it stands in the logs that were read");
+            let answer = ConditionAnswer::new(None, "NotSeen", "no attestation of this machine in the logs that were read");
             status.say(ConditionType::Attested, answer, generation, now);
         }
     }

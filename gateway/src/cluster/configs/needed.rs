@@ -29,7 +29,7 @@ pub(super) struct Had {
 pub(super) enum NotHad {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("there are {found} of them; at most {LIMIT} are taken")]
+    #[error("{found} of them; at most {LIMIT} are supported")]
     TooMany { found: usize },
     /// An object is gone or has changed meanwhile: the API reports that.
     #[error("they change")]

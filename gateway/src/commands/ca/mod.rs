@@ -241,7 +241,7 @@ fn introduce(
             }
             if ca.subject == today.authority.subject && ca.key != today.authority.key {
                 bail!(
-                    "{}: {} is what the CA in use is called too, and it has another key: who verifies could take one for the other",
+                    "{}: the CA in use has the same subject {} and another key: clients could mistake one for the other",
                     path.display(),
                     ca.subject
                 );
@@ -253,7 +253,9 @@ fn introduce(
             let wanted = kind.wanted(Some(&today.authority));
             let taken = |name: &str| today.authority.subject == format!("CN={name}");
             let name = match &name.name {
-                Some(name) if taken(name) => bail!("{name} is what the CA in use is called: two CAs of one gateway must differ in it"),
+                Some(name) if taken(name) => {
+                    bail!("the CA in use is named {name} as well: two CAs of one gateway must have different names")
+                }
                 Some(name) => name.clone(),
                 // One that was made in this second.
                 None if taken(&issue::authority_name(now)) => {
@@ -333,10 +335,7 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
         RotationStage::Settled
             if authority_keys::kept_key(&settings.tls, &today.authority)
                 .is_some_and(|path| path == authority_keys::next_authority_key(&settings.tls)) => {}
-        RotationStage::Settled => bail!(
-            "{} holds one CA, and it is in use: there is none to retire",
-            settings.tls.ca.display()
-        ),
+        RotationStage::Settled => bail!("{} holds one CA, which is in use: nothing to retire", settings.tls.ca.display()),
         RotationStage::Introduced => bail!("the older CA signs the certificate still: `ca switch` comes first"),
         RotationStage::Foreign if caution.force => {}
         RotationStage::Foreign => bail!("{}", foreign(&settings, &today)),

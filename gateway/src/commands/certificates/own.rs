@@ -89,7 +89,7 @@ pub(super) fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
     for key in source::keys(path).map_err(|error| error.to_string())? {
         let key = provider
             .load_private_key(key)
-            .map_err(|_| format!("{}: a private key of a kind that is not known", path.display()))?;
+            .map_err(|_| format!("{}: a private key of an unknown type", path.display()))?;
         let spki = key
             .public_key()
             .ok_or_else(|| format!("{}: a private key without a public one", path.display()))?;

@@ -71,7 +71,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
                 "gateway {} serves, or was killed less than 15 s ago: chain {chain} is not lost. Stop it first; if it has a new log.key, give the chain up at its host",
                 kept.line.checkpoint.replica
             ),
-            GivingUp::Changed => bail!("chain {chain} was signed on meanwhile: nothing was given up"),
+            GivingUp::Changed => {
+                bail!("chain {chain} got a new checkpoint during this command: nothing was given up; run the command again")
+            }
         }
     })?;
     for kept in given_up {
@@ -104,6 +106,6 @@ fn own_key(settings: &Settings) -> anyhow::Result<Option<LogPublicKey>> {
     match LogKey::read(&settings.log_key()) {
         Ok(key) => Ok(Some(key.public())),
         Err(LogKeyError::Io { source, .. }) if source.kind() == ErrorKind::NotFound && !settings.attestation_log().exists() => Ok(None),
-        Err(error) => bail!("which chains are this gateway's own is not known: {error}"),
+        Err(error) => bail!("cannot determine which chains are this gateway's own: {error}"),
     }
 }

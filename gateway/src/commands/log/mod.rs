@@ -60,7 +60,10 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 fn key(settings: &Settings) -> anyhow::Result<LogKey> {
     let file = settings.log_key();
     if file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        bail!("{}: there is no such key yet; `serve` makes it at its first start", file.display());
+        bail!(
+            "{}: no such key yet; `attest-gateway serve` creates it at its first start",
+            file.display()
+        );
     }
     Ok(LogKey::read(&file)?)
 }

@@ -137,7 +137,7 @@ fn print<W: std::io::Write>(
     terminal: bool,
 ) -> anyhow::Result<ReaderState> {
     let Some(fields) = RecordFields::of(line) else {
-        output::tell("attest-gateway: a line that is no record; `attest-audit audit` says more");
+        output::tell("attest-gateway: skipping a line that is not a record; for details: `attest-audit audit`");
         return Ok(ReaderState::There);
     };
     if !filter.takes(&fields, line) {

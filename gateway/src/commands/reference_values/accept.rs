@@ -37,7 +37,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { pool, ids, .. } = arguments;
     let folder = pool_folder(&settings, pool)?;
     let (sets, _) = attest_pool::reference_values(&folder)?;
-    let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: a file would be read by nobody"))?;
+    let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: the file would not be used"))?;
     let file = in_folder(&sets, &arguments.set)?;
     let (values, first) = read_as_owner(config, pool, ids)?;
     let mut accepted = Values::default();
@@ -78,7 +78,7 @@ fn read_as_owner(config: &Path, pool: &str, ids: &[String]) -> anyhow::Result<(V
 
 /// Returns the path of the file, in the folder that the pool reads.
 fn in_folder(folder: &Path, set: &Path) -> anyhow::Result<PathBuf> {
-    let name = set.file_name().with_context(|| format!("{} is no file", set.display()))?;
+    let name = set.file_name().with_context(|| format!("{} is not a file", set.display()))?;
     let parent = set.parent().filter(|parent| !parent.as_os_str().is_empty());
     if let Some(parent) = parent {
         let is_it = parent.canonicalize().ok() == folder.canonicalize().ok() && folder.exists();

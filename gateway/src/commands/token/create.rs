@@ -140,7 +140,7 @@ fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyho
         Ok(tokens::withdraw(&*store, created).await?)
     });
     error.context(match revoked {
-        Ok(()) => format!("token {name:?} could not be shown, so it was revoked again, and there is none"),
+        Ok(()) => format!("token {name:?} could not be shown and was revoked: no token was created"),
         Err(failed) => format!(
             "token {name:?} could not be shown, and could not be revoked again ({}); do that: attest-gateway token revoke {name}",
             attest_command_line::in_full(&failed)
@@ -182,7 +182,7 @@ fn imported(file: &Path) -> anyhow::Result<Imported> {
     let bytes = Zeroizing::new(super::super::pointer::read(file, IMPORT_LIMIT_BYTES)?);
     let text = std::str::from_utf8(&bytes)
         .ok()
-        .with_context(|| format!("{}: is no text", name()))?;
+        .with_context(|| format!("{}: not a text file", name()))?;
     Imported::read(text).with_context(name)
 }
 
@@ -195,7 +195,7 @@ fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Ro
         .canonicalize()
         .with_context(|| format!("{}; make the folder first, for the gateway's user", into.display()))?;
     if !folder.is_dir() {
-        bail!("{} is no folder", folder.display());
+        bail!("{} is not a folder", folder.display());
     }
     Ok(Some(Rotation {
         every,

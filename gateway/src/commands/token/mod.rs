@@ -52,13 +52,13 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         Command::Revoke { name } => {
             let settings = Settings::load(config)?;
             if tokens::is_followed(name) && settings.cluster.is_some_and(|cluster| !cluster.bootstrap_tokens.is_empty()) {
-                bail!("{name:?} is one of the cluster's bootstrap tokens, and would be taken again while it is there: delete its Secret");
+                bail!("{name:?} is one of the cluster's bootstrap tokens, and would be imported again while it exists: delete its Secret");
             }
             let wanted = name.clone();
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
                 let revoked = tokens::revoke(&*store, &wanted).await?;
                 found(revoked > 0, || {
-                    format!("there is no token named {wanted:?}; `attest-gateway token list` shows which there are")
+                    format!("no token is named {wanted:?}; to list all tokens: `attest-gateway token list`")
                 })?;
                 Ok(revoked)
             })?;

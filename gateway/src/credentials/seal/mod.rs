@@ -105,7 +105,7 @@ pub enum SealError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     /// The key file holds something else.
-    #[error("{0} holds no keys of a seal; remove the file to have a new one made: challenges and tickets under way are worthless then")]
+    #[error("{0} holds no seal keys; to create new ones, remove the file: this invalidates all challenges and tickets")]
     NoKey(PathBuf),
     /// Others can read the key.
     #[error("{path} has mode {mode:04o}: only its owner may read it (chmod 0600)")]
@@ -124,29 +124,29 @@ pub enum SealError {
     NoStoreKey(PathBuf),
     /// The store's key file is another one's.
     #[error(
-        "{path} holds key {found}, and the seal's keys in the store are encrypted by {wanted}: bring the key file that the other replicas have; \
-         if none has it any longer: `attest-gateway seal rotate --drop --key-lost`"
+        "{path} holds key {found}, but the seal's keys in the store are encrypted by {wanted}: copy the key file of the other replicas; \
+         if it is lost: `attest-gateway seal rotate --drop --key-lost`"
     )]
     OtherStoreKey { path: PathBuf, found: String, wanted: String },
     /// Another process has replaced the store's key file.
-    #[error("{0} was replaced while its key was: bring the file that opens what is in the store, and run it again")]
+    #[error("{0} was replaced while its key was rotated: restore the file that decrypts the store's keys, and run the command again")]
     KeyFileReplaced(PathBuf),
     /// A lock could not be waited for.
     #[error("waiting for another process was interrupted")]
     Interrupted,
     /// A key in the store is not what was written.
     #[error(
-        "the seal's key {0:?} in the store was altered, or its dates; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
+        "the seal's key {0:?} in the store, or its dates, was altered; create new keys, which invalidates all challenges and tickets: `attest-gateway seal rotate --drop`"
     )]
     Altered(String),
     /// The keys in the store are not all, or not those, that were written.
     #[error(
-        "the seal's keys in the store are not the set that was written: one was taken out, or put in; `attest-gateway seal rotate --drop` begins anew: challenges and tickets under way are worthless then"
+        "the seal's keys in the store are not the set that was written: a key was removed or added; create new keys, which invalidates all challenges and tickets: `attest-gateway seal rotate --drop`"
     )]
     OtherSet,
     /// The keys in the store are older ones.
     #[error(
-        "the seal's keys in the store were set back, to change {found}, and {known} were known ({by}); bring the newer ones back, or begin anew by `attest-gateway seal rotate --drop`: challenges and tickets under way are worthless then"
+        "the seal's keys in the store were rolled back to change {found}; {known} was seen before ({by}). Restore the newer ones, or create new keys, which invalidates all challenges and tickets: `attest-gateway seal rotate --drop`"
     )]
     SetBack {
         /// Number of changes of the set in the store.
@@ -158,7 +158,7 @@ pub enum SealError {
     },
     /// The file with the newest known set was altered.
     #[error(
-        "{0} does not say how far the seal's keys in the store had come: it was altered. Bring it back; if it is lost: remove it, and begin anew by `attest-gateway seal rotate --drop`"
+        "{0} does not hold the last change of the seal's keys: it was altered. Restore it; if it is lost, remove it and create new keys: `attest-gateway seal rotate --drop`"
     )]
     NotKept(PathBuf),
     /// The entry in the store does not hold a seal's keys.
@@ -181,7 +181,7 @@ pub enum SealError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The content cannot be written as JSON.
-    #[error("what is to be sealed cannot be written: {0}")]
+    #[error("cannot encode the data to seal: {0}")]
     Content(#[from] serde_json::Error),
 }
 

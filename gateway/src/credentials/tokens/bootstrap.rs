@@ -50,7 +50,7 @@ pub(super) fn read(text: &str) -> Result<Bootstrap, String> {
         let different = half.bytes().collect::<BTreeSet<u8>>().len();
         if length > FEWEST_DIFFERENT && different < FEWEST_DIFFERENT {
             return Err(format!(
-                "the Secret's {key} has {different} different characters only: that is no random text"
+                "the Secret's {key} has only {different} different characters, so it is not random"
             ));
         }
         if !whole.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn read(text: &str) -> Result<Bootstrap, String> {
     let expires = expires.map(|time| {
         let time = OffsetDateTime::parse(&time, &Rfc3339).ok();
         let seconds = time.and_then(|time| u64::try_from(time.unix_timestamp()).ok());
-        seconds.ok_or("the Secret's expiration is no time, such as 2026-11-24T12:00:00Z")
+        seconds.ok_or("the Secret's expiration is not a time such as 2026-11-24T12:00:00Z")
     });
     Ok(Bootstrap {
         text: whole,

@@ -39,7 +39,7 @@ pub enum ImportError {
     Characters,
     /// It has too few characters to be random.
     #[error(
-        "has {found} characters: a token that can be guessed is none. 128 random bits are {SHORTEST_CHARACTERS} characters of Base64, {SHORTEST_DIGITS} hexadecimal digits, and at least {needed} of characters such as these: `dd if=/dev/urandom bs=32 count=1 | base64`"
+        "has {found} characters: too short, 128 bits of entropy required ({SHORTEST_CHARACTERS} characters of Base64, {SHORTEST_DIGITS} hexadecimal digits, or at least {needed} characters such as these); to generate a token: `dd if=/dev/urandom bs=32 count=1 | base64`"
     )]
     Short {
         found: usize,
@@ -47,16 +47,16 @@ pub enum ImportError {
         needed: usize,
     },
     /// It has too many characters.
-    #[error("has {0} characters, at most {LONGEST_CHARACTERS} are taken")]
+    #[error("has {0} characters; at most {LONGEST_CHARACTERS} are accepted")]
     Long(usize),
     /// The same characters over and over.
-    #[error("has {0} different characters only: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
+    #[error("has only {0} different characters, so it is not random; to generate a token: `dd if=/dev/urandom bs=32 count=1 | base64`")]
     Monotonous(usize),
     /// A shorter text several times.
-    #[error("repeats itself after {0} characters: that is no random text; this makes one: `dd if=/dev/urandom bs=32 count=1 | base64`")]
+    #[error("repeats itself after {0} characters, so it is not random; to generate a token: `dd if=/dev/urandom bs=32 count=1 | base64`")]
     Repeated(usize),
     /// This gateway would read it as a ticket.
-    #[error("begins as a ticket does ({:?}), and would be taken for one", TICKET_PREFIX)]
+    #[error("begins like a ticket ({:?}), and would be mistaken for one", TICKET_PREFIX)]
     Ticket,
     /// A manifest without a token.
     #[error("{0}")]
@@ -233,9 +233,9 @@ mod tests {
             ("usage-bootstrap-authentication", Some("false"), "not for authentication"),
             ("usage-bootstrap-authentication", Some("True"), "not for authentication"),
             ("usage-bootstrap-authentication", None, "not for authentication"),
-            ("expiration", Some("tomorrow"), "expiration is no time"),
-            ("expiration", Some("1969-12-31T23:59:59Z"), "expiration is no time"),
-            ("expiration", Some(" "), "expiration is no time"),
+            ("expiration", Some("tomorrow"), "expiration is not a time"),
+            ("expiration", Some("1969-12-31T23:59:59Z"), "expiration is not a time"),
+            ("expiration", Some(" "), "expiration is not a time"),
         ] {
             let altered = GOOD
                 .iter()

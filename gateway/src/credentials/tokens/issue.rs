@@ -63,13 +63,15 @@ pub enum IssueError {
     #[error("the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
     FileName(String),
     /// The name is one of those that the cluster's tokens have.
-    #[error("the name {0:?} is one of the cluster's bootstrap tokens: what is called so is made, changed and ended there")]
+    #[error("the name {0:?} is one of the cluster's bootstrap tokens: create, change and delete it in the cluster")]
     Followed(String),
     /// The name is in use.
-    #[error("there is a token {0:?}; `attest-gateway token rotate` replaces it, `token revoke` makes it worthless; or use another name")]
+    #[error(
+        "token {0:?} exists; replace it: `attest-gateway token rotate {0}`, or revoke it: `attest-gateway token revoke {0}`, or use another name"
+    )]
     NameTaken(String),
     /// The token is in the store.
-    #[error("this token is known already, as {0:?}; `attest-gateway token revoke` forgets it")]
+    #[error("this token exists already, as {0:?}; to remove it: `attest-gateway token revoke {0}`")]
     Known(String),
     #[error("a token is for at least one pool")]
     NoPool,
@@ -100,10 +102,10 @@ pub enum IssueError {
     #[error("{0}: the folder of a token's files must be an absolute path")]
     Relative(PathBuf),
     /// There is nothing to rotate.
-    #[error("there is no token named {0:?}; `attest-gateway token list` shows which there are")]
+    #[error("no token is named {0:?}; to list all tokens: `attest-gateway token list`")]
     Unknown(String),
     /// Another gateway or administrator was faster.
-    #[error("token {0:?} was rotated or revoked by somebody else meanwhile; there is no new one")]
+    #[error("token {0:?} was rotated or revoked by another command at the same time; no new token was created")]
     Changed(String),
     /// Its files cannot be written.
     #[error("the token's files cannot be written, so nothing was changed: {0}")]

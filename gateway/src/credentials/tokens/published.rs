@@ -44,13 +44,13 @@ pub enum FollowError {
     #[error(transparent)]
     Token(#[from] ImportError),
     /// It is not of the type.
-    #[error("is no bootstrap token")]
+    #[error("is not a bootstrap token")]
     NotOne,
     /// It would be good for ever.
-    #[error("has no expiration, and a token without an end is not taken")]
+    #[error("has no expiration: not imported")]
     Endless,
     /// The cluster itself would not find it.
-    #[error("is not called bootstrap-token- and the token's id, so that it is no token in the cluster either")]
+    #[error("is not named bootstrap-token- followed by the token's id: not a token in the cluster either")]
     Name,
 }
 

@@ -67,7 +67,7 @@ impl RedeemedToken {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The store has no such token.
-    #[error("there is no such token")]
+    #[error("the token does not exist")]
     Invalid,
     #[error("token {name:?} expired at {expires}, it is now {now} (seconds since 1970){}", rotated(*.superseded))]
     Expired {

@@ -79,7 +79,7 @@ pub fn read(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
 /// Those of [`read`]; and if it is not text.
 pub fn read_text(path: &Path, limit_bytes: u64) -> io::Result<String> {
     let text = String::from_utf8(read(path, limit_bytes)?);
-    text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)"))
+    text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "not UTF-8 text"))
 }
 
 #[cfg(test)]

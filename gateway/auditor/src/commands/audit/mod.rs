@@ -136,8 +136,8 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     } else if arguments.log.is_empty() {
         asked = false;
         notes.push(
-            "what was signed is not known, so nothing is said to be whole: give --checkpoints FILE, as `attest-gateway log checkpoints` prints it at \
-             the gateway; --without-checkpoints goes without"
+            "without signed checkpoints, completeness cannot be verified: pass --checkpoints FILE, as `attest-gateway log checkpoints` prints it at \
+             the gateway, or --without-checkpoints"
                 .to_owned(),
         );
     }
@@ -169,7 +169,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     for chain in known.iter().flat_map(|known| not_among(known, &report)) {
         asked = false;
         notes.push(format!(
-            "--checkpoints says nothing of gateway {}: whether chain {} was cut off is not known",
+            "--checkpoints has no checkpoint of gateway {}: cannot determine whether chain {} was truncated",
             chain.replica.as_deref().unwrap_or_default(),
             chain.chain
         ));
@@ -178,10 +178,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     output::line(&counts)?;
     let is_empty = counts.lines == 0 && !continued;
     if is_empty {
-        output::line("there is no record: a gateway's log is never empty")?;
+        output::line("the log has no record: a gateway's log is never empty")?;
     }
     if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
-        say(format_args!("there is no decision {decision} in it"))?;
+        say(format_args!("decision {decision} is not in the log"))?;
     }
     let sound = asked
         && !is_empty
@@ -218,7 +218,7 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
         match files.log_key().and_then(|file| Ok(LogKey::read(&file)?)) {
             Ok(key) => drop(keys.believed.insert(key.public())),
             Err(error) => notes.push(format!(
-                "whose checkpoints these are is not known, so nothing is said to be whole: give --log-key FILE, as `attest-gateway log key` prints it at the gateway ({})",
+                "the signer of these checkpoints is unknown, so completeness cannot be verified: pass --log-key FILE with the output of `attest-gateway log key` ({})",
                 in_full(&error)
             )),
         }
@@ -296,7 +296,7 @@ fn of_checkpoints(
     let all = text.lines().enumerate().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     if all.is_empty() {
         bail!(
-            "{}: no checkpoint in it: print them anew by `attest-gateway log checkpoints`, at the gateway",
+            "{}: no checkpoints found: print them again at the gateway: `attest-gateway log checkpoints`",
             file.display()
         );
     }

@@ -114,7 +114,7 @@ fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
     }
     for event in &recording.unknown_pcr_7_events {
         let UnknownEvent { event, digest, summary } = event;
-        let what = format!("event {event} of PCR 7, whose meaning is not known: {digest} ({})", clean(summary));
+        let what = format!("event {event} of PCR 7 has an unknown meaning: {digest} ({})", clean(summary));
         match lists_unknown {
             true => output::tell(format_args!("listed as pcr_7_events: {what}")),
             false => output::tell(format_args!("left out: {what}; --pcr-7-events lists it")),
@@ -140,7 +140,7 @@ fn without_value(
     set: &ReferenceSet,
 ) -> anyhow::Result<Option<String>> {
     let Some(folder) = attest_pool::folders(&files.pools()?)?.pools.remove(pool) else {
-        output::tell(format_args!("there is no pool {pool:?} any more: its rules are not looked at"));
+        output::tell(format_args!("pool {pool:?} no longer exists: not checking its rules"));
         return Ok(None);
     };
     let rules = attest_pool::rules(&folder)?;

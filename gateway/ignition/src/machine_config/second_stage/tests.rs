@@ -139,7 +139,7 @@ fn what_another_server_gives_is_a_machine_config_or_refused() {
         r#"{"spec": {"fips": "hunter2"}}"#,
         r#"{"spec": {"kernelArguments": [1]}}"#,
     ] {
-        refused(&[file(ENCAPSULATED, text)], "is no MachineConfig that this gateway can read");
+        refused(&[file(ENCAPSULATED, text)], "is not a MachineConfig that this gateway can read");
     }
     let good = file(ENCAPSULATED, MACHINE_CONFIG);
     let mut compressed = file(KUBECONFIG, "a");

@@ -31,13 +31,13 @@ pub struct Include {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEntry {
     /// Not a valid path for a config.
-    #[error("include.files: {0:?} is no absolute path without \"..\", \"//\" and \"/\" at its end")]
+    #[error("include.files: {0:?} is not an absolute path without \"..\", \"//\" and a \"/\" at its end")]
     Path(String),
     /// A pattern that would be misunderstood.
     #[error("include.files: {0:?}: the only patterns are a folder with /* (what is in it) or /** (its folders too) after it")]
     Pattern(String),
     /// A unit or a user by pattern, or without a name.
-    #[error("include.{list}: {entry:?} is no name; there are no patterns here")]
+    #[error("include.{list}: {entry:?} is not a name; patterns are not supported here")]
     Name { list: &'static str, entry: String },
 }
 
@@ -51,7 +51,7 @@ pub enum IncludeError {
     #[error("include.{list}: the full config has nothing that is {entry:?}")]
     Unmatched { list: &'static str, entry: String },
     /// The selected parts are not a valid config.
-    #[error("what include chooses is no config: {0}")]
+    #[error("the included parts are not a valid config: {0}")]
     NotAConfig(#[from] NotAConfig),
 }
 

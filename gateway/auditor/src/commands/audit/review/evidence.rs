@@ -109,7 +109,7 @@ impl ReviewedDecision {
         // The one who made it may have been another gateway.
         if let Some(early) = challenge.issued.checked_sub(self.at).filter(|early| *early > 0) {
             differences.warn(format!(
-                "it was decided {early} s before its challenge was made: clocks differ, or one was set back"
+                "the evidence was decided {early} s before its challenge was created: clocks differ, or one was set back"
             ));
         }
         let given = basis.allowlisted_name.as_ref();

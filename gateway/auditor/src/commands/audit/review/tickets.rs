@@ -96,7 +96,7 @@ impl Tickets {
         if line.at < earned.at {
             // Each record says the time of its own gateway.
             differences.warn(format!(
-                "it is {} s older than what earned it: clocks differ, or one was set back",
+                "the ticket's use is {} s older than the attestation that earned it: clocks differ, or one was set back",
                 earned.at - line.at
             ));
         }
@@ -143,7 +143,7 @@ impl Tickets {
             differences.say(format!("use {number} was made before"));
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
-            differences.say(format!("there is no use {number} of its ticket"));
+            differences.say(format!("use {number} of its ticket is missing"));
         }
     }
 

@@ -236,7 +236,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             has_shim = boot.has_shim();
             boot.predict(arguments.secure_boot.into(), &files, &mut prediction)?;
         }
-        (None, None, None) => bail!("there is nothing to predict: give --uki, --kernel or --disk"),
+        (None, None, None) => bail!("nothing to predict: pass --uki, --kernel or --disk"),
     }
     predict_keys(arguments, has_shim, &files, &mut prediction)?;
     prediction.leave_out(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
@@ -336,7 +336,7 @@ fn predict_keys(arguments: &Arguments, has_shim: bool, files: &Files, prediction
     };
     let secure_boot = SecureBoot::from(arguments.secure_boot);
     if secure_boot == SecureBoot::On && keys.signed_by.is_empty() {
-        bail!("with Secure Boot, PCR 7 depends on who has signed what is booted: give --signed-by");
+        bail!("with Secure Boot, PCR 7 depends on the certificates that signed the booted images: pass --signed-by");
     }
     let mut authorities = Vec::new();
     for path in &keys.signed_by {

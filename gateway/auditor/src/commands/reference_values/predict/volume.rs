@@ -152,7 +152,7 @@ impl Disk {
         }
         let opened = |size| GptConfig::new().writable(false).logical_block_size(size).open(path);
         let disk = opened(LogicalBlockSize::Lb512).or_else(|error| opened(LogicalBlockSize::Lb4096).map_err(|_| error));
-        let disk = disk.context("there is no partition table (GPT) that can be read")?;
+        let disk = disk.context("no readable partition table (GPT)")?;
         let file = Arc::new(file);
         let (mut system, mut others) = (None, Vec::new());
         for (number, partition) in disk.partitions().iter().take(PARTITIONS_LIMIT) {
@@ -160,9 +160,10 @@ impl Disk {
             let window = || Ok::<_, io::Error>(Window::of(&file, partition.bytes_start(size)?, partition.bytes_len(size)?));
             if partition.part_type_guid == gpt::partition_types::EFI {
                 if system.is_some() {
-                    bail!("there is more than one EFI system partition: which of them firmware boots from is not known");
+                    bail!("more than one EFI system partition: cannot determine which one the firmware boots from");
                 }
-                let fat = FileSystem::new(window()?, FsOptions::new()).context("the EFI system partition is no FAT that can be read")?;
+                let fat =
+                    FileSystem::new(window()?, FsOptions::new()).context("the EFI system partition is not a readable FAT filesystem")?;
                 system = Some((Volume::Fat(Box::new(fat)), *number));
             } else if let Some(volume) = Volume::find(&window)? {
                 let name = partition.name.chars().filter(|char| !char.is_control()).collect::<String>();

@@ -13,7 +13,7 @@ use swtpm_tests::{EkAuthority, POOL, Programs, TestEndorsement, TestFolder, Test
 use tss_esapi::constants::StartupType;
 
 /// The node's message about a boot that it has ended.
-const IS_OVER: &str = "attest-node: this boot is over: PCR 13 is extended (sha256), and until this machine is reset";
+const IS_OVER: &str = "attest-node: this boot is over: PCR 13 is extended (sha256), and until a reset this machine cannot attest";
 const WAS_OVER: &str = "attest-node: this boot was over already: PCR 13 is extended";
 
 fn close(tcti: &str, arguments: &[&str]) -> Output {

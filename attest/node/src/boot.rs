@@ -128,7 +128,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
     }
     if let Some(word) = &platform.name_not_understood {
         say(&format!(
-            "{NAME_ARGUMENT}={word} on the kernel command line is no node's name: lower-case letters, digits, '-' and '.' are expected"
+            "{NAME_ARGUMENT}={word} on the kernel command line is not a node name: lower-case letters, digits, '-' and '.' are expected"
         ));
     }
     let name = platform.name.clone().or(settings.name);
@@ -170,7 +170,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
         let _ = places.forget_of_this_boot();
     }
     if is_new && !is_attested && is_told_to {
-        say("note: no gateway has taken the word of this node for the key that its kubelet was to have: the kubelet makes its own");
+        say("note: no gateway has accepted this node's attested key for its kubelet: the kubelet creates its own");
     }
     report(result, &delivery)
 }

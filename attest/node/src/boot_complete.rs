@@ -57,12 +57,12 @@ fn close(settings: &CloseOptions) -> Result<String, Failure> {
         Failure::new(
             "deadline",
             format!("{} s have passed, and the TPM does not answer", settings.deadline.as_secs()),
-            "run `attest-node close` once more, or reset this machine",
+            "run `attest-node close` again, or reset this machine",
         )
     })?;
     match result {
         Ok(Closed::Now(banks)) => Ok(format!(
-            "this boot is over: PCR {DOOR_PCR} is extended ({}), and until this machine is reset it attests to no pool that takes machines while they boot",
+            "this boot is over: PCR {DOOR_PCR} is extended ({}), and until a reset this machine cannot attest to pools that accept only booting machines",
             banks.join(", ")
         )),
         Ok(Closed::Before) => Ok(format!("this boot was over already: PCR {DOOR_PCR} is extended")),

@@ -190,7 +190,7 @@ impl Patience {
             return NextStep::Over { held: waited };
         }
         let says = || {
-            let limit = left.map_or_else(String::new, |left| format!("; it goes on asking for {} s at most", left.as_secs()));
+            let limit = left.map_or_else(String::new, |left| format!("; retrying for at most {} s", left.as_secs()));
             format!(
                 "waiting for {} s so far: {failure}{limit}; Ignition needs it too, and waits for it; {WAY_OUT}",
                 waited.as_secs()
@@ -247,7 +247,7 @@ fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
         format!(", because: {what}")
     };
     format!(
-        "waiting: {url} tells this node to come again{why}{what}; for {} s so far; it goes on asking for {} s at most, and Ignition waits for it; {WAY_OUT}",
+        "waiting: {url} tells this node to retry{why}{what}; for {} s so far; retrying for at most {} s, while Ignition waits; {WAY_OUT}",
         held.as_secs(),
         left.as_secs()
     )

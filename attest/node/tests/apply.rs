@@ -276,13 +276,13 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         "Ignition was not built properly",
         &|_| {},
         &[],
-        &["[ignition-version]; next: name one that it reads with --spec"],
+        &["[ignition-version]; next: pass a version that it supports with --spec"],
     );
     check(
         "Ignition 2.14.0",
         &|_| {},
         &["--spec", "3.4.0"],
-        &["reads specs up to 3.3.0, and not 3.4.0 [ignition-version]"],
+        &["supports spec versions up to 3.3.0, not 3.4.0 [ignition-version]"],
     );
     let kept = |more: Value| {
         move |folder: &Path| {

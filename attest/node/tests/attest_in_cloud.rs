@@ -188,7 +188,7 @@ fn the_name_that_a_node_asks_for_is_that_of_the_kernel_command_line_before_its_u
     check("gcp attest-node.name=worker-2", &["--name", "worker-1"], Some("worker-2"));
     let said = check("gcp attest-node.name=Worker_2", &["--name", "worker-1"], Some("worker-1"));
     assert!(
-        said.contains("attest-node.name=Worker_2 on the kernel command line is no node's name"),
+        said.contains("attest-node.name=Worker_2 on the kernel command line is not a node name"),
         "{said}"
     );
 }

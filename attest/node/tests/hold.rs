@@ -320,8 +320,7 @@ fn the_console_says_what_an_administrator_is_asked() {
     });
     let run = run(&metadata, &["--deadline", "20"]);
     run.attested();
-    let expect =
-        format!("tells this node to come again [value-awaited], because: {what}; for 0 s so far; it goes on asking for {LONG} s at most");
+    let expect = format!("tells this node to retry [value-awaited], because: {what}; for 0 s so far; retrying for at most {LONG} s");
     assert!(run.stderr.lines().next().unwrap().contains(&expect), "{}", run.stderr);
     let told = gateway.told.lock().unwrap();
     let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();

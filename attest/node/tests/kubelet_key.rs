@@ -110,7 +110,7 @@ fn a_gateway_of_an_earlier_release_is_told_of_no_key_and_gives_its_ticket_as_eve
     let (folder, gateway) = (initramfs(), gateway(true, None));
     let (success, said) = run(folder.path(), &gateway, "attest-node.kubelet-key", &[]);
     assert!(
-        success && said.contains("no gateway has taken the word of this node for the key") && said.contains("ticket written"),
+        success && said.contains("no gateway has accepted this node's attested key") && said.contains("ticket written"),
         "{said}"
     );
     assert_eq!((gateway.offer().kubelet_key_sha256, key(folder.path())), (None, None));
@@ -164,7 +164,7 @@ fn a_key_that_was_not_attested_is_not_kept() {
     let (folder, refusing) = (initramfs(), gateway(false, Some(Some((403, String::new(), problem.to_string())))));
     let (success, said) = run(folder.path(), &refusing, "attest-node.kubelet-key", &[]);
     assert!(
-        !success && said.contains("no gateway has taken the word of this node for the key"),
+        !success && said.contains("no gateway has accepted this node's attested key"),
         "{said}"
     );
     assert_eq!(key(folder.path()), None);
@@ -182,7 +182,7 @@ fn a_key_that_nothing_signs_is_not_kept() {
     let metadata = amazon(gateway.pointer());
     let (success, said) = run_in("aws", &metadata, folder.path(), "attest-node.kubelet-key", &[]);
     assert!(
-        success && said.contains("no gateway has taken the word of this node for the key"),
+        success && said.contains("no gateway has accepted this node's attested key"),
         "{said}"
     );
     assert_eq!(key(folder.path()), None);

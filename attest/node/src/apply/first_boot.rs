@@ -71,7 +71,7 @@ impl FirstBoot {
             return Err("zipl reads the stamp when the boot loader is written, and not at the boot".to_owned());
         }
         let config = GRUB_CONFIGS.iter().find_map(|path| system.text(path));
-        let config = config.ok_or("there is no configuration of GRUB in /boot")?;
+        let config = config.ok_or("/boot has no GRUB configuration")?;
         let grub = Grub::of(&config, &system.texts(ENTRIES, ".conf")).map_err(|missing| format!("GRUB {missing}"))?;
         // GRUB knows the filesystem, and not where it is mounted.
         let own = system.is_mount_point(BOOT);
@@ -89,7 +89,7 @@ impl FirstBoot {
             ),
         };
         if !copies_config {
-            return Err("the initramfs is not known to read a config from /boot/ignition/config.ign".to_owned());
+            return Err("the initramfs does not seem to read a config from /boot/ignition/config.ign".to_owned());
         }
         let folder = system.path(BOOT);
         Ok(Self {
@@ -192,7 +192,7 @@ impl FirstBoot {
         if !self.folder.symlink_metadata()?.is_dir() {
             return Err(io::Error::new(
                 ErrorKind::NotADirectory,
-                format!("{} is no folder", self.folder.display()),
+                format!("{} is not a folder", self.folder.display()),
             ));
         }
         fs::set_permissions(&self.folder, Permissions::from_mode(0o700))
@@ -214,7 +214,7 @@ impl FirstBoot {
 /// Checks that the booted system removes the stamp and the config after that boot.
 fn completes(system: &System) -> Result<(), String> {
     let unit = UNITS.iter().find_map(|folder| system.text(&format!("{folder}/{COMPLETE}.service")));
-    let unit = unit.ok_or_else(|| format!("there is no {COMPLETE}.service, which would remove the config after that boot"))?;
+    let unit = unit.ok_or_else(|| format!("{COMPLETE}.service, which would remove the config after that boot, is missing"))?;
     let program = unit.lines().find_map(|line| line.trim().strip_prefix("ExecStart="));
     let script = program
         .and_then(|program| system.text(program.split_whitespace().next()?))
@@ -227,7 +227,7 @@ fn completes(system: &System) -> Result<(), String> {
     };
     match removes(&format!("{BOOT}/{STAMP}")) && removes("/boot/ignition") {
         true => Ok(()),
-        false => Err(format!("{COMPLETE}.service is not known to remove the config after that boot")),
+        false => Err(format!("{COMPLETE}.service does not seem to remove the config after that boot")),
     }
 }
 
@@ -254,7 +254,7 @@ fn of_distribution(system: &System, missing: &str) -> Failure {
              kernel command line, and remove the medium",
         ),
         _ => unsupported(
-            &format!("this system has no way of a first boot that could be used once more: {missing}"),
+            &format!("this system has no way to repeat a first boot: {missing}"),
             "fetch the config with --output, and install this machine anew with it",
         ),
     }

@@ -72,14 +72,14 @@ impl PreparedSystem {
         let unknown = |reason: String, next_step: &str| Failure::new("ignition-version", reason, next_step);
         match (wanted, newest) {
             (Some(wanted), Some(newest)) if order(wanted) > order(newest) => Err(unknown(
-                format!("this Ignition ({said}) reads specs up to {newest}, and not {wanted}"),
-                "leave --spec out, or name one that it reads",
+                format!("this Ignition ({said}) supports spec versions up to {newest}, not {wanted}"),
+                "omit --spec, or pass a version that it supports",
             )),
             (Some(wanted), _) => Ok(wanted.to_owned()),
             (None, Some(newest)) => Ok(newest.to_owned()),
             (None, None) => Err(unknown(
-                format!("which specs this Ignition reads is not known: it says {said:?} of its version"),
-                "name one that it reads with --spec",
+                format!("cannot determine which spec versions this Ignition supports: it reports {said:?} as its version"),
+                "pass a version that it supports with --spec",
             )),
         }
     }
@@ -108,7 +108,7 @@ impl PreparedSystem {
                     "Ignition cannot do {} of this config's points on a system that exists",
                     refusals.len()
                 ),
-                "change them in the pool's config, or install this machine anew",
+                "change them in the pool's config, or reinstall this machine",
             ));
         }
         let mut notes = Vec::new();
@@ -159,9 +159,9 @@ fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) 
         ConfigOrigin::UserConfig(_) | ConfigOrigin::Platform => return Ok(()),
     };
     Err(Failure {
-        reason: "an argument on the kernel command line has Ignition take its config from elsewhere".to_owned(),
+        reason: "an argument on the kernel command line makes Ignition read its config from elsewhere".to_owned(),
         next_step:
-            "take it off the kernel command line for good: ignition.config.url, .device and .path, on Flatcar also flatcar.config.url"
+            "remove it permanently from the kernel command line: ignition.config.url, .device and .path, on Flatcar also flatcar.config.url"
                 .to_owned(),
         ..Failure::from(error)
     })
@@ -172,7 +172,7 @@ fn base_configs(initramfs: Option<&Initramfs>, told: &IgnitionInput) -> Result<V
     let Some(known) = initramfs.and_then(|initramfs| initramfs.base.as_ref()) else {
         return Err(Failure::new(
             "apply-unsupported",
-            "which base configs (base.d, base.platform.d) the initramfs has is not known: attest-node-keep.service of this version has not \
+            "cannot determine which base configs (base.d, base.platform.d) the initramfs has: attest-node-keep.service of this version has not \
              kept them at this boot",
             "make the initramfs with this version of attest-node, boot once, and try again",
         ));

@@ -121,7 +121,7 @@ pub(super) fn attest_to_all(
         match earned.not_again {
             Some(failure) if !earned.is_good() => done.fail(source.place, failure, patience),
             failure => {
-                let kept = |failure| format!("{}: the ticket is the one of before: {failure}", source.base);
+                let kept = |failure| format!("{}: keeping the earlier ticket: {failure}", source.base);
                 done.notes.extend(failure.map(kept));
                 pointer.set_ticket(source.place, &earned.ticket);
                 done.attested.push(earned.line);

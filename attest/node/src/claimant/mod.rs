@@ -115,9 +115,9 @@ impl Claimants {
             Ok(None) => fresh,
             Err(problem) => {
                 self.note = Some(format!(
-                    "what gateways know this node by cannot be kept for a reboot of this first boot: {problem}; if this machine boots again \
-                     before Ignition is done, an instance of a cloud without a TPM is refused as instance-claimed, and a token is used once \
-                     more; {ARGUMENT}=LABEL on the kernel command line names a filesystem to keep it on, {ARGUMENT}=none none"
+                    "cannot keep this node's claim secret for a reboot of this first boot: {problem}. If this machine reboots before Ignition is \
+                     done, a cloud instance without a TPM is refused (instance-claimed), and a token spends another use. To name a filesystem \
+                     for it, add {ARGUMENT}=LABEL to the kernel command line; to use none, {ARGUMENT}=none"
                 ));
                 fresh
             }

@@ -159,7 +159,7 @@ impl GatewayClient<'_> {
                 }
                 if self.finds_configs(&mut outage) {
                     // It may have come back meanwhile: asked once more, at once, with the time of a request.
-                    self.begin_anew("Asking a gateway once more");
+                    self.begin_anew("Asking a gateway again");
                     continue;
                 }
             }
@@ -266,7 +266,7 @@ impl GatewayClient<'_> {
                 seconds: held.as_secs(),
             }),
             NextStep::Pause { time, until, line } => {
-                self.rest(time, until, line, "Waiting for a gateway that tells this node to come again");
+                self.rest(time, until, line, "Waiting for a gateway that tells this node to retry");
                 Ok(true)
             }
         }

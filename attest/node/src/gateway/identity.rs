@@ -68,7 +68,7 @@ impl ClientIdentity {
         let key = attest_tls::provider()
             .key_provider
             .load_private_key(key)
-            .map_err(|_| "its private key is none that this program can use".to_owned())?;
+            .map_err(|_| "its private key is of an unsupported type".to_owned())?;
         let certified = CertifiedKey::new(chain, key);
         certified
             .keys_match()

@@ -239,7 +239,7 @@ impl CsrApi {
                 }
                 RequestStep::Gone => {
                     asked = None;
-                    "its request is gone, and it asks anew".to_owned()
+                    "its request was deleted; submitting a new one".to_owned()
                 }
                 RequestStep::Pending(name) => {
                     let what = format!(

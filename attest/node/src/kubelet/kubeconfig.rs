@@ -49,7 +49,7 @@ impl Kubeconfig {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         Err(Failure::new(
             "kubelet-kubeconfig",
-            format!("there is no bootstrap kubeconfig: {}", paths.join(" and ")),
+            format!("bootstrap kubeconfig not found: {}", paths.join(" and ")),
             "name the kubelet's with --kubeconfig",
         ))
     }
@@ -127,7 +127,7 @@ fn read(content: &str) -> Result<Value, String> {
     options.with_snippet = false;
     serde_saphyr::from_str_with_options(content, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
-        format!("line {line} is no YAML that is understood")
+        format!("line {line} is not YAML that this program understands")
     })
 }
 
@@ -146,7 +146,7 @@ fn named<'c>(config: &'c Value, list: &str, name: &str, member: &str) -> Result<
 }
 
 fn server(text: &str) -> Result<String, String> {
-    let wrong = || "its server is no https URL without credentials and queries".to_owned();
+    let wrong = || "its server is not an https URL without credentials and queries".to_owned();
     let url = Url::parse(text).map_err(|_| wrong())?;
     let is_plain = url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
     if url.scheme() != "https" || !url.has_host() || !is_plain {
@@ -161,14 +161,14 @@ fn authorities(cluster: &Value, path: &Path) -> Result<Vec<CertificateDer<'stati
         // As client-go does it: the data comes before the file.
         (Some(data), _) => data_encoding::BASE64
             .decode(data.as_bytes())
-            .map_err(|_| "its certificate-authority-data is no Base64".to_owned())?,
+            .map_err(|_| "its certificate-authority-data is not Base64".to_owned())?,
         (None, Some(file)) => beside(path, file)?.as_bytes().to_vec(),
         (None, None) => return Err("it names no CA of its server".to_owned()),
     };
     let found = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|_| "its CAs are not PEM".to_owned())?;
     if found.is_empty() {
-        return Err("its CAs are none".to_owned());
+        return Err("its CAs are not valid CA certificates".to_owned());
     }
     Ok(found)
 }
@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn what_the_kubelet_would_read_otherwise_is_refused() {
-        check(replaced("https://api-int", "http://api-int"), Err("no https URL"));
-        check(replaced("https://api-int", "https://user:SECRET@api-int"), Err("no https URL"));
-        check(replaced(":6443", ":6443?x=SECRET"), Err("no https URL"));
+        check(replaced("https://api-int", "http://api-int"), Err("not an https URL"));
+        check(replaced("https://api-int", "https://user:SECRET@api-int"), Err("not an https URL"));
+        check(replaced(":6443", ":6443?x=SECRET"), Err("not an https URL"));
         check(replaced("server: https", "servers: https"), Err("no server"));
         check(
             replaced("server:", "insecure-skip-tls-verify: true\n    server:"),

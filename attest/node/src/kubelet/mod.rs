@@ -60,7 +60,7 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
-            say("note: no key is attested for the kubelet: there is no folder for the booted system, which `attest-node keep` makes");
+            say("note: no key is attested for the kubelet: the folder for the booted system is missing; `attest-node keep` creates it");
             (None, false)
         }
         Err(error) => {
@@ -122,7 +122,7 @@ fn name(settings: &KubeletOptions) -> Result<String, Failure> {
     }
     Err(Failure::new(
         "kubelet-request",
-        format!("{:?} is no name that a node can have", printable(&name)),
+        format!("{:?} is not a valid node name", printable(&name)),
         format!("give this machine its name before this runs, or say it with --name or {NAME_VARIABLE}"),
     ))
 }

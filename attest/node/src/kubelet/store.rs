@@ -80,7 +80,7 @@ impl KubeletStore {
             if let Some(there) = there(path)?
                 && !there.is_symlink()
             {
-                return Err(io::Error::other(format!("{} is no link", path.display())));
+                return Err(io::Error::other(format!("{} is not a symbolic link", path.display())));
             }
         }
         let path = self

@@ -118,7 +118,7 @@ impl FromStr for AkKind {
             .into_iter()
             .find(|(_, name)| *name == text)
             .map(|(kind, _)| kind)
-            .ok_or_else(|| format!("{text:?} is none of ecc-p256, ecc-p384, rsa-2048"))
+            .ok_or_else(|| format!("{text:?} is not one of ecc-p256, ecc-p384, rsa-2048"))
     }
 }
 

@@ -35,6 +35,6 @@ impl FromStr for EkChoice {
         [Self::Auto, Self::Rsa, Self::Ecc]
             .into_iter()
             .find(|choice| choice.name() == text)
-            .ok_or_else(|| format!("{text:?} is none of auto, rsa, ecc"))
+            .ok_or_else(|| format!("{text:?} is not one of auto, rsa, ecc"))
     }
 }

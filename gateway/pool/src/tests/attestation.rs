@@ -379,7 +379,13 @@ fn what_is_wrong_in_a_section_is_named() {
         "",
         "missing field `accounts`",
     );
-    wrong(r#"[["aws-sts"]]"#, STS, "eu-central-1", "us-iso-east-1", "is not a valid AWS region");
+    wrong(
+        r#"[["aws-sts"]]"#,
+        STS,
+        "eu-central-1",
+        "us-iso-east-1",
+        "is not a valid AWS region",
+    );
     wrong(r#"[["aws-sts"]]"#, STS, "123456789012", "12", "is not a valid AWS account");
     wrong(r#"[["aws-sts"]]"#, STS, "roles = [\"worker\"]\n", "", "missing field `roles`");
     wrong(r#"[["aws-nitro-tpm"]]"#, ANY_ACCOUNT, "0-7", "0-6", "PCR 7 is not named");

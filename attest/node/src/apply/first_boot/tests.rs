@@ -62,14 +62,14 @@ fn all_of_the_convention_has_to_be_there() {
     let found = find(&core_os()).unwrap();
     assert!(found.takes_arguments && !found.changes_kernel_arguments);
     let without = |path: &'static str| move |root: &Path| fs::remove_file(root.join(path)).unwrap();
-    check_missing(without("boot/grub2/grub.cfg"), "no configuration of GRUB");
+    check_missing(without("boot/grub2/grub.cfg"), "/boot has no GRUB configuration");
     check_missing(without("boot/loader/entries/ostree-1.conf"), "GRUB has entries without");
     check_missing(without("proc/self/mountinfo"), "where /boot/ignition.firstboot would be seen");
     check_missing(
         without("usr/lib/systemd/system/coreos-ignition-firstboot-complete.service"),
-        "there is no coreos-ignition-firstboot-complete.service",
+        "coreos-ignition-firstboot-complete.service, which would remove the config after that boot, is missing",
     );
-    check_missing(without("usr/libexec/coreos-ignition-firstboot-complete"), "not known to remove");
+    check_missing(without("usr/libexec/coreos-ignition-firstboot-complete"), "does not seem to remove");
     // As it was before it removed the config, too.
     let stamp_only = |root: &Path| {
         write_file(
@@ -78,10 +78,10 @@ fn all_of_the_convention_has_to_be_there() {
             "rm /boot/ignition.firstboot\n",
         )
     };
-    check_missing(stamp_only, "not known to remove");
+    check_missing(stamp_only, "does not seem to remove");
     check_missing(
         without("usr/lib/dracut/modules.d/35coreos-ignition/coreos-ignition-setup-user.sh"),
-        "the initramfs is not known to read",
+        "the initramfs does not seem to read",
     );
     check_missing(|root| write_file(root, "run/ostree-live", ""), "runs from its medium");
 }
@@ -123,7 +123,7 @@ fn other_distributions_are_told_what_they_have() {
     };
     check("flatcar", "OEM partition");
     check("\"opensuse-microos\"", "labelled \"ignition\"");
-    check("debian", "no configuration of GRUB");
+    check("debian", "/boot has no GRUB configuration");
 }
 
 fn below(folder: &Path) -> Vec<String> {

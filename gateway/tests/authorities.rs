@@ -351,7 +351,11 @@ fn a_ca_that_was_made_elsewhere_is_introduced_and_switched_to() {
     let (ca, ca_key) = (ca.to_str().unwrap(), ca_key.to_str().unwrap());
     let gateway = Gateway::init();
     let leaf = gateway.path("tls/mcs.crt");
-    refused(&gateway, &["ca", "introduce", "--certificate", leaf.to_str().unwrap()], "is no CA");
+    refused(
+        &gateway,
+        &["ca", "introduce", "--certificate", leaf.to_str().unwrap()],
+        "is not a CA",
+    );
     gateway.command(&["ca", "introduce", "--certificate", ca]);
     refused(&gateway, &["ca", "switch"], "CN=Offline CA is in none of");
     // Signed by the CA that is in use, and not by the one that is to be.

@@ -164,7 +164,7 @@ fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
     for spec in ["2.2.0", "3.0.0", "3.6.0"] {
         assert_eq!(rendered(spec)["ignition"]["version"], spec);
     }
-    assert!(refused(&gateway, &["render", "--pool", "nowhere", "--set", "full"]).contains("there is: infra, worker"));
+    assert!(refused(&gateway, &["render", "--pool", "nowhere", "--set", "full"]).contains("pools: infra, worker"));
     assert_eq!(
         gateway
             .try_command(&["render", "--pool", POOL, "--set", "full", "--spec", "3.7.0"])

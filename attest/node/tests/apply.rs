@@ -268,7 +268,12 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         &["GRUB does not look for ignition.firstboot [apply-unsupported]; next: "],
     );
     let elsewhere = |folder: &Path| fs::write(folder.join("cmdline"), "ignition.config.url=https://a/b").unwrap();
-    check("Ignition 2.14.0", &elsewhere, &[], &["[pointer-elsewhere]; next: take it off"]);
+    check(
+        "Ignition 2.14.0",
+        &elsewhere,
+        &[],
+        &["[pointer-elsewhere]; next: remove it permanently"],
+    );
     // One that 2.14 does not know.
     let device = |folder: &Path| fs::write(folder.join("cmdline"), "ignition.config.device=a ignition.config.path=b").unwrap();
     check("Ignition 2.27.0", &device, &[], &["[pointer-elsewhere]"]);
@@ -305,7 +310,7 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         &[],
         &[
             "which base configs",
-            "is not known",
+            "cannot determine",
             "[apply-unsupported]; next: make the initramfs",
         ],
     );

@@ -401,7 +401,7 @@ mod tests {
         check(&one.certificate, &one.key, &GatewayNames::default(), "at least one name");
         check(&one.certificate, &one.key, &names("ä"), "cannot make");
         let leaf = serving(&one.certificate, &one.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
-        check(&leaf.certificate, &leaf.key, &names("a"), "is no CA");
+        check(&leaf.certificate, &leaf.key, &names("a"), "is not a CA");
         assert!(matches!(
             authority("late", SigningKey::generate(Algorithm::EcdsaP256).unwrap(), 1, at(u64::MAX)),
             Err(CreateError::Clock(_))

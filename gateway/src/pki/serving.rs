@@ -139,7 +139,7 @@ impl ServingCertificate {
             match accepts(authority, chain, &provider, now) {
                 // Whoever verifies with Go, as Ignition does, looks at more of the CA than its key: its dates, and whether it is one.
                 Ok(()) if !authority.is_current(now) => refused = Some(not_current(&files.ca, authority, now)),
-                Ok(()) if !authority.is_authority && !leaf => refused = Some(untrusted(format!("{} is no CA", authority.subject))),
+                Ok(()) if !authority.is_authority && !leaf => refused = Some(untrusted(format!("{} is not a CA", authority.subject))),
                 Ok(()) => return Ok(authority.clone()),
                 Err(error) => refused = refused.or_else(|| Some(untrusted(error))),
             }

@@ -138,7 +138,7 @@ pub enum StoreError {
         until: u64,
     },
     /// A document that this release cannot read.
-    #[error("cannot read the store's key {key}: {source}. If a newer release has written it, run that release")]
+    #[error("the store's key {key} cannot be read: {source}. If a newer release has written it, run that release")]
     Document { key: String, source: serde_json::Error },
     /// A key that no release writes.
     #[error("the store has a key that no release writes: {key}")]
@@ -173,7 +173,7 @@ pub enum StoreError {
     #[error("the store is closed")]
     Closed,
     /// An entry that this release did not write.
-    #[error("cannot read the {kind} entry {id}: {source}. If a newer release has written it, run that release")]
+    #[error("the {kind} entry {id} cannot be read: {source}. If a newer release has written it, run that release")]
     Entry {
         kind: &'static str,
         id: String,

@@ -179,7 +179,7 @@ async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
     };
     room(1);
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
-    gateway.line(|line| line.contains("is not recorded yet"));
+    gateway.line(|line| line.contains("cannot record the configuration snapshot"));
     room(ROOM_KIBIBYTES * 1024);
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
     assert_eq!(of_kind(&found, "pool").len(), 1, "{found}");
@@ -283,7 +283,7 @@ async fn another_key_or_anchor_is_recorded_and_another_key_of_the_log_is_said() 
     fs::remove_file(gateway.path("state/log.key")).unwrap();
     gateway.run();
     let new = public(&gateway);
-    gateway.line(|line| line.contains("WARN") && line.contains("log.key is another one") && line.contains(&old) && line.contains(&new));
+    gateway.line(|line| line.contains("WARN") && line.contains("log.key has changed") && line.contains(&old) && line.contains(&new));
     let started = gateway.acts("gateway.start").remove(2);
     let log_key = key(&started, "log.key").unwrap();
     assert_eq!(

@@ -23,7 +23,10 @@ async fn a_head_that_may_not_be_changed_is_said_to_be_so_and_is_not_asked_withou
     site.api.put(head);
     site.api.forget_asked();
     let refused = put(&store, "a", "2").await.unwrap_err().to_string();
-    assert!(refused.contains("field is immutable") && refused.contains("was done"), "{refused}");
+    assert!(
+        refused.contains("field is immutable") && refused.contains("was committed"),
+        "{refused}"
+    );
     assert!(refusals(&site) < 40, "{}", refusals(&site));
     // What was sent may come yet; so nothing is answered until it cannot any more.
     get(&store, "a").await.unwrap_err();

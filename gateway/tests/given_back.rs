@@ -146,7 +146,7 @@ async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_re
     gateway.attest(next_boot(&case), Some("worker-0")).await.refused(503, "unavailable");
     gateway.kill();
     gateway.run();
-    gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
+    gateway.line(|line| line.contains("1 recorded, 0 uses of tickets and tokens given back"));
     let records = gateway.records();
     let about_evidence: Vec<_> = records.iter().filter(|record| record["decision"] == "evidence").collect();
     assert_eq!(about_evidence.len(), 1, "{records:?}");
@@ -210,7 +210,7 @@ async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::write(&log, text.lines().next().unwrap().to_owned() + "\n").unwrap();
     gateway.run();
-    gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
+    gateway.line(|line| line.contains("1 recorded, 0 uses of tickets and tokens given back"));
     gateway.config("/config/worker", &[&token]).await.refused(403, "token-spent");
     // Its use counts, and has its line.
     let late: Vec<_> = gateway.records().into_iter().filter(|record| record["use_number"] == 1).collect();
@@ -313,7 +313,7 @@ async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
     drop(store);
     gateway.kill();
     gateway.run();
-    gateway.line(|line| line.contains("100  recorded, 0 uses of tickets and tokens given back"));
+    gateway.line(|line| line.contains("100 recorded, 0 uses of tickets and tokens given back"));
     gateway.attest(case, Some("worker-0")).await.ticket();
 }
 

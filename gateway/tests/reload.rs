@@ -68,7 +68,7 @@ async fn a_change_is_served_when_it_is_whole() {
     symlink("..data/config.ign", volume.join("config.ign")).unwrap();
     fs::remove_dir_all(gateway.path("pools/worker/pre-approved")).unwrap();
     symlink("volume", gateway.path("pools/worker/pre-approved")).unwrap();
-    gateway.line(|line| line.contains("pool worker") && line.contains("served"));
+    gateway.line(|line| line.contains("pool worker") && line.contains("serving"));
     gateway.lines(3, |line| line.contains("pool worker: serving a new state"));
     serves(&gateway, "fourth").await;
     symlink("..2", volume.join("..new")).unwrap();

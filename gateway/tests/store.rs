@@ -355,7 +355,7 @@ async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_o
         let late: Vec<_> = records.iter().filter(|record| record["id"] == decision().as_str()).collect();
         if elsewhere {
             answer.refused(403, "token-spent");
-            gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
+            gateway.line(|line| line.contains("1 recorded, 0 uses of tickets and tokens given back"));
             assert_eq!(late.len(), 1, "{records:?}");
             is_recorded_late(late[0], "unknown");
             assert_eq!(late[0]["use_number"], 1, "it counts");

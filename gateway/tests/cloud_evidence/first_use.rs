@@ -207,7 +207,7 @@ async fn attack_27_what_a_decision_had_claimed_before_a_crash_stands_and_is_reco
     claim_for(&store, decided(&decision), GCP_IDENTITY, "claimant:00").await;
     drop(store);
     gateway.run();
-    gateway.line(|line| line.contains("1  recorded, 0 uses of tickets and tokens given back"));
+    gateway.line(|line| line.contains("1 recorded, 0 uses of tickets and tokens given back"));
     has_late(&gateway, "unanswered", |record| record["id"] == *decision);
     site::refused(
         &gateway,

@@ -74,7 +74,9 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
     for (what, found) in cluster::look(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
-            Err(error) => findings.push(InspectionFinding::Degraded(format!("cluster: {error}; a running gateway uses cached state"))),
+            Err(error) => findings.push(InspectionFinding::Degraded(format!(
+                "cluster: {error}; a running gateway uses cached state"
+            ))),
         }
     }
     if told.is_empty() {

@@ -254,7 +254,9 @@ impl LivePools {
             )));
             self.metrics.pool_reloaded(name, true);
         } else if error.is_none() && was_broken.is_some() {
-            news.push(ReloadMessage::Good(format!("pool {name}: its source can be read again, and is unchanged")));
+            news.push(ReloadMessage::Good(format!(
+                "pool {name}: its source can be read again, and is unchanged"
+            )));
         }
         let pool = new.map(Arc::new).or(old);
         let broken = error.map(|error| {
@@ -288,7 +290,11 @@ impl LivePools {
     fn note(&self, misnamed: &[PoolError], news: &mut Vec<ReloadMessage>) {
         let misnamed: BTreeSet<String> = misnamed.iter().map(ToString::to_string).collect();
         let mut known = self.misnamed.write().unwrap_or_else(PoisonError::into_inner);
-        news.extend(misnamed.difference(&known).map(|new| ReloadMessage::Bad(format!("{new}; not served"))));
+        news.extend(
+            misnamed
+                .difference(&known)
+                .map(|new| ReloadMessage::Bad(format!("{new}; not served"))),
+        );
         *known = misnamed;
     }
 }

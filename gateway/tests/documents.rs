@@ -134,9 +134,17 @@ fn the_protocols_test_vector_is_right() {
 /// The pages of the repository, by their paths in it.
 fn pages() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders = ["", "docs", "docs/evidence", "docs/reference", "examples", "cloud-fixtures"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut folders = [
+        "",
+        "docs",
+        "docs/evidence",
+        "docs/night",
+        "docs/reference",
+        "examples",
+        "cloud-fixtures",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     let mut pages = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(root.join(&folder)).unwrap() {

@@ -69,6 +69,7 @@ mod mixed_releases;
 mod new_values;
 mod newer_release;
 mod newer_seal;
+mod night_pages;
 #[cfg(feature = "cluster")]
 mod objects;
 mod observe;

@@ -366,7 +366,7 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
     );
     let refused = gateway.try_command(&["log", "checkpoints"]);
     assert!(
-        !refused.status.success() && said(&refused).contains("gateway.db is not there"),
+        !refused.status.success() && said(&refused).contains("gateway.db is missing or empty"),
         "{}",
         said(&refused)
     );

@@ -246,7 +246,7 @@ async fn a_log_is_whole_after_the_disk_was_full() {
         }
     }
     assert!(is_full, "{}", scene.gateway.output());
-    scene.gateway.line(|line| line.contains("the attestation log cannot be written"));
+    scene.gateway.line(|line| line.contains("cannot write to the attestation log"));
     scene.gateway.kill();
     scene.gateway.run();
     scene.follow("disk-full");

@@ -153,7 +153,7 @@ fn rules_that_cannot_be_meant() {
     };
     refused("accounts = [\"123456789012\"]", "", "accounts");
     refused("accounts = [\"123456789012\"]", "accounts = \"any\"", "not checked");
-    refused("\"123456789012\"", "\"12345678901\"", "is not an AWS account ID");
+    refused("\"123456789012\"", "\"12345678901\"", "is not a valid AWS account");
     refused("\"eu-west-1\"", "\"eu-west\"", "is not a valid AWS region");
     refused("\"i-0123456789abcdef0\"", "\"i-*\"", "is not a valid AWS instance");
     refused("\"0-3\"", "\"0-2\"", "PCR 3 is not named");

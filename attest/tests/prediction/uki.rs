@@ -263,8 +263,8 @@ fn refused(image: &Image, expected: &str) {
 
 #[test]
 fn an_image_of_which_it_is_not_known_is_refused() {
-    refused(&Image::new().section(".linux", b"x"), "no section .sdmagic");
-    refused(&uki("252", &[]), "no section .linux");
+    refused(&Image::new().section(".linux", b"x"), "section .sdmagic is missing");
+    refused(&uki("252", &[]), "section .linux is missing");
     refused(&uki("251.4", &[(".linux", b"x")]), "its systemd-stub is 251.4");
     refused(&uki("258", &[(".linux", b"x")]), "its systemd-stub is 258");
     refused(&uki("", &[(".linux", b"x")]), "does not say which systemd-stub");

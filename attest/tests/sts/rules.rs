@@ -36,7 +36,7 @@ fn rules_that_cannot_be_meant() {
     refused("accounts = [\"123456789012\"]", "", "accounts");
     refused("roles = [\"worker-role\"]", "", "roles");
     refused("regions", "region", "unknown field");
-    refused("\"123456789012\"", "\"*\"", "is not an AWS account ID");
+    refused("\"123456789012\"", "\"*\"", "is not a valid AWS account");
     refused(
         "\"worker-role\"",
         "\"arn:aws:iam::123456789012:role/worker\"",

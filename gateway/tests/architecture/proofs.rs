@@ -12,8 +12,8 @@ const EARNED: [(&str, &str, &str); 13] = [
     ("attest/src/claims.rs", "Claims", " {\n    pub(crate) identity:"),
     (DOCUMENT, "ClaimedDocument", " {\n    pub(super) document:"),
     ("attest/src/appraisal.rs", "AttestationResult", " {\n    claims:"),
-    ("gateway/certificates/src/kubelet/verify.rs", "Verified", " {\n    name:"),
-    ("gateway/src/credentials/kubelet/member.rs", "Member", " {\n    verified:"),
+    ("gateway/certificates/src/kubelet/verify.rs", "VerifiedKubelet", " {\n    name:"),
+    ("gateway/src/credentials/kubelet/member.rs", "PoolMember", " {\n    verified:"),
     ("gateway/src/policy/mod.rs", "Grant", " {\n    pool:"),
     ("gateway/src/pools/mod.rs", "PreparedConfig", " {\n    pool:"),
     ("gateway/attestation-log/src/journal.rs", "Recorded<T>", " {\n    outcome:"),
@@ -44,10 +44,10 @@ fn what_must_be_earned_is_made_in_one_place() {
         ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
         (
             "gateway/certificates/src",
-            "Ok(Verified {",
+            "Ok(VerifiedKubelet {",
             "gateway/certificates/src/kubelet/verify.rs",
         ),
-        ("gateway/src", "Ok(Member {", "gateway/src/credentials/kubelet/member.rs"),
+        ("gateway/src", "Ok(PoolMember {", "gateway/src/credentials/kubelet/member.rs"),
         ("gateway/src", "Some(Grant {", "gateway/src/policy/mod.rs"),
         (
             "gateway/attestation-log/src",

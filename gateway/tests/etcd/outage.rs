@@ -194,7 +194,7 @@ async fn what_is_no_text_is_an_error_and_no_other_text() {
     let read = async || store.page(range("a", "b"), 10).await.unwrap_err().to_string();
     put("a/gateway/kv/a1");
     let error = read().await;
-    assert!(error.contains("under a1 cannot be read") && error.contains("utf-8"), "{error}");
+    assert!(error.contains("key a1 cannot be read") && error.contains("utf-8"), "{error}");
     site.etcd.ctl(&["del", "a/gateway/kv/a1"]);
     put("a/gateway/kv/a\\377");
     let error = read().await;

@@ -228,7 +228,7 @@ mod tests {
             ("token-id", None, "has no token-id"),
             ("token-secret", Some("k2v9x0t8r1m5n3c"), "token-secret is not 16"),
             ("token-secret", Some("k2v9x0t8r1m5n3c."), "token-secret is not 16"),
-            ("token-secret", Some("abcdeabcdeabcdea"), "has 5 different characters"),
+            ("token-secret", Some("abcdeabcdeabcdea"), "only 5 different characters"),
             ("token-secret", None, "has no token-secret"),
             ("usage-bootstrap-authentication", Some("false"), "not for authentication"),
             ("usage-bootstrap-authentication", Some("True"), "not for authentication"),

@@ -118,7 +118,10 @@ async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
     stop(&mut gateway);
     remove(&gateway);
     let said = refusal(&gateway);
-    assert!(said.contains("gateway.db is missing or empty") && said.contains("store accept"), "{said}");
+    assert!(
+        said.contains("gateway.db is missing or empty") && said.contains("store accept"),
+        "{said}"
+    );
     let revoke = gateway.try_command(&["node", "revoke", "worker-1"]);
     assert!(!revoke.status.success() && revoke.stdout.is_empty());
     // What cannot be recorded is not done.

@@ -343,7 +343,7 @@ mod tests {
             "https://a/v1/attest",
             "[unavailable], because: the store is away; for 0 s so far",
             "for 0 s so far",
-            "for 3600 s at most",
+            "for at most 3600 s",
             "rd.systemd.mask=attest-node.service",
         ] {
             assert!(first.contains(part), "{part:?} is missing in {first}");
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(said(9), None);
         let second = said(10).unwrap_or_default();
         assert!(
-            second.contains("for 10 s so far") && second.contains("for 3590 s at most"),
+            second.contains("for 10 s so far") && second.contains("for at most 3590 s"),
             "{second}"
         );
         assert_eq!(said(19), None);
@@ -393,7 +393,7 @@ mod tests {
         let NextStep::Pause { line, .. } = at(0) else {
             panic!("gave up at once")
         };
-        assert!(line.unwrap_or_default().contains("for 25 s at most"));
+        assert!(line.unwrap_or_default().contains("for at most 25 s"));
         assert!(matches!(at(20), NextStep::Pause { time, .. } if time.as_secs() == 5));
         // It has answered: what is past is past.
         patience.answered(start + Duration::from_secs(21));

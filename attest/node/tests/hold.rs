@@ -219,7 +219,7 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     for part in [
         "[unavailable]",
         "for 0 s so far",
-        "for 1 s at most",
+        "for at most 1 s",
         "rd.systemd.mask=attest-node.service",
     ] {
         assert!(waiting.contains(part), "{part:?} is missing in {waiting}");

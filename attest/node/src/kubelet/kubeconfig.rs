@@ -313,7 +313,7 @@ mod tests {
         );
         check(replaced("certificate-authority-data: ", "x: "), Err("names no CA"));
         check(|_| String::new(), Err("no current-context"));
-        check(|_| "{".to_owned(), Err("line 1 is no YAML"));
+        check(|_| "{".to_owned(), Err("line 1 is not YAML"));
         check(|_| "x: ".to_owned() + &"y".repeat(1024 * 1024), Err("larger than"));
         let missing = Kubeconfig::read(&["/nonexistent/a".into(), "/nonexistent/b".into()]).err().unwrap();
         assert!(missing.to_string().contains("/nonexistent/a and /nonexistent/b"), "{missing}");

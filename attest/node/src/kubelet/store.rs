@@ -220,7 +220,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             fs::write(root.path().join(name), "x").unwrap();
             let error = KubeletStore::new(root.path()).put(b"y").unwrap_err();
-            assert!(error.to_string().contains("is no link"), "{error}");
+            assert!(error.to_string().contains("is not a symbolic link"), "{error}");
             assert_eq!(names(root.path()), [name]);
         }
         KubeletStore::new(Path::new("/proc/self/pki")).put(b"y").unwrap_err();

@@ -65,7 +65,11 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
                 Ok(accepts.trim_matches(['[', ']', '"'])),
             );
             let text = format!("[grants]\n[attestation]\naccepts = {accepts}\n{}", says(&section, word));
-            let warned = load_text(&text).map(|pool| pool.warnings(false, false).iter().any(|warning| warning.contains("at any time")));
+            let warned = load_text(&text).map(|pool| {
+                pool.warnings(false, false)
+                    .iter()
+                    .any(|warning| warning.contains("accepts attestations after the boot"))
+            });
             assert_eq!(warned, Ok(!only), "{text}");
         }
         check(accepts, &[&says(&section, "\"yes\""), INVENTORY], Err("only_while_booting"));
@@ -76,7 +80,7 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
                 .unwrap()
                 .warnings(false, false)
                 .iter()
-                .any(|warning| warning.contains("at any time"))
+                .any(|warning| warning.contains("accepts attestations after the boot"))
         );
     }
     assert!(
@@ -84,7 +88,7 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
             .unwrap()
             .warnings(false, false)
             .iter()
-            .any(|warning| warning.contains("at any time"))
+            .any(|warning| warning.contains("accepts attestations after the boot"))
     );
 }
 

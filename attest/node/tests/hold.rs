@@ -235,8 +235,9 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
         let length = systemd.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
+    systemd.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut messages = std::iter::repeat_with(receive);
-    let message = messages.find(|message| message.contains("come again")).unwrap();
+    let message = messages.find(|message| message.contains("tells this node to retry")).unwrap();
     let extended = message.lines().find_map(|line| line.strip_prefix("EXTEND_TIMEOUT_USEC="));
     let extended: u64 = extended.unwrap_or_else(|| panic!("{message}")).parse().unwrap();
     assert!((80_000_000..=82_000_000).contains(&extended), "{message}");

@@ -14,7 +14,7 @@ const FOLDER: &str = "/etc/attestation-gateway/";
 /// The state folder that the systemd unit makes.
 const STATE: &str = "/var/lib/attestation-gateway";
 /// The folder for the files that commands write.
-const HOME: &str = "/root/";
+const HOME: &str = "~/";
 
 const PAGES: [&str; 10] = [
     "a-machine-is-stolen",

@@ -89,7 +89,7 @@ impl<'s> Bytes<'s> {
     /// Takes all of them into memory.
     ///
     /// # Errors
-    /// [`ByteReadError`].
+    /// [`ByteReadError`] if the file cannot be read, or is larger.
     pub fn read(self, limit: usize) -> Result<Cow<'s, [u8]>, ByteReadError> {
         if self.len() > limit {
             return Err(ByteReadError::TooLarge { bytes: self.len(), limit });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::log_builder::{EV_IPL, EV_NO_ACTION, EV_SEPARATOR, LogBuilder, SHA256, SHA384};
 use crate::support::{Case, SoftKey, at};
 use attest::protocol::HexDigest;
-use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR};
+use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::wire::HashAlg;
@@ -13,7 +13,7 @@ use attest::{AppraisalPolicy, ReferenceValues, Reject, appraise};
 
 const IS_OVER: &str = "tpm-boot-is-over";
 /// Into the door's PCR, whatever the log says.
-const DOOR: u32 = DOOR_PCR as u32;
+const DOOR: u32 = BOOT_COMPLETE_PCR as u32;
 
 /// Reference values for PCRs 0 to 7, which are not checked.
 fn values(bank: HashAlg) -> ReferenceValues {
@@ -54,7 +54,7 @@ impl Machine {
     fn case(&self, bank: HashAlg) -> Case {
         let all = self.is.pcrs(bank).into_iter();
         let asked: BTreeMap<u8, Vec<u8>> = all
-            .filter(|(pcr, _)| *pcr < 8 || *pcr == DOOR_PCR)
+            .filter(|(pcr, _)| *pcr < 8 || *pcr == BOOT_COMPLETE_PCR)
             .map(|(pcr, value)| (pcr, value.as_bytes().to_vec()))
             .collect();
         Case::with_pcrs(SoftKey::p256(), bank, asked).but(|case| case.event_log = self.sends.clone())
@@ -201,11 +201,11 @@ fn the_pcr_has_to_be_quoted() {
     let selection = policy.selection().unwrap();
     assert_eq!(
         selection.pcrs().iter().copied().collect::<Vec<_>>(),
-        [0, 1, 2, 3, 4, 5, 6, 7, DOOR_PCR]
+        [0, 1, 2, 3, 4, 5, 6, 7, BOOT_COMPLETE_PCR]
     );
     // Without the rule it is neither asked for nor looked at.
     let policy = AppraisalPolicy::of_tpm(values(HashAlg::Sha256).only_while_booting(false));
-    assert!(!policy.selection().unwrap().pcrs().contains(&DOOR_PCR));
+    assert!(!policy.selection().unwrap().pcrs().contains(&BOOT_COMPLETE_PCR));
     appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap();
 }
 
@@ -213,13 +213,15 @@ fn the_pcr_has_to_be_quoted() {
 #[test]
 fn what_is_said_of_the_pcr_besides_holds_as_well() {
     let named = |accepted: AcceptedValues, only: bool| {
-        let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(DOOR_PCR, accepted)]);
+        let pcrs = (0..8)
+            .map(|pcr| (pcr, AcceptedValues::NotChecked))
+            .chain([(BOOT_COMPLETE_PCR, accepted)]);
         ReferenceValues::new(HashAlg::Sha256, pcrs.collect())
             .unwrap()
             .only_while_booting(only)
     };
     let (booted, closed) = (firmware(0), then(&firmware(0), &[CLOSING_WORD]));
-    let value = |log: &LogBuilder| AcceptedValues::AnyOf(vec![log.pcrs(HashAlg::Sha256)[&DOOR_PCR].clone()]);
+    let value = |log: &LogBuilder| AcceptedValues::AnyOf(vec![log.pcrs(HashAlg::Sha256)[&BOOT_COMPLETE_PCR].clone()]);
     let code = |is: &LogBuilder, values: ReferenceValues| Machine::is(is.clone()).judged(values).map_err(|reject| reject.code());
     assert_eq!(code(&booted, named(AcceptedValues::NotChecked, true)), Ok(()));
     assert_eq!(code(&closed, named(AcceptedValues::NotChecked, true)), Err(IS_OVER));

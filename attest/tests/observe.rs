@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use attest::appraisal::Rules;
 use attest::condition::Condition;
 use attest::protocol::HexDigest;
-use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR};
+use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD};
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 use attest::{AppraisalPolicy, AttestationResult, HashAlg, Kind, ReferenceValues, Reject, appraise};
@@ -36,7 +36,10 @@ fn policy(values: ReferenceValues, condition: Option<&str>, observe: bool) -> Ap
 
 /// A machine that has booted by one log, and sends another, or none.
 fn machine(booted: &LogBuilder, sends: Option<Vec<u8>>) -> Case {
-    let all = booted.pcrs(BANK).into_iter().filter(|(pcr, _)| *pcr < 8 || *pcr == DOOR_PCR);
+    let all = booted
+        .pcrs(BANK)
+        .into_iter()
+        .filter(|(pcr, _)| *pcr < 8 || *pcr == BOOT_COMPLETE_PCR);
     let quoted: BTreeMap<u8, Vec<u8>> = all.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
     Case::with_pcrs(SoftKey::p256(), BANK, quoted).but(|case| case.event_log = sends)
 }
@@ -85,8 +88,8 @@ fn eight(booted: &LogBuilder, sends: Option<Vec<u8>>) -> Case {
 #[test]
 fn a_machine_whose_boot_is_over_is_refused_all_the_same() {
     let log = booted();
-    let closed = log.clone().event(u32::from(DOOR_PCR), EV_IPL, CLOSING_WORD);
-    let other = log.clone().event(u32::from(DOOR_PCR), EV_IPL, b"another");
+    let closed = log.clone().event(u32::from(BOOT_COMPLETE_PCR), EV_IPL, CLOSING_WORD);
+    let other = log.clone().event(u32::from(BOOT_COMPLETE_PCR), EV_IPL, b"another");
     let rules = [EventLogRule::Recorded, EventLogRule::Checked, EventLogRule::Required];
     for rule in rules {
         let values = values(&[]).only_while_booting(true).with_event_log(rule);

@@ -61,7 +61,7 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         let mut gateway = Gateway::init();
         gateway.settings(&settings);
         if name == "etcd" {
-            gateway.command(&["store", "key"]);
+            gateway.command(&["store", "create-key"]);
         }
         let empty = start(&mut gateway);
         runtime.block_on(fill(open(&gateway), machines));
@@ -150,7 +150,7 @@ fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         replicas[number].settings(&settings(&etcd));
         replicas[number].edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
         if number == 0 {
-            replicas[0].command(&["store", "key"]);
+            replicas[0].command(&["store", "create-key"]);
         } else {
             fs::copy(replicas[0].path("store.key"), replicas[number].path("store.key")).unwrap();
         }

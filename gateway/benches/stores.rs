@@ -232,7 +232,7 @@ fn measure(settings: &str, etcd: Option<&EtcdServer>, boots: usize) -> Measured 
     let maker = Maker::new("A maker of TPMs");
     let mut gateway = gateway(settings, &maker);
     if etcd.is_some() {
-        gateway.command(&["store", "key"]);
+        gateway.command(&["store", "create-key"]);
     }
     gateway.run();
     let site = Arc::new(Site::of(&gateway, maker));

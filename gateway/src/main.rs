@@ -10,10 +10,10 @@
 mod commands;
 
 use std::alloc::System;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use attest_alloc::ZeroOnFree;
+use attest_command_line::options::GlobalOptions;
 use attest_command_line::{in_full, usage};
 use clap::{Parser, Subcommand};
 
@@ -27,12 +27,11 @@ static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A first gateway, in three commands:\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer --pool worker > worker.ign"
+    after_help = "A first gateway, in three commands:\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer create --pool worker > worker.ign"
 )]
 struct Arguments {
-    /// The gateway's settings; paths in it are relative to it.
-    #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    global: GlobalOptions,
     #[command(subcommand)]
     command: Command,
 }
@@ -43,22 +42,25 @@ enum Command {
     Init(commands::init::Arguments),
     /// Serve configs to nodes, until SIGTERM or Ctrl-C.
     Serve(commands::serve::Arguments),
-    /// Print a pointer config: what a node's first Ignition config says.
-    Pointer(commands::pointer::Arguments),
-    /// Print a pool's config as a node would get it.
-    Render(commands::render::Arguments),
-    /// Print what a cluster needs so that the gateway takes its Machine Config Server's place on the control-plane hosts.
-    Manifests(commands::manifests::Arguments),
-    /// Print the MachineConfigs by which machine-config-daemon takes over nodes that have the pre-approved config.
-    SecondStage(commands::second_stage::Arguments),
-    /// Make the folder of a gateway's state for its user, as root.
-    StateFolder(commands::state_folder::Arguments),
-    /// Print the part of a pool's config that a node gets only after it is approved.
-    Diff(commands::diff::Arguments),
+    /// Pointer configs: the first Ignition config of a node, with the gateway's URL and CA.
+    #[command(subcommand)]
+    Pointer(commands::pointer::Command),
+    /// Configs of pools, as nodes get them.
+    #[command(subcommand)]
+    Config(commands::config::Command),
+    /// Objects of a cluster in which gateways take the Machine Config Server's place on the control-plane hosts.
+    #[command(subcommand)]
+    Manifests(commands::manifests::Command),
+    /// MachineConfigs by which machine-config-daemon takes over nodes that have the pre-approved config.
+    #[command(subcommand)]
+    SecondStage(commands::second_stage::Command),
+    /// The gateway's state folder.
+    #[command(subcommand)]
+    State(commands::state::Command),
     /// The MCS CA: make one, see where its rotation stands, take the next step.
     #[command(subcommand)]
     Ca(commands::ca::Command),
-    /// Replace the MCS certificate and its key.
+    /// The MCS certificate, and all other certificates and keys in use.
     #[command(subcommand)]
     Certificate(commands::certificate::Command),
     /// Provisioning tokens, for machines that cannot attest.
@@ -85,27 +87,26 @@ enum Command {
     /// Show and export the attestation log, and list its chains and checkpoints.
     #[command(subcommand)]
     Log(commands::log::Command),
-    /// Every certificate and key in play: what it is for, where it lies, when it expires, how it rotates. Exit code 1 if one is broken.
-    Certificates(commands::certificates::Arguments),
     /// Validate settings, certificates, pools, EK roots, state and addresses. Exit code 1 if serve would not start.
     Check(commands::check::Arguments),
 }
 
 fn main() -> ExitCode {
     output::set_program("attest-gateway");
-    let Arguments { config, command } = match Arguments::try_parse() {
+    let Arguments { global, command } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(said) => return usage(&said),
+        Err(error) => return usage(&error),
     };
+    global.apply();
+    let config = global.config;
     let result = match command {
         Command::Init(arguments) => commands::init::run(&arguments),
         Command::Serve(arguments) => commands::serve::run(&config, &arguments),
-        Command::Pointer(arguments) => commands::pointer::run(&config, &arguments),
-        Command::Render(arguments) => commands::render::run(&config, &arguments),
-        Command::Manifests(arguments) => commands::manifests::run(&arguments),
-        Command::StateFolder(arguments) => commands::state_folder::run(&arguments),
-        Command::Diff(arguments) => commands::diff::run(&config, &arguments),
-        Command::SecondStage(arguments) => commands::second_stage::run(&config, &arguments),
+        Command::Pointer(command) => commands::pointer::run(&config, &command),
+        Command::Config(command) => commands::config::run(&config, &command),
+        Command::Manifests(commands::manifests::Command::Render(arguments)) => commands::manifests::run(&arguments),
+        Command::SecondStage(commands::second_stage::Command::Render(arguments)) => commands::second_stage::run(&config, &arguments),
+        Command::State(commands::state::Command::Create(arguments)) => commands::state::run(&arguments),
         Command::Ca(command) => commands::ca::run(&config, &command),
         Command::Certificate(command) => commands::certificate::run(&config, &command),
         Command::Token(command) => commands::token::run(&config, &command),
@@ -116,7 +117,6 @@ fn main() -> ExitCode {
         Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
-        Command::Certificates(arguments) => commands::certificates::run(&config, &arguments),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
     };
     match result {

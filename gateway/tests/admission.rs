@@ -194,7 +194,7 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
     assert!(counted.iter().all(|line| line["peer"] == STRANGER.to_string()), "{counted:?}");
     assert_eq!((counted.len(), counted[0]["counted"].as_u64()), (2, Some(0)));
     assert_eq!(counted[1]["counted"], 1 + 40 + 5 + 1 - one_by_one.len());
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 

@@ -112,7 +112,7 @@ impl Site {
         fs::write(&holds, fs::read_to_string(&log).unwrap().lines().last().unwrap()).unwrap();
         alter(&given.join("attestation.jsonl"), &Self::segments(&given));
         let keys = [&self.a, &self.b].map(|folder| folder.join("log.pub"));
-        let mut arguments = vec!["audit", "--log", given.to_str().unwrap(), "--holds", holds.to_str().unwrap()];
+        let mut arguments = vec!["log", "audit", "--log", given.to_str().unwrap(), "--holds", holds.to_str().unwrap()];
         for key in &keys {
             arguments.extend(["--log-key", key.to_str().unwrap()]);
         }
@@ -271,7 +271,7 @@ async fn one_file_that_is_damaged_ends_nothing() {
         let (damaged, other) = (damaged.to_str().unwrap(), site.b.to_str().unwrap());
         let output = site
             .gateway
-            .try_command(&["audit", "--log", damaged, other, "--log-key", &keys[0], &keys[1]]);
+            .try_command(&["log", "audit", "--log", damaged, other, "--log-key", &keys[0], &keys[1]]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!output.status.success(), "{text}");
         assert!(text.contains("  whole") && text.contains("cannot be read"), "{text}");

@@ -6,7 +6,7 @@ use crate::support::log_schema::LOG;
 use crate::support::node::Node;
 use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
 use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, EVIDENCE_BODY_LIMIT_BYTES, HexDigest};
-use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, extended};
 use attest::{HashAlg, Reject, SpkiSha256};
 use attest_audit::replay::{ReplayError, replay};
 use attest_log::Blobs;
@@ -505,7 +505,7 @@ async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
     gateway.run();
     let machine = |word: Option<&[u8]>| {
         let door = word.map_or_else(|| vec![0; 32], |word| extended(HashAlg::Sha256, &[0; 32], word));
-        let pcrs = (0..8).map(|pcr| (pcr, vec![pcr; 32])).chain([(DOOR_PCR, door)]);
+        let pcrs = (0..8).map(|pcr| (pcr, vec![pcr; 32])).chain([(BOOT_COMPLETE_PCR, door)]);
         Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs.collect())
     };
     let booting = machine(None);
@@ -526,7 +526,7 @@ async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
         );
     }
     gateway.records().iter().for_each(|record| LOG.check(record).unwrap());
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
@@ -561,6 +561,6 @@ async fn a_pool_says_whether_anything_depends_on_the_event_log() {
     let malformed = gateway.attest(sending("infra", Some(b"no log")), None).await;
     malformed.refused(403, "event-log-malformed");
     assert!(malformed.problem().next_step.contains("event_log = \"recorded\""), "{malformed:?}");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }

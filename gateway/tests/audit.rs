@@ -84,14 +84,14 @@ impl Log {
 
     fn audit_with(&self, lines: &[String], options: &[&str]) -> (bool, String) {
         fs::write(&self.altered, lines.join("\n") + "\n").unwrap();
-        let arguments = [&["audit", "--unchained", "--log", self.altered.to_str().unwrap()], options].concat();
+        let arguments = [&["log", "audit", "--unchained", "--log", self.altered.to_str().unwrap()], options].concat();
         let output = self.gateway.try_command(&arguments);
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     }
 
     /// Returns the auditor's output for the decisions in files of several gateways, each with a chain of its own.
     fn audit_several(&self, files: &[&[String]]) -> String {
-        let mut arguments = vec!["audit".to_owned(), "--unchained".to_owned(), "--log".to_owned()];
+        let mut arguments = vec!["log".to_owned(), "audit".to_owned(), "--unchained".to_owned(), "--log".to_owned()];
         for (number, lines) in files.iter().enumerate() {
             let file = self.gateway.path(&format!("gateway-{number}.jsonl"));
             let place = |at: usize| json!({"id": format!("{number:032x}"), "number": at + 1, "previous": "0".repeat(64)});

@@ -400,7 +400,7 @@ async fn manifests_are_served_by_and_not_changed() {
 
 /// Returns the entry of this name in the JSON list.
 fn listed(gateway: &Gateway, name: &str) -> Option<serde_json::Value> {
-    let output = gateway.try_command(&["certificates", "--output", "json"]);
+    let output = gateway.try_command(&["certificate", "list", "--output", "json"]);
     let all: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
     all.into_iter().find(|item| item["name"].as_str().unwrap().starts_with(name))
 }

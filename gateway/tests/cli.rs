@@ -137,12 +137,12 @@ fn check_warns_of_what_gives_much_away() {
 #[test]
 fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
     let gateway = Gateway::init();
-    let diff = gateway.command(&["diff", "--pool", POOL]);
+    let diff = gateway.command(&["config", "diff", "--pool", POOL]);
     let rows: Vec<Vec<&str>> = diff
         .lines()
         .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).collect())
         .collect();
-    assert_eq!(rows[1], ["file", "/etc/attestation-gateway/full", "only full", "5"], "{diff}");
+    assert_eq!(rows[1], ["file", "/etc/attest-gateway/full", "only full", "5"], "{diff}");
     assert_eq!(rows.len(), 2, "{diff}");
     let object = |name: &str, rest: &str| {
         format!(
@@ -153,27 +153,27 @@ fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
     let text = object("00-a", &format!("neededBeforeNodeApproved: true, {unit}"))
         + &object("99-b", "kernelArguments: [nosmt], fips: true, extensions: [usbguard]");
     gateway.machine_configs(POOL, &[("all.yaml", &text)]);
-    let diff = gateway.command(&["diff", "--pool", POOL]);
+    let diff = gateway.command(&["config", "diff", "--pool", POOL]);
     for row in ["kernel argument", "nosmt", "FIPS", "usbguard", "changed by full"] {
         assert!(diff.contains(row), "{row} is not in:\n{diff}");
     }
     assert!(!diff.contains("a.service"), "{diff}");
     let rendered = |spec: &str| -> Value {
-        serde_json::from_str(&gateway.command(&["render", "--pool", POOL, "--set", "full", "--spec", spec])).unwrap()
+        serde_json::from_str(&gateway.command(&["config", "render", "--pool", POOL, "--set", "full", "--spec", spec])).unwrap()
     };
     for spec in ["2.2.0", "3.0.0", "3.6.0"] {
         assert_eq!(rendered(spec)["ignition"]["version"], spec);
     }
-    assert!(refused(&gateway, &["render", "--pool", "nowhere", "--set", "full"]).contains("pools: infra, worker"));
+    assert!(refused(&gateway, &["config", "render", "--pool", "nowhere", "--set", "full"]).contains("pools: infra, worker"));
     assert_eq!(
         gateway
-            .try_command(&["render", "--pool", POOL, "--set", "full", "--spec", "3.7.0"])
+            .try_command(&["config", "render", "--pool", POOL, "--set", "full", "--spec", "3.7.0"])
             .status
             .code(),
         Some(2)
     );
     fs::write(gateway.path("pools/worker/machine-configs/all.yaml"), "a: [").unwrap();
-    for command in [["render", "--set", "full"].as_slice(), &["diff"]] {
+    for command in [["config", "render", "--set", "full"].as_slice(), &["config", "diff"]] {
         assert!(refused(&gateway, &[command, &["--pool", POOL]].concat()).contains("all.yaml:1"));
     }
 }
@@ -182,7 +182,7 @@ fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
 fn pointer_names_the_gateway_its_ca_and_the_token() {
     let gateway = Gateway::init();
     let pointer = |arguments: &[&str]| -> Value {
-        serde_json::from_str(&gateway.command(&[&["pointer", "--pool", POOL], arguments].concat())).unwrap()
+        serde_json::from_str(&gateway.command(&[&["pointer", "create", "--pool", POOL], arguments].concat())).unwrap()
     };
     let plain = pointer(&[]);
     // What follows tells the gateway which CAs the pointer carries.
@@ -215,8 +215,8 @@ fn pointer_names_the_gateway_its_ca_and_the_token() {
         hyphen.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap(),
         "Bearer -3BuGctX"
     );
-    assert!(refused(&gateway, &["pointer", "--pool", "nowhere"]).contains("nowhere"));
-    assert!(refused(&gateway, &["pointer", "--pool", POOL, "--url", "http://a"]).contains("https"));
+    assert!(refused(&gateway, &["pointer", "create", "--pool", "nowhere"]).contains("nowhere"));
+    assert!(refused(&gateway, &["pointer", "create", "--pool", POOL, "--url", "http://a"]).contains("https"));
 }
 
 #[test]
@@ -281,14 +281,14 @@ fn errors_say_what_to_do_next() {
     fs::write(&there, "").unwrap();
     fs::write(&der, [0x30, 0x82, 0xff, 0xfe]).unwrap();
     gateway.settings("[store]\nkey_file = \"store.key\"");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let refused = |arguments: &[&str], expected: &str| {
         let said = refused(&gateway, arguments);
         assert!(said.contains(expected) && !said.contains("os error 17"), "{arguments:?}: {said}");
     };
-    refused(&["store", "key"], "store key --rotate");
+    refused(&["store", "create-key"], "store create-key --rotate");
     gateway.settings("");
-    refused(&["log", "key"], "`attest-gateway serve` creates it at its first start");
+    refused(&["log", "show-key"], "`attest-gateway serve` creates it at its first start");
     refused(&["seal", "rotate"], "`attest-gateway serve` creates it at its first start");
     refused(&["log", "show"], "`attest-gateway serve` creates it");
     refused(&["token", "revoke", "x"], "token list");
@@ -303,12 +303,9 @@ fn errors_say_what_to_do_next() {
     refused(&["ca", "create", "--out", &path("c"), "--key-out", &path("c")], "one of its own");
     assert!(!gateway.path("c").exists() && !gateway.path("k").exists());
     fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
-    refused(&["log", "export", "--output", &none], "No such file");
+    refused(&["log", "export", "--out", &none], "No such file");
     fs::write(path("export.part"), "").unwrap();
-    refused(
-        &["log", "export", "--output", &path("export")],
-        "was broken off; remove it if none is",
-    );
+    refused(&["log", "export", "--out", &path("export")], "was broken off; remove it if none is");
     refused(&["certificate", "renew", "--certificate", &der, "--key", &der], "-inform der");
 }
 
@@ -317,9 +314,11 @@ fn every_help_shows_an_example() {
     for command in [
         "init",
         "serve",
-        "pointer",
-        "render",
-        "diff",
+        "pointer create",
+        "pointer inspect",
+        "config render",
+        "config diff",
+        "certificate list",
         "token create",
         "token rotate",
         "token list",

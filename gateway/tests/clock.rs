@@ -83,6 +83,6 @@ async fn a_node_whose_gateway_was_away_for_longer_than_its_ticket_lives_gets_its
         [(&3400.into(), &1.into(), &first.into()), (&4000.into(), &2.into(), &second.into())]
     );
     assert!(late.iter().all(|record| record.get("alerts").is_none()));
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }

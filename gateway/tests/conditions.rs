@@ -114,7 +114,7 @@ impl Site {
         });
         let file = self.gateway.path("altered.jsonl");
         fs::write(&file, lines.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-        self.said(&["audit", "--unchained", "--log", file.to_str().unwrap()], sound)
+        self.said(&["log", "audit", "--unchained", "--log", file.to_str().unwrap()], sound)
     }
 }
 
@@ -164,7 +164,7 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
     }
     // By whose quote it was booted.
     let same = id(&trusted);
-    let diff = |by: &str, succeeds: bool| site.said(&["log", "boot-diff", &same, &same, "--by", by], succeeds);
+    let diff = |by: &str, succeeds: bool| site.said(&["log", "compare-boots", &same, &same, "--by", by], succeeds);
     diff("tpm", true);
     assert!(diff("azure-vtpm", false).contains("no event log that explains what was quoted"));
     assert!(diff("vtpm", false).contains("no kind of evidence, such as tpm or azure-vtpm"));
@@ -178,7 +178,7 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
         "{simulated}"
     );
     site.stop();
-    site.said(&["audit"], true);
+    site.said(&["log", "audit"], true);
     // With another condition in the record it comes out otherwise.
     let audited = site.audited(&[(&hex(b"kernel"), &hex(b"another kernel"))], false);
     assert!(audited.contains("comes out as condition-not-met"), "{audited}");
@@ -209,7 +209,7 @@ async fn records_with_a_long_text_come_out_as_they_were_written() {
     let reason = observed["would_refuse"][0]["reason"].as_str().unwrap();
     assert!(reason.contains(&shown), "{observed}");
     site.stop();
-    site.said(&["audit"], true);
+    site.said(&["log", "audit"], true);
     site.audited(&[], true);
     let other = site.audited(&[(&shown, &format!("(\"{}\")", &text[..120]))], false);
     assert!(other.contains("reason is ") && other.contains("would_refuse is "), "{other}");

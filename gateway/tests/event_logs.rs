@@ -138,7 +138,7 @@ async fn a_first_boot_of_a_model_takes_9_kilobytes_of_the_disk_and_each_is_decid
         let from = &record["basis"]["event_log_difference"]["from"];
         assert!(sha256 == base || from == base, "{from}");
     }
-    site.gateway.command(&["audit"]);
+    site.gateway.command(&["log", "audit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,7 +160,9 @@ async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
         alter(&mut record["basis"]["event_log_difference"]);
         let file = site.gateway.path("altered.jsonl");
         fs::write(&file, format!("{record}\n")).unwrap();
-        let output = site.gateway.try_command(&["audit", "--unchained", "--log", file.to_str().unwrap()]);
+        let output = site
+            .gateway
+            .try_command(&["log", "audit", "--unchained", "--log", file.to_str().unwrap()]);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.success(), said, by_document(&site, &record).status.success())
     };
@@ -198,7 +200,7 @@ async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
     found(&|_| {}, &[&base, "No such file"]);
 }
 
-/// Runs `log boot-diff` on records and on files.
+/// Runs `log compare-boots` on records and on files.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_boots_stand_beside_one_another() {
     let mut site = Site::new();
@@ -211,7 +213,7 @@ async fn two_boots_stand_beside_one_another() {
         .map(|record| record["id"].as_str().unwrap().to_owned())
         .collect();
     let diff = |first: &str, second: &str, more: &[&str]| {
-        let output = site.gateway.try_command(&[&["log", "boot-diff", first, second], more].concat());
+        let output = site.gateway.try_command(&[&["log", "compare-boots", first, second], more].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), String::from_utf8(output.stdout).unwrap(), said)
     };

@@ -39,7 +39,7 @@ async fn worker(gateway: &Gateway, token: &str, claimant: &str) -> Answer {
 
 #[track_caller]
 fn audited(gateway: &Gateway) {
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 

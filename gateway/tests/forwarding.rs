@@ -114,10 +114,10 @@ impl Rsyslogd {
         let configuration = replaced(
             shipped("rsyslog.conf"),
             &[
-                ("/var/lib/attestation-gateway", log.parent().unwrap().to_str().unwrap()),
+                ("/var/lib/attest-gateway", log.parent().unwrap().to_str().unwrap()),
                 ("/var/lib/attest-gateway-forward", folder.to_str().unwrap()),
                 ("/usr/libexec/attest-gateway/post-record", &program),
-                ("/etc/attestation-gateway/forward/curl.conf", &options),
+                ("/etc/attest-gateway/forward/curl.conf", &options),
             ],
         );
         fs::write(folder.join("rsyslog.conf"), configuration).unwrap();

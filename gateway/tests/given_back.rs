@@ -279,7 +279,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
             true => answer.refused(403, "token-spent"),
             false => answer.is_config(&gateway.rendered(POOL, "full")),
         }
-        let audit = gateway.try_command(&["audit"]);
+        let audit = gateway.try_command(&["log", "audit"]);
         let table = String::from_utf8(audit.stdout).unwrap();
         assert!(is_cut || !table.contains("DIFFERENT"), "{table}");
     }
@@ -445,7 +445,7 @@ async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() 
         (&records[0]["verdict"], &records[0]["code"], &records[0]["use_number"]),
         (&"refused".into(), &"client-gone".into(), &serde_json::Value::Null)
     );
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(table.contains("1 as recorded, 0 different"), "{table}");
 }
 
@@ -481,7 +481,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
         assert_eq!(fetch().await.status, 200);
     }
     fetch().await.refused(403, "token-spent");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(table.contains("0 different"), "{table}");
 }
 
@@ -523,6 +523,6 @@ async fn attack_33_evidence_whose_sender_hangs_up_is_recorded_as_any_other() {
         (&"client-gone".into(), &"worker-0".into(), &serde_json::Value::Null)
     );
     assert!(records[0]["claims"].is_object());
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(table.contains("1 as recorded, 0 different"), "{table}");
 }

@@ -70,7 +70,7 @@ fn text(answer: &Answer) -> String {
 fn audit(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait().success());
-    gateway.command(&["audit"]);
+    gateway.command(&["log", "audit"]);
 }
 
 /// Deviation from the last trusted state: the rule, the code, a boot without it, and one with it.
@@ -86,21 +86,21 @@ pub struct Way {
 pub const WAYS: [Way; 3] = [
     Way {
         rule: "counters_back",
-        code: "tpm-counters-back",
+        code: "tpm-counters-decreased",
         good: |case| next_boot(case).but(|next| next.quoted.clock.reset_count = 1008),
         bad: |case| next_boot(case).but(|next| next.quoted.clock.reset_count = 1005),
         said: "resets 1008 to 1005",
     },
     Way {
         rule: "firmware_back",
-        code: "tpm-firmware-back",
+        code: "tpm-firmware-downgraded",
         good: |case| next_boot(case).but(|next| next.quoted.firmware_version = 0xbee8),
         bad: |case| next_boot(case).but(|next| next.quoted.firmware_version = 0xbee5),
         said: "from 0x000000000000bee8 to 0x000000000000bee5",
     },
     Way {
         rule: "another_log",
-        code: "tpm-another-log",
+        code: "tpm-event-log-changed",
         good: |case| booted(case, &loaded(0x7b0a_5018, "\\EFI\\one.efi")),
         bad: |case| booted(case, &loaded(7, "\\EFI\\other.efi")),
         said: "PCR 4 differs from that of ",
@@ -193,7 +193,7 @@ async fn an_alert_about_another_log_names_the_boot_that_it_differs_from() {
     let record = last(&gateway);
     assert!(alerts(&record)[0].contains(&first), "{record}");
     let second = record["id"].as_str().unwrap();
-    let difference = gateway.command(&["log", "boot-diff", "--html", &first, second]);
+    let difference = gateway.command(&["log", "compare-boots", "--html", &first, second]);
     assert!(difference.contains("one.efi") && difference.contains("other.efi"), "{difference}");
     audit(&mut gateway);
 }
@@ -303,6 +303,6 @@ async fn about_a_machine_that_is_refused_for_its_history_nobody_is_asked() {
     gateway.run();
     gateway.attest(after(&second, 1005), None).await.refused(403, "boot-not-accepted");
     assert!(pending(&gateway).is_empty());
-    gateway.attest(after(&second, 1009), None).await.refused(503, "value-awaited");
+    gateway.attest(after(&second, 1009), None).await.refused(503, "value-pending");
     assert_eq!(pending(&gateway).len(), 1);
 }

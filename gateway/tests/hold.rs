@@ -1,7 +1,7 @@
 //! Waiting time of nodes that get a 503 with `Retry-After`: the gateway's announcement, and the result for a node that has waited in vain.
 
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, challenge_request, next_boot, tpm};
-use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, NOT_ATTESTED_HEADER, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 
 /// Returns the waiting time that discovery announces for a pool.
 async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
@@ -11,7 +11,7 @@ async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
 }
 
 /// Requests the config like a node that has given up waiting. Returns the last record's alerts.
-async fn given_up(gateway: &Gateway, code: &str, authorization: Option<&str>) -> Vec<String> {
+async fn abandoned(gateway: &Gateway, code: &str, authorization: Option<&str>) -> Vec<String> {
     let mut request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
     request = request.header(NOT_ATTESTED_HEADER, code);
     if let Some(authorization) = authorization {
@@ -56,22 +56,22 @@ async fn a_node_is_told_how_long_its_pool_has_it_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
     let gateway = Gateway::start();
-    let alerts = given_up(&gateway, HELD_TOO_LONG, None).await;
+    let alerts = abandoned(&gateway, RETRY_LIMIT_EXCEEDED, None).await;
     assert!(
         alerts.len() == 1 && alerts[0].contains("it may get less than its due"),
         "{alerts:?}"
     );
-    gateway.line(|line| line.contains("WARN") && line.contains("held-too-long"));
-    let alerts = given_up(&gateway, GATEWAY_UNREACHABLE, None).await;
+    gateway.line(|line| line.contains("WARN") && line.contains("retry-limit-exceeded"));
+    let alerts = abandoned(&gateway, GATEWAY_UNREACHABLE, None).await;
     assert!(alerts[0].contains("has not reached this gateway"), "{alerts:?}");
     // It decides nothing, and says nothing else: anybody can send it.
-    assert!(given_up(&gateway, "SECRET", None).await.is_empty());
+    assert!(abandoned(&gateway, "SECRET", None).await.is_empty());
     assert!(!gateway.output().contains("SECRET"));
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.line(|line| line.contains("pool worker: serving a new state"));
     let token = gateway.token(&[]);
     assert!(
-        given_up(&gateway, HELD_TOO_LONG, Some(&bearer(&token))).await.is_empty(),
+        abandoned(&gateway, RETRY_LIMIT_EXCEEDED, Some(&bearer(&token))).await.is_empty(),
         "it has got what it wanted"
     );
 }
@@ -102,7 +102,10 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
             (&gateway.records()[index]["id"], &gateway.records()[index]["code"]),
             (&id.as_str().into(), &code.into())
         );
-        assert!(given_up(&gateway, &format!("{code} {id}"), None).await.is_empty(), "it is no alert");
+        assert!(
+            abandoned(&gateway, &format!("{code} {id}"), None).await.is_empty(),
+            "it is no alert"
+        );
         assert_eq!(
             gateway.records().pop().unwrap()["not_attested"],
             serde_json::json!({ "code": code, "decision": id })
@@ -121,10 +124,10 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
     // What a node says is its word. `audit` compares it, and finds fault with nobody.
     let (first, other) = (gateway.records()[0]["id"].clone(), gateway.records().pop().unwrap()["id"].clone());
     for (code, id) in [("quote-signature", &first), ("ek-not-endorsed", &other)] {
-        given_up(&gateway, &format!("{code} {}", id.as_str().unwrap()), None).await;
+        abandoned(&gateway, &format!("{code} {}", id.as_str().unwrap()), None).await;
     }
-    given_up(&gateway, &format!("ek-not-endorsed {}", "0".repeat(32)), None).await;
-    let table = gateway.command(&["audit"]);
+    abandoned(&gateway, &format!("ek-not-endorsed {}", "0".repeat(32)), None).await;
+    let table = gateway.command(&["log", "audit"]);
     assert!(table.contains("0 different"), "{table}");
     let notes: Vec<&str> = table.lines().filter(|line| line.contains("the node says")).collect();
     assert_eq!(notes.len(), 2, "{table}");
@@ -135,7 +138,7 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
     // A refused fetch says it, too.
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
     gateway.line(|line| line.contains("pool worker: serving a new state"));
-    given_up(&gateway, "ek-not-endorsed", None).await;
+    abandoned(&gateway, "ek-not-endorsed", None).await;
     gateway.line(|line| line.contains("REFUSED config") && line.ends_with("; this node says it was refused: ek-not-endorsed"));
     assert!(table.contains("0 different"), "{table}");
 }

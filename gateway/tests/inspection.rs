@@ -207,14 +207,14 @@ fn check_fails_for_state_that_serve_cannot_use() {
     });
     agree("another key of the store", "ERROR", "store.key", |gateway| {
         gateway.settings(shared);
-        gateway.command(&["store", "key"]);
+        gateway.command(&["store", "create-key"]);
         assert!(serve(gateway).well);
         fs::remove_file(gateway.path("store.key")).unwrap();
-        gateway.command(&["store", "key"]);
+        gateway.command(&["store", "create-key"]);
     });
     agree("everybody's key of the store", "ERROR", "store.key", |gateway| {
         gateway.settings(shared);
-        gateway.command(&["store", "key"]);
+        gateway.command(&["store", "create-key"]);
         mode(gateway, "store.key", 0o604);
     });
     agree("everybody's seal", "ERROR", "seal.key", |gateway| {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Returns whether `certificates` succeeds, and its JSON output.
 fn certificates(gateway: &Gateway) -> (bool, Vec<Value>) {
-    let output = gateway.try_command(&["certificates", "--output", "json"]);
+    let output = gateway.try_command(&["certificate", "list", "--output", "json"]);
     assert!(
         matches!(output.status.code(), Some(0 | 1)),
         "{}",
@@ -44,7 +44,7 @@ fn every_certificate_and_key_in_play_is_listed() {
     assert!(items[1]["made"].as_str().unwrap().contains("localhost") && items[1]["place"].as_str().unwrap().contains("0644"));
     assert_eq!((&items[3]["state"], &items[4]["state"]), (&"good".into(), &"not here".into()));
 
-    let text = gateway.command(&["certificates"]);
+    let text = gateway.command(&["certificate", "list"]);
     let table: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
     assert!(
         table[0].starts_with("NAME") && table[0].ends_with("STATE") && table.len() == 7,
@@ -120,7 +120,7 @@ fn what_is_broken_is_said_and_the_rest_is_listed() {
             .unwrap_or_else(|| panic!("{items:?}"));
         assert_eq!(item["state"], "broken");
         assert!(item["problem"].as_str().unwrap().contains(problem), "{item}");
-        let text = String::from_utf8(gateway.try_command(&["certificates"]).stdout).unwrap();
+        let text = String::from_utf8(gateway.try_command(&["certificate", "list"]).stdout).unwrap();
         assert!(
             text.lines().any(|line| line.starts_with("  BROKEN ") && line.contains(problem)),
             "{text}"

@@ -124,11 +124,11 @@ async fn a_log_is_rotated_by_moving_it_and_a_signal() {
     gateway.config("/config/worker", &[&ticket]).await;
     assert_eq!((records(&old), records(&log)), (2, 1));
     let [log, old] = [&log, &old].map(|path| path.to_str().unwrap());
-    let table = gateway.command(&["audit", "--log", old, "--log", log]);
+    let table = gateway.command(&["log", "audit", "--log", old, "--log", log]);
     assert!(table.contains("3 as recorded, 0 different"), "{table}");
-    gateway.command(&["audit"]);
-    gateway.command(&["audit", "--log", log, "--continued"]);
-    let said = gateway.try_command(&["audit", "--log", log]);
+    gateway.command(&["log", "audit"]);
+    gateway.command(&["log", "audit", "--log", log, "--continued"]);
+    let said = gateway.try_command(&["log", "audit", "--log", log]);
     assert!(!said.status.success());
     assert!(String::from_utf8(said.stdout).unwrap().contains("missing before line "));
 }

@@ -207,7 +207,7 @@ fn judge(gateway: &Gateway, told: &Told, kills: usize) {
     let (tickets, configs) = (told.tickets.lock().unwrap(), told.configs.lock().unwrap());
     let lost = |told: &BTreeSet<String>, recorded: &BTreeSet<&str>| told.iter().filter(|told| !recorded.contains(told.as_str())).count();
     let (tickets_lost, configs_lost) = (lost(&tickets, &trusted), lost(&configs, &served));
-    let audit = gateway.try_command(&["audit"]);
+    let audit = gateway.try_command(&["log", "audit"]);
     eprintln!(
         "{kills} kills: {} tickets told, {tickets_lost} lost; {} configs told, {configs_lost} lost; audit: {}",
         tickets.len(),

@@ -34,7 +34,7 @@ fn log(gateway: &Gateway) -> std::path::PathBuf {
 
 /// Verifies that `audit` finds all sound, with removals by the rule. Returns its output.
 fn is_whole(gateway: &Gateway) -> String {
-    let audit = gateway.try_command(&["audit"]);
+    let audit = gateway.try_command(&["log", "audit"]);
     let said = String::from_utf8([audit.stdout, audit.stderr].concat()).unwrap();
     assert!(audit.status.success(), "{said}");
     said

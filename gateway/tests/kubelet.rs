@@ -51,7 +51,7 @@ async fn a_kubelet_gets_the_full_config_of_its_pool() {
     assert_eq!(record["basis"]["client_chain"].as_array().unwrap().len(), 1);
     assert_eq!(record["basis"]["client_chain"][0], record["basis"]["client_certificate_sha256"]);
     gateway.line(|line| line.contains("SERVED full config") && line.contains("client certificate of kubelet:worker-1"));
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert_eq!(table.matches(" same").count(), 8, "{table}");
     let check = gateway.command(&["check"]);
     assert!(check.contains("a kubelet Full"), "{check}");
@@ -127,7 +127,7 @@ async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing
         assert_eq!(last(&gateway)["basis"]["client_chain"].as_array().unwrap().len(), 1);
     }
     assert!(blobs(&gateway) > before, "what the cluster's CA has signed is");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert_eq!(
         (table.matches(" unread ").count(), table.matches(" same").count()),
         (3, 4),
@@ -213,7 +213,7 @@ async fn attack_21_a_node_of_one_pool_gets_nothing_of_another() {
     get(&gateway, &cluster.kubelet("infra-1"), PATH)
         .await
         .refused(403, "kubelet-wrong-pool");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert_eq!(
         (table.matches(" kubelet-wrong-pool ").count(), table.matches(" same").count()),
         (6, 4),
@@ -343,7 +343,7 @@ async fn an_auditor_sees_what_was_altered() {
     let line = record.to_string();
     let audit = |line: &str| {
         fs::write(&log, format!("{line}\n")).unwrap();
-        let output = gateway.try_command(&["audit", "--unchained", "--log", log.to_str().unwrap()]);
+        let output = gateway.try_command(&["log", "audit", "--unchained", "--log", log.to_str().unwrap()]);
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     let (same, table) = audit(&line);

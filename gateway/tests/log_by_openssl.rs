@@ -48,7 +48,7 @@ async fn written() -> (Gateway, String, String) {
     let [first, second] = [first, log].map(|file| fs::read_to_string(file).unwrap());
     // What is not of this release's form has no place in the test's check of the schema.
     fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
-    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "show-key"])).unwrap();
     (gateway, first, second)
 }
 
@@ -158,7 +158,7 @@ async fn a_log_is_verified_by_the_document_alone() {
     let (sound, said) = verified(&gateway, &[&second, &first]);
     assert!(!sound && said.contains("this chain has begun before"), "{said}");
     let strangers = Gateway::start();
-    fs::write(gateway.path("log.pub"), strangers.command(&["log", "key"])).unwrap();
+    fs::write(gateway.path("log.pub"), strangers.command(&["log", "show-key"])).unwrap();
     let (sound, said) = verified(&gateway, &[&first, &second]);
     assert!(
         !sound && said.contains("line 3: its checkpoint is not signed by this key"),
@@ -175,7 +175,7 @@ async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
     gateway.run();
     gateway.terminate();
     gateway.wait();
-    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "show-key"])).unwrap();
     let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
     assert!(log.contains("\"found\":{\"first\":2"), "{log}");
     let (sound, said) = verified(&gateway, &[&log]);
@@ -223,7 +223,7 @@ async fn what_was_removed_by_the_rule_is_verified_too() {
     gateway.line(|line| line.contains("REMOVED"));
     gateway.terminate();
     gateway.wait();
-    fs::write(gateway.path("log.pub"), gateway.command(&["log", "key"])).unwrap();
+    fs::write(gateway.path("log.pub"), gateway.command(&["log", "show-key"])).unwrap();
     let (state, kept) = (gateway.path("state"), gateway.path("state/checkpoints.jsonl"));
     let verified = |files: &str| {
         let command = format!("sh {} ../log.pub {files}", script(&gateway).display());
@@ -369,7 +369,7 @@ async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
     assert!(!sound && said.contains("missing"), "{said}");
     cut(&november, &december);
     assert!(run(&commands).0);
-    let holds = |logs: &str| run(&format!("attest-audit audit --log {logs} --holds november.checkpoint"));
+    let holds = |logs: &str| run(&format!("attest-audit log audit --log {logs} --holds november.checkpoint"));
     let (sound, said) = holds("attestation.jsonl-20261201 attestation.jsonl-20270101");
     assert!(sound && said.contains("whole"), "{said}");
     // Cut off, and made anew.

@@ -21,7 +21,7 @@ const LOG: &str = "state/attestation.jsonl";
 
 /// Returns the checkpoints of a gateway's log, after a check of each against the gateway's key and its position.
 fn checkpoints(gateway: &Gateway) -> Vec<CheckpointLine> {
-    let pem = gateway.command(&["log", "key"]);
+    let pem = gateway.command(&["log", "show-key"]);
     let key = LogPublicKey::all_of_pem(pem.as_bytes()).unwrap()[0];
     let text = fs::read_to_string(gateway.path(LOG)).unwrap();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<CheckpointLine>(line).ok());
@@ -284,7 +284,7 @@ async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_ow
         .next()
         .unwrap();
     assert_eq!((first.first, first.last), (number, number));
-    let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
+    let said = String::from_utf8(gateway.try_command(&["log", "audit"]).stdout).unwrap();
     assert!(said.contains(&format!("line {number} stood there unsigned")), "{said}");
     // So is what it has written itself before it was killed, and nothing after a start that found nothing.
     fetch(&gateway).await;
@@ -385,7 +385,7 @@ async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
     for forge in cases {
         let gateway = forged(forge).await;
         gateway.line(|line| line.contains("WARN") && line.contains("lines 5 to 6 of the attestation log had no checkpoint at the start"));
-        let said = String::from_utf8(gateway.try_command(&["audit"]).stdout).unwrap();
+        let said = String::from_utf8(gateway.try_command(&["log", "audit"]).stdout).unwrap();
         assert!(said.contains("lines 5 to 6 stood there unsigned"), "{said}");
     }
 }
@@ -440,7 +440,7 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
         let gateway = forged(forge).await;
         gateway.line(|line| line.contains("WARN") && line.contains("ends with lines outside any chain") && line.contains(expected));
         // And by whoever audits it, who says so if it is known that an older release has written them.
-        let audit = gateway.try_command(&["audit"]);
+        let audit = gateway.try_command(&["log", "audit"]);
         let said = String::from_utf8(audit.stdout).unwrap();
         assert!(
             !audit.status.success() && said.contains("put in, or altered: 1 line(s) of no chain"),
@@ -451,7 +451,7 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
             expected.contains("lines 5 to 5"),
             "{said}"
         );
-        let audit = gateway.try_command(&["audit", "--unchained"]);
+        let audit = gateway.try_command(&["log", "audit", "--unchained"]);
         let said = String::from_utf8(audit.stdout).unwrap();
         // In a file of its own it is before no chain.
         assert_ne!(said.contains("put in, or altered"), said.contains("unchained up to line"), "{said}");
@@ -469,7 +469,7 @@ async fn the_last_checkpoint_says_what_it_has_signed_and_no_more() {
     let altered = gateway.path("altered.jsonl");
     let audit = |last: &str| {
         fs::write(&altered, format!("{before}\n{last}\n")).unwrap();
-        let output = gateway.try_command(&["audit", "--without-checkpoints", "--log", altered.to_str().unwrap()]);
+        let output = gateway.try_command(&["log", "audit", "--without-checkpoints", "--log", altered.to_str().unwrap()]);
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     let (sound, said) = audit(last);

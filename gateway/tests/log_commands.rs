@@ -277,10 +277,10 @@ async fn json_lines_are_the_logs_own_over_rotated_files_and_can_be_verified() {
     all = [rotated, fs::read(&log).unwrap()].concat();
     assert!(gateway.command(&["log", "export"]).as_bytes() == all);
     let file = gateway.path("exported.jsonl");
-    let to_file = ["log", "export", "--output", file.to_str().unwrap()];
+    let to_file = ["log", "export", "--out", file.to_str().unwrap()];
     gateway.command(&to_file);
     assert!(fs::read(&file).unwrap() == all && !gateway.path("exported.jsonl.part").exists());
-    let audit = gateway.command(&["audit", "--log", file.to_str().unwrap()]);
+    let audit = gateway.command(&["log", "audit", "--log", file.to_str().unwrap()]);
     assert!(audit.contains("whole"), "{audit}");
     // What is there is nobody's to replace.
     let again = gateway.try_command(&to_file);

@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
 
 /// Returns whether `audit` finds all sound, and its output.
 fn audit(gateway: &Gateway, options: &[&str]) -> (bool, String) {
-    let output = gateway.try_command(&[&["audit"], options].concat());
+    let output = gateway.try_command(&[&["log", "audit"], options].concat());
     (output.status.success(), said(&output))
 }
 
@@ -81,28 +81,28 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     fs::remove_file(&log).unwrap();
     fs::remove_file(gateway.path("state/log.key")).unwrap();
     gateway.run();
-    gateway.line(|line| line.contains("WARN") && line.contains("by another key") && line.contains(&format!("log give-up {old}")));
+    gateway.line(|line| line.contains("WARN") && line.contains("by another key") && line.contains(&format!("log abandon {old}")));
     let own = chain(&log);
     for (chain, why) in [
         (&own[..8], "this gateway's own"),
         (&old[..7], "too short"),
         ("00000000", "no chain that the store knows"),
     ] {
-        let refused = gateway.try_command(&["log", "give-up", chain]);
+        let refused = gateway.try_command(&["log", "abandon", chain]);
         assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
     }
     assert!(audit(&gateway, &[]).1.contains("missing, up to line"));
-    gateway.command(&["log", "give-up", &old[..8]]);
-    let acts = gateway.wait_for_acts(4, "log.give-up");
+    gateway.command(&["log", "abandon", &old[..8]]);
+    let acts = gateway.wait_for_acts(4, "log.abandon");
     let done = acts.iter().find(|act| act["admin"]["refused"].is_null()).unwrap();
     let thing = &done["admin"]["things"][0];
     assert!(thing["id"].as_str().unwrap().starts_with(&old), "{done}");
     assert!(thing["before"]["checkpoint"].as_str().unwrap().contains("\"signature\""), "{done}");
     assert_eq!(thing["after"]["checkpoint"], thing["before"]["checkpoint"]);
-    assert!(thing["after"]["given_up"]["by"].as_str().unwrap().contains("uid"), "{done}");
-    let again = gateway.try_command(&["log", "give-up", &old]);
+    assert!(thing["after"]["abandoned"]["by"].as_str().unwrap().contains("uid"), "{done}");
+    let again = gateway.try_command(&["log", "abandon", &old]);
     assert!(
-        !again.status.success() && said(&again).contains("was given up on"),
+        !again.status.success() && said(&again).contains("was abandoned on"),
         "{}",
         said(&again)
     );
@@ -110,15 +110,15 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     gateway.wait();
     let (sound, text) = audit(&gateway, &[]);
     assert!(
-        sound && text.contains("log.give-up") && !text.contains("missing, up to line"),
+        sound && text.contains("log.abandon") && !text.contains("missing, up to line"),
         "{text}"
     );
-    // What was given up is shown for ever.
+    // What was abandoned is shown for ever.
     let shown = format!("chain {old} of gateway gw-1, signed up to line");
-    assert!(text.contains(&shown) && text.contains("was given up on"), "{text}");
+    assert!(text.contains(&shown) && text.contains("was abandoned on"), "{text}");
     let status = gateway.command(&["log", "status"]);
     assert!(
-        status.contains(&old) && status.contains("given up on") && status.contains("required"),
+        status.contains(&old) && status.contains("abandoned on") && status.contains("required"),
         "{status}"
     );
     gateway.run();
@@ -190,13 +190,13 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     }
     // The store knows it, whatever else becomes of the log.
     gateway.run();
-    gateway.command(&["log", "give-up", &forged]);
-    gateway.wait_for_acts(1, "log.give-up");
+    gateway.command(&["log", "abandon", &forged]);
+    gateway.wait_for_acts(1, "log.abandon");
     gateway.terminate();
     gateway.wait();
     let (_, text) = audit(&gateway, &["--checkpoints", &gateway.checkpoints()]);
     assert!(
-        text.contains(&format!("chain {forged} of gateway gw-1")) && text.contains("was given up on"),
+        text.contains(&format!("chain {forged} of gateway gw-1")) && text.contains("was abandoned on"),
         "{text}"
     );
 }
@@ -208,9 +208,9 @@ async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted(
     let chain = link_of(fs::read_to_string(&log).unwrap().lines().last().unwrap().as_bytes());
     let chain = chain.unwrap().unwrap().id;
     let old = gateway.path("old.pub");
-    fs::write(&old, gateway.command(&["log", "key"])).unwrap();
+    fs::write(&old, gateway.command(&["log", "show-key"])).unwrap();
     fs::remove_file(gateway.path("state/log.key")).unwrap();
-    let accepts = format!("log give-up {chain}");
+    let accepts = format!("log abandon {chain}");
     for _ in 0..2 {
         gateway.run();
         gateway.line(|line| line.contains("WARN") && line.contains("log.key was replaced") && line.contains(&accepts));
@@ -219,19 +219,19 @@ async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted(
         gateway.wait();
     }
     let new = gateway.path("new.pub");
-    fs::write(&new, gateway.command(&["log", "key"])).unwrap();
+    fs::write(&new, gateway.command(&["log", "show-key"])).unwrap();
     let keys = [format!("gw-1={}", old.display()), format!("gw-1={}", new.display())];
     let keys = ["--log-key", &keys[0], "--log-key", &keys[1]];
     let (sound, text) = audit(&gateway, &keys);
     assert!(sound && text.contains("log.key was replaced") && text.contains(&accepts), "{text}");
-    gateway.command(&["log", "give-up", &chain]);
+    gateway.command(&["log", "abandon", &chain]);
     gateway.run();
     assert!(!gateway.output().contains("log.key was replaced"));
-    gateway.wait_for_acts(1, "log.give-up");
+    gateway.wait_for_acts(1, "log.abandon");
     gateway.terminate();
     gateway.wait();
     let (sound, text) = audit(&gateway, &keys);
-    assert!(sound && text.contains("was given up on") && !text.contains(&accepts), "{text}");
+    assert!(sound && text.contains("was abandoned on") && !text.contains(&accepts), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +261,7 @@ async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
         fs::write(&file, text).unwrap();
         file.to_str().unwrap().to_owned()
     };
-    let own = key("1.pub", gateway.command(&["log", "key"]));
+    let own = key("1.pub", gateway.command(&["log", "show-key"]));
     let others = key("2.pub", LogKey::read(&other.join("log.key")).unwrap().public().pem());
     let (log, state) = (other.join("attestation.jsonl"), gateway.path("state"));
     let logs = ["--log", log.to_str().unwrap(), "--log", state.to_str().unwrap()];
@@ -364,7 +364,7 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
         sound && !text.contains("what was signed") && !text.contains("no checkpoints"),
         "{text}"
     );
-    let refused = gateway.try_command(&["log", "checkpoints"]);
+    let refused = gateway.try_command(&["log", "list-checkpoints"]);
     assert!(
         !refused.status.success() && said(&refused).contains("gateway.db is missing or empty"),
         "{}",

@@ -148,7 +148,7 @@ impl Site {
 
     fn audit(&self, options: &[&str]) -> (bool, String) {
         let (given, key) = (self.given(), self.a.join("log.pub"));
-        let named = ["audit", "--log", given.to_str().unwrap(), "--log-key", key.to_str().unwrap()];
+        let named = ["log", "audit", "--log", given.to_str().unwrap(), "--log-key", key.to_str().unwrap()];
         let output = self.gateway.try_command(&[&named[..], options].concat());
         let text = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(text).unwrap())
@@ -403,7 +403,7 @@ async fn a_serving_gateway_keeps_its_rule() {
     gateway.line(|line| line.contains("REMOVED by attestation_log.keep_bytes"));
     gateway.terminate();
     gateway.wait();
-    let said = gateway.command(&["audit"]);
+    let said = gateway.command(&["log", "audit"]);
     assert!(said.contains("whole") && said.contains("removed by rule: lines 1 to "), "{said}");
     // The event log of the first boot; the certificates may be named by each.
     assert!(fs::read_dir(gateway.path("state/evidence")).unwrap().count() <= evidence);
@@ -440,7 +440,7 @@ fn what_is_removed_while_it_is_audited_is_no_difference() {
     fs::remove_file(&blob).unwrap();
     assert!(Command::new("mkfifo").arg(&blob).status().unwrap().success());
     std::thread::scope(|scope| {
-        let audit = scope.spawn(|| gateway.try_command(&["audit"]));
+        let audit = scope.spawn(|| gateway.try_command(&["log", "audit"]));
         let opened = fs::OpenOptions::new().write(true).open(&blob).unwrap();
         runtime.block_on(pass(&gateway, 1));
         assert!(!blob.exists());

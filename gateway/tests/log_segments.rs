@@ -256,7 +256,7 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     for _ in 0..6 {
         fetch(&gateway).await;
     }
-    let audited = |gateway: &Gateway, options: &[&str]| gateway.command(&[&["audit"], options].concat());
+    let audited = |gateway: &Gateway, options: &[&str]| gateway.command(&[&["log", "audit"], options].concat());
     let own = audited(&gateway, &[]);
     assert!(own.contains("whole") && own.contains("15 as recorded, 0 different"), "{own}");
     gateway.terminate();
@@ -269,7 +269,7 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     let [log, moved] = [&log, &moved].map(|path| path.to_str().unwrap());
     let both = audited(&gateway, &["--log", log, "--log", moved, "--checkpoints", &gateway.checkpoints()]);
     assert!(both.contains("whole") && both.contains("16 as recorded, 0 different"), "{both}");
-    let one = gateway.try_command(&["audit", "--log", log]);
+    let one = gateway.try_command(&["log", "audit", "--log", log]);
     assert!(!one.status.success() && String::from_utf8_lossy(&one.stdout).contains("missing between"));
     // A segment that is named, too, is read once, however its name is spelled.
     let segment = segments(&state)[1].clone();
@@ -294,7 +294,7 @@ async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
     // And one is missed.
     let bytes = fs::read(&segment).unwrap();
     fs::remove_file(&segment).unwrap();
-    let short = gateway.try_command(&["audit"]);
+    let short = gateway.try_command(&["log", "audit"]);
     assert!(!short.status.success() && String::from_utf8_lossy(&short.stdout).contains("missing between"));
     fs::File::create(&segment).unwrap().write_all(&bytes).unwrap();
     audited(&gateway, &[]);

@@ -215,7 +215,7 @@ async fn the_servers_own_files_are_added_in_its_order() {
     fs::write(gateway.path("pools/worker/kubeconfig"), "apiVersion: v1\nkind: Config\n").unwrap();
     gateway.edit_pool(POOL, "# kubeconfig = ", "kubeconfig = ");
     let served = |set: &str, version: &str| -> Value {
-        serde_json::from_str(&gateway.command(&["render", "--pool", POOL, "--set", set, "--spec", version])).unwrap()
+        serde_json::from_str(&gateway.command(&["config", "render", "--pool", POOL, "--set", set, "--spec", version])).unwrap()
     };
     let paths = |config: &Value| -> Vec<String> {
         let files = config["storage"]["files"].as_array().unwrap();

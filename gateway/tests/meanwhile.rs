@@ -50,7 +50,7 @@ async fn attack_44_evidence_is_judged_anew_when_the_machine_was_revoked_meanwhil
     answer.refused(403, "ek-not-endorsed");
     for gateway in [gateway, by_name, off] {
         assert_eq!(gateway.records().len(), 1, "it is decided once");
-        let table = gateway.command(&["audit"]);
+        let table = gateway.command(&["log", "audit"]);
         assert!(table.contains("1 as recorded, 0 different"), "{table}");
     }
 }

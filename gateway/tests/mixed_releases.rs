@@ -62,12 +62,15 @@ async fn attack_07_counters_count_where_the_entry_next_to_them_is_unknown_or_sta
         store.put(EntryKind::Clock, StoreEntry { id: beside, value }).await.unwrap();
     }
     gateway.attest(after(&case, 22, 4), None).await.ticket();
-    gateway.attest(after(&case, 21, 4), None).await.refused(403, "tpm-counters-back");
+    gateway
+        .attest(after(&case, 21, 4), None)
+        .await
+        .refused(403, "tpm-counters-decreased");
     let listed = gateway.command(&["node", "list"]);
     assert_eq!(listed.matches("tpm:").count(), 1, "{listed}");
     gateway.terminate();
     assert!(gateway.wait().success());
-    gateway.command(&["audit"]);
+    gateway.command(&["log", "audit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,10 +84,10 @@ async fn what_a_later_release_has_written_of_a_question_is_refused_by_what_reads
     let (known, new) = (LogBuilder::typical(&[SHA256]), updated("loader 2"));
     strict(&mut gateway, &mut nodes[0], &known, SECTION).await;
     for node in &mut nodes[1..] {
-        boots(&gateway, node, &new).await.refused(503, "value-awaited");
+        boots(&gateway, node, &new).await.refused(503, "value-pending");
     }
     let denied = updated("loader 3");
-    boots(&gateway, &mut nodes[2], &denied).await.refused(503, "value-awaited");
+    boots(&gateway, &mut nodes[2], &denied).await.refused(503, "value-pending");
     let rows = pending(&gateway);
     let question = rows
         .iter()
@@ -112,5 +115,5 @@ async fn what_a_later_release_has_written_of_a_question_is_refused_by_what_reads
         put(&file, key, text);
     }
     assert_eq!(pairs(&file, "entry/new-value/"), all, "nothing was written meanwhile");
-    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-awaited");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-pending");
 }

@@ -130,7 +130,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     let mut site = Site::start(SECTION).await;
     let before = site.evidence().len();
     let answer = site.boots(1, &updated("loader 2")).await;
-    answer.refused(503, "value-awaited");
+    answer.refused(503, "value-pending");
     assert_eq!(answer.header("retry-after"), Some("60"));
     let problem = answer.problem();
     let told = problem.detail.unwrap();
@@ -155,7 +155,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
         reason.contains("`attest-gateway reference-values pending worker`, then `accept` or `deny`"),
         "{reason}"
     );
-    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     assert_eq!(site.evidence().len(), before + 1);
     let question = site.question();
     assert!(site.gateway.acts("reference-values.ask").is_empty());
@@ -173,7 +173,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
 
     // A second machine with the same: one question, one line, one act.
     let answer = site.boots(2, &updated("loader 2")).await;
-    answer.refused(503, "value-awaited");
+    answer.refused(503, "value-pending");
     assert!(answer.problem().detail.unwrap().contains("nobody has accepted or denied this yet"));
     site.gateway
         .line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted values that match no reference value"));
@@ -184,7 +184,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     );
     assert_eq!(acts[0]["admin"]["things"][0]["after"]["machines"], 2);
     for node in [1, 2, 1] {
-        site.boots(node, &updated("loader 2")).await.refused(503, "value-awaited");
+        site.boots(node, &updated("loader 2")).await.refused(503, "value-pending");
     }
     assert_eq!(site.question(), question);
     assert!(site.pending()[0].ends_with("asked"));
@@ -224,7 +224,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     // Each decision comes out the same again.
     site.gateway.terminate();
     assert!(site.gateway.wait().success());
-    let said = site.said(&["audit"], true);
+    let said = site.said(&["log", "audit"], true);
     assert!(said.contains(" 0 different"), "{said}");
 }
 
@@ -249,8 +249,8 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     site.gateway.command(&["ek", "add", &ek, "--name", "worker-1"]);
     let more = |log: LogBuilder, loader: &str| log.event(4, EV_IPL, loader.as_bytes());
     let (one, both) = (updated("loader 2"), more(updated("loader 2"), "loader 3"));
-    site.boots(1, &one).await.refused(503, "value-awaited");
-    site.boots(2, &both).await.refused(503, "value-awaited");
+    site.boots(1, &one).await.refused(503, "value-pending");
+    site.boots(2, &both).await.refused(503, "value-pending");
     assert_eq!(site.pending().len(), 3);
     let [first, second] = [1, 2].map(|values| of_values(&site.pending(), values));
     let said = site.said(&["reference-values", "pending", POOL], true);
@@ -284,13 +284,13 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     };
     accept(&site, &first, "first.json");
     assert_eq!(site.boots(1, &one).await.status, 200);
-    site.boots(2, &both).await.refused(503, "value-awaited");
+    site.boots(2, &both).await.refused(503, "value-pending");
     let left = site.pending();
     assert!(left.len() == 1 && !left[0].contains(&second), "{left:?}");
     // And where it is enough for others, too.
     let (one, both) = (updated("loader 4"), more(updated("loader 4"), "loader 5"));
-    site.boots(1, &one).await.refused(503, "value-awaited");
-    site.boots(2, &both).await.refused(503, "value-awaited");
+    site.boots(1, &one).await.refused(503, "value-pending");
+    site.boots(2, &both).await.refused(503, "value-pending");
     accept(&site, &of_values(&site.pending(), 2), "second.json");
     for (node, log) in [(1, &one), (2, &both)] {
         assert_eq!(site.boots(node, log).await.status, 200);
@@ -301,7 +301,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     let mut site = Site::start(SECTION).await;
-    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     let question = site.question();
     let deny = ["reference-values", "deny", POOL, &question];
     site.said(&deny, false);
@@ -325,7 +325,7 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     let all = site.said(&["reference-values", "pending", POOL, "--all"], true);
     assert!(all.contains(&question) && all.contains("denied by "), "{all}");
     site.said(&[&deny[..], &["--take-back"]].concat(), true);
-    site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.boots(2, &updated("loader 2")).await.refused(503, "value-pending");
     let nowhere = site.said(&["reference-values", "pending", "nowhere"], false);
     assert!(nowhere.contains("no pool \"nowhere\""), "{nowhere}");
 }
@@ -366,14 +366,14 @@ async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_ask
     assert!(site.pending().is_empty());
     assert!(site.gateway.acts("reference-values.ask").is_empty());
     // The pool's own is asked about.
-    site.boots(0, &new).await.refused(503, "value-awaited");
+    site.boots(0, &new).await.refused(503, "value-pending");
     assert_eq!(site.pending().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing_of_that() {
     let mut site = Site::start(SECTION).await;
-    site.boots(1, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     let question = site.question();
     site.gateway.terminate();
     assert!(site.gateway.wait().success());
@@ -395,7 +395,7 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
     let over = |line: &String| line.contains(": has waited from ") && line.ends_with(", and is refused");
     assert!(below(&said, &question).iter().any(over), "{said}");
     // It counts still: the next one has the administrator asked.
-    site.boots(2, &updated("loader 2")).await.refused(503, "value-awaited");
+    site.boots(2, &updated("loader 2")).await.refused(503, "value-pending");
     site.gateway
         .line(|line| line.contains("pool worker: 2 machines have booted values that match no reference value"));
 }

@@ -8,11 +8,11 @@ use std::process::{Command, Output};
 use crate::support::{Gateway, POOL, auditor, bearer, challenge_request, digest, serving_within, tpm};
 
 /// The settings file of every command on the pages.
-const SETTINGS: &str = "/etc/attestation-gateway/gateway.toml";
+const SETTINGS: &str = "/etc/attest-gateway/gateway.toml";
 /// The folder that they lie in.
-const FOLDER: &str = "/etc/attestation-gateway/";
+const FOLDER: &str = "/etc/attest-gateway/";
 /// The state folder that the systemd unit makes.
-const STATE: &str = "/var/lib/attestation-gateway";
+const STATE: &str = "/var/lib/attest-gateway";
 /// The folder for the files that commands write.
 const HOME: &str = "~/";
 
@@ -217,9 +217,9 @@ async fn a_leaked_token_is_refused() {
 fn an_expiring_certificate_is_renewed() {
     let mut scene = Scene::start();
     scene.gateway.command(&["certificate", "renew", "--days", "1"]);
-    assert!(scene.gateway.command(&["certificates"]).contains("expires soon"));
+    assert!(scene.gateway.command(&["certificate", "list"]).contains("expires soon"));
     scene.follow("certificate-expires");
-    assert!(!scene.gateway.command(&["certificates"]).contains("expires soon"));
+    assert!(!scene.gateway.command(&["certificate", "list"]).contains("expires soon"));
 }
 
 #[test]
@@ -286,5 +286,5 @@ fn a_lost_gateway_is_replaced_by_its_backup() {
     let mut new = lost.with("FILE", file).with("CHAIN", chain);
     new.follow("gateway-lost");
     assert!(new.gateway.command(&["node", "list"]).contains(&digest));
-    assert!(new.gateway.command(&["log", "status"]).contains("given up on"));
+    assert!(new.gateway.command(&["log", "status"]).contains("abandoned on"));
 }

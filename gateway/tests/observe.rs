@@ -3,7 +3,7 @@
 use std::fs;
 
 use attest::protocol::{BearerText, Blob, EvidenceRequest, GcpEvidence, HexDigest, TpmEvidence};
-use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, extended};
 use attest::{Challenge, HashAlg};
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ async fn what_would_be_refused_is_served_recorded_said_and_audited() {
 
     gateway.terminate();
     assert!(gateway.wait().success());
-    gateway.command(&["audit"]);
+    gateway.command(&["log", "audit"]);
     for (change, said) in [
         (json!(null), "would_refuse is []"),
         (json!([]), "would_refuse is []"),
@@ -144,7 +144,7 @@ fn alter(gateway: &Gateway, record: &Value, change: impl Fn(&mut Value)) -> Stri
     });
     let file = gateway.path("altered.jsonl");
     fs::write(&file, lines.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-    let output = gateway.try_command(&["audit", "--unchained", "--log", file.to_str().unwrap()]);
+    let output = gateway.try_command(&["log", "audit", "--unchained", "--log", file.to_str().unwrap()]);
     assert!(!output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }
@@ -223,7 +223,7 @@ async fn what_is_not_about_the_boot_is_refused_all_the_same() {
     gateway.line(|line| line.contains("serving a new state"));
     gateway.attest(next_boot(&case), None).await.refused(403, "attested-not-accepted");
     assert!(last(&gateway).get("would_refuse").is_none());
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
@@ -239,7 +239,7 @@ async fn attack_47_a_pool_that_observes_takes_no_machine_whose_boot_is_over() {
     gateway.edit_pool(POOL, "[tpm]\n", &format!("[tpm]{ONLY_WHILE_BOOTING}"));
     gateway.run();
     let machine = |door: Vec<u8>| {
-        let pcrs = (0..8).map(|pcr| (pcr, vec![pcr; 32])).chain([(DOOR_PCR, door)]);
+        let pcrs = (0..8).map(|pcr| (pcr, vec![pcr; 32])).chain([(BOOT_COMPLETE_PCR, door)]);
         Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, pcrs.collect())
     };
     let booting = machine(vec![0; 32]);

@@ -34,7 +34,7 @@ fn alerts(gateway: &Gateway) -> String {
 fn audit(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait().success());
-    let said = gateway.command(&["audit"]);
+    let said = gateway.command(&["log", "audit"]);
     assert!(said.contains(" 0 different"), "{said}");
 }
 
@@ -92,7 +92,7 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
 
     // The pool is strict from now on: now they wait, from now on, and are trusted when somebody says so.
     change(&gateway, "observe = true\n", "");
-    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-awaited");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-pending");
     let told = alerts(&gateway);
     assert!(told.contains("told to retry for 1800 s") && told.contains("2 of 2"), "{told}");
     assert_eq!(gateway.acts("reference-values.ask").len(), 1, "it was asked before");
@@ -230,7 +230,10 @@ async fn about_whom_a_pool_that_observes_refuses_for_its_history_nobody_is_asked
         format!("\n[reference_values]\nfolder = \"reference-values\"\n{SECTION}\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n");
     gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
     gateway.run();
-    gateway.attest(after(&second, 1005), None).await.refused(403, "tpm-counters-back");
+    gateway
+        .attest(after(&second, 1005), None)
+        .await
+        .refused(403, "tpm-counters-decreased");
     assert!(pending(&gateway).is_empty());
     gateway.attest(after(&second, 1009), None).await.ticket();
     assert_eq!(codes(&last(&gateway)), ["boot-not-accepted"]);

@@ -57,7 +57,7 @@ fn folder() -> Gateway {
         format!("{settings}\n[store]\nkey_file = \"store.key\"\n"),
     )
     .unwrap();
-    fs::write(gateway.path("worker.ign"), gateway.command(&["pointer", "--pool", POOL])).unwrap();
+    fs::write(gateway.path("worker.ign"), gateway.command(&["pointer", "create", "--pool", POOL])).unwrap();
     gateway
 }
 
@@ -69,12 +69,13 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "token create --help",
         "init other --host localhost",
         "check",
-        "certificates",
-        "certificates --output json",
-        "diff --pool worker",
-        "render --pool worker --set full",
-        "pointer --pool worker",
-        "pointer --pool worker --format secret",
+        "check --output json",
+        "certificate list",
+        "certificate list --output json",
+        "config diff --pool worker",
+        "config render --pool worker --set full",
+        "pointer create --pool worker",
+        "pointer create --pool worker --format secret",
         "pointer inspect worker.ign",
         "ek list",
         "node revoke worker-1 --anyway",
@@ -83,18 +84,18 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "token list",
         "seal rotate",
         "seal rotate --drop",
-        "log key",
+        "log show-key",
         "log show",
         "log show --record 1",
         "log export",
-        "log checkpoints",
-        "audit --without-checkpoints",
+        "log list-checkpoints",
+        "log audit --without-checkpoints",
         "store backup backup.jsonl",
         "store export export.jsonl",
         "--config second.toml store import backup.jsonl",
         "--config second.toml store copy --to third.toml",
         "--config second.toml store accept",
-        "--config keyed.toml store key",
+        "--config keyed.toml store create-key",
         "ca status",
         "ca create --out ca.crt --key-out ca.key",
         "certificate renew",
@@ -174,7 +175,7 @@ async fn a_token_that_nobody_was_given_is_none() {
     for taker in [Taker::Full, Taker::Gone] {
         for output in ["token", "secret", "pointer"] {
             let mut gateway = folder();
-            let create = ["token", "create", "--pool", POOL, "--name", "rack7", "--output", output];
+            let create = ["token", "create", "--pool", POOL, "--name", "rack7", "--format", output];
             let (code, said) = run(&gateway, &create, taker);
             assert_eq!(code, Some(1), "{taker:?} {output}: {said}");
             assert!(said.contains("\"rack7\" could not be shown and was revoked"), "{said}");
@@ -211,7 +212,7 @@ async fn a_token_that_somebody_has_all_the_same_stays() {
             "mine",
             "--from-file",
             "mine",
-            "--output",
+            "--format",
             "secret",
         ];
         let (code, said) = run(&gateway, &brought, taker);

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 /// Returns a pointer to this gateway's address.
 fn pointer(gateway: &Gateway, arguments: &[&str]) -> String {
-    gateway.command(&[&["pointer", "--pool", POOL, "--url", &gateway.url("")], arguments].concat())
+    gateway.command(&[&["pointer", "create", "--pool", POOL, "--url", &gateway.url("")], arguments].concat())
 }
 
 fn with_input(gateway: &Gateway, arguments: &[&str], input: &[u8]) -> Output {
@@ -103,18 +103,16 @@ fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
         let output = program().args(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    let both = gateway.try_command(&["pointer", "--pool", POOL, "inspect", file]);
-    assert!(!both.status.success() && both.stdout.is_empty());
-    let neither = gateway.try_command(&["pointer"]);
+    let neither = gateway.try_command(&["pointer", "create"]);
     assert!(neither.status.code() == Some(2) && String::from_utf8_lossy(&neither.stderr).contains("--pool"));
     // The certificate's first name and the port of `listen`, unless it is said.
-    let own = gateway.command(&["pointer", "--pool", POOL]);
+    let own = gateway.command(&["pointer", "create", "--pool", POOL]);
     assert!(
         own.contains(&format!("https://localhost:{}/config/worker?ca={ca}", gateway.address().port())),
         "{own}"
     );
     satisfied(&gateway, &own, &["localhost"]);
-    let elsewhere = gateway.command(&["pointer", "--pool", POOL, "--url", "https://localhost"]);
+    let elsewhere = gateway.command(&["pointer", "create", "--pool", POOL, "--url", "https://localhost"]);
     satisfied(&gateway, &elsewhere, &["from port 443"]);
 }
 
@@ -138,7 +136,7 @@ fn the_secret_is_as_the_machine_api_wants_it() {
         assert_eq!(named["metadata"]["name"], name);
     }
     let refused = |arguments: &[&str]| {
-        let output = gateway.try_command(&[&["pointer", "--pool", POOL], arguments].concat());
+        let output = gateway.try_command(&[&["pointer", "create", "--pool", POOL], arguments].concat());
         assert_ne!(output.status.code(), Some(0), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
     };
@@ -162,7 +160,7 @@ async fn tokens_come_from_anywhere_and_are_looked_up() {
     fs::write(&file, format!("{token}\n")).unwrap();
     let by_file = pointer(&gateway, &["--token-file", file.to_str().unwrap()]);
     let url = gateway.url("");
-    let arguments = ["pointer", "--pool", POOL, "--url", &url, "--token-file", "-"];
+    let arguments = ["pointer", "create", "--pool", POOL, "--url", &url, "--token-file", "-"];
     let by_input = with_input(&gateway, &arguments, format!("\n{token}\n\n").as_bytes());
     assert_eq!(String::from_utf8(by_input.stdout).unwrap(), by_file);
     assert_eq!(pointer(&gateway, &["--token", &token]), by_file);
@@ -447,7 +445,7 @@ async fn pointers_in_use_are_known_after_a_restart() {
 fn a_pointer_leads_where_the_settings_say_that_nodes_come() {
     let gateway = Gateway::init();
     let base = |arguments: &[&str]| {
-        let pointer = gateway.command(&[&["pointer", "--pool", POOL], arguments].concat());
+        let pointer = gateway.command(&[&["pointer", "create", "--pool", POOL], arguments].concat());
         let pointer: Value = serde_json::from_str(&pointer).unwrap();
         let source = pointer["ignition"]["config"]["merge"][0]["source"].as_str().unwrap().to_owned();
         source.split("/config/").next().unwrap().to_owned()
@@ -458,11 +456,11 @@ fn a_pointer_leads_where_the_settings_say_that_nodes_come() {
     gateway.settings("pointer_url = \"https://api-int.example.com:22623\"");
     assert_eq!(base(&[]), "https://api-int.example.com:22623");
     assert_eq!(base(&["--url", "https://other.example.com"]), "https://other.example.com");
-    let (_, said) = inspect(&gateway, &gateway.command(&["pointer", "--pool", POOL]));
+    let (_, said) = inspect(&gateway, &gateway.command(&["pointer", "create", "--pool", POOL]));
     assert!(!said.contains("something must lead there"), "{said}");
     let (_, said) = inspect(
         &gateway,
-        &gateway.command(&["pointer", "--pool", POOL, "--url", "https://api-int.example.com:9999"]),
+        &gateway.command(&["pointer", "create", "--pool", POOL, "--url", "https://api-int.example.com:9999"]),
     );
     assert!(said.contains("something must lead there from port 9999"), "{said}");
 }

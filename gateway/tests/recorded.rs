@@ -162,7 +162,7 @@ async fn attack_25_no_refusal_of_evidence_tells_how_to_answer_its_challenge() {
     gateway.edit_pool("worker", "attested = \"full\"", "attested = \"refuse\"");
     gateway.run();
     attack(&gateway, &case, &as_it_is("attested-not-accepted", "worker", None)).await;
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
@@ -230,6 +230,6 @@ async fn attack_37_what_proves_nothing_is_recorded_by_digests() {
     is_by_digest(record);
     assert_eq!(record["decided_by"], "store");
     assert!(gateway.record_lines()[5].len() < SMALL_BYTES);
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }

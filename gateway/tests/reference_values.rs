@@ -194,10 +194,10 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     site.said(&["reference-values", "remove", &file, "first"], true);
     site.gateway.terminate();
     assert!(site.gateway.wait().success());
-    site.said(&["audit"], true);
+    site.said(&["log", "audit"], true);
     let blob = site.gateway.path(&format!("state/evidence/{name}.gz"));
     fs::remove_file(blob).unwrap();
-    assert!(site.said(&["audit"], false).contains(&name));
+    assert!(site.said(&["log", "audit"], false).contains(&name));
     let name = record["basis"]["policy"]["reference_sets"][0].as_str().unwrap();
     fs::remove_file(site.gateway.path(&format!("state/evidence/{name}.gz"))).unwrap();
     let simulated = site.said(&["policy", "simulate", POOL, looser.to_str().unwrap()], false);

@@ -120,7 +120,7 @@ async fn attack_44_what_is_judged_anew_is_judged_at_that_time() {
         let record = gateway.records().pop().unwrap();
         assert!(record["at"].as_u64().unwrap() > later, "{record}");
         assert_eq!(record["pool"], POOL);
-        let audit = gateway.command(&["audit"]);
+        let audit = gateway.command(&["log", "audit"]);
         assert!(audit.contains("1 as recorded, 0 different"), "{audit}");
     }
 }

@@ -48,7 +48,7 @@ impl Site {
 
     /// Returns whether `audit` finds these logs sound with these keys, and its output.
     fn audit(&self, logs: &[&str], keys: &[&str], options: &[&str]) -> (bool, String) {
-        let mut arguments = vec!["audit".to_owned(), "--log".to_owned()];
+        let mut arguments = vec!["log".to_owned(), "audit".to_owned(), "--log".to_owned()];
         arguments.extend(logs.iter().map(|name| self.folder(name).to_str().unwrap().to_owned()));
         for key in keys {
             let (name, file) = key

@@ -21,7 +21,7 @@ async fn two() -> ([Gateway; 2], Arc<Embedded>) {
     let shared = format!("[store]\nkey_file = {:?}", one.path("store.key"));
     one.settings(&shared);
     other.settings(&shared);
-    one.command(&["store", "key"]);
+    one.command(&["store", "create-key"]);
     let store = Arc::new(embedded(&one));
     for gateway in [&one, &other] {
         gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -113,22 +113,22 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
             String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
         )
     };
-    let (made, why) = said(&["store", "key"], &gateway);
+    let (made, why) = said(&["store", "create-key"], &gateway);
     assert!(!made && why.contains("store.key_file"), "{why}");
     gateway.settings("[store]\nkey_file = \"store.key\"");
-    let (made, text) = said(&["store", "key"], &gateway);
+    let (made, text) = said(&["store", "create-key"], &gateway);
     let file = gateway.path("store.key");
     let key = || fs::read_to_string(&file).unwrap().lines().nth(1).unwrap().to_owned();
     let first = key();
     assert!(made && !text.contains(&first), "{text}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(!said(&["store", "key"], &gateway).0, "it is there");
+    assert!(!said(&["store", "create-key"], &gateway).0, "it is there");
     assert_eq!(key(), first);
     gateway.run();
     // Nothing secret is told by anybody.
     let secret = gateway.how_often(|line| line.contains(&first));
     assert_eq!(secret, 0);
-    let (replaced, text) = said(&["store", "key", "--rotate"], &gateway);
+    let (replaced, text) = said(&["store", "create-key", "--rotate"], &gateway);
     assert!(replaced && key() != first && !text.contains(&key()), "{text}");
     assert!(said(&["seal", "rotate"], &gateway).0);
     gateway.kill();
@@ -186,7 +186,7 @@ async fn nodes_behind_a_balancer_are_served_while_replicas_are_restarted_one_by_
         ));
         gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     }
-    one.command(&["store", "key"]);
+    one.command(&["store", "create-key"]);
     // A gateway that has served looks, before it does so again, for the store that it knows.
     symlink(one.path("state/gateway.db"), other.path("state/gateway.db")).unwrap();
     let (store, full) = (Arc::new(embedded(&one)), one.rendered(POOL, "full"));

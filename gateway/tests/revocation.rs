@@ -40,7 +40,7 @@ async fn attack_20_a_node_that_is_revoked_is_refused_on_its_open_connection() {
     get(&gateway, &cluster.kubelet("worker-1"), PATH).await.refused(403, "node-revoked");
     gateway.command(&["node", "restore", "worker-1"]);
     connection.get(PATH, &[]).await.is_config(&full);
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
 }
 
@@ -134,7 +134,7 @@ async fn a_revoked_name_gets_nothing_by_attestation_or_ticket() {
     gateway.attest(support::next_boot(&other), None).await.ticket();
     gateway.command(&["node", "revoke", "worker-9"]);
     gateway.attest(support::next_boot(&other), None).await.refused(403, "node-revoked");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(table.contains(" node-revoked ") && !table.contains("DIFFERENT"), "{table}");
     gateway.command(&["node", "restore", "worker-1"]);
     gateway.attest(support::next_boot(&named), None).await.ticket();
@@ -223,7 +223,7 @@ async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
     gateway.command(&["ek", "remove", &digest, "--leave-to-roots"]);
     gateway.endorse(&case, &["--name", "worker-7"]);
     gateway.attest(next_boot(&case), None).await.refused(403, "node-revoked");
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
     gateway.command(&["node", "restore", &format!("tpm:{digest}")]);
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
@@ -338,7 +338,7 @@ async fn attack_28_taking_a_machine_off_the_list_never_widens_what_it_may_join()
         !gateway.try_command(&["ek", "remove", &digest]).status.success(),
         "it is off the list"
     );
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(!table.contains("DIFFERENT"), "{table}");
     for (by, sound) in [("store", true), ("evidence", false), ("request", false)] {
         let mut records = gateway.records();
@@ -347,7 +347,7 @@ async fn attack_28_taking_a_machine_off_the_list_never_widens_what_it_may_join()
         let lines: Vec<String> = records.iter().map(ToString::to_string).collect();
         std::fs::write(gateway.path("earlier.jsonl"), lines.join("\n") + "\n").unwrap();
         let earlier = gateway.path("earlier.jsonl");
-        let audited = gateway.try_command(&["audit", "--unchained", "--log", earlier.to_str().unwrap()]);
+        let audited = gateway.try_command(&["log", "audit", "--unchained", "--log", earlier.to_str().unwrap()]);
         assert_eq!(audited.status.success(), sound, "{by}");
     }
     // Only who says so leaves it to its maker.

@@ -155,7 +155,7 @@ fn pointer(gateway: &Gateway, name: &'static str, token: &str) -> Pointer {
     let url = gateway.url("");
     Pointer::parse(
         name,
-        &gateway.command(&["pointer", "--pool", POOL, "--url", &url, "--token", token]),
+        &gateway.command(&["pointer", "create", "--pool", POOL, "--url", &url, "--token", token]),
     )
 }
 

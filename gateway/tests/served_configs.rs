@@ -60,7 +60,7 @@ impl Served {
     }
 
     fn run(&self, record: &str, folder: &Path, more: &[&str]) -> Output {
-        let arguments = ["log", "config", record, "--folder", folder.to_str().unwrap()];
+        let arguments = ["log", "show-config", record, "--folder", folder.to_str().unwrap()];
         self.gateway.try_command(&[&arguments, more].concat())
     }
 
@@ -191,7 +191,7 @@ async fn refuses_a_record_that_is_not_there_or_not_the_only_one() {
     for usage in ["", "worker-7", "7f"] {
         assert_eq!(served.run(usage, &then, &[]).status.code(), Some(2), "{usage:?}");
     }
-    assert_eq!(served.gateway.try_command(&["log", "config", &id]).status.code(), Some(2));
+    assert_eq!(served.gateway.try_command(&["log", "show-config", &id]).status.code(), Some(2));
 
     // Of another gateway's log: the same beginning of an id, and the same number in its chain.
     let other = {

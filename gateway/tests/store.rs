@@ -84,7 +84,7 @@ async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tic
     assert!(act["by"]["uid"].is_u64() && act["by"]["gateway"].is_null(), "{act}");
     assert_eq!(act["things"][0]["before"], *known);
     assert!(line["accepted_store"]["found"]["mark"].as_u64() < known["mark"].as_u64(), "{line}");
-    let audit = gateway.command(&["audit"]);
+    let audit = gateway.command(&["log", "audit"]);
     assert!(
         audit.contains("0 different") && audit.contains("warning: another store was accepted here"),
         "{audit}"
@@ -97,7 +97,7 @@ async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tic
     assert!(lines[place + 1].contains("\"decision\":\"checkpoint\"") && place + 2 == lines.len());
     for cut in [place, place + 1] {
         fs::write(&log, lines[..cut].iter().flat_map(|line| [line, "\n"]).collect::<String>()).unwrap();
-        let audit = gateway.try_command(&["audit"]);
+        let audit = gateway.try_command(&["log", "audit"]);
         let said = String::from_utf8(audit.stdout).unwrap();
         assert!(!audit.status.success() && said.contains("shortened after line"), "{said}");
     }
@@ -246,7 +246,7 @@ async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_wor
         (&serde_json::Value::Null, &"store.import".into())
     );
     assert_eq!(line["admin"]["things"][0]["after"]["from"], backup);
-    let audit = gateway.command(&["audit"]);
+    let audit = gateway.command(&["log", "audit"]);
     assert!(audit.contains("0 different") && audit.contains("store.import"), "{audit}");
     let checked = gateway.command(&["store", "backup", again]);
     assert_eq!(
@@ -265,7 +265,7 @@ async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others
     let mut gateway = Gateway::start();
     gateway.kill();
     gateway.settings("[store]\nkey_file = \"store.key\"");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let seal = || fs::read(gateway.path("state/seal.key")).unwrap();
     let first = seal();
     gateway.command(&["seal", "rotate"]);
@@ -287,7 +287,7 @@ async fn keys_of_the_seal_that_are_gone_from_the_store_are_begun_anew_and_that_i
     let begun_anew = |line: &str| line.contains("WARN") && line.contains("keys were missing from the store") && line.contains("token list");
     let mut gateway = Gateway::init();
     gateway.settings("[store]\nkey_file = \"store.key\"");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     gateway.run();
     let begun = gateway.wait_for_acts(1, "seal.rotate").len();
     stop(&mut gateway);

@@ -111,7 +111,7 @@ async fn the_clusters_own_secret_is_taken_as_it_is() {
     let secret = format!(
         "apiVersion: v1\ndata:\n  token: {encoded}\nkind: Secret\nmetadata:\n  name: machineconfig-auth\n  namespace: openshift-config\ntype: Opaque\n"
     );
-    let pointer = import(&gateway, &secret, &["--name", "old", "--output", "pointer"]);
+    let pointer = import(&gateway, &secret, &["--name", "old", "--format", "pointer"]);
     assert!(pointer.status.success(), "{}", String::from_utf8_lossy(&pointer.stderr));
     let pointer: serde_json::Value = serde_json::from_slice(&pointer.stdout).unwrap();
     let header = pointer.pointer("/ignition/config/merge/0/httpHeaders/0/value").unwrap();

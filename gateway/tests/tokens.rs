@@ -193,7 +193,7 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
             .to_owned()
     };
     assert_eq!(create(&["--name", "text"]).trim().len(), 43);
-    let secret = create(&["--name", "secret", "--output", "secret"]);
+    let secret = create(&["--name", "secret", "--format", "secret"]);
     for line in ["kind: Secret", "  name: machineconfig-auth", "  namespace: openshift-config"] {
         assert!(secret.lines().any(|found| found == line), "{line} is not in {secret}");
     }
@@ -202,18 +202,18 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
     let made = pointer(&create(&[
         "--name",
         "pointer",
-        "--output",
+        "--format",
         "pointer",
         "--url",
         "https://api-int.example.com:22623",
     ]));
     let source = made["ignition"]["config"]["merge"][0]["source"].as_str().unwrap();
     assert!(source.starts_with("https://api-int.example.com:22623/config/worker"), "{source}");
-    let again = pointer(&gateway.command(&["token", "rotate", "pointer", "--output", "pointer"]));
+    let again = pointer(&gateway.command(&["token", "rotate", "pointer", "--format", "pointer"]));
     assert_ne!(bearer_of(&made), bearer_of(&again));
     // Of several pools one.
     let two = [
-        "token", "create", "--pool", POOL, "--pool", "infra", "--name", "two", "--output", "pointer",
+        "token", "create", "--pool", POOL, "--pool", "infra", "--name", "two", "--format", "pointer",
     ];
     assert!(refused(&gateway, &two).contains("--for-pool with one of infra, worker"));
     assert!(refused(&gateway, &[&two[..], &["--for-pool", "master"]].concat()).contains("--for-pool"));
@@ -224,14 +224,14 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
             .unwrap()
             .contains("/config/infra")
     );
-    assert!(refused(&gateway, &["token", "rotate", "two", "--output", "pointer"]).contains("--for-pool"));
+    assert!(refused(&gateway, &["token", "rotate", "two", "--format", "pointer"]).contains("--for-pool"));
     let list = gateway.command(&["token", "list"]);
     assert_eq!(
         list.lines().filter(|line| line.starts_with("two ")).count(),
         1,
         "nothing changed: {list}"
     );
-    let bad = ["--name", "x", "--output", "pointer", "--url", "http://a"];
+    let bad = ["--name", "x", "--format", "pointer", "--url", "http://a"];
     assert!(refused(&gateway, &[&["token", "create", "--pool", POOL][..], &bad].concat()).contains("https"));
     // Names: one current token each, and one that is free by default.
     assert!(refused(&gateway, &["token", "create", "--pool", POOL, "--name", "text"]).contains("token rotate"));
@@ -251,7 +251,7 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
         &["--into", "/tmp"],
         &["--grace", "1h"],
         &["--ttl", "0s"],
-        &["--output", "yaml"],
+        &["--format", "yaml"],
     ] {
         let output = gateway.try_command(&[&["token", "create", "--pool", POOL], wrong].concat());
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
@@ -498,13 +498,13 @@ fn a_pointer_of_a_scheduled_token_is_the_one_in_its_folder() {
     let out = gateway.path("out");
     fs::create_dir(&out).unwrap();
     let create = rotating("1d", out.to_str().unwrap());
-    let url = ["--url", "https://api-int.example.com:22623", "--output", "pointer"];
+    let url = ["--url", "https://api-int.example.com:22623", "--format", "pointer"];
     let made = gateway.command(&[&create[..], &url].concat());
     assert_eq!(made, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
-    let rotated = gateway.command(&["token", "rotate", "fleet", "--output", "pointer"]);
+    let rotated = gateway.command(&["token", "rotate", "fleet", "--format", "pointer"]);
     assert_eq!(rotated, fs::read_to_string(out.join("fleet-worker.ign")).unwrap());
     assert!(rotated != made && rotated.contains("https://api-int.example.com:22623/config/worker"));
-    let secret = gateway.command(&["token", "rotate", "fleet", "--output", "secret"]);
+    let secret = gateway.command(&["token", "rotate", "fleet", "--format", "secret"]);
     assert_eq!(secret, fs::read_to_string(out.join("fleet.secret.yaml")).unwrap());
 }
 

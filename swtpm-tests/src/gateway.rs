@@ -181,7 +181,7 @@ impl TestGateway {
 
     /// Returns the pool's `full` or `pre-approved` config, as it must be served to Debian's Ignition.
     pub fn pool_config(&self, grant: &str) -> Result<Value> {
-        let text = self.command(&["render", "--pool", POOL, "--set", grant, "--spec", IGNITION_SPEC])?;
+        let text = self.command(&["config", "render", "--pool", POOL, "--set", grant, "--spec", IGNITION_SPEC])?;
         serde_json::from_str(&text).with_context(|| format!("parsing the {grant} config"))
     }
 
@@ -239,7 +239,7 @@ impl TestGateway {
     /// Returns a pointer config with this gateway's CA, to any address.
     pub fn pointer_to(&self, host: &str, port: u16, token: Option<&str>) -> Result<String> {
         let url = format!("https://{host}:{port}");
-        let mut arguments = vec!["pointer", "--pool", POOL, "--url", &url];
+        let mut arguments = vec!["pointer", "create", "--pool", POOL, "--url", &url];
         if let Some(token) = token {
             arguments.extend(["--token", token]);
         }
@@ -269,9 +269,9 @@ impl TestGateway {
     /// Audits the log with the store's checkpoints. Returns the auditor's output.
     pub fn audit(&self, arguments: &[&str]) -> Result<String> {
         let checkpoints = self.folder.join("signed.jsonl");
-        std::fs::write(&checkpoints, self.command(&["log", "checkpoints"])?)?;
+        std::fs::write(&checkpoints, self.command(&["log", "list-checkpoints"])?)?;
         let checkpoints = format!("--checkpoints={}", checkpoints.display());
-        self.auditor(&[&["audit", &checkpoints], arguments].concat())
+        self.auditor(&[&["log", "audit", &checkpoints], arguments].concat())
     }
 
     /// Returns every decision so far, oldest first.

@@ -14,7 +14,7 @@ use crate::swtpm::TpmServer;
 /// File names, with the options that name them.
 const FILES: [(&str, &str); 6] = [
     ("--pointer", "pointer.ign"),
-    ("--output", "user.ign"),
+    ("--out", "user.ign"),
     ("--cmdline", "cmdline"),
     ("--event-log", "event-log"),
     ("--state", "state"),
@@ -94,7 +94,7 @@ impl TestNode {
         let files = FILES
             .iter()
             .flat_map(|(option, file)| [(*option).to_owned(), self.path(file).display().to_string()]);
-        ["--tcti".to_owned(), self.tcti.clone()]
+        ["attest".to_owned(), "--tcti".to_owned(), self.tcti.clone()]
             .into_iter()
             .chain(files)
             .chain(self.options.iter().cloned())

@@ -44,7 +44,7 @@ umount /boot
 echo "@@ arranged $(stat -c %a /boot/ignition /boot/ignition/config.ign | tr '\n' ' ')"
 "#;
 const JOIN_UNIT: &str = "[Unit]
-ConditionPathExists=!/etc/attestation-gateway/full
+ConditionPathExists=!/etc/attest-gateway/full
 After=coreos-ignition-firstboot-complete.service
 Before=multi-user.target
 
@@ -89,7 +89,7 @@ fn body(stream: &TcpStream) -> String {
 }
 
 fn file(name: &str, overwrite: bool, content: &str) -> Value {
-    json!({"path": format!("/etc/attestation-gateway/{name}"), "mode": 0o600, "overwrite": overwrite, "contents": {"source": format!("data:,{content}")}})
+    json!({"path": format!("/etc/attest-gateway/{name}"), "mode": 0o600, "overwrite": overwrite, "contents": {"source": format!("data:,{content}")}})
 }
 
 /// Replaces a config of a pool.
@@ -176,7 +176,7 @@ fn check(release: DebianRelease) {
         vm
     };
     let on_disk = |path: &str| read_from_disk(&system.disk, path).unwrap();
-    let config = |name: &str| format!("/etc/attestation-gateway/{name}");
+    let config = |name: &str| format!("/etc/attest-gateway/{name}");
 
     // The first boot: nothing is shown, and the stamp is gone after it.
     let first = boot(&site, "first");
@@ -184,8 +184,11 @@ fn check(release: DebianRelease) {
     assert_eq!(*approved.lock().unwrap(), 1, "{}", console.tail());
     assert_eq!(said(console, "kept"), ["700 root 1"], "{}", console.tail());
     let refused = said(console, "refused attest-node: ").join("\n");
-    let twice = "not possible: storage.files[0] (/etc/attestation-gateway/pre-approved): it is there, and overwrite is not true";
-    assert!(refused.contains(twice) && refused.contains("[ignition-twice]"), "{refused}");
+    let twice = "not possible: storage.files[0] (/etc/attest-gateway/pre-approved): it is there, and overwrite is not true";
+    assert!(
+        refused.contains(twice) && refused.contains("[ignition-not-repeatable]"),
+        "{refused}"
+    );
     assert_eq!(said(console, "nothing"), ["grub"], "{}", console.tail());
     // As on CoreOS, /boot is a filesystem of its own for a moment, and read-only. For others it stays so.
     let read_only = said(console, "read-only attest-node: ").join("\n");

@@ -31,9 +31,10 @@ fn attack_10_relay_through_a_server_of_the_same_ca() {
         fs::write(file("pointer.ign"), bench.gateway.pointer_to("127.0.0.1", port, None).unwrap()).unwrap();
         fs::write(file("cmdline"), "quiet\n").unwrap();
         let arguments = [
+            "attest".to_owned(),
             "--pointer".to_owned(),
             file("pointer.ign"),
-            "--output".to_owned(),
+            "--out".to_owned(),
             file("user.ign"),
             "--cmdline".to_owned(),
             file("cmdline"),

@@ -200,13 +200,14 @@ fn attest_node(folder: &TestFolder, estate: &Estate, tpm: &TpmServer) -> (Option
         ("--dmi", file("dmi")),
         ("--cmdline", file("cmdline")),
         ("--metadata", estate.metadata.server().url()),
-        ("--output", file("user.ign")),
+        ("--out", file("user.ign")),
         ("--state", file("state")),
-        ("--claimant-on", "none".to_owned()),
+        ("--first-boot-secret-on", "none".to_owned()),
         ("--event-log", file("no-event-log")),
         ("--tcti", tpm.tcti()),
     ];
-    let arguments = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let options = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let arguments = std::iter::once("attest".to_owned()).chain(options);
     let mut node = Process::spawn(&Programs::build().unwrap().node, arguments, &folder.path().join("node.log"), None).unwrap();
     (node.wait(NODE_LIMIT).unwrap().code(), node.lines().join("\n"))
 }

@@ -19,7 +19,7 @@ const VIRTUAL_IP: &str = "10.0.0.20";
 fn configs(gateway: &TestGateway) -> BTreeMap<&'static str, Vec<u8>> {
     let config = |version: &'static str| {
         let rendered = gateway
-            .command(&["render", "--pool", POOL, "--set", "full", "--spec", version])
+            .command(&["config", "render", "--pool", POOL, "--set", "full", "--spec", version])
             .unwrap();
         let value: Value = serde_json::from_str(&rendered).unwrap();
         (version, serde_json::to_vec_pretty(&value).unwrap())
@@ -32,7 +32,7 @@ fn prepare(gateway: &mut TestGateway) {
     let upstream = "[upstream]\nurl = \"https://localhost:22623\"\naddress = \"127.0.0.1:22623\"\nca = \"../../tls/mcs-ca.crt\"\n";
     gateway.add_to_pool(upstream).unwrap();
     gateway
-        .add_to_pool("[upstream.include]\nfiles = [\"/etc/attestation-gateway/pre-approved\"]\n")
+        .add_to_pool("[upstream.include]\nfiles = [\"/etc/attest-gateway/pre-approved\"]\n")
         .unwrap();
     for set in ["full", "pre-approved"] {
         fs::remove_dir_all(gateway.folder().join("pools").join(POOL).join(set)).unwrap();
@@ -94,7 +94,7 @@ fn vms_boot(network: &Network, host: &Host) {
     host.nft(
         &site
             .gateway()
-            .command(&["manifests", "--platform", "baremetal", "--only", "nft"])
+            .command(&["manifests", "render", "--platform", "baremetal", "--only", "nft"])
             .unwrap(),
     );
     let pointer = site.gateway().pointer_to(VIRTUAL_IP, 22623, None).unwrap();

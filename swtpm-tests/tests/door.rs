@@ -1,11 +1,11 @@
-//! `attest-node close` on a real TPM, and a gateway's answer to it whose pool accepts machines only while they boot.
+//! `attest-node boot complete` on a real TPM, and a gateway's answer to it whose pool accepts machines only while they boot.
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
-use attest::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
+use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, extended};
 use attest::tpm::event_log::OS_SEPARATOR;
 use attest::tpm::wire::HashAlg;
 use attest_node::tpm::TpmDevice;
@@ -20,7 +20,7 @@ fn close(tcti: &str, arguments: &[&str]) -> Output {
     let mut close = Command::new(&Programs::build().unwrap().node);
     // As its unit starts it.
     close
-        .args(["close", "--tcti", tcti])
+        .args(["boot", "complete", "--tcti", tcti])
         .args(arguments)
         .env("TSS2_LOG", "all+NONE")
         .output()
@@ -43,7 +43,7 @@ fn check(tcti: &str, arguments: &[&str], code: i32, said: &str) {
 fn door(tpm: &TpmServer) -> Vec<u8> {
     let values = TpmDevice::open(&tpm.tcti())
         .unwrap()
-        .read_pcrs(HashAlg::Sha256, &[DOOR_PCR])
+        .read_pcrs(HashAlg::Sha256, &[BOOT_COMPLETE_PCR])
         .unwrap();
     values.into_values().next().unwrap()
 }
@@ -61,7 +61,7 @@ fn pcr_event(tpm: &TpmServer, word: &[u8], folder: &TestFolder) {
     fs::write(&file, word).unwrap();
     let mut event = Command::new("tpm2_pcrevent");
     let event = event
-        .args(["--tcti", &tpm.tcti(), &DOOR_PCR.to_string()])
+        .args(["--tcti", &tpm.tcti(), &BOOT_COMPLETE_PCR.to_string()])
         .arg(file)
         .output()
         .unwrap();
@@ -195,7 +195,9 @@ fn attack_47_root_attests_after_the_boot() {
     };
     let log = |words: &[&[u8]]| {
         let empty = LogBuilder::new(&[SHA256]);
-        words.iter().fold(empty, |log, word| log.event(DOOR_PCR.into(), EV_IPL, word))
+        words
+            .iter()
+            .fold(empty, |log, word| log.event(BOOT_COMPLETE_PCR.into(), EV_IPL, word))
     };
     accepted(None);
     // As often as it boots.

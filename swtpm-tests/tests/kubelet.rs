@@ -68,7 +68,7 @@ fn a_pre_approved_node_gets_the_full_config_by_its_kubelets_certificate() {
     );
     let full = site
         .gateway()
-        .command(&["render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
+        .command(&["config", "render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
         .unwrap();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, full.trim_end().as_bytes());
     assert_eq!(data_encoding::HEXLOWER.encode(digest.as_ref()), sha256);

@@ -36,16 +36,16 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     fs::write(path("pointer.ign"), gateway.pointer_to("127.0.0.1", gateway.port(), None).unwrap()).unwrap();
     fs::write(path("cmdline"), "quiet attest-node.kubelet-key\n").unwrap();
     fs::create_dir(path("kept")).unwrap();
-    let node = |arguments: &[(&str, String)], command: Option<&str>, log: &str| {
+    let node = |arguments: &[(&str, String)], command: &[&str], log: &str| {
         let words = arguments.iter().flat_map(|(name, value)| [(*name).to_owned(), value.clone()]);
-        let words = command.map(str::to_owned).into_iter().chain(words);
+        let words = command.iter().map(|word| (*word).to_owned()).chain(words);
         Process::spawn(&Programs::build().unwrap().node, words, &path(log), None).unwrap()
     };
     let text = |name: &str| path(name).display().to_string();
 
     let attesting = [
         ("--pointer", text("pointer.ign")),
-        ("--output", text("user.ign")),
+        ("--out", text("user.ign")),
         ("--cmdline", text("cmdline")),
         ("--event-log", text("no-event-log")),
         ("--tcti", tpm.tcti()),
@@ -53,7 +53,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
         ("--kept", text("kept")),
         ("--name", NODE.to_owned()),
     ];
-    let mut attested = node(&attesting, None, "node.log");
+    let mut attested = node(&attesting, &["attest"], "node.log");
     assert!(attested.wait(LIMIT).unwrap().success(), "{:?}", attested.lines());
     let records = gateway.records().unwrap();
     let evidence = records.iter().find(|record| record.decision() == "evidence").unwrap();
@@ -76,7 +76,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     others.of_this_boot().unwrap().unwrap();
     let mut other = node(
         &asking("others", "others-disk", "others-pki", "600"),
-        Some("kubelet-certificate"),
+        &["kubelet-certificate", "request"],
         "other.log",
     );
     let theirs = wait(&api, LIMIT, |_| true)["metadata"]["name"].as_str().unwrap().to_owned();
@@ -88,7 +88,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     };
     let judged = api.wait_for(LIMIT, || api.all("events").into_iter().find(is_judged));
     assert!(judged.is_some(), "{:?}", api.all("events"));
-    let mut own = node(&asking("kept", "keys", "pki", "60"), Some("kubelet-certificate"), "own.log");
+    let mut own = node(&asking("kept", "keys", "pki", "60"), &["kubelet-certificate", "request"], "own.log");
     assert_ne!(sign_approved(&cluster, &api, LIMIT), theirs);
     assert!(own.wait(LIMIT).unwrap().success(), "{:?}", own.lines());
     assert!(!path("kept/kubelet-key.pem").exists() && !path("keys").exists());
@@ -99,10 +99,10 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     let config = [
         ("--pointer", text("pointer.ign")),
         ("--certificate", text("pki/kubelet-client-current.pem")),
-        ("--output", text("full.ign")),
+        ("--out", text("full.ign")),
         ("--kept", text("kept")),
     ];
-    let mut config = node(&config, Some("config"), "config.log");
+    let mut config = node(&config, &["config", "fetch"], "config.log");
     assert!(config.wait(LIMIT).unwrap().success(), "{:?}", config.lines());
     let records = gateway.records().unwrap();
     let served = records.last().unwrap();

@@ -76,7 +76,7 @@ fn an_endorsed_tpm_gets_all_of_a_worker() {
     let mut site = site(folder.path());
     let text = site
         .gateway()
-        .command(&["render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
+        .command(&["config", "render", "--pool", POOL, "--set", "full", "--spec", IGNITION_SPEC])
         .unwrap();
     assert!(SERVED_BYTES.contains(&text.len()), "{} bytes", text.len());
     let full: Value = serde_json::from_str(&text).unwrap();

@@ -102,7 +102,7 @@ fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
     let nodes = machines.each_ref().map(|machine| {
         machine.boots(&updated);
         let node = machine.attests();
-        let asked = |line: &str| line.contains("tells this node to retry [value-awaited], because: PCR 4, boot loader or kernel: sha256 ");
+        let asked = |line: &str| line.contains("tells this node to retry [value-pending], because: PCR 4, boot loader or kernel: sha256 ");
         node.wait_line(LIMIT, asked).unwrap();
         node
     });

@@ -56,7 +56,7 @@ impl Bench {
         fs::write(self.path("cmdline"), "quiet\n").unwrap();
         let arguments = [
             ("--pointer", self.path("pointer.ign").display().to_string()),
-            ("--output", self.path("user.ign").display().to_string()),
+            ("--out", self.path("user.ign").display().to_string()),
             ("--cmdline", self.path("cmdline").display().to_string()),
             ("--event-log", self.path("no-event-log").display().to_string()),
             ("--tcti", self.tpm.tcti()),
@@ -66,7 +66,8 @@ impl Bench {
             // How a node is held that is told to come again is in attest/node/tests/hold.rs.
             ("--hold", "0".to_owned()),
         ];
-        let words = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        let options = arguments.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        let words = std::iter::once("attest".to_owned()).chain(options);
         Process::spawn(&Programs::build().unwrap().node, words, &self.path("node.log"), None).unwrap()
     }
 

@@ -25,7 +25,7 @@ fn replicas(site: &mut Site, members: &[EtcdServer], folder: &Path) -> Vec<TestG
         .unwrap();
     let replica = |number| gateway.replica(&folder.join(format!("replica-{number}"))).unwrap();
     let mut replicas: Vec<TestGateway> = (0..REPLICAS).map(replica).collect();
-    replicas[0].command(&["store", "key"]).unwrap();
+    replicas[0].command(&["store", "create-key"]).unwrap();
     for replica in &mut replicas {
         replica.start(None).unwrap();
     }
@@ -50,7 +50,7 @@ fn audited(replicas: &[TestGateway]) -> String {
     let mut arguments = Vec::new();
     for replica in replicas {
         let key = replica.folder().join("log-key.pem");
-        fs::write(&key, replica.command(&["log", "key"]).unwrap()).unwrap();
+        fs::write(&key, replica.command(&["log", "show-key"]).unwrap()).unwrap();
         arguments.push(format!("--log-key={}", key.display()));
         arguments.push(format!("--log={}", replica.attestation_log().display()));
         for blob in fs::read_dir(replica.folder().join("state/evidence")).unwrap() {

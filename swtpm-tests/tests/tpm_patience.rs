@@ -137,7 +137,7 @@ fn a_certificate_that_cannot_be_read_is_no_missing_one() {
     let record = bench.last_record();
     assert_eq!(record.code(), Some("ek-certificate-unread"), "{record:?}");
     let table = Command::new(&swtpm_tests::Programs::build().unwrap().node)
-        .args(["ek", "--tcti", &proxy.tcti()])
+        .args(["ek", "list", "--tcti", &proxy.tcti()])
         .output()
         .unwrap();
     let table = String::from_utf8(table.stdout).unwrap();

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use attest_wire::SpkiSha256;
-use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud;
@@ -156,7 +156,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
         Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
             "deadline",
             format!("{seconds} s have passed, most likely because the TPM does not answer"),
-            "run `attest-node ek` on this node to see whether its TPM works; a slow one needs a longer --deadline",
+            "run `attest-node ek list` on this node to see whether its TPM works; a slow one needs a longer --deadline",
         )),
         Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Err(Failure::new(
             "internal",
@@ -359,7 +359,7 @@ impl BootResult {
     /// if it refused the node.
     fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &Patience) {
         let why = match &failure.refusal {
-            _ if failure.code == HELD_TOO_LONG => Some(HELD_TOO_LONG.to_owned()),
+            _ if failure.code == RETRY_LIMIT_EXCEEDED => Some(RETRY_LIMIT_EXCEEDED.to_owned()),
             _ if patience.gave_up() => Some(GATEWAY_UNREACHABLE.to_owned()),
             refusal => refusal.clone(),
         };

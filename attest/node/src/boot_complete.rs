@@ -1,4 +1,4 @@
-//! `attest-node close`: ends this boot for gateways by extending the boot-complete PCR. Software that runs later cannot quote this boot's
+//! `attest-node boot complete`: ends this boot for gateways by extending the boot-complete PCR. Software that runs later cannot quote this boot's
 //! PCRs: a pool that accepts machines only while they boot refuses it, until the machine is reset.
 //!
 //! A unit of the initramfs runs it on each boot: on a first boot when Ignition has its config, on others at the start. If it fails, the
@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use attest_wire::tpm::boot_complete::{DOOR_PCR, is_closed};
+use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, is_closed};
 use attest_wire::tpm::wire::HashAlg;
 
 use crate::console::say;
@@ -38,7 +38,7 @@ pub fn run(settings: &CloseOptions) -> ExitCode {
         }
         Err(failure) => {
             say(&format!(
-                "PCR {DOOR_PCR} IS NOT EXTENDED: {failure}; until it is, whatever runs on this node can attest as its boot can"
+                "PCR {BOOT_COMPLETE_PCR} IS NOT EXTENDED: {failure}; until it is, whatever runs on this node can attest as its boot can"
             ));
             ExitCode::FAILURE
         }
@@ -57,15 +57,15 @@ fn close(settings: &CloseOptions) -> Result<String, Failure> {
         Failure::new(
             "deadline",
             format!("{} s have passed, and the TPM does not answer", settings.deadline.as_secs()),
-            "run `attest-node close` again, or reset this machine",
+            "run `attest-node boot complete` again, or reset this machine",
         )
     })?;
     match result {
         Ok(Closed::Now(banks)) => Ok(format!(
-            "this boot is over: PCR {DOOR_PCR} is extended ({}), and until a reset this machine cannot attest to pools that accept only booting machines",
+            "this boot is over: PCR {BOOT_COMPLETE_PCR} is extended ({}), and until a reset this machine cannot attest to pools that accept only booting machines",
             banks.join(", ")
         )),
-        Ok(Closed::Before) => Ok(format!("this boot was over already: PCR {DOOR_PCR} is extended")),
+        Ok(Closed::Before) => Ok(format!("this boot was over already: PCR {BOOT_COMPLETE_PCR} is extended")),
         Err(absent @ (TpmError::Absent { .. } | TpmError::Version12)) => Ok(format!("nothing to do: {absent}")),
         Err(error) => Err(error.into()),
     }
@@ -91,7 +91,7 @@ fn work(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
 fn close_once(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
     let mut tpm = TpmDevice::open(tcti)?;
     tpm.retry_until(deadline);
-    tpm.close_door()
+    tpm.extend_boot_complete_pcr()
 }
 
 /// Time reserved for receiving the worker's result before the deadline.
@@ -100,9 +100,9 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// Prints a note before a quote over these PCRs is sent, if the boot-complete PCR shows that the machine's boot is over.
 pub fn say_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
     let closed = |value: &Vec<u8>| is_closed(bank, &vec![0; bank.digest_bytes()], value);
-    if pcrs.get(&DOOR_PCR).is_some_and(closed) {
+    if pcrs.get(&BOOT_COMPLETE_PCR).is_some_and(closed) {
         say(&format!(
-            "note: this boot is over (PCR {DOOR_PCR} is extended): a pool that takes machines while they boot refuses it; reset this machine, and it attests as it boots"
+            "note: this boot is over (PCR {BOOT_COMPLETE_PCR} is extended): a pool that takes machines while they boot refuses it; reset this machine, and it attests as it boots"
         ));
     }
 }

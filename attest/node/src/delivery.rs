@@ -146,7 +146,7 @@ impl Delivery {
             }
             DeliveryObstacle::Filesystem | DeliveryObstacle::Error(_) => {
                 "make this folder writable in the initramfs (docs/images.md of the gateway says how it is on which image), or name another \
-                 file that Ignition reads with --output"
+                 file that Ignition reads with --out"
             }
         };
         let reason = format!(
@@ -267,12 +267,12 @@ mod tests {
 
     #[test]
     fn a_mount_is_made_writable_only_where_that_is_nobody_elses() {
-        let give_up = |kind: ErrorKind| DeliveryStep::GiveUp(DeliveryObstacle::Error(io::Error::from(kind).to_string()));
+        let abandon = |kind: ErrorKind| DeliveryStep::GiveUp(DeliveryObstacle::Error(io::Error::from(kind).to_string()));
         let read_only = Err(ErrorKind::ReadOnlyFilesystem);
         for found in [None, mount(true), mount(false)] {
             check(Ok(()), found.clone(), &DeliveryStep::Write, &DeliveryStep::Write);
             for kind in [ErrorKind::PermissionDenied, ErrorKind::StorageFull, ErrorKind::NotADirectory] {
-                check(Err(kind), found.clone(), &give_up(kind), &give_up(kind));
+                check(Err(kind), found.clone(), &abandon(kind), &abandon(kind));
             }
         }
         check(
@@ -283,7 +283,7 @@ mod tests {
         );
         let filesystem = DeliveryStep::GiveUp(DeliveryObstacle::Filesystem);
         check(read_only, mount(false), &filesystem, &filesystem);
-        let unknown = give_up(ErrorKind::ReadOnlyFilesystem);
+        let unknown = abandon(ErrorKind::ReadOnlyFilesystem);
         check(read_only, None, &unknown, &unknown);
     }
 

@@ -1,8 +1,9 @@
-//! `attest-node ek`: prints an administrator's information about a node's TPM.
+//! `attest-node ek list`: prints an administrator's information about a node's TPM.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::deadline::Deadline;
@@ -12,19 +13,21 @@ use crate::tpm::{EkChoice, EndorsementKey, TpmDevice, device};
 /// The time to wait for a TPM that is absent or busy: as long as an attestation has by default.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns a table of the TPM's endorsement keys, with the digests that `attest-gateway ek add` expects.
+/// Returns the TPM's endorsement keys; the first is the one that attests.
 ///
 /// # Errors
 /// The TPM's failure to answer.
-pub fn ek_table(tcti: &str, choice: EkChoice) -> Result<String, Failure> {
+pub fn keys(tcti: &str, choice: EkChoice) -> Result<Vec<EndorsementKey>, Failure> {
     let deadline = Deadline::after(PATIENCE);
     device::ready(tcti, deadline)?;
     let mut tpm = TpmDevice::open(tcti)?;
     tpm.retry_until(deadline);
-    Ok(table(&tpm.endorsement_keys(choice)?))
+    Ok(tpm.endorsement_keys(choice)?)
 }
 
-fn table(keys: &[EndorsementKey]) -> String {
+/// Returns a table of the keys, with the digests that `attest-gateway ek add` expects.
+#[must_use]
+pub fn table(keys: &[EndorsementKey]) -> String {
     let mut table = format!("  {:<16} {:<64} {}\n", "KIND", "SHA-256 OF THE PUBLIC KEY", "CERTIFICATE");
     for (index, key) in keys.iter().enumerate() {
         let mark = if index == 0 { '*' } else { ' ' };
@@ -38,6 +41,21 @@ fn table(keys: &[EndorsementKey]) -> String {
     }
     table.push_str("* attests. On the gateway: `attest-gateway ek add <SHA-256>` if no configured root has issued its certificate.\n");
     table
+}
+
+/// Returns the keys for programs.
+#[must_use]
+pub fn json(keys: &[EndorsementKey]) -> Value {
+    let each = keys.iter().enumerate().map(|(index, key)| {
+        json!({
+            "kind": key.label,
+            "sha256": key.digest.to_string(),
+            "attests": index == 0,
+            "issuer": key.certificate.as_ref().map(|certificate| issuer(certificate)),
+            "unread": key.unread.as_ref().map(ToString::to_string),
+        })
+    });
+    each.collect()
 }
 
 fn issuer(certificate: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 
 /// Longest text of others repeated on the console, in characters: about two lines.
 const QUOTED_LIMIT_CHARS: usize = 400;
@@ -27,7 +27,7 @@ pub struct Failure {
 /// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
 pub const CODES: [&str; 52] = [
     "pointer-not-found",
-    "pointer-elsewhere",
+    "pointer-overridden",
     "pointer-unclear",
     "pointer-malformed",
     "pointer-version",
@@ -41,7 +41,7 @@ pub const CODES: [&str; 52] = [
     "tpm-bank-missing",
     GATEWAY_UNREACHABLE,
     "gateway-failing",
-    HELD_TOO_LONG,
+    RETRY_LIMIT_EXCEEDED,
     "gateway-answer",
     "gateway-protocol",
     "gateway-task",
@@ -62,7 +62,7 @@ pub const CODES: [&str; 52] = [
     "apply-unsupported",
     "apply-arranged",
     "apply-failed",
-    "ignition-twice",
+    "ignition-not-repeatable",
     "ignition-version",
     "metadata-unreachable",
     "metadata-refused",
@@ -70,7 +70,7 @@ pub const CODES: [&str; 52] = [
     "provisioning-media",
     "nitro-tpm-failed",
     "sts-request",
-    "nothing-to-show",
+    "no-accepted-evidence",
     "kubelet-key",
     "kubelet-kubeconfig",
     "kubelet-request",

@@ -1,4 +1,4 @@
-//! `attest-node forget`: removes the secret by which gateways recognise this node, from the disk and from memory, before a workload can
+//! `attest-node first-boot-secret remove`: removes the secret by which gateways recognise this node, from the disk and from memory, before a workload can
 //! look for it.
 //!
 //! It runs when Ignition has written everything, and so cannot start over, and before the real root takes over. It searches every possible

@@ -1,7 +1,7 @@
 //! Keeps parts of the initramfs for the booted system: this program, the pointer config without its credentials, and the description of
 //! this boot's Ignition.
 //!
-//! All of it lies in one folder below `/run`: in memory, readable by root only, and recreated at each boot. `attest-node keep` makes the
+//! All of it lies in one folder below `/run`: in memory, readable by root only, and recreated at each boot. `attest-node program copy` makes the
 //! folder, by a unit of its own at each boot. If anything cannot be kept, the boot goes on.
 
 use std::fs::{self, DirBuilder, File};
@@ -37,7 +37,7 @@ pub const CONFIG_ON_BOOT: &str = "ignition/config.ign";
 /// Folders of scripts in an initramfs; newer ones have a single folder.
 const SCRIPT_FOLDERS: [&str; 2] = ["usr/sbin", "usr/bin"];
 
-/// Settings of `attest-node keep`.
+/// Settings of `attest-node program copy`.
 #[derive(Debug, Clone)]
 pub struct KeepOptions {
     pub folder: PathBuf,

@@ -10,7 +10,7 @@ use attest_node::claimant::state;
 use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
 use attest_node::config::{self, ConfigPurpose};
-use attest_node::ek_table::ek_table;
+use attest_node::ek_table;
 use attest_node::forget;
 use attest_node::keep;
 use attest_node::kubelet::key::{self, KeyPaths};
@@ -21,24 +21,35 @@ use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use clap::{Parser, Subcommand};
 
 /// Proves to the attestation gateway what this node is, before Ignition fetches its config.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// The TPM, as a TCTI string
+    #[arg(long, global = true, default_value = device::DEFAULT_TCTI)]
+    tcti: String,
+    /// Endorsement key to use: auto (the first with a certificate), rsa or ecc
+    #[arg(long, global = true, value_name = "KIND", default_value = "auto")]
+    ek: EkChoice,
+    /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
+    #[arg(long, global = true, value_name = "FOLDER", default_value = keep::FOLDER)]
+    kept: PathBuf,
+}
+
+/// Attests to the gateway of the pointer config, and gives Ignition the pointer with the ticket.
 ///
 /// Finds the pointer config as Ignition would, attests to the gateway that it names with this node's TPM, with what its cloud says of
 /// it, or with both, and writes the same pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is, but for a
 /// header that tells a gateway why, and one line on stderr says it. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
-#[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = false)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
+#[derive(clap::Args)]
+struct AttestArguments {
     /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// Path to which the pointer with the ticket is written [default: the user.ign that Ignition reads; else /usr/lib/ignition/user.ign]
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// The TPM, as a TCTI string
-    #[arg(long, global = true, default_value = device::DEFAULT_TCTI)]
-    tcti: String,
+    out: Option<PathBuf>,
     /// The firmware's event log; sent if it is there
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
@@ -49,16 +60,13 @@ struct Arguments {
     /// comes before it [default: for ever, as Ignition does]
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// The most seconds to wait for a gateway that tells this node to come again, if its pool says more [default: as the pool says; one hour if
+    /// The most seconds to wait for a gateway that tells this node to retry, if its pool allows longer [default: as the pool says; one hour if
     /// no gateway says anything]
     #[arg(long, value_name = "SECONDS", default_value_t = HOLD_LIMIT_SECONDS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=HOLD_LIMIT_SECONDS))]
     hold: u64,
     /// Attestation key to make: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM cannot make that]
     #[arg(long, value_name = "KIND")]
     ak: Option<AkKind>,
-    /// Endorsement key to use: auto (the first with a certificate), rsa or ecc
-    #[arg(long, global = true, value_name = "KIND", default_value = "auto")]
-    ek: EkChoice,
     /// Name that this node wants to be known by
     #[arg(long)]
     name: Option<String>,
@@ -76,31 +84,86 @@ struct Arguments {
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: MetadataAddress,
     /// Storage for the secret by which gateways recognise this node after a reboot of this first boot: a filesystem's label, the path of a
-    /// folder, or none; attest-node.claimant-on= on the kernel command line takes precedence [default: the filesystem labelled boot,
+    /// folder, or none; attest-node.first-boot-secret-on= on the kernel command line takes precedence [default: the filesystem labelled boot,
     /// EFI-SYSTEM or EFI, the first that exists]
     #[arg(long, value_name = "LABEL")]
-    claimant_on: Option<Storage>,
+    first_boot_secret_on: Option<Storage>,
     /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
     #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
     nitro_tpm_attest: PathBuf,
     /// The folder for state that is kept until the next boot, such as the secret by which gateways recognise this node
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
-    /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
-    #[arg(long, global = true, value_name = "FOLDER", default_value = keep::FOLDER)]
-    kept: PathBuf,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print this TPM's endorsement keys, for `attest-gateway ek add`
-    Ek,
-    /// Fetch the pool's full config by the kubelet's client certificate
-    Config(Box<ConfigArguments>),
-    /// Get the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one
-    KubeletCertificate(KubeletCertificateArguments),
+    /// Attest to the gateway, and give Ignition the pointer config with the ticket; the initramfs does so at the first boot
+    Attest(Box<AttestArguments>),
+    /// This TPM's endorsement keys
+    #[command(subcommand)]
+    Ek(EkCommand),
+    /// The pool's full config, for a node whose CSR was approved
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// The kubelet's client certificate for the key that this node has attested
+    #[command(subcommand)]
+    KubeletCertificate(KubeletCertificateCommand),
+    /// This program in the booted system
+    #[command(subcommand)]
+    Program(ProgramCommand),
+    /// The secret by which gateways recognise this node during its first boot
+    #[command(subcommand)]
+    FirstBootSecret(FirstBootSecretCommand),
+    /// The end of this boot, as gateways see it
+    #[command(subcommand)]
+    Boot(BootCommand),
+}
+
+#[derive(Subcommand)]
+enum EkCommand {
+    /// List the TPM's endorsement keys, with the digests for `attest-gateway ek add`
+    List {
+        /// Output format: text, or json
+        #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+        output: OutputFormat,
+    },
+}
+
+/// Format of a list.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OutputFormat {
+    Text,
+    Json,
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Fetch the config by the kubelet's client certificate, and write it to a file
+    #[command(after_help = "Example:\n  attest-node config fetch --pointer /etc/attest-node/pointer.ign --out /run/full.ign")]
+    Fetch {
+        /// File that is written, readable by its owner only
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        #[command(flatten)]
+        arguments: Box<ConfigArguments>,
+    },
+    /// Fetch the config by the kubelet's client certificate, and have Ignition apply it at the next boot
+    Apply(Box<ConfigArguments>),
+    /// Take back what `config apply` has arranged
+    Undo(Box<ConfigArguments>),
+}
+
+#[derive(Subcommand)]
+enum KubeletCertificateCommand {
+    /// Get the certificate before the kubelet asks for one with a key of its own
+    Request(KubeletCertificateArguments),
+}
+
+#[derive(Subcommand)]
+enum ProgramCommand {
     /// Keep this program for the booted system; a unit of the initramfs does so at each boot
-    Keep {
+    Copy {
         /// Have the unit that gets the kubelet's certificate in the booted system wait for the network; attest-node.kubelet-key on the
         /// kernel command line does the same, and attest-node.kubelet-key=no leaves no such unit
         #[arg(long)]
@@ -108,11 +171,25 @@ enum Command {
         /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
         #[arg(long, value_name = "FOLDER")]
         program: Option<PathBuf>,
+        /// The kernel command line, with the platform
+        #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+        cmdline: PathBuf,
+        /// The folder of the firmware's DMI tables, which name the cloud
+        #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+        dmi: PathBuf,
     },
-    /// Remove the secret by which gateways recognise this node, from disk and memory, once Ignition is done
-    Forget(ForgetArguments),
-    /// End this boot for gateways: extend the PCR by which they tell that a machine boots
-    Close(CloseArguments),
+}
+
+#[derive(Subcommand)]
+enum FirstBootSecretCommand {
+    /// Remove the secret from disk and memory, once Ignition is done
+    Remove(RemoveSecretArguments),
+}
+
+#[derive(Subcommand)]
+enum BootCommand {
+    /// Extend the PCR by which gateways tell that a machine boots
+    Complete(CompleteArguments),
 }
 
 /// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that software that runs later cannot attest to a pool that
@@ -122,7 +199,7 @@ enum Command {
 /// does no harm. Exits with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on
 /// wrong usage.
 #[derive(clap::Args)]
-struct CloseArguments {
+struct CompleteArguments {
     /// The most seconds that it may take: a TPM that is busy is asked again until then
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
@@ -159,10 +236,10 @@ struct KubeletCertificateArguments {
 /// Exits with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong
 /// usage.
 #[derive(clap::Args)]
-struct ForgetArguments {
-    /// Possible location of the secret, if not a usual one: same values as attest-node's --claimant-on
+struct RemoveSecretArguments {
+    /// Possible location of the secret, if not a usual one: same values as of `attest-node attest`
     #[arg(long, value_name = "LABEL")]
-    claimant_on: Option<Storage>,
+    first_boot_secret_on: Option<Storage>,
     /// The folder for state that is kept until the next boot
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
@@ -175,14 +252,10 @@ struct ForgetArguments {
 /// Ignition apply it at the next boot.
 ///
 /// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the pointer
-/// config only. --apply reuses the distribution's own first-boot mechanism, and refuses beforehand each setting that Ignition could not
+/// config only. `config apply` reuses the distribution's own first-boot mechanism, and refuses beforehand each setting that Ignition could not
 /// apply again, with its reason. It does not reboot. If anything fails, nothing is changed and the last line on stderr says why. Exits with
 /// 0 if that is done, 1 if not, 2 on wrong usage.
 #[derive(clap::Args)]
-#[command(
-    group(clap::ArgGroup::new("purpose").required(true).args(["output", "apply", "undo"])),
-    after_help = "Examples:\n  attest-node config --apply\n  attest-node config --pointer /etc/attest-node/pointer.ign --output /run/full.ign"
-)]
 struct ConfigArguments {
     /// Pointer config to use instead of the one of this boot, if that was kept, or what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
     #[arg(long, value_name = "FILE")]
@@ -193,16 +266,7 @@ struct ConfigArguments {
     /// The kubelet's client certificate and its key, in one PEM file
     #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/pki/kubelet-client-current.pem")]
     certificate: PathBuf,
-    /// Path to which the config is written, readable by its owner only
-    #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Have Ignition apply the config at the next boot
-    #[arg(long)]
-    apply: bool,
-    /// Take back what --apply has arranged
-    #[arg(long)]
-    undo: bool,
-    /// The version of Ignition's specification to ask for [default: 3.3.0 with --output; with --apply the newest that this Ignition reads]
+    /// The version of Ignition's specification to ask for [default: 3.3.0 for a file; for `config apply` the newest that this Ignition reads]
     #[arg(long, value_name = "VERSION", value_parser = config::spec_version)]
     spec: Option<String>,
     /// The most seconds that all of this may take; a gateway that is not ready is asked again until then
@@ -223,16 +287,12 @@ struct ConfigArguments {
 }
 
 impl ConfigArguments {
-    fn settings(self, kept: PathBuf) -> config::ConfigOptions {
+    fn settings(self, purpose: ConfigPurpose, kept: PathBuf) -> config::ConfigOptions {
         config::ConfigOptions {
             pointer: self.pointer,
             url: self.url,
             certificate: self.certificate,
-            purpose: match (self.output, self.apply) {
-                (Some(file), _) => ConfigPurpose::File(file),
-                (None, true) => ConfigPurpose::Apply,
-                (None, false) => ConfigPurpose::Undo,
-            },
+            purpose,
             spec: self.spec,
             deadline: Duration::from_secs(self.deadline),
             cmdline: self.cmdline,
@@ -258,42 +318,67 @@ impl KubeletCertificateArguments {
     }
 }
 
+impl AttestArguments {
+    fn settings(self, tcti: String, ek: EkChoice, kept: PathBuf) -> BootOptions {
+        BootOptions {
+            pointer: self.pointer,
+            output: self.out,
+            tcti,
+            event_log: self.event_log,
+            deadline: Duration::from_secs(self.deadline),
+            wait: self.wait.map(Duration::from_secs),
+            hold: Duration::from_secs(self.hold),
+            ak: self.ak,
+            ek,
+            name: self.name,
+            kubelet_key: self.kubelet_key,
+            cmdline: self.cmdline,
+            dmi: self.dmi,
+            metadata: self.metadata,
+            nitro_tpm_attest: self.nitro_tpm_attest,
+            state: self.state,
+            kept,
+            storage: self.first_boot_secret_on.unwrap_or_default(),
+        }
+    }
+}
+
+fn list_eks(tcti: &str, ek: EkChoice, output: OutputFormat) -> ExitCode {
+    match ek_table::keys(tcti, ek) {
+        Ok(keys) => {
+            match output {
+                OutputFormat::Text => print!("{}", ek_table::table(&keys)),
+                OutputFormat::Json => println!("{:#}", ek_table::json(&keys)),
+            }
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("attest-node: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let Arguments {
-        command,
-        pointer,
-        output,
-        tcti,
-        event_log,
-        deadline,
-        wait,
-        hold,
-        ak,
-        ek,
-        name,
-        kubelet_key,
-        cmdline,
-        dmi,
-        metadata,
-        claimant_on,
-        nitro_tpm_attest,
-        state,
-        kept,
-    } = Arguments::parse();
+    let Arguments { command, tcti, ek, kept } = Arguments::parse();
     match command {
-        Some(Command::Ek) => match ek_table(&tcti, ek) {
-            Ok(table) => {
-                print!("{table}");
-                ExitCode::SUCCESS
-            }
-            Err(failure) => {
-                eprintln!("attest-node: {failure}");
-                ExitCode::FAILURE
-            }
-        },
-        Some(Command::Config(arguments)) => config::run(&arguments.settings(kept)),
-        Some(Command::KubeletCertificate(arguments)) => kubelet::run(&arguments.settings(&kept)),
-        Some(Command::Keep { kubelet_key, program }) => {
+        Command::Attest(arguments) => boot::run(arguments.settings(tcti, ek, kept)),
+        Command::Ek(EkCommand::List { output }) => list_eks(&tcti, ek, output),
+        Command::Config(command) => {
+            let (arguments, purpose) = match command {
+                ConfigCommand::Fetch { out, arguments } => (arguments, ConfigPurpose::File(out)),
+                ConfigCommand::Apply(arguments) => (arguments, ConfigPurpose::Apply),
+                ConfigCommand::Undo(arguments) => (arguments, ConfigPurpose::Undo),
+            };
+            config::run(&arguments.settings(purpose, kept))
+        }
+        Command::KubeletCertificate(KubeletCertificateCommand::Request(arguments)) => kubelet::run(&arguments.settings(&kept)),
+        Command::Program(ProgramCommand::Copy {
+            kubelet_key,
+            program,
+            cmdline,
+            dmi,
+        }) => {
             let platform = NodePlatform::read(&cmdline, &dmi);
             let is_told_to = kubelet_key || platform.kubelet_key == KubeletKey::Always;
             keep::run(&keep::KeepOptions {
@@ -306,38 +391,14 @@ fn main() -> ExitCode {
                 is_told_to,
             })
         }
-        Some(Command::Forget(ForgetArguments {
-            claimant_on,
-            state,
-            cmdline,
-        })) => forget::run(&forget::ForgetOptions {
-            storage: claimant_on.unwrap_or_default(),
-            state,
-            cmdline,
+        Command::FirstBootSecret(FirstBootSecretCommand::Remove(arguments)) => forget::run(&forget::ForgetOptions {
+            storage: arguments.first_boot_secret_on.unwrap_or_default(),
+            state: arguments.state,
+            cmdline: arguments.cmdline,
         }),
-        Some(Command::Close(CloseArguments { deadline })) => boot_complete::run(&boot_complete::CloseOptions {
+        Command::Boot(BootCommand::Complete(CompleteArguments { deadline })) => boot_complete::run(&boot_complete::CloseOptions {
             tcti,
             deadline: Duration::from_secs(deadline),
-        }),
-        None => boot::run(BootOptions {
-            pointer,
-            output,
-            tcti,
-            event_log,
-            deadline: Duration::from_secs(deadline),
-            wait: wait.map(Duration::from_secs),
-            hold: Duration::from_secs(hold),
-            ak,
-            ek,
-            name,
-            kubelet_key,
-            cmdline,
-            dmi,
-            metadata,
-            nitro_tpm_attest,
-            state,
-            kept,
-            storage: claimant_on.unwrap_or_default(),
         }),
     }
 }

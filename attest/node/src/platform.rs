@@ -367,12 +367,16 @@ mod tests {
             let expect = expect.map(|text| text.parse().unwrap());
             assert_eq!(storage(cmdline), (expect, not_understood.map(str::to_owned)), "{cmdline}");
         };
-        check("quiet attest-node.claimant-on=ESP x", Some("ESP"), None);
-        check("attest-node.claimant-on=boot attest-node.claimant-on=none", Some("none"), None);
-        check("attest-node.claimant-on=/mnt", Some("/mnt"), None);
-        check("attest-node.claimant-oner=x attest-node.claimant-on", None, None);
-        check("attest-node.claimant-on=a/b", None, Some("a/b"));
-        check("attest-node.claimant-on=", None, Some(""));
+        check("quiet attest-node.first-boot-secret-on=ESP x", Some("ESP"), None);
+        check(
+            "attest-node.first-boot-secret-on=boot attest-node.first-boot-secret-on=none",
+            Some("none"),
+            None,
+        );
+        check("attest-node.first-boot-secret-on=/mnt", Some("/mnt"), None);
+        check("attest-node.first-boot-secret-oner=x attest-node.first-boot-secret-on", None, None);
+        check("attest-node.first-boot-secret-on=a/b", None, Some("a/b"));
+        check("attest-node.first-boot-secret-on=", None, Some(""));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `attest-node config --apply` on a folder in place of a system, with a gateway that asks for the kubelet's certificate.
+//! `attest-node config apply` on a folder in place of a system, with a gateway that asks for the kubelet's certificate.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -123,9 +123,11 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_attest-node"));
     command
         .current_dir(folder)
-        .args(["config", "--kept", "kept", "--root", "root", "--cmdline", "cmdline"]);
+        .arg("config")
+        .args(arguments)
+        .args(["--kept", "kept", "--root", "root", "--cmdline", "cmdline"]);
     command.args(["--certificate", "kubelet.pem", "--dmi", "no-dmi", "--deadline", "5"]);
-    command.args(arguments).output().unwrap()
+    command.output().unwrap()
 }
 
 /// Returns every file of a system, with its mode and content.
@@ -159,7 +161,7 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
     let gateway = Gateway::giving(&config);
     let folder = system(&gateway, "Ignition 2.14.0");
     let before = all(folder.path());
-    let output = run(folder.path(), &["--apply"]);
+    let output = run(folder.path(), &["apply"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
@@ -186,10 +188,10 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
     let mode = |path: &str| fs::metadata(boot.join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("ignition"), mode("ignition/config.ign")), (0o700, 0o600));
     // Once is enough.
-    let again = run(folder.path(), &["--apply"]);
+    let again = run(folder.path(), &["apply"]);
     assert!(String::from_utf8(again.stderr).unwrap().contains("[apply-arranged]; next: reboot"));
     for said in ["taken back", "there is nothing to take back"] {
-        let output = run(folder.path(), &["--undo"]);
+        let output = run(folder.path(), &["undo"]);
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stderr).unwrap().contains(said));
         assert_eq!(all(folder.path()), before);
@@ -202,7 +204,7 @@ fn check_refused(config: &Value, ignition: &str, change: impl Fn(&Path), argumen
     let folder = system(&gateway, ignition);
     change(folder.path());
     let before = all(folder.path());
-    let output = run(folder.path(), &[&["--apply"], arguments].concat());
+    let output = run(folder.path(), &[&["apply"], arguments].concat());
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     for part in said {
@@ -231,12 +233,12 @@ fn what_ignition_cannot_do_twice_is_refused_with_all_its_points_and_nothing_is_c
         &[
             "attest-node: not possible: ignition.config.replace: Ignition would fetch another config",
             "attest-node: not possible: storage.files[0] (/etc/there): it is there, and overwrite is not true",
-            "Ignition cannot do 2 of this config's points on a system that exists [ignition-twice]; next: ",
+            "Ignition cannot do 2 of this config's points on a system that exists [ignition-not-repeatable]; next: ",
         ],
     );
     // A preset is heeded only where the boot loader can say so, and by a systemd that knows the word.
     let enables = full("3.3.0", "/etc/new");
-    let not_enabled = ["systemd.units[0] (new.service): it is not enabled", "[ignition-twice]"];
+    let not_enabled = ["systemd.units[0] (new.service): it is not enabled", "[ignition-not-repeatable]"];
     let old = |folder: &Path| {
         let libraries = folder.join("root/usr/lib/systemd");
         fs::rename(
@@ -272,11 +274,11 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         "Ignition 2.14.0",
         &elsewhere,
         &[],
-        &["[pointer-elsewhere]; next: remove it permanently"],
+        &["[pointer-overridden]; next: remove it permanently"],
     );
     // One that 2.14 does not know.
     let device = |folder: &Path| fs::write(folder.join("cmdline"), "ignition.config.device=a ignition.config.path=b").unwrap();
-    check("Ignition 2.27.0", &device, &[], &["[pointer-elsewhere]"]);
+    check("Ignition 2.27.0", &device, &[], &["[pointer-overridden]"]);
     check(
         "Ignition was not built properly",
         &|_| {},
@@ -301,7 +303,7 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         "Ignition 2.27.0",
         &kept(json!({"outranked_by": "/etc/ignition/user.ign"})),
         &[],
-        &["/etc/ignition/user.ign, which outranks", "[pointer-elsewhere]"],
+        &["/etc/ignition/user.ign, which outranks", "[pointer-overridden]"],
     );
     // As an older version has kept it.
     check(

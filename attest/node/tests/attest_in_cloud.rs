@@ -35,13 +35,14 @@ fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, ar
         // As its unit does: without it, the TPM's library writes lines of its own.
         .env("TSS2_LOG", "all+NONE")
         .args([
+            "attest",
             "--cmdline",
             "cmdline",
             "--dmi",
             "dmi",
             "--metadata",
             metadata,
-            "--output",
+            "--out",
             "user.ign",
         ])
         .args(if arguments.contains(&"--state") {
@@ -49,10 +50,10 @@ fn run(folder: &Path, id: Option<&str>, dmi: &[(&str, &str)], metadata: &str, ar
         } else {
             &["--state", "state"]
         })
-        .args(if arguments.contains(&"--claimant-on") {
+        .args(if arguments.contains(&"--first-boot-secret-on") {
             [].as_slice()
         } else {
-            &["--claimant-on", "none"]
+            &["--first-boot-secret-on", "none"]
         })
         .args(if arguments.contains(&"--tcti") {
             [].as_slice()
@@ -263,7 +264,7 @@ fn an_instance_without_a_service_account_has_nothing_to_show() {
     });
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), Some("gcp"), &[], &metadata.base, &[])
-        .failed_with_token(&gateway.pointer(), &["which is gcp", "[nothing-to-show]; next: "]);
+        .failed_with_token(&gateway.pointer(), &["which is gcp", "[no-accepted-evidence]; next: "]);
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn an_instance_of_amazon_attests_by_its_nitro_tpm() {
 fn claims(folder: &Path, gateway: &Gateway, state: &str, disk: &str) -> Blob {
     gateway.told.lock().unwrap().clear();
     let metadata = amazon(gateway.pointer());
-    let arguments = ["--state", state, "--claimant-on", disk];
+    let arguments = ["--state", state, "--first-boot-secret-on", disk];
     run(folder, Some("aws"), &[], &metadata.base, &arguments).attested("by aws-identity-document");
     gateway.evidence().evidence.claimant.unwrap()
 }
@@ -401,7 +402,16 @@ fn an_instance_is_the_same_claimant_until_its_first_boot_is_done() {
     // Ignition is done.
     let forget = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder.path())
-        .args(["forget", "--cmdline", "cmdline", "--state", "state-2", "--claimant-on", keep])
+        .args([
+            "first-boot-secret",
+            "remove",
+            "--cmdline",
+            "cmdline",
+            "--state",
+            "state-2",
+            "--first-boot-secret-on",
+            keep,
+        ])
         .output()
         .unwrap();
     assert!(forget.status.success() && forget.stderr.is_empty(), "{forget:?}");
@@ -422,7 +432,13 @@ fn what_cannot_be_kept_is_said_and_the_instance_attests_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = takes_documents();
     let metadata = amazon(gateway.pointer());
-    let ended = run(folder.path(), Some("aws"), &[], &metadata.base, &["--claimant-on", "/nonexistent"]);
+    let ended = run(
+        folder.path(),
+        Some("aws"),
+        &[],
+        &metadata.base,
+        &["--first-boot-secret-on", "/nonexistent"],
+    );
     let lines: Vec<_> = ended.stderr.lines().collect();
     let [note, attested] = lines.as_slice() else { panic!("{lines:?}") };
     assert!(
@@ -436,14 +452,14 @@ fn what_cannot_be_kept_is_said_and_the_instance_attests_all_the_same() {
     let gateway = Gateway::start(&json!(["tpm"]), &json!({}));
     let metadata = amazon(gateway.pointer().replace(&format!("?token={TOKEN}"), ""));
     let keep = disk.path().to_str().unwrap();
-    run(folder.path(), Some("aws"), &[], &metadata.base, &["--claimant-on", keep]).failed(&["[nothing-to-show]"]);
+    run(folder.path(), Some("aws"), &[], &metadata.base, &["--first-boot-secret-on", keep]).failed(&["[no-accepted-evidence]"]);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
 }
 
 /// A machine without a TPM, in no cloud, with a token for each source of its pointer.
 fn with_tokens(folder: &Path, pointer: &str, disk: &str) -> Run {
     fs::write(folder.join("pointer.ign"), pointer).unwrap();
-    let arguments = ["--pointer", "pointer.ign", "--claimant-on", disk, "--state", "fresh"];
+    let arguments = ["--pointer", "pointer.ign", "--first-boot-secret-on", disk, "--state", "fresh"];
     let _ = fs::remove_dir_all(folder.join("fresh"));
     run(folder, Some("metal"), QEMU_DMI, "http://127.0.0.1:1", &arguments)
 }
@@ -530,7 +546,7 @@ fn a_token_that_stays_the_only_credential_is_claimed_too() {
     let (gateway, metadata) = (Gateway::start(&json!(["gcp"]), &gcp_task()), google(None));
     // Attested: the ticket is all that Ignition shows.
     fs::write(folder.path().join("pointer.ign"), gateway.pointer()).unwrap();
-    let arguments = ["--pointer", "pointer.ign", "--claimant-on", keep];
+    let arguments = ["--pointer", "pointer.ign", "--first-boot-secret-on", keep];
     let ended = run(folder.path(), Some("qemu"), GCP_DMI, &metadata.base, &arguments);
     ended.attested("by gcp");
     assert!(!ended.written.unwrap().contains(CLAIMANT_HEADER));

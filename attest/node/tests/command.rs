@@ -25,11 +25,12 @@ fn run(folder: &Path, cmdline: &str, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
         .args([
+            "attest",
             "--cmdline",
             "cmdline",
             "--pointer",
             "pointer.ign",
-            "--output",
+            "--out",
             "out/user.ign",
             "--tcti",
             "device:/dev/no-such-tpm",
@@ -71,7 +72,7 @@ fn there_may_be_nothing_to_do() {
     fs::write(folder.path().join("pointer.ign"), with_token).unwrap();
     let ended = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder.path())
-        .args(["--pointer", "pointer.ign", "--output", "/proc/nonexistent/user.ign"])
+        .args(["attest", "--pointer", "pointer.ign", "--out", "/proc/nonexistent/user.ign"])
         .args(["--cmdline", "cmdline", "--tcti", "device:/dev/no-such-tpm"])
         .args(NOWHERE)
         .output()
@@ -135,7 +136,7 @@ fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
         1,
         &[
             "not attested: ignition.config.url is on the kernel command line: Ignition takes the pointer config from there",
-            "this node gets what anybody gets [pointer-elsewhere]; next: take this argument off",
+            "this node gets what anybody gets [pointer-overridden]; next: take this argument off",
             "; the pointer config is unchanged",
         ],
     );
@@ -144,7 +145,7 @@ fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
         "flatcar.config.url=https://a",
         &[],
         1,
-        &["flatcar.config.url", "[pointer-elsewhere]"],
+        &["flatcar.config.url", "[pointer-overridden]"],
     );
     // Ignition knows no quotes, and it does not look at these.
     for none in ["\"ignition.config.url=https://a/b\"", "coreos.config.url=https://a"] {
@@ -157,7 +158,7 @@ fn looked(folder: &Path, cmdline: &str, arguments: &[&str], variables: &[(&str, 
     fs::write(folder.join("cmdline"), cmdline).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
-        .args(["--cmdline", "cmdline", "--tcti", "device:/dev/no-such-tpm"])
+        .args(["attest", "--cmdline", "cmdline", "--tcti", "device:/dev/no-such-tpm"])
         .args(NOWHERE)
         .args(arguments)
         .envs(variables.iter().copied())
@@ -208,12 +209,7 @@ fn the_pointer_is_looked_for_where_ignition_looks() {
     ] {
         check(cmdline, folders, &[], "pointer-unclear");
         check(cmdline, folders, &["--pointer", "config.ign"], "pointer-unclear");
-        check(
-            cmdline,
-            folders,
-            &["--pointer", "config.ign", "--output", "out.ign"],
-            "pointer-no-ca",
-        );
+        check(cmdline, folders, &["--pointer", "config.ign", "--out", "out.ign"], "pointer-no-ca");
     }
 }
 
@@ -258,7 +254,7 @@ fn wrong_usage_is_2() {
     }
 }
 
-/// `attest-node config`, in a folder with this pointer and this kubelet's file: exit code 1, one line, and nothing written.
+/// `attest-node config fetch`, in a folder with this pointer and this kubelet's file: exit code 1, one line, and nothing written.
 fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("pointer.ign"), pointer).unwrap();
@@ -267,8 +263,8 @@ fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: 
     }
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder.path())
-        .args(["config", "--pointer", "pointer.ign", "--certificate", "kubelet.pem"])
-        .args(["--output", "full.ign", "--deadline", "1"])
+        .args(["config", "fetch", "--pointer", "pointer.ign", "--certificate", "kubelet.pem"])
+        .args(["--out", "full.ign", "--deadline", "1"])
         .args(arguments)
         .output()
         .unwrap();
@@ -339,9 +335,10 @@ fn a_config_is_not_taken_from_where_ignition_does_not_look() {
         .current_dir(folder.path())
         .args([
             "config",
+            "fetch",
             "--certificate",
             "kubelet.pem",
-            "--output",
+            "--out",
             "full.ign",
             "--cmdline",
             "cmdline",
@@ -352,7 +349,7 @@ fn a_config_is_not_taken_from_where_ignition_does_not_look() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.contains("[pointer-elsewhere]; next: name the pointer config's file with --pointer"),
+        stderr.contains("[pointer-overridden]; next: name the pointer config's file with --pointer"),
         "{stderr}"
     );
 }
@@ -370,15 +367,17 @@ fn the_pointer_of_this_boot_comes_before_what_ignition_would_find_now() {
     fs::write(folder.path().join("cmdline"), "ignition.platform.id=metal").unwrap();
     let said = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_attest-node"));
-        command.current_dir(folder.path()).args(["config", "--certificate", "kubelet.pem"]);
-        command.args(["--output", "full.ign", "--cmdline", "cmdline", "--dmi", "no-dmi"]);
+        command
+            .current_dir(folder.path())
+            .args(["config", "fetch", "--certificate", "kubelet.pem"]);
+        command.args(["--out", "full.ign", "--cmdline", "cmdline", "--dmi", "no-dmi"]);
         let output = command.args(["--deadline", "1", "--kept", "kept"]).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(said().contains("[pointer-not-found]"), "{}", said());
     fs::create_dir(folder.path().join("kept")).unwrap();
     assert!(said().contains("[pointer-not-found]"), "{}", said());
-    // A config that names no gateway is no pointer: as in the boot that `--apply` has made, whose config is the full one.
+    // A config that names no gateway is no pointer: as in the boot that `config apply` has made, whose config is the full one.
     fs::write(folder.path().join("pointer.ign"), r#"{"ignition": {"version": "3.2.0"}}"#).unwrap();
     run(folder.path(), "", &["--kept", "kept"]);
     assert!(said().contains("[pointer-not-found]"), "{}", said());
@@ -393,20 +392,20 @@ fn the_pointer_of_this_boot_comes_before_what_ignition_would_find_now() {
 fn a_config_needs_an_output_and_a_version() {
     let config = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_attest-node"))
-            .arg("config")
+            .args(["config", "fetch"])
             .args(arguments)
             .output()
             .unwrap()
     };
     assert_eq!(config(&[]).status.code(), Some(2));
-    assert_eq!(config(&["--output", "x", "--spec", "3"]).status.code(), Some(2));
+    assert_eq!(config(&["--out", "x", "--spec", "3"]).status.code(), Some(2));
     assert!(config(&["--help"]).status.success());
 }
 
 #[test]
 fn endorsement_keys_need_a_tpm() {
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
-        .args(["ek", "--tcti", "device:/dev/no-such-tpm"])
+        .args(["ek", "list", "--tcti", "device:/dev/no-such-tpm"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));

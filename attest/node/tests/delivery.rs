@@ -8,7 +8,7 @@ use crate::support::gateway::Gateway;
 use crate::support::google;
 use serde_json::{Value, json};
 
-/// Runs with this as `--output` in `folder`. Returns the last line of the console, and the requests to the gateway in order.
+/// Runs with this as `--out` in `folder`. Returns the last line of the console, and the requests to the gateway in order.
 fn run(folder: &Path, output: &str) -> (String, Vec<(String, Value)>) {
     let task = json!({"gcp": {"gateway": "api-int.example"}});
     let gateway = Gateway::start(&json!(["gcp", "token"]), &task);
@@ -16,8 +16,8 @@ fn run(folder: &Path, output: &str) -> (String, Vec<(String, Value)>) {
     fs::write(folder.join("cmdline"), "ignition.platform.id=gcp\n").unwrap();
     let ended = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
-        .args(["--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
-        .args(["--output", output, "--state", "state", "--tcti", "device:/dev/no-such-tpm"])
+        .args(["attest", "--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
+        .args(["--out", output, "--state", "state", "--tcti", "device:/dev/no-such-tpm"])
         .stdin(Stdio::null())
         .output()
         .unwrap();

@@ -67,13 +67,13 @@ fn run_with(folder: &Path, metadata: &Server, arguments: &[&str], cmdline: &str)
     let start = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
         .current_dir(folder)
-        .args(["--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
+        .args(["attest", "--cmdline", "cmdline", "--dmi", "dmi", "--metadata", &metadata.base])
         .args([
-            "--output",
+            "--out",
             "user.ign",
             "--state",
             "state",
-            "--claimant-on",
+            "--first-boot-secret-on",
             "none",
             "--tcti",
             "device:/dev/no-such-tpm",
@@ -212,7 +212,7 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     let run = run_in(folder.path(), &metadata, &["--deadline", "60"]);
     run.failed(&[
         "has answered 503 for 1 s",
-        "[held-too-long]; next: ",
+        "[retry-limit-exceeded]; next: ",
         "; the pointer config is unchanged, but for a header that says why",
     ]);
     let waiting = run.stderr.lines().next().unwrap();
@@ -226,7 +226,8 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     }
     // What Ignition then reads is the pointer, with the token that it had, and one header more.
     let mut expect: Value = serde_json::from_str(&gateway.pointer()).unwrap();
-    expect["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": "held-too-long"}]);
+    expect["ignition"]["config"]["merge"][0]["httpHeaders"] =
+        json!([{"name": "attestation-not-attested", "value": "retry-limit-exceeded"}]);
     assert_eq!(run.written.unwrap(), expect);
     assert!(expect.to_string().contains(TOKEN));
     // And systemd has been told that this takes longer: the pause, a minute, and a moment for the last words.
@@ -295,7 +296,7 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
         (EVIDENCE, 1) => problem(503, "unavailable"),
         (EVIDENCE, 2 | 4) => problem(403, "challenge-spent"),
         (EVIDENCE, 5) => problem(403, "challenge-expired"),
-        (EVIDENCE, 6) | (CHALLENGE, 5) => problem(503, "machines-unknown"),
+        (EVIDENCE, 6) | (CHALLENGE, 5) => problem(503, "machines-unavailable"),
         _ => None,
     });
     run(&metadata, &["--deadline", "20"]).attested();
@@ -315,13 +316,13 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
 fn the_console_says_what_an_administrator_is_asked() {
     let what = "PCR 4, boot loader or kernel: sha256 ab12… and 3 more: nobody has accepted or denied this yet; question 0123";
     let (gateway, metadata) = site(Some(LONG), move |path, before| {
-        let mut document: Value = serde_json::from_str(&document(503, "value-awaited")).unwrap();
+        let mut document: Value = serde_json::from_str(&document(503, "value-pending")).unwrap();
         document["detail"] = json!(what);
         (path == EVIDENCE && before < 2).then(|| Some((503, "Retry-After: 1\r\n".to_owned(), document.to_string())))
     });
     let run = run(&metadata, &["--deadline", "20"]);
     run.attested();
-    let expect = format!("tells this node to retry [value-awaited], because: {what}; for 0 s so far; retrying for at most {LONG} s");
+    let expect = format!("tells this node to retry [value-pending], because: {what}; for 0 s so far; retrying for at most {LONG} s");
     assert!(run.stderr.lines().next().unwrap().contains(&expect), "{}", run.stderr);
     let told = gateway.told.lock().unwrap();
     let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();

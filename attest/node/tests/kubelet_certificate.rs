@@ -1,4 +1,4 @@
-//! `attest-node kubelet-certificate` against an API: its request, its checks of the answer, and the files that it leaves for the kubelet.
+//! `attest-node kubelet-certificate request` against an API: its request, its checks of the answer, and the files that it leaves for the kubelet.
 
 use std::fs;
 use std::io::Read as _;
@@ -67,6 +67,7 @@ impl Site {
             .current_dir(self.folder.path())
             .args([
                 "kubelet-certificate",
+                "request",
                 "--kubeconfig",
                 "kubeconfig",
                 "--certificates",

@@ -28,19 +28,20 @@ fn run_in(cloud: &str, metadata: &Server, folder: &Path, cmdline: &str, argument
         .current_dir(folder)
         .env("TSS2_LOG", "all+NONE")
         .args([
+            "attest",
             "--cmdline",
             "cmdline",
             "--dmi",
             "dmi",
             "--metadata",
             &metadata.base,
-            "--output",
+            "--out",
             "user.ign",
             "--state",
             "state",
         ])
         .args([
-            "--claimant-on",
+            "--first-boot-secret-on",
             "none",
             "--tcti",
             "device:/dev/no-such-tpm",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-pub use attest_wire::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, extended};
+pub use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, extended};
 use attest_wire::tpm::boot_complete::{OS_SEPARATOR, is_closed};
 
 use super::event_log::EventLog;
@@ -24,14 +24,14 @@ pub struct MeasuredDoor {
 impl MeasuredDoor {
     /// Replays the PCR's events in a log; `None` if the log has no digests of this bank.
     pub(crate) fn by(log: &EventLog<'_>, bank: HashAlg) -> Option<Self> {
-        let replayed = log.replay(bank, [DOOR_PCR]).ok()?;
+        let replayed = log.replay(bank, [BOOT_COMPLETE_PCR]).ok()?;
         let word = bank.digest(&[CLOSING_WORD]);
         let closes = |event: &super::event_log::Event<'_>| {
-            event.pcr == DOOR_PCR && event.extends() && event.digest(bank).is_some_and(|digest| digest == word.as_ref())
+            event.pcr == BOOT_COMPLETE_PCR && event.extends() && event.digest(bank).is_some_and(|digest| digest == word.as_ref())
         };
         Some(Self {
-            value: replayed.value(DOOR_PCR)?.to_vec(),
-            events: replayed.events(DOOR_PCR),
+            value: replayed.value(BOOT_COMPLETE_PCR)?.to_vec(),
+            events: replayed.events(BOOT_COMPLETE_PCR),
             closing: log.events().iter().position(closes).map(|position| position.saturating_add(1)),
         })
     }
@@ -39,26 +39,26 @@ impl MeasuredDoor {
 
 /// Reason why a quote was not made while the machine boots.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DoorError {
+pub enum BootCompleteError {
     /// The boot-complete PCR was not quoted.
-    #[error("PCR {DOOR_PCR}, by which one can tell that the machine boots, was not quoted")]
+    #[error("PCR {BOOT_COMPLETE_PCR}, by which one can tell that the machine boots, was not quoted")]
     NotQuoted,
     /// `attest-node` has ended the boot.
-    #[error("PCR {DOOR_PCR} ({bank}) is {quoted}, as attest-node has left it when the boot was over")]
+    #[error("PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}, as attest-node has left it when the boot was over")]
     Closed {
         bank: HashAlg,
         /// Quoted value of the PCR.
         quoted: HexDigest,
     },
     /// The log would have the end of the boot for a part of it.
-    #[error("event {event} of the log is the one by which attest-node ends a boot, in PCR {DOOR_PCR}: no firmware has it")]
+    #[error("event {event} of the log is the one by which attest-node ends a boot, in PCR {BOOT_COMPLETE_PCR}: no firmware has it")]
     InLog {
         /// Its place in the log, from 1.
         event: usize,
     },
     /// Something has extended it since the firmware was done.
     #[error(
-        "PCR {DOOR_PCR} ({bank}) is {quoted}, and the {events} events of the firmware's log in it lead to {expected}: something else was extended since"
+        "PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}, and the {events} events of the firmware's log in it lead to {expected}: something else was extended since"
     )]
     Extended {
         bank: HashAlg,
@@ -74,11 +74,11 @@ pub enum DoorError {
 /// Without a log of this PCR, the value must be zeros. The event that completes a boot must not be in the log.
 ///
 /// # Errors
-/// [`DoorError`].
-pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&MeasuredDoor>) -> Result<(), DoorError> {
-    let quoted = pcrs.get(&DOOR_PCR).ok_or(DoorError::NotQuoted)?;
+/// [`BootCompleteError`].
+pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&MeasuredDoor>) -> Result<(), BootCompleteError> {
+    let quoted = pcrs.get(&BOOT_COMPLETE_PCR).ok_or(BootCompleteError::NotQuoted)?;
     if let Some(event) = log.and_then(|log| log.closing) {
-        return Err(DoorError::InLog { event });
+        return Err(BootCompleteError::InLog { event });
     }
     let nothing = MeasuredDoor {
         value: vec![0; bank.digest_bytes()],
@@ -91,8 +91,8 @@ pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Opt
     }
     let quoted = quoted.clone();
     Err(match is_closed(bank, value, quoted.as_bytes()) {
-        true => DoorError::Closed { bank, quoted },
-        false => DoorError::Extended {
+        true => BootCompleteError::Closed { bank, quoted },
+        false => BootCompleteError::Extended {
             bank,
             quoted,
             expected: data_encoding::HEXLOWER.encode(value),

@@ -1,7 +1,7 @@
 //! Reasons why a TPM's evidence is refused: the fact, with both values if there are two.
 
 use crate::advice::{Advice, advice};
-use crate::tpm::boot_complete::DoorError;
+use crate::tpm::boot_complete::BootCompleteError;
 use crate::tpm::ek::EkAreaError;
 use crate::tpm::ek_certificate::EkCertificateError;
 use crate::tpm::event_log::EventLogError;
@@ -151,7 +151,7 @@ pub enum TpmEvidenceError {
     },
     /// The quote was not made while the machine boots.
     #[error("the machine does not boot: {0}")]
-    BootIsOver(#[from] DoorError),
+    BootIsOver(#[from] BootCompleteError),
     /// The measured boot is not accepted.
     #[error(transparent)]
     Boot(#[from] BootRefusal),
@@ -181,7 +181,7 @@ advice! {
     /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
     pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
-    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, `attest-node ek` on the node shows which keys its TPM keeps: remove the persistent one that is not its maker's.";
+    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, `attest-node ek list` on the node shows which keys its TPM keeps: remove the persistent one that is not its maker's.";
     EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";
     EK_CERTIFICATE_UNREAD = "ek-certificate-unread", "The node could not read its TPM's EK certificate", "Boot again; the node's console says what its TPM answered. If it stays and this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, then boot again.";
     EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not hold", "Compare the gateway's clock and ek-roots with the certificate (the gateway's log names it).";

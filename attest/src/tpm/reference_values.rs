@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::boot_complete::DOOR_PCR;
+use super::boot_complete::BOOT_COMPLETE_PCR;
 use super::pcr::{PcrSelection, SelectionError};
 use super::rules::Check;
 use super::wire::HashAlg;
@@ -356,7 +356,7 @@ impl ReferenceValues {
 
     /// Returns the PCRs that are quoted: those named, and the boot-complete PCR.
     pub(crate) fn quoted(&self) -> BTreeSet<u8> {
-        let door = self.only_while_booting.then_some(DOOR_PCR);
+        let door = self.only_while_booting.then_some(BOOT_COMPLETE_PCR);
         self.pcrs.keys().copied().chain(door).collect()
     }
 }

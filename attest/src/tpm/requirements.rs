@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustls_pki_types::UnixTime;
 
-use super::boot_complete::{self, DOOR_PCR};
+use super::boot_complete::{self, BOOT_COMPLETE_PCR};
 use super::claims::{EventLogClaims, TpmClaims};
 use super::error::TpmEvidenceError;
 use super::measured_boot::MeasuredBoot;
@@ -223,7 +223,7 @@ impl ReferenceValues {
                 }
             },
             Requirement::OnlyWhileBooting => {
-                format!("the machine boots still: nothing was extended into PCR {DOOR_PCR} after its firmware")
+                format!("the machine boots still: nothing was extended into PCR {BOOT_COMPLETE_PCR} after its firmware")
             }
             Requirement::EventLog => match self.event_log() {
                 EventLogRule::Required => "there is an event log, and it leads to the quoted PCRs".to_owned(),

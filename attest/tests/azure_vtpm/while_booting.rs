@@ -1,6 +1,6 @@
 //! Rule that accepts a machine only while it boots.
 
-use attest_wire::tpm::boot_complete::{self, CLOSING_WORD, DOOR_PCR, OS_SEPARATOR};
+use attest_wire::tpm::boot_complete::{self, BOOT_COMPLETE_PCR, CLOSING_WORD, OS_SEPARATOR};
 
 use super::*;
 
@@ -12,9 +12,9 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
             .iter()
             .fold(vec![0; 32], |value, word| boot_complete::extended(HashAlg::Sha256, &value, word));
         let case = Case::new().but(|case| {
-            case.vtpm.pcrs.insert(DOOR_PCR, value);
-            case.quoted.push(DOOR_PCR);
-            case.asked.push(DOOR_PCR);
+            case.vtpm.pcrs.insert(BOOT_COMPLETE_PCR, value);
+            case.quoted.push(BOOT_COMPLETE_PCR);
+            case.asked.push(BOOT_COMPLETE_PCR);
         });
         appraise(
             &case.verify().unwrap(),
@@ -28,7 +28,7 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
     for words in [&[CLOSING_WORD][..], &[OS_SEPARATOR, CLOSING_WORD], &[b"another"]] {
         assert_eq!(judged(words, text), Err("tpm-boot-is-over"));
     }
-    let unchecked = format!("{text}\n{DOOR_PCR} = \"not checked\"").replace("true", "false");
+    let unchecked = format!("{text}\n{BOOT_COMPLETE_PCR} = \"not checked\"").replace("true", "false");
     assert_eq!(judged(&[CLOSING_WORD], &unchecked), Ok(()));
     let unasked = appraise(
         &Case::new().verify().unwrap(),
@@ -37,7 +37,7 @@ fn attack_47_a_vtpm_whose_machines_boot_is_over() {
     )
     .map_err(|error| error.code());
     assert_eq!(unasked, Err("quote-selection"));
-    assert!(rules(text).unwrap().selection().unwrap().pcrs().contains(&DOOR_PCR));
+    assert!(rules(text).unwrap().selection().unwrap().pcrs().contains(&BOOT_COMPLETE_PCR));
     let read = rules(text).unwrap();
     let again: AzureVtpmRules = serde_json::from_value(serde_json::to_value(&read).unwrap()).unwrap();
     assert_eq!(read, again);

@@ -137,7 +137,10 @@ fn advice_for_a_boot_that_is_not_proven_depends_on_the_cause() {
     let twice = advice(&good.clone().event(7, EV_SEPARATOR, &[0; 4]), Check::SecureBoot);
     let unknown = advice(&unknown(b"x"), Check::SecureBoot);
     assert!(debug.contains("debugger") && error.contains("could not measure"), "{debug} {error}");
-    assert!(twice.contains("boot-diff") && unknown.contains("pcr_7_events"), "{twice} {unknown}");
+    assert!(
+        twice.contains("compare-boots") && unknown.contains("pcr_7_events"),
+        "{twice} {unknown}"
+    );
 }
 
 /// The name comes from the node, so the content is compared with the values like any file's; the refusal has further advice.

@@ -38,7 +38,7 @@ fn a_pool_accepts() {
 /// The PCR that attest-node extends at the end of a boot; no event log comes with a document.
 #[test]
 fn attack_47_an_instance_whose_boot_is_over() {
-    const DOOR: u64 = attest::tpm::boot_complete::DOOR_PCR as u64;
+    const DOOR: u64 = attest::tpm::boot_complete::BOOT_COMPLETE_PCR as u64;
     let text = "accounts = \"not checked\"\nonly_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"";
     let judged = |words: &[&[u8]]| {
         let value = words.iter().fold(vec![0; 48], |value, word| {

@@ -26,15 +26,15 @@ struct CheckpointFile {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     after: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    given_up: Option<GivenUp>,
+    abandoned: Option<Abandoned>,
     /// Last checkpoint: the line, as the log has it.
     checkpoint: String,
 }
 
-/// The command by which a checkpoint was given up: from then on no log has to hold it, and `audit` always shows the command.
+/// The command by which a checkpoint was abandoned: from then on no log has to hold it, and `audit` always shows the command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GivenUp {
+pub struct Abandoned {
     /// Time of the command, in seconds since 1970.
     pub at: u64,
     /// The user and host that ran the command.
@@ -47,7 +47,7 @@ pub struct LastCheckpoint {
     /// Line of the log, unchanged.
     pub text: String,
     pub line: CheckpointLine,
-    pub given_up: Option<GivenUp>,
+    pub abandoned: Option<Abandoned>,
     /// Identifier under which its gateway serves, if several share the store.
     pub serves_as: Option<String>,
     /// Chains that this chain has replaced.
@@ -66,7 +66,7 @@ impl LastCheckpoint {
             text: text.to_owned(),
             after: begins.map(|point| point.chain.clone()).collect(),
             line,
-            given_up: None,
+            abandoned: None,
             serves_as,
         })
     }
@@ -80,7 +80,7 @@ impl LastCheckpoint {
             v,
             serves_as,
             after,
-            given_up,
+            abandoned,
             checkpoint,
         } = serde_json::from_str(value)?;
         if v != VERSION {
@@ -92,7 +92,7 @@ impl LastCheckpoint {
         Ok(Self {
             text: checkpoint,
             line,
-            given_up,
+            abandoned,
             serves_as,
             after,
         })
@@ -107,7 +107,7 @@ impl LastCheckpoint {
             v: VERSION,
             serves_as: self.serves_as.clone(),
             after: self.after.clone(),
-            given_up: self.given_up.clone(),
+            abandoned: self.abandoned.clone(),
             checkpoint: self.text.clone(),
         })
     }
@@ -165,7 +165,7 @@ impl LastCheckpoint {
 /// Returns the checkpoints that a log has to hold: those that were not given up, of chains that no other chain has replaced. A chain that
 /// replaces another names the lines that are missing of it.
 pub fn standing(all: &[LastCheckpoint]) -> impl Iterator<Item = &LastCheckpoint> {
-    all.iter().filter(|kept| kept.given_up.is_none() && !kept.is_superseded(all))
+    all.iter().filter(|kept| kept.abandoned.is_none() && !kept.is_superseded(all))
 }
 
 /// Returns the chain that the log ends with, if it ends with one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, TICKET_UNDELIVERABLE};
+use attest::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
 use attest_ignition::SpecVersion;
 use serde::{Deserialize, Serialize};
@@ -303,7 +303,7 @@ impl NotAttested {
 }
 
 /// Codes that are not those of refusals: the node has waited in vain, or could not be given a ticket.
-pub const WAITED: [&str; 3] = [HELD_TOO_LONG, GATEWAY_UNREACHABLE, TICKET_UNDELIVERABLE];
+pub const WAITED: [&str; 3] = [RETRY_LIMIT_EXCEEDED, GATEWAY_UNREACHABLE, TICKET_UNDELIVERABLE];
 
 /// Terms of a ticket: its uses and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

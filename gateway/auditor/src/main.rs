@@ -19,7 +19,7 @@ use commands::gateway_files::GatewayFiles;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example: the log of a gateway, on its own host\n  attest-gateway log checkpoints > signed.jsonl\n  attest-audit audit --checkpoints signed.jsonl\n\nExample: elsewhere, with copies\n  attest-audit --state gateway-1 audit --log-key gateway-1.pub --checkpoints signed.jsonl"
+    after_help = "Example: the log of a gateway, on its own host\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExample: elsewhere, with copies\n  attest-audit --state gateway-1 log audit --log-key gateway-1.pub --checkpoints signed.jsonl"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -30,12 +30,10 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Repeat recorded decisions: does the attestation log's evidence still give the recorded verdicts?
-    Audit(commands::audit::Arguments),
     /// Test recorded evidence against a pool's rules, and make rules from it.
     #[command(subcommand)]
     Policy(commands::policy::Command),
-    /// Records of the attestation log: the config that was served, and what was booted.
+    /// The attestation log: verify it with its decisions, print a config that was served, compare boots.
     #[command(subcommand)]
     Log(commands::log::Command),
     /// Reference values: computed of files that machines will boot, or taken from what they have booted.
@@ -47,10 +45,10 @@ fn main() -> ExitCode {
     output::set_program("attest-audit");
     let Arguments { files, command } = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(said) => return usage(&said),
+        Err(error) => return usage(&error),
     };
+    files.global.apply();
     let result = match command {
-        Command::Audit(arguments) => commands::audit::run(&files, &arguments),
         Command::Policy(command) => commands::policy::run(&files, &command),
         Command::Log(command) => commands::log::run(&files, &command),
         Command::ReferenceValues(command) => commands::reference_values::run(&files, &command),

@@ -18,13 +18,13 @@ fn said(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn says_which_option_names_what_is_missing() {
     for (arguments, option) in [
-        (&["audit"][..], "--state FOLDER"),
-        (&["audit", "--without-checkpoints"], "--state FOLDER"),
+        (&["log", "audit"][..], "--state FOLDER"),
+        (&["log", "audit", "--without-checkpoints"], "--state FOLDER"),
         (&["policy", "test", "worker", "--record", "0123456789abcdef"], "--pools FOLDER"),
         (&["policy", "simulate", "worker"], "--pools FOLDER"),
         (&["policy", "propose", "worker"], "--pools FOLDER"),
-        (&["log", "config", "0123456789abcdef", "--folder", "."], "--state FOLDER"),
-        (&["log", "boot-diff", "0123456789abcdef", "0123456789abcdef"], "--state FOLDER"),
+        (&["log", "show-config", "0123456789abcdef", "--folder", "."], "--state FOLDER"),
+        (&["log", "compare-boots", "0123456789abcdef", "0123456789abcdef"], "--state FOLDER"),
         (
             &["reference-values", "record", "node", "--name", "a", "--to", "a.json"],
             "--state FOLDER",
@@ -41,10 +41,10 @@ fn says_which_option_names_what_is_missing() {
 
 #[test]
 fn an_auditor_elsewhere_needs_no_settings() {
-    let (code, said) = said(&["audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
+    let (code, said) = said(&["log", "audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("none.pub"), "{said}");
-    let (code, said) = self::said(&["audit", "--log", "log.jsonl", "--continued"]);
+    let (code, said) = self::said(&["log", "audit", "--log", "log.jsonl", "--continued"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("pass --log-key"), "{said}");
 }
@@ -54,12 +54,15 @@ fn refuses_a_file_of_checkpoints_that_is_none() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("attestation.jsonl"), "").unwrap();
     for (text, expected) in [
-        ("{\"v\":1}\n", "line 1: no checkpoint as `attest-gateway log checkpoints` prints it"),
+        (
+            "{\"v\":1}\n",
+            "line 1: no checkpoint as `attest-gateway log list-checkpoints` prints it",
+        ),
         ("no JSON", "line 1"),
     ] {
         fs::write(folder.path().join("signed.jsonl"), text).unwrap();
         let mut audit = program();
-        audit.args(["--state", ".", "audit", "--checkpoints", "signed.jsonl"]);
+        audit.args(["--state", ".", "log", "audit", "--checkpoints", "signed.jsonl"]);
         let output = audit.current_dir(folder.path()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
@@ -70,12 +73,12 @@ fn refuses_a_file_of_checkpoints_that_is_none() {
 #[test]
 fn every_help_shows_an_example() {
     for command in [
-        "audit",
+        "log audit",
         "policy test",
         "policy simulate",
         "policy propose",
-        "log config",
-        "log boot-diff",
+        "log show-config",
+        "log compare-boots",
         "reference-values predict",
         "reference-values record",
     ] {

@@ -184,7 +184,7 @@ impl Cluster {
                  [store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\n"
             ));
             match cluster.gateways.first() {
-                None => drop(one.command(&["store", "key"])),
+                None => drop(one.command(&["store", "create-key"])),
                 Some(first) => drop(fs::copy(first.path("store.key"), one.path("store.key")).unwrap()),
             }
             one.run();

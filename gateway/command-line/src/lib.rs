@@ -10,7 +10,9 @@
 
 pub mod durations;
 mod errors;
+mod lists;
 mod new_file;
+pub mod options;
 pub mod output;
 pub mod recorded;
 pub mod records;
@@ -19,6 +21,7 @@ mod text;
 
 use attest_system::clock::Clock;
 pub use errors::{in_full, usage};
+pub use lists::{list, objects};
 pub use new_file::into_file;
 pub use text::{clean, is_command, table, visible, visible_json};
 

@@ -6,8 +6,11 @@ use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
+use attest_system::advised_commands::runnable;
+use serde::Serialize;
 
 /// Name of the program, printed before messages on standard error.
 static PROGRAM: OnceLock<&str> = OnceLock::new();
@@ -15,6 +18,20 @@ static PROGRAM: OnceLock<&str> = OnceLock::new();
 /// Sets the program's name; only the first call counts.
 pub fn set_program(name: &'static str) {
     PROGRAM.get_or_init(|| name);
+}
+
+/// Set by `--quiet`: notes and confirmations are not printed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Prints only results and errors from then on.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether standard error takes colours: a terminal, and `NO_COLOR` is not set (<https://no-color.org>).
+#[must_use]
+pub fn is_coloured() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Size of the buffer, in bytes.
@@ -47,12 +64,22 @@ pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
     Ok((Output::new(to, STDOUT.to_owned()), stdout.is_terminal()))
 }
 
-/// Prints a result. A reader that has closed the pipe is not an error: the exit code tells what the command found.
+/// Prints a result for people. A reader that has closed the pipe is not an error: the exit code tells what the command found.
 ///
 /// # Errors
 /// If it cannot be written.
 pub fn print(text: impl Display) -> anyhow::Result<()> {
-    write(text.to_string().as_bytes()).map(drop)
+    write(runnable(&text.to_string()).as_bytes()).map(drop)
+}
+
+/// Prints a result for programs, as JSON.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(text.as_bytes()).map(drop)
 }
 
 /// Prints a line like [`print`].
@@ -63,11 +90,14 @@ pub fn line(text: impl Display) -> anyhow::Result<()> {
     print(format_args!("{text}\n"))
 }
 
-/// Prints a line like [`line`], about a change that was made.
+/// Prints a line like [`line`], about a change that was made; nothing with `--quiet`.
 ///
 /// # Errors
 /// If it cannot be written; it was done all the same, which the error says.
 pub fn done(text: impl Display) -> anyhow::Result<()> {
+    if QUIET.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     line(text).context("the command succeeded, but its output could not be written")
 }
 
@@ -83,17 +113,24 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<ReaderState> {
     }
 }
 
-/// Writes a line like [`tell`], after the program's name.
+/// Writes an error to standard error, after the program's name; ignores errors in writing it.
 pub fn warn(text: impl Display) {
     match PROGRAM.get() {
-        Some(name) => tell(format_args!("{name}: {text}")),
-        None => tell(text),
+        Some(name) => error_line(format_args!("{name}: {text}")),
+        None => error_line(text),
     }
 }
 
-/// Writes a line to standard error; ignores errors.
+/// Writes a note to standard error, or nothing with `--quiet`; ignores errors in writing it.
 pub fn tell(text: impl Display) {
-    drop(std::io::stderr().write_all(format!("{text}\n").as_bytes()));
+    if !QUIET.load(Ordering::Relaxed) {
+        error_line(text);
+    }
+}
+
+fn error_line(text: impl Display) {
+    let text = format!("{text}\n");
+    drop(std::io::stderr().write_all(runnable(&text).as_bytes()));
 }
 
 impl<W: Write> Output<W> {

@@ -3,20 +3,21 @@
 #![deny(unreachable_pub)]
 
 use std::alloc::System;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use attest_alloc::ZeroOnFree;
+use attest_command_line::options::OutputOption;
+use attest_command_line::{in_full, output, usage};
 use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
 use attest_controller::settings::{ControllerLogFormat, ControllerSettings};
-use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
 use clap::{Parser, Subcommand};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -29,8 +30,18 @@ static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 #[command(version)]
 struct Arguments {
     /// The settings; paths in it are relative to it.
-    #[arg(long, global = true, value_name = "FILE", default_value = "controller.toml")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "ATTEST_CONTROLLER_CONFIG",
+        hide_env_values = true,
+        default_value = "/etc/attest-gateway/controller.toml"
+    )]
     config: PathBuf,
+    /// Print results and errors, but no notes.
+    #[arg(long, short, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -40,25 +51,40 @@ enum Command {
     /// Run until SIGTERM or Ctrl-C.
     Serve,
     /// Check settings, pools, store, and rights at the API. Exit code 1 if serve would not start.
-    Check,
-    /// Show which CAs the pointers of machine sets carry. Exit code 1 if one lacks the newest CA, so that `attest-gateway ca switch` would lock its machines out.
-    Pointers {
-        /// Print the report as JSON, for programs.
-        #[arg(long)]
-        json: bool,
+    Check {
+        #[command(flatten)]
+        format: OutputOption,
+    },
+    /// The pointers of machine sets.
+    #[command(subcommand)]
+    Pointer(PointerCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum PointerCommand {
+    /// List the pointers of machine sets, with the CAs that they carry. Exit code 1 if one lacks the newest CA, so that `attest-gateway ca switch` would lock its machines out.
+    List {
+        #[command(flatten)]
+        format: OutputOption,
     },
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    output::set_program("attest-controller");
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    if arguments.quiet {
+        output::be_quiet();
+    }
     let done = match arguments.command {
         Command::Serve => serve(&arguments.config),
-        Command::Check => print_check(&arguments.config),
-        Command::Pointers { json } => print_pointers(&arguments.config, json),
+        Command::Check { format } => print_check(&arguments.config, format),
+        Command::Pointer(PointerCommand::List { format }) => print_pointers(&arguments.config, format),
     };
     done.unwrap_or_else(|error| {
-        // Nothing is left to report to if this fails.
-        let _ = writeln!(io::stderr(), "attest-controller: {}", with_causes(error.as_ref()));
+        output::warn(in_full(&error));
         ExitCode::FAILURE
     })
 }
@@ -74,7 +100,7 @@ fn serve(config: &Path) -> anyhow::Result<ExitCode> {
         .with_writer(io::stderr)
         .log_internal_errors(false);
     match settings.log_format {
-        ControllerLogFormat::Text => log.with_target(false).with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
+        ControllerLogFormat::Text => log.with_target(false).with_ansi(output::is_coloured()).init(),
         ControllerLogFormat::Json => log.json().init(),
     }
     runtime()?.block_on(async {
@@ -91,31 +117,36 @@ fn serve(config: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn print_check(config: &Path) -> anyhow::Result<ExitCode> {
+fn print_check(config: &Path, format: OutputOption) -> anyhow::Result<ExitCode> {
     let settings = ControllerSettings::load(config)?;
     let findings = runtime()?.block_on(check(&settings, Clock::System));
-    let mut output = io::stdout().lock();
-    for finding in &findings {
-        let (word, text) = match finding {
-            CheckResult::Good(text) => ("ok      ", text),
-            CheckResult::Degraded(text) => ("DEGRADED", text),
-            CheckResult::Error(text) => ("ERROR   ", text),
-        };
-        writeln!(output, "{word} {text}").context("standard output")?;
+    let each = findings.iter().map(|finding| match finding {
+        CheckResult::Good(text) => ("ok", text),
+        CheckResult::Degraded(text) => ("DEGRADED", text),
+        CheckResult::Error(text) => ("ERROR", text),
+    });
+    if format.is_json() {
+        output::json(
+            &each
+                .map(|(level, text)| json!({ "level": level.to_lowercase(), "text": text }))
+                .collect::<Vec<_>>(),
+        )?;
+    } else {
+        for (level, text) in each {
+            output::line(format_args!("{level:<8} {text}"))?;
+        }
     }
     let fails = findings.iter().any(|finding| matches!(finding, CheckResult::Error(_)));
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn print_pointers(config: &Path, json: bool) -> anyhow::Result<ExitCode> {
+fn print_pointers(config: &Path, format: OutputOption) -> anyhow::Result<ExitCode> {
     let settings = ControllerSettings::load(config)?;
     let report = runtime()?.block_on(report(&settings, Clock::System))?;
-    let mut output = io::stdout().lock();
-    match json {
-        true => writeln!(output, "{:#}", report.json()),
-        false => write!(output, "{report}"),
+    match format.is_json() {
+        true => output::json(&report.json())?,
+        false => output::print(&report)?,
     }
-    .context("standard output")?;
     anyhow::ensure!(
         !report.is_empty(),
         "no machine set is in namespace {}, which is cluster.machine_namespace in controller.toml",

@@ -128,7 +128,7 @@ impl Cluster {
 
     /// Returns the table of the command, and the complaint with which it fails, if it does.
     fn report(&self) -> (String, Option<String>) {
-        let output = self.controller.output("pointers");
+        let output = self.controller.output("pointer list");
         let [table, complaint] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
         (table, (!output.status.success()).then_some(complaint))
     }
@@ -194,7 +194,7 @@ async fn each_step_of_a_rotation_reaches_the_machine_sets() {
 async fn the_report_for_programs_names_each_machine_set() {
     let cluster = Cluster::new();
     cluster.introduce();
-    let output = cluster.controller.output("pointers --json");
+    let output = cluster.controller.output("pointer list --output json");
     assert!(!output.status.success());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let newest = cluster.new.certificate.fingerprint.short();

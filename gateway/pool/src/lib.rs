@@ -119,7 +119,7 @@ impl Pool {
         self.for_administrator(set).get(version).map(|_| ())
     }
 
-    /// Returns one of its configs, for the administrator: `render`, `diff`, `check`, `log config`.
+    /// Returns one of its configs, for the administrator: `config render`, `config diff`, `check`, `log show-config`.
     #[must_use]
     pub const fn for_administrator(&self, set: ConfigSet) -> &Versions {
         match set {

@@ -1,5 +1,5 @@
 //! Check whether a node with the pre-approved config can let its Ignition apply the full one in a second run (`attest-node config
-//! --apply`).
+//! apply`).
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) fn obstacle(pre_approved: &Config, full: &Config) -> Option<String> {
     let paths: Vec<&str> = again.filter_map(path).filter(|path| before.contains(path)).collect();
     named(&paths).map(|named| {
         format!(
-            "a node that has the pre-approved config cannot apply the full one by `attest-node config --apply`, because Ignition writes no file \
+            "a node that has the pre-approved config cannot apply the full one by `attest-node config apply`, because Ignition writes no file \
              twice: say \"overwrite\": true for {named}"
         )
     })

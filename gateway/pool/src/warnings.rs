@@ -226,7 +226,7 @@ impl Pool {
         }
         if self.second_stage && self.grants.kubelet == Earns::Full {
             warnings.push(format!(
-                "pool {name}: machine-config-daemon brings its nodes the full config, so do not have them apply it by `attest-node config --apply`, too, which it would take for drift: set grants.kubelet = \"refuse\" if nothing else needs it"
+                "pool {name}: machine-config-daemon brings its nodes the full config, so do not have them apply it by `attest-node config apply`, too, which it would take for drift: set grants.kubelet = \"refuse\" if nothing else needs it"
             ));
         }
         warnings

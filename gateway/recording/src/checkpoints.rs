@@ -7,7 +7,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_log::{GivenUp, Journal, LastCheckpoint, LogPublicKey, Point, standing};
+use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, standing};
 use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -54,7 +54,7 @@ pub async fn kept(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> 
     store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
 }
 
-/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain by its key. A chain that was given up is required
+/// Keeps a checkpoint, a line of the log, unless the store has a later one of its chain by its key. A chain that was abandoned is required
 /// again if it is signed on.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
         };
         let known = read(&there)?;
         let is_same = known.text == new.text;
-        if is_same && known.given_up.is_none() {
+        if is_same && known.abandoned.is_none() {
             return Ok(Keeping::Kept);
         }
         if !is_same && known.line.chain.number >= new.line.chain.number {
@@ -99,12 +99,12 @@ pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<Kee
     Ok(keeping.unwrap_or(Keeping::Kept))
 }
 
-/// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were given up.
+/// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were abandoned.
 async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), StoreError> {
     let all = own(store, key).await?;
     let mut old: Vec<&LastCheckpoint> = all
         .iter()
-        .filter(|kept| kept.given_up.is_none() && kept.is_superseded(&all))
+        .filter(|kept| kept.abandoned.is_none() && kept.is_superseded(&all))
         .collect();
     old.sort_by_key(|kept| std::cmp::Reverse(kept.line.at));
     for kept in old.into_iter().skip(SUPERSEDED_LIMIT) {
@@ -120,8 +120,8 @@ async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<LastCheckpoint>
 
 /// The result of giving up a chain.
 #[derive(Debug)]
-pub enum GivingUp {
-    /// The checkpoints that were given up.
+pub enum AbandonOutcome {
+    /// The checkpoints that were abandoned.
     Done(Vec<LastCheckpoint>),
     /// The gateway of this checkpoint serves.
     Serves(Box<LastCheckpoint>),
@@ -134,12 +134,12 @@ pub enum GivingUp {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn give_up(
+pub async fn abandon(
     store: &dyn Store,
     is_wanted: impl Fn(&LastCheckpoint) -> bool,
     this: Option<&str>,
-    given_up: GivenUp,
-) -> Result<GivingUp, StoreError> {
+    abandoned: Abandoned,
+) -> Result<AbandonOutcome, StoreError> {
     let entries = store.list(EntryKind::Checkpoint).await?;
     let all: Vec<LastCheckpoint> = entries.iter().map(read).collect::<Result<_, _>>()?;
     let mut gone: BTreeSet<String> = BTreeSet::new();
@@ -150,7 +150,7 @@ pub async fn give_up(
         };
         let next = all
             .iter()
-            .filter(|kept| kept.given_up.is_none() && !gone.contains(&kept.id()))
+            .filter(|kept| kept.abandoned.is_none() && !gone.contains(&kept.id()))
             .find(|kept| is_wanted(kept) || is_left(kept));
         match next {
             Some(kept) => gone.insert(kept.id()),
@@ -160,7 +160,7 @@ pub async fn give_up(
     let (mut expected, mut written, mut done) = (Vec::new(), Vec::new(), Vec::new());
     for (there, kept) in entries.iter().zip(&all).filter(|(_, kept)| gone.contains(&kept.id())) {
         let kept = LastCheckpoint {
-            given_up: Some(given_up.clone()),
+            abandoned: Some(abandoned.clone()),
             ..kept.clone()
         };
         expected.push(there.clone());
@@ -189,16 +189,16 @@ pub async fn give_up(
         Ok::<_, StoreError>(GiveUpResult::Done)
     });
     Ok(match given.await? {
-        GiveUpResult::Done => GivingUp::Done(done),
-        GiveUpResult::Changed => GivingUp::Changed,
+        GiveUpResult::Done => AbandonOutcome::Done(done),
+        GiveUpResult::Changed => AbandonOutcome::Changed,
         GiveUpResult::Serves(id) => match done.into_iter().find(|kept| kept.serves_as.as_ref() == Some(&id)) {
-            Some(kept) => GivingUp::Serves(Box::new(kept)),
-            None => GivingUp::Changed,
+            Some(kept) => AbandonOutcome::Serves(Box::new(kept)),
+            None => AbandonOutcome::Changed,
         },
     })
 }
 
-/// Result of a transaction that gives up chains.
+/// Result of a transaction that abandons chains.
 enum GiveUpResult {
     Done,
     Changed,
@@ -232,7 +232,7 @@ pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> 
 /// [`StoreError`], also if the log cannot be read.
 pub async fn missing(store: &dyn Store, log: &Path, own: Signs<'_>) -> Result<Vec<Point>, StoreError> {
     let all = kept(store).await?;
-    let is_own = |kept: &LastCheckpoint| kept.key() == own.key || kept.line.chain.id == own.chain && kept.given_up.is_none();
+    let is_own = |kept: &LastCheckpoint| kept.key() == own.key || kept.line.chain.id == own.chain && kept.abandoned.is_none();
     let mut missing = Vec::new();
     for kept in all.iter().filter(|kept| is_own(kept) && !kept.is_superseded(&all)) {
         let holds = kept.is_in(log).map_err(|source| StoreError::Io {

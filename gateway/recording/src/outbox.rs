@@ -19,9 +19,9 @@ pub enum TakeError {
     Journal(#[from] JournalError),
 }
 
-/// Returns whether an act gives up a chain that this key has signed.
+/// Returns whether an act abandons a chain that this key has signed.
 fn gives_up_a_chain_of(act: &Act, key: LogPublicKey) -> bool {
-    act.verb == Verb::LogGiveUp && act.things.iter().any(|thing| is_of_key(&thing.id, key))
+    act.verb == Verb::LogAbandon && act.things.iter().any(|thing| is_of_key(&thing.id, key))
 }
 
 /// The number of acts of the outbox that were recorded, and of those left for another gateway to record.
@@ -32,7 +32,7 @@ pub struct OutboxCount {
 }
 
 /// Records the outbox entries, and removes them once they are in the log, durably. If the process is killed in between, they are recorded
-/// again with the same ids. Entries of a newer release stay for such a gateway. An entry that gives up a chain by this journal's key stays
+/// again with the same ids. Entries of a newer release stay for such a gateway. An entry that abandons a chain by this journal's key stays
 /// for another gateway, because the record would be lost with the chain.
 ///
 /// # Errors

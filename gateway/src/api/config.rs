@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use attest::UnixTime;
-use attest::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE};
+use attest::protocol::{GATEWAY_UNREACHABLE, NOT_ATTESTED_HEADER, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 use attest_certificates::Fingerprint;
 use attest_certificates::kubelet::PresentedCertificate;
 use attest_ignition::SpecVersion;
@@ -144,7 +144,9 @@ fn not_attested(headers: &HeaderMap) -> Option<NotAttested> {
 fn less_than_due(record: &Record) -> Option<String> {
     let code = record.not_attested.as_ref()?.code.as_str();
     let why = match code {
-        HELD_TOO_LONG => "the node tried to attest, but this gateway answered 503 for longer than the pool's attestation.hold_seconds",
+        RETRY_LIMIT_EXCEEDED => {
+            "the node tried to attest, but this gateway answered 503 for longer than the pool's attestation.hold_seconds"
+        }
         GATEWAY_UNREACHABLE => {
             "it wanted to attest, and has not reached this gateway, or has had nothing but errors of it, for as long as it waits"
         }

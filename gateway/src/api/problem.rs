@@ -6,8 +6,8 @@ use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest_log::codes::{
     ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
-    KUBELET_CA_UNTOLD, KUBELET_NOT_ACCEPTED, MACHINE_AWAITED, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
-    TOKEN_NOT_ACCEPTED, UNAVAILABLE, VALUE_AWAITED,
+    KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
+    TOKEN_NOT_ACCEPTED, UNAVAILABLE, VALUE_PENDING,
 };
 use attest_log::{DecidedBy, with_next_step};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -128,7 +128,7 @@ impl Refusal {
         tracing::info!("no Machine object names {machine} yet; answering 503 with Retry-After");
         Self {
             again_seconds: Some(MACHINE_AWAITED_SECONDS),
-            ..Self::new(MACHINE_AWAITED, format!("no Machine object of the cluster names {machine} yet"))
+            ..Self::new(MACHINE_PENDING, format!("no Machine object of the cluster names {machine} yet"))
         }
     }
 
@@ -136,7 +136,7 @@ impl Refusal {
     pub(super) fn value_awaited(waits_for: &str, pool: &str, again_seconds: u16) -> Self {
         Self {
             again_seconds: Some(again_seconds),
-            ..Self::new(VALUE_AWAITED, waits_for).with_command(format!(
+            ..Self::new(VALUE_PENDING, waits_for).with_command(format!(
                 "An administrator must accept or deny the new values: `attest-gateway reference-values pending {pool}`, then `accept` or `deny`; attest-node retries by itself."
             ))
         }
@@ -148,7 +148,7 @@ impl Refusal {
         Self {
             again_seconds: Some(KUBELET_CA_UNTOLD_SECONDS),
             ..Self::new(
-                KUBELET_CA_UNTOLD,
+                KUBELET_CA_PENDING,
                 "the CAs of kubelets' certificates are not read from the cluster yet",
             )
         }

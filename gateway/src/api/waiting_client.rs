@@ -19,7 +19,7 @@ enum FirstCompleted {
     /// The decision is given, and from then on recorded as such.
     Given,
     /// The client no longer waits: nothing is given.
-    GivenUp,
+    Abandoned,
 }
 
 /// The client's side of [`Awaited`]. Dropping it says that the client no longer waits.
@@ -35,7 +35,7 @@ impl Awaited {
     pub(super) fn give(&self) -> Result<(), Refusal> {
         match self.0.get_or_init(|| FirstCompleted::Given) {
             FirstCompleted::Given => Ok(()),
-            FirstCompleted::GivenUp => Err(Refusal::client_gone()),
+            FirstCompleted::Abandoned => Err(Refusal::client_gone()),
         }
     }
 }
@@ -52,20 +52,20 @@ impl WaitingClient {
         let mut work = tokio::spawn(work);
         match tokio::time::timeout(limit, &mut work).await {
             Ok(answer) => answer.ok(),
-            Err(_) if self.give_up() => None,
+            Err(_) if self.abandon() => None,
             Err(_) => work.await.ok(),
         }
     }
 
     /// Marks the client as gone, unless the decision is given already; returns whether it is gone.
-    fn give_up(&self) -> bool {
-        *self.0.0.get_or_init(|| FirstCompleted::GivenUp) == FirstCompleted::GivenUp
+    fn abandon(&self) -> bool {
+        *self.0.0.get_or_init(|| FirstCompleted::Abandoned) == FirstCompleted::Abandoned
     }
 }
 
 impl Drop for WaitingClient {
     fn drop(&mut self) {
-        self.give_up();
+        self.abandon();
     }
 }
 

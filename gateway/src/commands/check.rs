@@ -7,12 +7,13 @@ use std::sync::Arc;
 use attest_gateway::inspection::{Depth, Inspection, InspectionFinding};
 use attest_gateway::metrics::Metrics;
 use attest_system::clock::Clock;
+use serde_json::json;
 
-use super::output;
+use super::{OutputOption, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway check --config /etc/attestation-gateway/gateway.toml\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate and cluster.bootstrap_kubeconfig the first copies in state/cluster."
+    after_help = "Examples:\n  attest-gateway check --strict\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate and cluster.bootstrap_kubeconfig the first copies in state/cluster."
 )]
 pub(crate) struct Arguments {
     /// Fail for warnings, and for what is broken while the rest is served, too.
@@ -23,10 +24,12 @@ pub(crate) struct Arguments {
     /// With :PORT, it is asked at that one both ways.
     #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
     probe: Vec<String>,
-    /// With --probe: a pool and its pre-approved config, as `render --set pre-approved` prints it (repeatable). These alone then say what
+    /// With --probe: a pool and its pre-approved config, as `config render --set pre-approved` prints it (repeatable). These alone then say what
     /// an unauthenticated client may get, and no gateway.toml is read: for a machine that is not a gateway.
     #[arg(long, value_name = "POOL=FILE", requires = "probe", value_parser = pool_and_file)]
     pre_approved: Vec<(String, PathBuf)>,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 fn pool_and_file(text: &str) -> Result<(String, PathBuf), String> {
@@ -38,23 +41,26 @@ fn pool_and_file(text: &str) -> Result<(String, PathBuf), String> {
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !arguments.probe.is_empty() {
-        return super::probe::run(config, &arguments.probe, &arguments.pre_approved);
+        return super::probe::run(config, &arguments.probe, &arguments.pre_approved, arguments.format);
     }
     let settings = super::owner::settings(config)?;
-    output::line(format_args!(
-        "ok       {} is read; listening on {}",
-        config.display(),
-        settings.listen
-    ))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = Arc::new(Metrics::default());
     let inspection = runtime.block_on(Inspection::of(&settings, Clock::System, &metrics, Depth::Thorough));
-    for finding in &inspection.findings {
-        match finding {
-            InspectionFinding::Good(text) => output::line(format_args!("ok       {text}"))?,
-            InspectionFinding::Warning(text) => output::line(format_args!("warning  {text}"))?,
-            InspectionFinding::Degraded(text) => output::line(format_args!("DEGRADED {text}"))?,
-            InspectionFinding::Error(text) => output::line(format_args!("ERROR    {text}"))?,
+    let read = format!("{} is read; listening on {}", config.display(), settings.listen);
+    let findings = inspection.findings.iter().map(|finding| match finding {
+        InspectionFinding::Good(text) => ("ok", text),
+        InspectionFinding::Warning(text) => ("warning", text),
+        InspectionFinding::Degraded(text) => ("DEGRADED", text),
+        InspectionFinding::Error(text) => ("ERROR", text),
+    });
+    let findings: Vec<(&str, &String)> = std::iter::once(("ok", &read)).chain(findings).collect();
+    if arguments.format.is_json() {
+        let object = |(level, text): &(&str, &String)| json!({ "level": level.to_lowercase(), "text": text });
+        output::json(&findings.iter().map(object).collect::<Vec<_>>())?;
+    } else {
+        for (level, text) in findings {
+            output::line(format_args!("{level:<8} {text}"))?;
         }
     }
     let failed = inspection.fails() || (arguments.strict && inspection.complains());

@@ -15,13 +15,13 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::acting::{change_store, found};
-use super::{now, output, table, with_store};
+use super::{OutputOption, list, now, output, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Endorse a TPM by its EK. Takes effect at once, on a running gateway too.
     #[command(
-        after_help = "Example:\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). Where to get it:\n  - the gateway's log, where it refused the TPM (code ek-not-endorsed)\n  - `attest-node ek` on the machine\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE (tpm2_createek -u FILE)"
+        after_help = "Example:\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). Where to get it:\n  - the gateway's log, where it refused the TPM (code ek-not-endorsed)\n  - `attest-node ek list` on the machine\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE (tpm2_createek -u FILE)"
     )]
     Add {
         /// The EK's digest: 64 hexadecimal digits.
@@ -45,7 +45,10 @@ pub(crate) enum Command {
     },
     /// List the endorsed EKs.
     #[command(after_help = "Example:\n  attest-gateway ek list")]
-    List,
+    List {
+        #[command(flatten)]
+        format: OutputOption,
+    },
     /// Remove an EK from the allowlist, and block it even if its manufacturer is trusted. Its node's name stays taken until `attest-gateway
     /// node forget NAME` frees it.
     #[command(
@@ -115,7 +118,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 ));
             }
         }
-        Command::List => {
+        Command::List { format } => {
             let all = with_store(config, |store| async move { Ok(enrolment::allowlist(&store).await?) })?;
             let rows: Vec<[String; 4]> = all
                 .into_iter()
@@ -130,7 +133,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     [digest, record.name.unwrap_or_else(|| "-".to_owned()), pools, rfc3339(record.added)]
                 })
                 .collect();
-            output::print(table(["EK", "NODE", "POOLS", "ADDED"], &rows))?;
+            list(*format, ["EK", "NODE", "POOLS", "ADDED"], &rows)?;
         }
         Command::Remove { digest, leave_to_roots } => {
             let (digest, forget) = (*digest, *leave_to_roots);

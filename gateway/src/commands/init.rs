@@ -29,7 +29,7 @@ const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, 
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway init /etc/attestation-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\nWith a CA of yours:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\nWith a certificate of yours:\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nNothing that exists is overwritten. The CA's private key is needed only to sign further certificates: keep it elsewhere if you can (--ca-key-out)."
+    after_help = "Example:\n  attest-gateway init /etc/attest-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\nWith a CA of yours:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\nWith a certificate of yours:\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nNothing that exists is overwritten. The CA's private key is needed only to sign further certificates: keep it elsewhere if you can (--ca-key-out)."
 )]
 pub(crate) struct Arguments {
     /// The folder to make.

@@ -1,4 +1,4 @@
-//! The command `attest-gateway manifests`: prints the objects that run gateways in a cluster.
+//! The command `attest-gateway manifests render`: prints the objects that run gateways in a cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,9 +12,15 @@ use attest_gateway::manifests::{
 
 use super::output;
 
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print the objects of the cluster, or a part of them.
+    Render(Box<Arguments>),
+}
+
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway manifests --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
+    after_help = "Examples:\n  attest-gateway manifests render --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests render --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests render --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests render --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
 )]
 pub(crate) struct Arguments {
     /// Platform of the cluster's control plane.

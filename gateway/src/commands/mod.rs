@@ -4,9 +4,8 @@ mod acting;
 pub(crate) mod ca;
 pub(crate) mod certificate;
 mod certificate_thing;
-pub(crate) mod certificates;
 pub(crate) mod check;
-pub(crate) mod diff;
+pub(crate) mod config;
 pub(crate) mod ek;
 pub(crate) mod init;
 pub(crate) mod log;
@@ -17,11 +16,10 @@ pub(crate) mod pointer;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod reference_values;
-pub(crate) mod render;
 pub(crate) mod seal;
 pub(crate) mod second_stage;
 pub(crate) mod serve;
-pub(crate) mod state_folder;
+pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod token;
 
@@ -29,7 +27,8 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-pub(crate) use attest_command_line::{clean, durations, now, output, table, visible, visible_json};
+pub(crate) use attest_command_line::options::OutputOption;
+pub(crate) use attest_command_line::{clean, durations, list, now, objects, output, table, visible, visible_json};
 use attest_gateway::credentials::seal::Times;
 #[cfg(feature = "cluster")]
 use attest_gateway::inspection;

@@ -12,9 +12,10 @@ use attest_machines::history;
 use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::revocations::{self, Machine, Revocation};
 use attest_system::clock::rfc3339;
+use serde_json::json;
 
 use super::acting::{change_store, found};
-use super::{output, table, with_store};
+use super::{OutputOption, objects, output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -23,7 +24,10 @@ pub(crate) enum Command {
     #[command(
         after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
     )]
-    List,
+    List {
+        #[command(flatten)]
+        format: OutputOption,
+    },
     /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
     #[command(
         after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. A name that `ek add` has given stays\nthat machine's: take its EK off the list first, `attest-gateway ek remove DIGEST`, or give it another name,\n`attest-gateway ek add DIGEST --name OTHER --replace`."
@@ -83,16 +87,22 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List => {
+        Command::List { format } => {
             let (names, tpms, revoked, instances) = with_store(config, |store| async move {
                 let (names, tpms) = (enrolment::names(&store).await?, enrolment::attested_tpms(&store).await?);
                 Ok((names, tpms, revocations::list(&store).await?, instances::list(&store).await?))
             })?;
-            output::print(table(["NODE", "IDENTITY", "STATE"], &rows(names, tpms, revoked)))?;
-            if !instances.is_empty() {
-                let row = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
-                let rows: Vec<[String; 4]> = instances.into_iter().map(row).collect();
-                output::print(format_args!("\n{}", table(["INSTANCE", "BELONGS TO", "SINCE", "FROM"], &rows)))?;
+            let nodes = rows(names, tpms, revoked);
+            let claim = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
+            let claims: Vec<[String; 4]> = instances.into_iter().map(claim).collect();
+            let (node_columns, claim_columns) = (["NODE", "IDENTITY", "STATE"], ["INSTANCE", "BELONGS TO", "SINCE", "FROM"]);
+            if format.is_json() {
+                output::json(&json!({ "nodes": objects(node_columns, &nodes), "instances": objects(claim_columns, &claims) }))?;
+            } else {
+                output::print(table(node_columns, &nodes))?;
+                if !claims.is_empty() {
+                    output::print(format_args!("\n{}", table(claim_columns, &claims)))?;
+                }
             }
         }
         Command::Release { instance } => {

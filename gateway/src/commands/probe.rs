@@ -9,12 +9,17 @@ use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Stranger, pool
 use attest_gateway::settings::Settings;
 use attest_system::files;
 
-use super::{output, table};
+use super::{OutputOption, list, output};
 
 /// More than a config can have.
 const CONFIG_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
-pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, PathBuf)]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    config: &Path,
+    addresses: &[String],
+    pre_approved: &[(String, PathBuf)],
+    format: OutputOption,
+) -> anyhow::Result<ExitCode> {
     let targets = addresses
         .iter()
         .map(|address| ProbeTarget::parse(address))
@@ -30,14 +35,14 @@ pub(crate) fn run(config: &Path, addresses: &[String], pre_approved: &[(String, 
     let rows = runtime.block_on(probe(&Stranger::new()?, &targets, &pools, &known));
     let open = rows.iter().filter(|row| row.1.is_open()).count();
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
-    output::print(table(["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells))?;
+    list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
     if open == 0 {
-        output::line("a stranger gets no more than pre-approved configs there, as far as this machine can reach")?;
+        output::tell("an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach");
         return Ok(ExitCode::SUCCESS);
     }
-    output::line(format_args!(
-        "a stranger gets a full config {open} times; docs/old-machine-config-server.md says how to close these ports"
-    ))?;
+    output::tell(format_args!(
+        "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
+    ));
     Ok(ExitCode::FAILURE)
 }
 
@@ -50,9 +55,9 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
     for (name, folder) in &folders.pools {
         match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
-            Err(error) => output::line(format_args!(
-                "pool {name} cannot be read here, so whatever a stranger gets of it counts as too much (--pre-approved tells what may be got): {error}"
-            ))?,
+            Err(error) => output::tell(format_args!(
+                "pool {name} cannot be read here, so any config of it that an unauthenticated client gets counts as too much; --pre-approved names the config that it may get: {error}"
+            )),
         }
     }
     Ok((known, pools_to_ask(folders.pools.keys())))

@@ -1,4 +1,4 @@
-//! The command `attest-gateway second-stage`: prints MachineConfigs of the second stage.
+//! The command `attest-gateway second-stage render`: prints MachineConfigs of the second stage.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,9 +8,15 @@ use attest_gateway::settings::Settings;
 
 use super::output;
 
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print the MachineConfigs of the pools' second stage.
+    Render(Arguments),
+}
+
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway second-stage | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
+    after_help = "Example:\n  attest-gateway second-stage render | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
 )]
 pub(crate) struct Arguments {
     /// Pool to print (repeatable) [default: every pool].

@@ -9,6 +9,8 @@ use attest_system::clock::Clock;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 
+use super::output;
+
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The console shows one line for each decision; the attestation log in the state folder has all of it, one JSON line each.\nSIGTERM or Ctrl-C: no new connections, requests under way finish."
@@ -48,10 +50,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         // It would say so where it could not write, and panic over that.
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => log
-            .with_target(false)
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .init(),
+        LogFormat::Text => log.with_target(false).with_ansi(output::is_coloured()).init(),
         LogFormat::Json => log.json().init(),
     }
     // The first call costs tens of milliseconds: not the first node's.

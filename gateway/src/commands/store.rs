@@ -55,9 +55,9 @@ pub(crate) enum Command {
     },
     /// Make the key that replicas share (store.key_file), or put a new one in its place.
     #[command(
-        after_help = "Example: once, on one host; then copy the file to the others, mode 0600\n  attest-gateway store key\n\nExample: a new key, because somebody may have read the file\n  attest-gateway store key --rotate\n\nIt encrypts the seal's keys in the store. With --rotate they are encrypted anew; copy the file to the other hosts at once. Until then their\ngateways go on with the keys that they have, and do not start again. If somebody may have read file and store: seal rotate --drop, too."
+        after_help = "Example: once, on one host; then copy the file to the others, mode 0600\n  attest-gateway store create-key\n\nExample: a new key, because somebody may have read the file\n  attest-gateway store create-key --rotate\n\nIt encrypts the seal's keys in the store. With --rotate they are encrypted anew; copy the file to the other hosts at once. Until then their\ngateways go on with the keys that they have, and do not start again. If somebody may have read file and store: seal rotate --drop, too."
     )]
-    Key {
+    CreateKey {
         /// Put a new key in the place of the one that is there.
         #[arg(long)]
         rotate: bool,
@@ -79,8 +79,8 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         Command::Import { file } => import(&settings, file),
         Command::Copy { to, undo: false } => copy(&settings, &Settings::load(to)?),
         Command::Copy { to, undo: true } => undo(&settings, &Settings::load(to)?),
-        Command::Key { rotate: false } => make_key(&settings),
-        Command::Key { rotate: true } => replace_key(config, &settings),
+        Command::CreateKey { rotate: false } => make_key(&settings),
+        Command::CreateKey { rotate: true } => replace_key(config, &settings),
     }
 }
 
@@ -94,7 +94,7 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
     let id = change_files(settings, Verb::StoreKey, || {
         ensure!(
             file.symlink_metadata().is_err(),
-            "{} exists, and is left as it is: `store key --rotate` puts a new key in its place",
+            "{} exists, and is left as it is: `store create-key --rotate` puts a new key in its place",
             file.display()
         );
         let id = SealKeyRing::make_key_file(file)?;

@@ -53,7 +53,7 @@ fn cluster(parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let _ = write!(
         cluster,
         "
-# What of this has no rights is refused by the API: `attest-gateway manifests --only gateway` with the same --with.
+# What of this has no rights is refused by the API: `attest-gateway manifests render --only gateway` with the same --with.
 [cluster]
 api = \"in-cluster\"
 configs = {}
@@ -205,7 +205,7 @@ key = \"{CONFIGURATION}/mcs-tls/tls.key\"
     format!(
         "# What is not here is at its default: docs/configuration.md. A change counts when the pods are restarted.
 listen = \"[::]:{GATEWAY_PORT}\"
-# Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests --only nft` leads them here.
+# Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests render --only nft` leads them here.
 pointer_url = \"https://{host}:22623\"
 state = \"{STATE}\"
 pools = \"{CONFIGURATION}/pools\"
@@ -241,7 +241,7 @@ fn pool(host: &Host, parts: &BTreeSet<ApiFeature>) -> String {
         false => format!("{CONFIGURATION}/mcs-ca/ca-bundle.crt"),
     };
     let upstream = format!(
-        "# This host's own Machine Config Server; the table of `attest-gateway manifests --only nft` leads there.
+        "# This host's own Machine Config Server; the table of `attest-gateway manifests render --only nft` leads there.
 [upstream]
 url = \"https://{host}:22623\"
 address = \"{SERVER}\"

@@ -39,7 +39,7 @@ impl OwnConfigs {
         self.pre_approved.insert(pool.name().to_owned(), configs.collect());
     }
 
-    /// Adds a pool by its pre-approved config alone, of any version, as `render` prints it.
+    /// Adds a pool by its pre-approved config alone, of any version, as `config render` prints it.
     ///
     /// # Errors
     /// [`NotAConfig`].

@@ -24,7 +24,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     for point in &missing {
         tracing::error!(
             "{} lacks line {} of chain {}, which this gateway has signed: lines were removed or altered, or the file was lost; \
-             for details run `attest-audit audit`. Starting a new chain",
+             for details run `attest-audit log audit`. Starting a new chain",
             log.display(),
             point.number,
             point.chain,
@@ -54,13 +54,13 @@ async fn tell_of_others(journal: &Journal, store: &dyn Store) {
                 let Point { chain: of, number, .. } = other.point();
                 if of == chain {
                     tracing::warn!(
-                        "log.key was replaced: chain {of} of this attestation log was signed up to line {number} by {}, and is now signed by {key}. `attest-audit audit` requires that line until you accept the new key: `attest-gateway log give-up {of}`",
+                        "log.key was replaced: chain {of} of this attestation log was signed up to line {number} by {}, and is now signed by {key}. `attest-audit log audit` requires that line until you accept the new key: `attest-gateway log abandon {of}`",
                         other.key()
                     );
                     continue;
                 }
                 tracing::warn!(
-                    "the store has checkpoints of another log of {name}, chain {of}, up to line {number}, signed by another key: another gateway has this name, or this one was set up again. `attest-audit audit` requires that log until you declare it lost: `attest-gateway log give-up {of}`"
+                    "the store has checkpoints of another log of {name}, chain {of}, up to line {number}, signed by another key: another gateway has this name, or this one was set up again. `attest-audit log audit` requires that log until you declare it lost: `attest-gateway log abandon {of}`"
                 );
             }
         }

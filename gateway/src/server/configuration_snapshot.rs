@@ -204,7 +204,7 @@ fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
         && before != now
     {
         tracing::warn!(
-            "{} has changed: its public key is {now}, and was {before}. If nobody replaced it, the old file was lost and the gateway created a new key. Give auditors both public keys and the gateway's name (`attest-gateway log key`)",
+            "{} has changed: its public key is {now}, and was {before}. If nobody replaced it, the old file was lost and the gateway created a new key. Give auditors both public keys and the gateway's name (`attest-gateway log show-key`)",
             gateway.settings.log_key().display()
         );
     }

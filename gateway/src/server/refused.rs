@@ -24,7 +24,7 @@ pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64)) -> String
             format!("not valid now by that machine's clock: set its clock; the certificate is valid from {dates}")
         }
         _ => format!(
-            "that machine's pointer lacks the CA that signed it, or has another name for the gateway: write a new pointer (`attest-gateway pointer`, `attest-gateway ca status`); or its clock is outside {dates}"
+            "that machine's pointer lacks the CA that signed it, or has another name for the gateway: write a new pointer (`attest-gateway pointer create`, `attest-gateway ca status`); or its clock is outside {dates}"
         ),
     }
 }

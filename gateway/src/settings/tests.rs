@@ -3,7 +3,7 @@ use attest_store::settings::EngineSettings;
 use super::*;
 
 fn parse(text: &str) -> Result<Settings, SettingsError> {
-    Settings::parse(text, Path::new("/etc/attestation-gateway/gateway.toml"))
+    Settings::parse(text, Path::new("/etc/attest-gateway/gateway.toml"))
 }
 
 #[test]
@@ -52,15 +52,15 @@ fn checkpoints_are_made_now_and_then_by_a_gateway_with_a_name() {
 #[test]
 fn paths_are_relative_to_the_file() {
     let settings = parse("state = \"s\"\npools = \"/srv/pools\"").unwrap();
-    assert_eq!(settings.state, Path::new("/etc/attestation-gateway/s"));
+    assert_eq!(settings.state, Path::new("/etc/attest-gateway/s"));
     assert_eq!(settings.pools, Path::new("/srv/pools"));
     let shared = parse("[store]\nkey_file = \"store.key\"").unwrap();
-    assert_eq!(shared.store_key_file.unwrap(), Path::new("/etc/attestation-gateway/store.key"));
+    assert_eq!(shared.store_key_file.unwrap(), Path::new("/etc/attest-gateway/store.key"));
     let clouds = parse("[gcp]\njwks = \"keys.json\"\n[aws]\nnitro_roots = \"/srv/nitro\"")
         .unwrap()
         .clouds;
-    assert_eq!(clouds.gcp.jwks.unwrap(), Path::new("/etc/attestation-gateway/keys.json"));
-    assert_eq!(clouds.azure.roots, Path::new("/etc/attestation-gateway/azure-roots"));
+    assert_eq!(clouds.gcp.jwks.unwrap(), Path::new("/etc/attest-gateway/keys.json"));
+    assert_eq!(clouds.azure.roots, Path::new("/etc/attest-gateway/azure-roots"));
     assert_eq!(clouds.aws.nitro_roots, Path::new("/srv/nitro"));
 }
 
@@ -160,7 +160,7 @@ fn a_store_on_etcd_has_its_paths_beside_the_file() {
     let EngineSettings::Etcd(etcd) = parse(text).unwrap().store.engine else {
         panic!("another engine")
     };
-    let beside = |name: &str| Path::new("/etc/attestation-gateway").join(name);
+    let beside = |name: &str| Path::new("/etc/attest-gateway").join(name);
     assert_eq!(etcd.ca, Some(beside("ca")));
     assert_eq!(etcd.identity, Some((beside("c"), "/k".into())));
     assert_eq!(etcd.user, Some(("u".to_owned(), beside("p"))));

@@ -100,7 +100,8 @@ fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
 /// Checks the settings that gateways with one store have to share.
 fn shares_a_key(section: &StoreSection, seal: SealAccess) -> Result<(), Fault> {
     if seal == SealAccess::Held && section.key_file.is_none() {
-        let allowed = "gateways with one store share the key of the seal: `attest-gateway store key` makes the file, copy it to each";
+        let allowed =
+            "gateways with one store share the key of the seal: `attest-gateway store create-key` makes the file, copy it to each";
         return Err(("store.key_file", "not set".to_owned(), allowed));
     }
     Ok(())

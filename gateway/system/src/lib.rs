@@ -1,7 +1,9 @@
-//! Services of the operating system that several crates need: files that are written whole, and the clock; and errors with their causes as one line.
+//! Services of the operating system that several crates need: files that are written whole, and the clock; errors with their causes as one line;
+//! and advised commands.
 
 #![deny(unreachable_pub)]
 
+pub mod advised_commands;
 pub mod causes;
 pub mod clock;
 pub mod files;

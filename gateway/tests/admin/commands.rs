@@ -144,7 +144,7 @@ async fn keys_that_replicas_share_are_recorded_by_id() {
     let mut gateway = Gateway::init();
     gateway.settings("[store]\nkey_file = \"store.key\"");
     gateway.token(&["--name", "there-is-a-store-now"]);
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     gateway.run();
     let key = gateway.path("store.key").display().to_string();
     assert_eq!(done(&gateway.wait_for_acts(1, "store.key")), [("file", key.as_str(), false, false)]);
@@ -157,7 +157,7 @@ async fn keys_that_replicas_share_are_recorded_by_id() {
     let keys = |act: &Value, member: &str| act["admin"]["things"][0][member]["keys"].as_array().unwrap().len();
     assert_eq!((keys(&rotated, "before"), keys(&rotated, "after")), (1, 2));
     let before = fs::read_to_string(&key).unwrap();
-    gateway.command(&["store", "key", "--rotate"]);
+    gateway.command(&["store", "create-key", "--rotate"]);
     let changed = gateway.wait_for_acts(1, "store.key-rotate").remove(0);
     let thing = &changed["admin"]["things"][0];
     assert_ne!(thing["before"]["key_file"], thing["after"]["key_file"]);

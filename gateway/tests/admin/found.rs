@@ -82,7 +82,7 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
     let pool = of_kind(&found, "pool")[0];
     assert_ne!(pool["before"]["full"], pool["after"]["full"]);
     assert_eq!(pool["before"]["pre_approved"], pool["after"]["pre_approved"]);
-    let newest = gateway.command(&["render", "--pool", POOL, "--set", "full"]);
+    let newest = gateway.command(&["config", "render", "--pool", POOL, "--set", "full"]);
     assert!(newest.contains(secret));
     for file in ["state/attestation.jsonl", "state/standing.json"] {
         assert!(!fs::read_to_string(gateway.path(file)).unwrap().contains(secret));
@@ -204,7 +204,7 @@ async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
     for pool in &pools {
         assert!(named.contains(&&json!(pool)), "{pool}");
     }
-    assert!(gateway.try_command(&["audit"]).status.success());
+    assert!(gateway.try_command(&["log", "audit"]).status.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,7 +260,7 @@ async fn a_note_that_was_altered_hides_no_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_key_or_anchor_is_recorded_and_another_key_of_the_log_is_said() {
     let mut gateway = Gateway::init();
-    let public = |gateway: &Gateway| gateway.command(&["log", "key"]).lines().nth(1).unwrap().to_owned();
+    let public = |gateway: &Gateway| gateway.command(&["log", "show-key"]).lines().nth(1).unwrap().to_owned();
     gateway.run();
     let first = gateway.wait_for_acts(1, "gateway.start").remove(0);
     let old = public(&gateway);

@@ -110,7 +110,7 @@ async fn what_is_recorded_and_was_not_taken_out_is_recorded_again_and_is_one_act
     drop((journal, store));
     let recorded = gateway.acts("token.create");
     assert_eq!(recorded[0]["admin"], recorded[1]["admin"]);
-    let audit = gateway.command(&["audit", "--without-checkpoints"]);
+    let audit = gateway.command(&["log", "audit", "--without-checkpoints"]);
     assert_eq!(audit.matches("token.create by ").count(), 1, "{audit}");
 }
 
@@ -132,7 +132,7 @@ async fn the_same_id_with_something_else_is_named() {
     attest_recording::take(&journal, &store, 20).await.unwrap();
     journal.checkpoint(30).await.unwrap();
     drop((journal, store));
-    let audit = gateway.try_command(&["audit", "--without-checkpoints"]);
+    let audit = gateway.try_command(&["log", "audit", "--without-checkpoints"]);
     let said = String::from_utf8(audit.stdout).unwrap();
     assert!(
         !audit.status.success() && said.contains("something else of what was done as"),

@@ -90,7 +90,7 @@ async fn what_is_done_to_tokens_is_recorded_with_who_did_it() {
             assert!(!text.contains(secret), "{secret} is in the {place}");
         }
     }
-    let audit = gateway.command(&["audit"]);
+    let audit = gateway.command(&["log", "audit"]);
     for verb in ["token.create", "token.import", "token.rotate", "token.revoke"] {
         assert!(audit.contains(&format!("{verb} by ")), "{audit}");
     }
@@ -142,7 +142,7 @@ async fn what_is_refused_is_recorded_and_changes_nothing() {
         let refused = gateway.wait_for_acts(1, verb).remove(0);
         assert!(refused["admin"]["refused"].as_str().unwrap().contains("nobody"), "{refused}");
     }
-    assert!(gateway.command(&["audit"]).contains("refused: no token is named"));
+    assert!(gateway.command(&["log", "audit"]).contains("refused: no token is named"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

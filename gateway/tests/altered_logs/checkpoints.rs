@@ -152,7 +152,14 @@ async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom
     fs::create_dir(&elsewhere).unwrap();
     fs::write(&empty, "").unwrap();
     let audit = |options: &[&str]| {
-        let arguments = ["audit", "--state", elsewhere.to_str().unwrap(), "--log", log.to_str().unwrap()];
+        let arguments = [
+            "log",
+            "audit",
+            "--state",
+            elsewhere.to_str().unwrap(),
+            "--log",
+            log.to_str().unwrap(),
+        ];
         let output = site.gateway.try_command(&[&arguments[..], options].concat());
         let text = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(text).unwrap())
@@ -246,7 +253,14 @@ async fn a_pipe_in_the_place_of_a_log_is_not_waited_for() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let key = site.gateway.path("a/log.pub");
     let folder = site.gateway.path("a");
-    let options = ["audit", "--log", folder.to_str().unwrap(), "--log-key", key.to_str().unwrap()];
+    let options = [
+        "log",
+        "audit",
+        "--log",
+        folder.to_str().unwrap(),
+        "--log-key",
+        key.to_str().unwrap(),
+    ];
     let output = site.gateway.try_command(&options);
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(!output.status.success() && said.contains("not a regular file"), "{said}");

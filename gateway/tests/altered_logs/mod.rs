@@ -103,7 +103,7 @@ impl Site {
             fs::write(folder.join(format!("attestation.jsonl.{number}")), text).unwrap();
         }
         let keys = ["a", "b", "older"].map(|name| self.gateway.path(&format!("{name}/log.pub")));
-        let mut arguments = vec!["audit", "--log", folder.to_str().unwrap()];
+        let mut arguments = vec!["log", "audit", "--log", folder.to_str().unwrap()];
         for key in keys.iter().filter(|_| !options.contains(&"--log-key")) {
             arguments.extend(["--log-key", key.to_str().unwrap()]);
         }
@@ -232,7 +232,7 @@ async fn what_gateways_have_left_is_whole_in_whatever_files_it_is() {
     let key = site.gateway.path("a/log.pub");
     let table = site
         .gateway
-        .command(&["audit", "--log", file.to_str().unwrap(), "--log-key", key.to_str().unwrap()]);
+        .command(&["log", "audit", "--log", file.to_str().unwrap(), "--log-key", key.to_str().unwrap()]);
     assert!(table.contains("1 to 11") && table.contains("whole"), "{table}");
 }
 
@@ -496,7 +496,7 @@ async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
     let mut child = crate::support::auditor()
         .arg("--config")
         .arg(site.gateway.path("gateway.toml"))
-        .args(["audit", "--log", folder.to_str().unwrap(), "--log-key"])
+        .args(["log", "audit", "--log", folder.to_str().unwrap(), "--log-key"])
         .arg(site.gateway.path("a/log.pub"))
         .stdout(fs::File::create(&said).unwrap())
         .stderr(std::process::Stdio::null())

@@ -212,7 +212,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
         (&record["decided_by"], site::again(&gateway, &record).as_str()),
         (&"store".into(), "accepted")
     );
-    let table = gateway.command(&["audit"]);
+    let table = gateway.command(&["log", "audit"]);
     assert!(
         table.contains(" instance-claimed  trusted ") && !table.contains("DIFFERENT"),
         "{table}"

@@ -169,7 +169,7 @@ async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_j
     in_process(&gateway, Arc::new(stand_in)).await;
     drop(node.attest(&gateway, &[Kind::Tpm, Kind::AwsSts]).await.ticket());
     assert_eq!(sts.requests().len(), 1);
-    let audit = gateway.command(&["audit"]);
+    let audit = gateway.command(&["log", "audit"]);
     assert!(audit.contains("1 as recorded, 0 different"), "{audit}");
 }
 

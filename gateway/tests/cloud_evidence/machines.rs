@@ -240,8 +240,8 @@ async fn a_machine_whose_object_is_not_told_yet_is_told_to_come_again() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, PATIENT]);
     gateway.run();
-    let answer = comes_to(&gateway, &Machine::new(), Kind::Gcp, "machine-awaited").await;
-    answer.refused(503, "machine-awaited");
+    let answer = comes_to(&gateway, &Machine::new(), Kind::Gcp, "machine-pending").await;
+    answer.refused(503, "machine-pending");
     assert_eq!(answer.header("retry-after"), Some("5"));
     // Nothing is decided by that: nothing is recorded, and nobody has the instance.
     assert_eq!(gateway.records(), Vec::<Value>::new());
@@ -270,7 +270,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
     gateway.wait();
     gateway.run();
     let answer = machine.attest(&gateway, &[Kind::Gcp]).await;
-    answer.refused(503, "machines-unknown");
+    answer.refused(503, "machines-unavailable");
     gateway.config("/config/worker", &[&ticket]).await.try_again();
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
         api.restart(history);
@@ -360,7 +360,10 @@ async fn a_pool_has_what_its_file_or_the_cluster_names() {
     assert_eq!(record["basis"]["machine"], Value::Null);
     site::gets_the_full_config(&gateway, &answer).await;
     let document = [Kind::AwsIdentityDocument];
-    Machine::new().attest(&gateway, &document).await.refused(503, "machines-unknown");
+    Machine::new()
+        .attest(&gateway, &document)
+        .await
+        .refused(503, "machines-unavailable");
     api.recover();
     let answer = comes_to(&gateway, &Machine::new(), document[0], "trusted").await;
     site::trusted(&gateway, &answer, AWS_IDENTITY, &document);

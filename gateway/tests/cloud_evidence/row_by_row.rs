@@ -41,7 +41,7 @@ async fn a_vtpm_of_azures() {
     check(&table, "all of the policy", true);
 
     // What it has booted, as that of any TPM.
-    said(&gateway, &["log", "boot-diff", id, id], true);
+    said(&gateway, &["log", "compare-boots", id, id], true);
     let recorded = gateway.path("recorded.json").display().to_string();
     said(
         &gateway,

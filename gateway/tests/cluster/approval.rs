@@ -126,7 +126,7 @@ async fn a_machine_that_has_attested_is_approved_for_its_key_and_the_log_has_tha
     let after = &acts[0]["admin"]["things"][0]["after"];
     assert_eq!((&after["csr"], &after["key_sha256"]), (&json!("own"), &json!(digest.to_string())));
     assert_eq!(after["attestation"], site.gateway.records()[0]["id"]);
-    site.gateway.command(&["audit"]);
+    site.gateway.command(&["log", "audit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

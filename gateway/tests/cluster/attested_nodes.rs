@@ -287,7 +287,7 @@ async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
     site.wait_says(&object, "Accepted", "False", "RevokedByCommand").await;
     assert_eq!(site.refused(&case).await, "node-revoked");
     assert_eq!(site.gateway.wait_for_acts(2, "node.revoke").len(), 2);
-    site.gateway.command(&["audit"]);
+    site.gateway.command(&["log", "audit"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -214,7 +214,7 @@ async fn the_daemon_takes_over_by_what_the_machine_configs_say() {
         cluster.api.put(machine_config(name, "worker", needed, &[file(path, text)]));
     }
     cluster.gateway.run();
-    let object: Value = serde_json::from_str(&cluster.gateway.command(&["second-stage"])).unwrap();
+    let object: Value = serde_json::from_str(&cluster.gateway.command(&["second-stage", "render"])).unwrap();
     // What is needed, and nothing of the rest; the image is the full one's.
     let files = object["spec"]["config"]["storage"]["files"].as_array().unwrap();
     let paths: Vec<&str> = files.iter().map(|file| file["path"].as_str().unwrap()).collect();

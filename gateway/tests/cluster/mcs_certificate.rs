@@ -128,7 +128,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     assert_eq!(mode & 0o777, 0o600);
 
     // A CA that has signed nothing here is in no pointer: each node of the cluster may write that ConfigMap.
-    let carried = |gateway: &Gateway| gateway.command(&["pointer", "--pool", "worker"]).matches("data:").count();
+    let carried = |gateway: &Gateway| gateway.command(&["pointer", "create", "--pool", "worker"]).matches("data:").count();
     put_bundle(&api, &[&new, &old]);
     gateway.line(|line| {
         line.contains("MCS CA: ignoring CAs that did not sign the certificate") && line.contains(&new.certificate.fingerprint.short())
@@ -144,7 +144,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
         status.contains("switched") && status.contains("the cluster's operator replaces them"),
         "{status}"
     );
-    let listed = gateway.command(&["certificates"]);
+    let listed = gateway.command(&["certificate", "list"]);
     assert!(
         listed.contains("by the cluster's operator") && !listed.contains("certificate renew"),
         "{listed}"

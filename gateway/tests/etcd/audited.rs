@@ -30,11 +30,12 @@ async fn attack_34_the_log_of_one_replica_that_was_shortened_is_named_by_what_th
         assert!(gateway.wait().success());
     }
     let keys = one.path("keys.pem");
-    std::fs::write(&keys, [&one, &two].map(|gateway| gateway.command(&["log", "key"])).concat()).unwrap();
+    std::fs::write(&keys, [&one, &two].map(|gateway| gateway.command(&["log", "show-key"])).concat()).unwrap();
     let audit = || {
         let logs = [log(&one), log(&two)];
         let [first, second] = logs.each_ref().map(|log| log.to_str().unwrap());
         one.try_command(&[
+            "log",
             "audit",
             "--log",
             first,
@@ -80,7 +81,7 @@ fn chain(gateway: &Gateway) -> String {
 fn give_up_when_its_lease_is_over(gateway: &Gateway, chain: &str) {
     let begun = std::time::Instant::now();
     loop {
-        let output = gateway.try_command(&["log", "give-up", chain]);
+        let output = gateway.try_command(&["log", "abandon", chain]);
         if output.status.success() {
             return;
         }
@@ -104,10 +105,10 @@ async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear()
     let lost = chain(&two);
     let whole = || {
         let log = log(&one);
-        let audited = one.try_command(&["audit", "--checkpoints", &one.checkpoints(), "--log", log.to_str().unwrap()]);
+        let audited = one.try_command(&["log", "audit", "--checkpoints", &one.checkpoints(), "--log", log.to_str().unwrap()]);
         (audited.status.success(), String::from_utf8(audited.stdout).unwrap())
     };
-    let refused = one.try_command(&["log", "give-up", &lost]);
+    let refused = one.try_command(&["log", "abandon", &lost]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && said.contains("gateway gw-2 serves"), "{said}");
     two.kill();
@@ -117,16 +118,16 @@ async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear()
         !sound && said.contains(&format!("chain {} of gateway gw-2: missing", &lost[..8])),
         "{said}"
     );
-    // A host that is lost for good can be given up; who has done that, and to what, is shown for ever.
+    // A host that is lost for good can be abandoned; who has done that, and to what, is shown for ever.
     give_up_when_its_lease_is_over(&one, &lost);
     let begun = std::time::Instant::now();
-    while one.acts("log.give-up").iter().all(|act| !act["admin"]["refused"].is_null()) {
+    while one.acts("log.abandon").iter().all(|act| !act["admin"]["refused"].is_null()) {
         assert!(begun.elapsed() < LIMIT);
     }
     let (sound, said) = whole();
-    let shown = said.contains(&format!("chain {lost} of gateway gw-2, signed up to line")) && said.contains("was given up on");
+    let shown = said.contains(&format!("chain {lost} of gateway gw-2, signed up to line")) && said.contains("was abandoned on");
     assert!(sound && shown, "{said}");
-    assert!(one.command(&["log", "status"]).contains("given up on"));
+    assert!(one.command(&["log", "status"]).contains("abandoned on"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -143,17 +144,17 @@ async fn attack_52_no_gateway_records_that_its_own_chain_was_given_up() {
     two.run();
     two.token(&["--name", "rack7", "--uses", "9"]);
     two.wait_for_acts(1, "token.create");
-    let given_up = |gateway: &Gateway| {
-        let acts = gateway.acts("log.give-up").into_iter();
+    let abandoned = |gateway: &Gateway| {
+        let acts = gateway.acts("log.abandon").into_iter();
         acts.filter(|act| act["admin"]["refused"].is_null()).count()
     };
-    assert_eq!(given_up(&two), 0, "the record would be lost with the chain");
+    assert_eq!(abandoned(&two), 0, "the record would be lost with the chain");
     let status = two.command(&["log", "status"]);
-    assert!(!status.contains("given up on"), "it is signed on, and required again: {status}");
+    assert!(!status.contains("abandoned on"), "it is signed on, and required again: {status}");
     one.run();
     let begun = std::time::Instant::now();
-    while given_up(&one) == 0 {
+    while abandoned(&one) == 0 {
         assert!(begun.elapsed() < LIMIT);
     }
-    assert_eq!(given_up(&two), 0);
+    assert_eq!(abandoned(&two), 0);
 }

@@ -33,7 +33,7 @@ fn patient(site: &Site, seconds: u64, more: &str) -> Gateway {
         key_file(site)
     ));
     if !key_file(site).exists() {
-        gateway.command(&["store", "key"]);
+        gateway.command(&["store", "create-key"]);
     }
     gateway.run();
     gateway

@@ -13,7 +13,7 @@ use crate::support::{Gateway, POOL, bearer};
 pub(super) fn gateway(site: &Site) -> Gateway {
     let gateway = Gateway::init();
     gateway.settings(&on(&site.etcd));
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     std::fs::copy(gateway.path("gateway.toml"), gateway.path("etcd.toml")).unwrap();
     gateway.settings("");
     std::fs::copy(gateway.path("gateway.toml"), gateway.path("embedded.toml")).unwrap();

@@ -42,7 +42,7 @@ async fn a_gateway_that_knows_of_no_questions_goes_on_and_leaves_them_and_who_wa
     strict(&mut newer, &mut first, &known, SECTION).await;
     strict(&mut older, &mut first, &known, SECTION).await;
     knows_nothing_of_it(&older);
-    boots(&newer, &mut first, &new).await.refused(503, "value-awaited");
+    boots(&newer, &mut first, &new).await.refused(503, "value-pending");
     let asked = entries(&site, EntryKind::NewValue).await;
     assert_eq!(asked.len(), 2, "a question, and a machine: {asked:?}");
 
@@ -61,7 +61,7 @@ async fn a_gateway_that_knows_of_no_questions_goes_on_and_leaves_them_and_who_wa
     assert_eq!(pending(&newer).len(), 1);
 
     // The machine waits on, where that is known; what is accepted holds at both, once both have the file.
-    boots(&newer, &mut first, &new).await.refused(503, "value-awaited");
+    boots(&newer, &mut first, &new).await.refused(503, "value-pending");
     assert_eq!(entries(&site, EntryKind::NewValue).await, asked, "since when it was");
     let question = pending(&newer)[0].split(' ').next().unwrap().to_owned();
     newer.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);

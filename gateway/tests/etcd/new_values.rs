@@ -21,12 +21,12 @@ async fn two_gateways_see_one_question_and_one_answer() {
     strict(&mut one, &mut first, &known, SECTION).await;
     strict(&mut two, &mut first, &known, SECTION).await;
     let new = updated("loader 2");
-    boots(&one, &mut first, &new).await.refused(503, "value-awaited");
+    boots(&one, &mut first, &new).await.refused(503, "value-pending");
     // Wherever the machine comes next, it has waited already.
-    boots(&two, &mut first, &new).await.refused(503, "value-awaited");
-    boots(&two, &mut second, &new).await.refused(503, "value-awaited");
+    boots(&two, &mut first, &new).await.refused(503, "value-pending");
+    boots(&two, &mut second, &new).await.refused(503, "value-pending");
     two.line(|line| line.contains("pool worker: 2 machines have booted values that match no reference value"));
-    boots(&one, &mut second, &new).await.refused(503, "value-awaited");
+    boots(&one, &mut second, &new).await.refused(503, "value-pending");
     assert_eq!(
         one.how_often(|line| line.contains("machines have booted values that match no reference value")),
         0
@@ -39,7 +39,7 @@ async fn two_gateways_see_one_question_and_one_answer() {
     one.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
     one.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(boots(&one, &mut first, &new).await.status, 200);
-    boots(&two, &mut second, &new).await.refused(503, "value-awaited");
+    boots(&two, &mut second, &new).await.refused(503, "value-pending");
     let file = format!("pools/{POOL}/reference-values/update.json");
     fs::copy(one.path(&file), two.path(&file)).unwrap();
     two.line(|line| line.contains("pool worker: serving a new state"));
@@ -47,7 +47,7 @@ async fn two_gateways_see_one_question_and_one_answer() {
 
     // A denial counts at both.
     let other = updated("loader 3");
-    boots(&one, &mut first, &other).await.refused(503, "value-awaited");
+    boots(&one, &mut first, &other).await.refused(503, "value-pending");
     let question = pending(&two)[0].split(' ').next().unwrap().to_owned();
     two.command(&["reference-values", "deny", POOL, &question, "--reason", "no"]);
     for gateway in [&one, &two] {

@@ -48,7 +48,7 @@ async fn three_gateways_are_set_up_as_the_document_says() {
     );
     first.settings(&settings);
     fs::write(first.path("etcd.password"), "password\n").unwrap();
-    first.command(&["store", "key"]);
+    first.command(&["store", "create-key"]);
     // 3. What is named, and nothing else.
     let copied = named(&section, "3. **Copy**");
     assert!(copied.contains(&"tls/".to_owned()) && copied.len() == 5, "{copied:?}");
@@ -73,6 +73,6 @@ async fn three_gateways_are_set_up_as_the_document_says() {
     for host in &hosts {
         assert!(host.command(&["token", "list"]).contains("rack7"));
     }
-    let keys: std::collections::BTreeSet<String> = hosts.iter().map(|host| host.command(&["log", "key"])).collect();
+    let keys: std::collections::BTreeSet<String> = hosts.iter().map(|host| host.command(&["log", "show-key"])).collect();
     assert_eq!(keys.len(), 3);
 }

@@ -121,7 +121,7 @@ async fn a_gateway_stays_ready_while_etcds_users_change() {
         site.etcd.endpoint()
     ));
     fs::write(gateway.path("etcd.password"), "password\n").unwrap();
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     gateway.run();
     let ready = async |gateway: &Gateway| {
         let answer = gateway.client_of_new_connections().get(gateway.url("/readyz")).send();
@@ -144,7 +144,7 @@ async fn a_gateway_that_starts_before_its_etcd_waits_and_is_not_ready() {
         "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"\ntimeout_seconds = 2\n",
         site.etcd.endpoint()
     ));
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     site.etcd.kill();
     gateway.begin();
     gateway.line(|line| line.contains("waiting for the store"));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use attest::reference_sets::{Generation, ReferenceSet, Time, ValueOrigin, Values};
-use attest::tpm::boot_complete::DOOR_PCR;
+use attest::tpm::boot_complete::BOOT_COMPLETE_PCR;
 use attest::tpm::rules::recorded;
 use attest::{AppraisalPolicy, Claims, HashAlg, UnixTime, appraise};
 use attest_gateway::pools;
@@ -62,7 +62,7 @@ impl Fleet {
     fn claims(&self, policy: &AppraisalPolicy, log: &LogBuilder) -> Claims {
         let values = policy.reference_values().unwrap();
         assert!(values.is_only_while_booting());
-        let is_wanted = |pcr: u8| pcr == DOOR_PCR || values.pcrs().contains_key(&pcr);
+        let is_wanted = |pcr: u8| pcr == BOOT_COMPLETE_PCR || values.pcrs().contains_key(&pcr);
         let pcrs = log.pcrs(BANK).into_iter().filter(|(pcr, _)| is_wanted(*pcr));
         let pcrs: BTreeMap<u8, Vec<u8>> = pcrs.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
         let case = Case::with_pcrs(SoftKey::p256(), BANK, pcrs).but(|case| case.event_log = Some(log.build()));

@@ -91,7 +91,7 @@ impl ControlPlane {
         let pre_approved = site.folder.path().join("pre-approved.ign");
         fs::write(
             &pre_approved,
-            site.replicas[0].tell(&["render", "--pool", POOL, "--set", "pre-approved"]),
+            site.replicas[0].tell(&["config", "render", "--pool", POOL, "--set", "pre-approved"]),
         )
         .unwrap();
         let mut all = Self {
@@ -191,10 +191,10 @@ impl ControlPlane {
     }
 }
 
-/// Returns the nftables rules of `attest-gateway manifests`.
+/// Returns the nftables rules of `attest-gateway manifests render`.
 fn table(options: &[&str]) -> String {
     let mut command = program();
-    command.args(["manifests", "--only", "nft"]).args(options);
+    command.args(["manifests", "render", "--only", "nft"]).args(options);
     let output = command.output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
@@ -379,7 +379,7 @@ const PLUGIN: &str = "table inet openshift-ovn-kubernetes {
     chain mcs-blocking-output { type filter hook output priority 0; jump mcs-blocking\n }
     chain mcs-blocking-forward { type filter hook forward priority 0; jump mcs-blocking\n }
 }";
-/// Address at which the gateway reaches the server past those rules, as `attest-gateway manifests` writes it into the pools' files.
+/// Address at which the gateway reaches the server past those rules, as `attest-gateway manifests render` writes it into the pools' files.
 const PATH: &str = "127.22.62.3:22626";
 
 #[test]

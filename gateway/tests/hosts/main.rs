@@ -81,11 +81,11 @@ impl Site {
         let settings = format!("{settings}\n[store]\nengine = \"etcd\"\nendpoints = {endpoints:?}\nkey_file = \"store.key\"");
         let replica = |host| Replica::new(host, &path, listen, &settings);
         let mut replicas: Vec<Replica> = hosts.into_iter().map(replica).collect();
-        replicas[0].tell(&["store", "key"]);
+        replicas[0].tell(&["store", "create-key"]);
         replicas.iter_mut().for_each(Replica::start);
         let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();
         let certificate = CertificateDer::from_pem_file(path.join("tls/mcs.crt")).unwrap();
-        let full = replicas[0].tell(&["render", "--pool", POOL, "--set", "full", "--spec", SPEC]);
+        let full = replicas[0].tell(&["config", "render", "--pool", POOL, "--set", "full", "--spec", SPEC]);
         let gateways = Arc::new(Gateways {
             client: reqwest::Client::builder()
                 .tls_certs_only([ca])
@@ -128,10 +128,10 @@ impl Site {
     /// Returns the report of an auditor with the logs, the keys and the evidence of all replicas.
     fn audited(&self) -> String {
         let auditor = &self.replicas[0];
-        let mut arguments = vec!["audit".to_owned()];
+        let mut arguments = vec!["log".to_owned(), "audit".to_owned()];
         for replica in &self.replicas {
             let key = replica.state().join("log-key.pem");
-            fs::write(&key, replica.tell(&["log", "key"])).unwrap();
+            fs::write(&key, replica.tell(&["log", "show-key"])).unwrap();
             arguments.push(format!("--log-key={}", key.display()));
             arguments.push(format!("--log={}", replica.log().display()));
             for blob in fs::read_dir(replica.state().join("evidence")).unwrap() {

@@ -19,10 +19,10 @@ async fn an_export_of_several_chains_verifies_where_it_says_that_it_is_cut() {
     let (one, other) = (written().await, written().await);
     let path = |name: &str| one.path(name).to_str().unwrap().to_owned();
     let folders = [path("state"), other.path("state").to_str().unwrap().to_owned()];
-    fs::write(path("other.pub"), other.command(&["log", "key"])).unwrap();
-    fs::write(path("one.pub"), one.command(&["log", "key"])).unwrap();
+    fs::write(path("other.pub"), other.command(&["log", "show-key"])).unwrap();
+    fs::write(path("one.pub"), one.command(&["log", "show-key"])).unwrap();
     let keys = ["--log-key", &path("one.pub"), "--log-key", &path("other.pub")].map(str::to_owned);
-    let exported = one.try_command(&["log", "export", "--output", &path("both"), "--log", &folders[0], &folders[1]]);
+    let exported = one.try_command(&["log", "export", "--out", &path("both"), "--log", &folders[0], &folders[1]]);
     let said = String::from_utf8(exported.stderr).unwrap();
     let (_, cut) = said.split_once("before line ").unwrap();
     let line: String = cut.chars().take_while(char::is_ascii_digit).collect();
@@ -33,7 +33,7 @@ async fn an_export_of_several_chains_verifies_where_it_says_that_it_is_cut() {
     let audit = |logs: &[String]| {
         let logs = logs.iter().flat_map(|log| ["--log", log]);
         let keys = keys.iter().map(String::as_str);
-        one.try_command(&["audit"].into_iter().chain(keys).chain(logs).collect::<Vec<_>>())
+        one.try_command(&["log", "audit"].into_iter().chain(keys).chain(logs).collect::<Vec<_>>())
     };
     assert!(!audit(&[path("both")]).status.success());
     let pieces = path("piece");

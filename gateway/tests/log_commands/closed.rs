@@ -36,7 +36,7 @@ async fn what_is_read_while_segments_are_closed_is_whole() {
     let mut tail = program()
         .arg("--config")
         .arg(gateway.path("gateway.toml"))
-        .args(["log", "tail", "--json", "-n", "1000"])
+        .args(["log", "tail", "--output", "json", "-n", "1000"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -91,7 +91,7 @@ async fn segments_that_were_joined_and_cut_are_the_same_chain() {
     fs::write(path("second"), second.concat()).unwrap();
     fs::write(path("third"), third.concat()).unwrap();
     let named = [path("third"), path("first.gz"), path("second")];
-    let options = ["audit", "--log", &named[0], "--log", &named[1], "--log", &named[2]];
+    let options = ["log", "audit", "--log", &named[0], "--log", &named[1], "--log", &named[2]];
     let audited = gateway.command(&options);
     assert!(audited.contains("whole") && !audited.contains("missing"), "{audited}");
     // And one is missed.

@@ -41,7 +41,7 @@ impl Said {
 impl Tail {
     pub fn begin(folder: &Folder, arguments: &[&str]) -> Self {
         let mut child = folder
-            .command(&[&["tail", "--json"], arguments].concat())
+            .command(&[&["tail", "--output", "json"], arguments].concat())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -123,7 +123,7 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
 #[test]
 fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
     let folder = Folder::with(&[plain(1), plain(2), plain(3), plain(4)]);
-    let tail = ["tail", "--json", "-n", "1"];
+    let tail = ["tail", "--output", "json", "-n", "1"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let said = Said::by(child.stderr.take().unwrap());
     let lines = Said::by(child.stdout.take().unwrap());
@@ -154,7 +154,7 @@ fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
 #[test]
 fn tail_ends_when_nobody_reads_it_any_more() {
     let folder = Folder::with(&[plain(1), refused(2)]);
-    let tail = ["tail", "--json", "--code", "ek-not-endorsed"];
+    let tail = ["tail", "--output", "json", "--code", "ek-not-endorsed"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).spawn().unwrap();
     let output = child.stdout.take().unwrap();
     // Ended if the test fails.

@@ -117,7 +117,7 @@ fn a_part_of_it_is_printed_alone_and_what_it_needs_has_to_be_said() {
     refused(&["--only", "gateway", "--image", IMAGE, "--namespace", "a\nb"], "namespace");
     refused(&["--only", "gateway", "--image", IMAGE, "--with", "everything"], "everything");
     let output = program()
-        .args(["manifests", "--platform", "gcp", "--image", IMAGE, "--host", "a.b"])
+        .args(["manifests", "render", "--platform", "gcp", "--image", IMAGE, "--host", "a.b"])
         .output()
         .unwrap();
     assert!(!output.status.success() && output.stdout.is_empty());

@@ -160,7 +160,7 @@ fn volume(folder: &Path, files: &[(&str, &[u8])], mode: u32) {
 /// Returns all mounts of the pod, from the manifests and the files of `init`, at that gateway's port.
 fn mounts(unpacked: &Unpacked, gateway: &Gateway) -> Vec<(PathBuf, String)> {
     gateway.settings("[store]\nkey_file = \"store.key\"");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let port = gateway.address().port();
     let of_gateway = |path: &str| fs::read(gateway.path(path)).unwrap();
     let printed = objects(&printed(&["--image", IMAGE, "--host", "api-int.example.com"]));
@@ -265,7 +265,10 @@ fn a_state_folder_is_given_once_and_to_nobody_else() {
         command
             .args(["--bounding-set=-all,+chown", "--inh-caps=-all"])
             .arg(program().get_program());
-        command.arg("state-folder").arg(folder.path().join(name)).args(["--owner", owner]);
+        command
+            .args(["state", "create"])
+            .arg(folder.path().join(name))
+            .args(["--owner", owner]);
         command.args(["--selinux-type", "container_file_t"]).output().unwrap()
     };
     let owner = |name: &str| {

@@ -1,4 +1,4 @@
-//! Output of `attest-gateway manifests` for a cluster: objects that an API accepts and kustomize builds, with the rights that each part
+//! Output of `attest-gateway manifests render` for a cluster: objects that an API accepts and kustomize builds, with the rights that each part
 //! needs.
 
 mod apply;
@@ -20,7 +20,7 @@ pub(super) const IMAGE: &str = "registry.example.com/attest-gateway:0.1.0";
 
 pub(super) fn manifests(options: &[&str]) -> Output {
     program()
-        .args(["manifests", "--platform", "baremetal"])
+        .args(["manifests", "render", "--platform", "baremetal"])
         .args(options)
         .output()
         .unwrap()

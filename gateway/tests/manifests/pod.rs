@@ -128,7 +128,9 @@ fn the_settings_name_what_is_mounted() {
     // What it takes to end is within what it is given for that.
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > settings.limits.drain.as_secs() + 5);
-    assert!(pod["containers"][0]["workingDir"] == "/etc/attest-gateway/settings");
+    // Commands in the pod need no --config.
+    let config = serde_json::json!({"name": "ATTEST_GATEWAY_CONFIG", "value": "/etc/attest-gateway/settings/gateway.toml"});
+    assert!(list(pod, "/containers/0/env").contains(&config), "{pod}");
 }
 
 #[test]

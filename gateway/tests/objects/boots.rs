@@ -32,7 +32,7 @@ pub(super) fn commits(site: &Site) -> usize {
 async fn a_boot_is_no_more_commits_than_the_document_says() {
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let case = tpm();
     gateway.endorse(&case, &[]);
     gateway.run();
@@ -57,7 +57,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
 async fn attack_18_two_gateways_use_one_token_as_often_as_it_may_be_together() {
     let site = Site::start();
     let mut gateways = [gateway(&site, "one", ""), gateway(&site, "two", "")];
-    gateways[0].command(&["store", "key"]);
+    gateways[0].command(&["store", "create-key"]);
     fs::copy(gateways[0].path("store.key"), gateways[1].path("store.key")).unwrap();
     for gateway in &mut gateways {
         gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");

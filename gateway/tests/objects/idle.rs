@@ -15,7 +15,7 @@ const REQUESTS_LIMIT: usize = 15;
 async fn an_idle_gateway_asks_the_api_for_little_more_than_to_say_that_it_is_there() {
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     gateway.run();
     // What a start has written is recorded once it is there.
     gateway.token(&["--name", "first", "--uses", "1"]);
@@ -37,7 +37,7 @@ async fn an_idle_gateway_asks_the_api_for_little_more_than_to_say_that_it_is_the
 async fn a_gateway_that_starts_before_its_api_waits_and_is_not_ready() {
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     for disturbance in [Disturbance::Down, Disturbance::Status(503)] {
         site.api.disturb(disturbance);
         gateway.begin();
@@ -72,7 +72,7 @@ async fn a_gateway_that_starts_before_its_api_waits_and_is_not_ready() {
 async fn a_gateway_that_does_not_trust_its_apis_certificate_ends_and_names_the_setting() {
     let (site, another) = (Site::start(), Site::start());
     let mut gateway = gateway(&site, "one", "");
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let ClusterApi::Kubeconfig(path) = site.settings("one").cluster.api else {
         panic!()
     };

@@ -15,7 +15,7 @@ fn gateway(site: &Site) -> Gateway {
     gateway.settings(&format!(
         "{cluster}[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\nkey_file = \"store.key\"\n"
     ));
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     std::fs::copy(gateway.path("gateway.toml"), gateway.path("objects.toml")).unwrap();
     gateway.settings("");
     std::fs::copy(gateway.path("gateway.toml"), gateway.path("embedded.toml")).unwrap();

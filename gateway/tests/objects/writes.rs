@@ -35,7 +35,7 @@ async fn fixture() -> Fixture {
     let mut gateway = gateway(&site, "one", KEYS_OF_FILE);
     write(&gateway, "google-jwks.json", GOOGLE.jwks().to_string());
     pool(&gateway, POOL, r#"[["gcp"], ["tpm"]]"#, &[GCP, TPM]);
-    gateway.command(&["store", "key"]);
+    gateway.command(&["store", "create-key"]);
     let node = tpm();
     gateway.endorse(&node, &[]);
     gateway.run();

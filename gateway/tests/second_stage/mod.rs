@@ -112,7 +112,7 @@ fn gateway(early: &str, late: &str, rendered: &[(&str, Value)]) -> (Gateway, Clu
 
 /// Returns the objects that the administrator applies to the cluster.
 fn objects(gateway: &Gateway) -> Vec<Value> {
-    let printed = gateway.command(&["second-stage"]);
+    let printed = gateway.command(&["second-stage", "render"]);
     serde_json::Deserializer::from_str(&printed)
         .into_iter()
         .map(Result::unwrap)
@@ -280,7 +280,7 @@ fn what_is_printed_is_taken_by_kubectl() {
     let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config"), api.kubeconfig(api.admin())).unwrap();
-    fs::write(folder.path().join("objects"), gateway.command(&["second-stage"])).unwrap();
+    fs::write(folder.path().join("objects"), gateway.command(&["second-stage", "render"])).unwrap();
     // Twice: what is there already is there as it was.
     for _ in 0..2 {
         let mut kubectl = Command::new("kubectl");
@@ -319,7 +319,7 @@ async fn without_the_setting_nothing_names_a_machine_config_and_the_daemon_has_n
     node.disk.remove(ENCAPSULATED);
     let error = first_run(&mut node, &cluster).unwrap_err();
     assert!(error.contains("no such file"), "{error}");
-    for arguments in [&["second-stage"][..], &["second-stage", "--pool", POOL]] {
+    for arguments in [&["second-stage", "render"][..], &["second-stage", "render", "--pool", POOL]] {
         let refused = gateway.try_command(arguments);
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(!refused.status.success() && said.contains("machine_config_daemon"), "{said}");

@@ -303,7 +303,7 @@ impl Gateway {
         command.arg("--config").arg(self.path("gateway.toml")).args(arguments);
         // As an administrator does who audits a gateway's own log: with what the store says was signed, if there is a store.
         let names_files = |argument: &&str| ["--log", "--checkpoints", "--without-checkpoints"].contains(argument);
-        if arguments.first() == Some(&"audit") && !arguments.iter().any(names_files) && self.export_checkpoints().is_ok() {
+        if arguments.starts_with(&["log", "audit"]) && !arguments.iter().any(names_files) && self.export_checkpoints().is_ok() {
             command.arg("--checkpoints").arg(self.path("signed.jsonl"));
         }
         command.output().unwrap()
@@ -313,7 +313,7 @@ impl Gateway {
     fn export_checkpoints(&self) -> Result<(), Output> {
         let mut export = program();
         export.arg("--config").arg(self.path("gateway.toml"));
-        let output = export.args(["log", "checkpoints"]).output().unwrap();
+        let output = export.args(["log", "list-checkpoints"]).output().unwrap();
         if !output.status.success() {
             return Err(output);
         }
@@ -347,7 +347,7 @@ impl Gateway {
 
     /// Returns the expected result of [`Gateway::config`]: `full` or `pre-approved`.
     pub fn rendered(&self, pool: &str, set: &str) -> Vec<u8> {
-        let text = self.command(&["render", "--pool", pool, "--set", set, "--spec", SPEC]);
+        let text = self.command(&["config", "render", "--pool", pool, "--set", set, "--spec", SPEC]);
         text.trim_end().as_bytes().to_vec()
     }
 
@@ -538,9 +538,8 @@ pub fn program() -> Command {
 /// Returns the program that has this command.
 pub fn program_of(arguments: &[&str]) -> Command {
     match arguments {
-        ["audit", ..]
+        ["log", "audit" | "compare-boots" | "show-config", ..]
         | ["policy", "propose" | "simulate" | "test", ..]
-        | ["log", "boot-diff" | "config", ..]
         | ["reference-values", "predict" | "record", ..] => auditor(),
         _ => program(),
     }

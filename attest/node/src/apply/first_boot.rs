@@ -111,7 +111,7 @@ impl FirstBoot {
             _ => Err(Failure::new(
                 "apply-arranged",
                 format!("{} is there: Ignition runs at the next boot anyway", self.stamp.display()),
-                "reboot; or take it back with `attest-node config --undo`, and try again",
+                "reboot; or take it back with `attest-node config undo`, and try again",
             )),
         }
     }
@@ -246,16 +246,16 @@ fn of_distribution(system: &System, missing: &str) -> Failure {
     match system.os_release("ID").as_deref() {
         Some("flatcar") => unsupported(
             "Flatcar's Ignition reads a config from the OEM partition, and nothing would remove it there afterwards",
-            "fetch the config with --output, and install this machine anew with it",
+            "fetch the config with `attest-node config fetch --out FILE`, and install this machine anew with it",
         ),
         Some("opensuse-microos" | "sle-micro" | "sl-micro" | "opensuse-leap-micro") => unsupported(
             "Ignition of openSUSE MicroOS reads a config only from a filesystem that is labelled \"ignition\"",
-            "fetch the config with --output, put it as ignition/config.ign on a medium with that label, boot once with ignition.firstboot on the \
+            "fetch the config with `attest-node config fetch --out FILE`, put it as ignition/config.ign on a medium with that label, boot once with ignition.firstboot on the \
              kernel command line, and remove the medium",
         ),
         _ => unsupported(
             &format!("this system has no way to repeat a first boot: {missing}"),
-            "fetch the config with --output, and install this machine anew with it",
+            "fetch the config with `attest-node config fetch --out FILE`, and install this machine anew with it",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! `attest-node config --apply`: has Ignition apply the full config at the next boot, by the distribution's own way of a first boot.
+//! `attest-node config apply`: has Ignition apply the full config at the next boot, by the distribution's own way of a first boot.
 //!
 //! If any step fails, nothing is changed. The steps, in order: check that the system has such a first-boot mechanism ([`first_boot`]);
 //! fetch the config; search it for anything that Ignition could not do again ([`twice`]); put the config where the next boot reads it;
@@ -42,7 +42,7 @@ impl PreparedSystem {
     /// Sees that this system can, before anything is fetched for it.
     ///
     /// # Errors
-    /// `apply-unsupported`, `apply-arranged`, `apply-failed`; `pointer-elsewhere` and `pointer-unclear` if Ignition would not read the config.
+    /// `apply-unsupported`, `apply-arranged`, `apply-failed`; `pointer-overridden` and `pointer-unclear` if Ignition would not read the config.
     pub fn find(system: System, initramfs: Option<&Initramfs>, told: &IgnitionInput) -> Result<Self, Failure> {
         let first_boot = FirstBoot::find(&system, initramfs)?;
         let said = initramfs
@@ -87,7 +87,7 @@ impl PreparedSystem {
     /// Arranges that the config is applied at the next boot, if Ignition can. Returns further notes about that boot.
     ///
     /// # Errors
-    /// `ignition-twice` after a line for each of its points; `gateway-answer`; `apply-failed`.
+    /// `ignition-not-repeatable` after a line for each of its points; `gateway-answer`; `apply-failed`.
     pub fn apply(&self, config: &[u8], spec: &str) -> Result<Vec<&'static str>, Failure> {
         let mut parsed = parse(config, spec)?;
         twice::take_over(&mut parsed, &self.base);
@@ -103,7 +103,7 @@ impl PreparedSystem {
         if !refusals.is_empty() {
             refusals.iter().for_each(|refusal| say(&format!("not possible: {refusal}")));
             return Err(Failure::new(
-                "ignition-twice",
+                "ignition-not-repeatable",
                 format!(
                     "Ignition cannot do {} of this config's points on a system that exists",
                     refusals.len()
@@ -143,7 +143,7 @@ pub fn undo(system: &System, initramfs: Option<&Initramfs>) -> Result<bool, Fail
 fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) -> Result<(), Failure> {
     if let Some(path) = initramfs.and_then(|initramfs| initramfs.outranked_by.as_ref()) {
         return Err(Failure::new(
-            "pointer-elsewhere",
+            "pointer-overridden",
             format!(
                 "the initramfs has {}, which outranks the config of a first boot",
                 printable(&path.display().to_string())

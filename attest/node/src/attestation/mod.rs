@@ -38,9 +38,9 @@ const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
     "challenge-expired",
     "azure-document-nonce",
     "cloud-unavailable",
-    "machine-awaited",
-    "machines-unknown",
-    "value-awaited",
+    "machine-pending",
+    "machines-unavailable",
+    "value-pending",
 ];
 /// Highest PCR that may be quoted. Any software can reset 16 and 23, and a dynamic launch resets 17 to 22: they say nothing about a boot.
 const HIGHEST_PCR: u8 = 15;
@@ -112,7 +112,7 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
     let offered = request.attester.kinds();
     if offered.is_empty() {
         return Err(Failure::new(
-            "nothing-to-show",
+            "no-accepted-evidence",
             format!("this node can show nothing that the gateway takes, which is {}", list(takes)),
             "enable the TPM 2.0; in a cloud, give the instance what its evidence needs: see docs/evidence",
         ));

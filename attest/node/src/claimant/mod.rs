@@ -191,7 +191,9 @@ mod tests {
         let (first, note) = run(memory.path(), Storage::Folder("/proc/nonexistent".into()));
         let note = note.unwrap();
         assert!(
-            note.contains("/proc/nonexistent: ") && note.contains("instance-claimed") && note.contains("attest-node.claimant-on=LABEL"),
+            note.contains("/proc/nonexistent: ")
+                && note.contains("instance-claimed")
+                && note.contains("attest-node.first-boot-secret-on=LABEL"),
             "{note}"
         );
         let (second, note) = run(memory.path(), Storage::Folder("/proc/nonexistent".into()));

@@ -22,8 +22,8 @@ use super::folder;
 /// partition labelled so (`coreos-ignition-setup-user.sh`), Flatcar its EFI system partition (`sysroot-boot.service`), and kiwi, which
 /// makes openSUSE's images, too (`DiskSetup.get_efi_label`).
 pub const LABELS: [&str; 3] = ["boot", "EFI-SYSTEM", "EFI"];
-/// The kernel argument that says another place; it comes before `--claimant-on`.
-pub const ARGUMENT: &str = "attest-node.claimant-on";
+/// The kernel argument that says another place; it comes before `--first-boot-secret-on`.
+pub const ARGUMENT: &str = "attest-node.first-boot-secret-on";
 /// Longest label, in bytes: btrfs's limit.
 const LABEL_LIMIT_BYTES: usize = 255;
 /// Time limit for all steps together. udev is waited for at most ten seconds, and a disk that needs longer to write 32 bytes is out of

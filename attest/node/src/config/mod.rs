@@ -119,7 +119,7 @@ fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure
     notes.iter().for_each(|note| say(&format!("note: {note}")));
     Ok(format!(
         "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and change nothing of what the config has until \
-         then. `attest-node config --undo` takes it back"
+         then. `attest-node config undo` takes it back"
     ))
 }
 
@@ -171,7 +171,7 @@ fn replace(output: &Path, config: &[u8]) -> Result<(), Failure> {
         Failure::new(
             "output",
             format!("{} cannot be written: {error}", output.display()),
-            "make its folder writable, or name another file with --output",
+            "make its folder writable, or name another file with --out",
         )
     })
 }

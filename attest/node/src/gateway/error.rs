@@ -1,6 +1,6 @@
 //! Errors of requests to a gateway.
 
-use attest_wire::protocol::{GATEWAY_UNREACHABLE, HELD_TOO_LONG, Problem, VERSION};
+use attest_wire::protocol::{GATEWAY_UNREACHABLE, Problem, RETRY_LIMIT_EXCEEDED, VERSION};
 
 use crate::failure::{Failure, code_of, is_id, printable};
 
@@ -143,7 +143,7 @@ impl From<GatewayError> for Failure {
             ),
             GatewayError::Failing { .. } => ("gateway-failing", "look at the gateway's log".to_owned()),
             GatewayError::Held { .. } => (
-                HELD_TOO_LONG,
+                RETRY_LIMIT_EXCEEDED,
                 "find out from the gateway's log and its metrics what it is short of, then boot again; attestation.hold_seconds in the \
                  pool's pool.toml is how long a node waits"
                     .to_owned(),

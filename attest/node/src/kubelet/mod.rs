@@ -1,4 +1,4 @@
-//! `attest-node kubelet-certificate`: gets the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one.
+//! `attest-node kubelet-certificate request`: gets the kubelet's client certificate for the key that this node has attested, before the kubelet asks for one.
 //!
 //! With `rotateCertificates: true` a kubelet makes a key of its own for each request (`generateCSR` in
 //! `client-go/util/certificate/certificate_manager.go`), which cannot have been attested. But it requests no certificate while
@@ -60,7 +60,9 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
-            say("note: no key is attested for the kubelet: the folder for the booted system is missing; `attest-node keep` creates it");
+            say(
+                "note: no key is attested for the kubelet: the folder for the booted system is missing; `attest-node program copy` creates it",
+            );
             (None, false)
         }
         Err(error) => {

@@ -53,7 +53,7 @@ RemainAfterExit=yes
 # As kubelet.service there, by itself and on AWS and OpenStack.
 EnvironmentFile=-/etc/kubernetes/kubelet-env
 EnvironmentFile=-/etc/kubernetes/node.env
-ExecStart={program} kubelet-certificate
+ExecStart={program} kubelet-certificate request
 # It ends by itself, after its --wait.
 TimeoutStartSec=infinity
 SyslogIdentifier=attest-node
@@ -93,7 +93,10 @@ mod tests {
         leave(&folder, &kept, false).unwrap();
         let wanted = folder.join("multi-user.target.wants").join(NAME);
         let unit = fs::read_to_string(&wanted).unwrap();
-        assert!(unit.contains("\nExecStart=/usr/bin/attest-node kubelet-certificate\n"), "{unit}");
+        assert!(
+            unit.contains("\nExecStart=/usr/bin/attest-node kubelet-certificate request\n"),
+            "{unit}"
+        );
         // A boot without a key waits for nothing because of it.
         assert!(!unit.contains("\nWants="), "{unit}");
         assert!(
@@ -106,7 +109,7 @@ mod tests {
         leave(&folder, &kept, true).unwrap();
         let unit = fs::read_to_string(&wanted).unwrap();
         assert!(
-            unit.contains(&format!("\nExecStart=/bin/sh {}/run kubelet-certificate\n", kept.display())),
+            unit.contains(&format!("\nExecStart=/bin/sh {}/run kubelet-certificate request\n", kept.display())),
             "{unit}"
         );
         assert!(unit.contains("\nWants=network-online.target\n"), "{unit}");

@@ -67,31 +67,31 @@ impl From<PointerError> for Failure {
                 "give this node a pointer config where it is looked for, or name its file with --pointer",
             ),
             PointerError::Elsewhere { .. } => (
-                "pointer-elsewhere",
+                "pointer-overridden",
                 "take this argument off the kernel command line, and put the pointer config where a ticket can take its place: into user.ign \
                  in the initramfs, or where the platform has it",
             ),
             PointerError::Nowhere => (
-                "pointer-elsewhere",
+                "pointer-overridden",
                 "take this argument off the kernel command line, and put the pointer config into user.ign in the initramfs, or where the \
                  platform has it",
             ),
             PointerError::Unclear => (
                 "pointer-unclear",
                 "have one user.ign, in /usr/lib/ignition; or name the pointer config with --pointer and the file that Ignition reads with \
-                 --output",
+                 --out",
             ),
             PointerError::Unreadable { .. } | PointerError::TooLarge | PointerError::Malformed(_) => (
                 "pointer-malformed",
-                "give this node a valid pointer config: `attest-gateway pointer` prints one",
+                "give this node a valid pointer config: `attest-gateway pointer create` prints one",
             ),
             PointerError::Version { .. } => (
                 "pointer-version",
-                "write the pointer config in Ignition spec 3.1.0 or later: `attest-gateway pointer` prints one",
+                "write the pointer config in Ignition spec 3.1.0 or later: `attest-gateway pointer create` prints one",
             ),
             PointerError::NoAuthority => (
                 "pointer-no-ca",
-                "put the MCS CA into the pointer config: `attest-gateway pointer` does",
+                "put the MCS CA into the pointer config: `attest-gateway pointer create` does",
             ),
             PointerError::Authority { .. } => (
                 "pointer-ca",

@@ -291,14 +291,14 @@ mod tests {
 
     #[test]
     fn a_node_that_has_not_attested_says_why_and_keeps_what_it_has() {
-        let said = json!({"name": NOT_ATTESTED_HEADER, "value": "held-too-long"});
+        let said = json!({"name": NOT_ATTESTED_HEADER, "value": "retry-limit-exceeded"});
         let token = json!({"name": "Authorization", "value": "Bearer token"});
         let mut pointer = pointer(&merge(
             "3.0.0",
             &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token]}),
         ));
         for _ in 0..2 {
-            pointer.set_not_attested(SourceLocation::Merge(0), "held-too-long");
+            pointer.set_not_attested(SourceLocation::Merge(0), "retry-limit-exceeded");
             let after = merge(
                 "3.1.0",
                 &json!({"source": format!("{SOURCE}?token=x"), "httpHeaders": [token, said]}),

@@ -1,6 +1,6 @@
 //! Extension of the boot-complete PCR, so that later software cannot quote this boot's PCRs.
 
-use attest_wire::tpm::boot_complete::{CLOSING_WORD, DOOR_PCR, is_closed};
+use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, is_closed};
 use attest_wire::tpm::wire::HashAlg;
 use aws_lc_rs::digest;
 use tss_esapi::constants::CapabilityType;
@@ -34,7 +34,7 @@ impl TpmDevice {
     ///
     /// # Errors
     /// [`TpmError::Command`], and [`TpmError::Unextended`] if its value is unchanged afterwards.
-    pub fn close_door(&mut self) -> Result<Closed, TpmError> {
+    pub fn extend_boot_complete_pcr(&mut self) -> Result<Closed, TpmError> {
         const DOING: &str = "extending the PCR that ends this boot";
         let banks = self.banks_of_door()?;
         let quoted: Vec<HashAlg> = QUOTED
@@ -84,7 +84,11 @@ impl TpmDevice {
     fn door(&mut self, banks: &[HashAlg]) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
         let mut values = Vec::new();
         for bank in banks {
-            let value = self.read_pcrs(*bank, &[DOOR_PCR])?.into_values().next().unwrap_or_default();
+            let value = self
+                .read_pcrs(*bank, &[BOOT_COMPLETE_PCR])?
+                .into_values()
+                .next()
+                .unwrap_or_default();
             values.push((*bank, value));
         }
         Ok(values)

@@ -153,7 +153,10 @@ impl From<TpmError> for Failure {
                 "tpm-absent",
                 "enable the TPM 2.0 in the firmware setup, or give the virtual machine a TPM 2.0",
             ),
-            TpmError::NoEndorsementKey { .. } => ("tpm-no-endorsement-key", "try --ek auto; `attest-node ek` shows what this TPM has"),
+            TpmError::NoEndorsementKey { .. } => (
+                "tpm-no-endorsement-key",
+                "try --ek auto; `attest-node ek list` shows what this TPM has",
+            ),
             TpmError::NoBank { .. } => (
                 "tpm-bank-missing",
                 "enable this PCR bank in the firmware setup, or change `bank` in the pool's pool.toml",
@@ -175,7 +178,7 @@ impl From<TpmError> for Failure {
             TpmError::Tcti { .. } => ("tpm-failed", "give a TCTI such as device:/dev/tpmrm0"),
             _ => (
                 "tpm-failed",
-                "run `attest-node ek` on this node; if the TPM keeps failing, switch the machine off and on, and update its firmware; do not clear the TPM, disks may be sealed to it",
+                "run `attest-node ek list` on this node; if the TPM keeps failing, switch the machine off and on, and update its firmware; do not clear the TPM, disks may be sealed to it",
             ),
         };
         Self::new(code, &error, next_step)

@@ -87,7 +87,7 @@ impl TpmDevice {
             };
             let deadline = if warning == Warning::LOCKOUT { lockout_ends } else { self.deadline };
             let Some(pause) = backoff.pause(deadline) else {
-                return Err(self.given_up(doing, warning, attempts, begun.elapsed()));
+                return Err(self.abandoned(doing, warning, attempts, begun.elapsed()));
             };
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
@@ -102,7 +102,7 @@ impl TpmDevice {
         }
     }
 
-    fn given_up(&mut self, doing: &'static str, warning: Warning, attempts: u32, waited: Duration) -> TpmError {
+    fn abandoned(&mut self, doing: &'static str, warning: Warning, attempts: u32, waited: Duration) -> TpmError {
         if warning == Warning::LOCKOUT {
             return TpmError::Lockout {
                 doing,

@@ -6,7 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use super::cbor::CborError;
 use crate::advice::{Advice, advice};
 use crate::aws::names::{name_text, printable};
-use crate::tpm::boot_complete::DoorError;
+use crate::tpm::boot_complete::BootCompleteError;
 use crate::values::HexDigest;
 use crate::withheld::Withheld;
 use crate::x509::{Anchor, PathProblem};
@@ -222,7 +222,7 @@ pub enum NitroTpmError {
     },
     /// The document was not made while the instance boots.
     #[error("the instance does not boot: {0}")]
-    BootIsOver(#[from] DoorError),
+    BootIsOver(#[from] BootCompleteError),
 }
 
 advice! {

@@ -79,7 +79,7 @@ const fn not_proven(why: &NotProven) -> Advice {
             "This machine's firmware or boot loader does not measure what the check needs. Update its firmware, or take the check out of `boot` in the pool's pool.toml."
         }
         NotProven::Repeated { .. } | NotProven::Unexpected { .. } => {
-            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-audit log boot-diff`)."
+            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-audit log compare-boots`)."
         }
         NotProven::SecureBootOff => return SECURE_BOOT_OFF,
     };

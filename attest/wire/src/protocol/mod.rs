@@ -43,14 +43,14 @@ pub const HOLD_LIMIT_SECONDS: u64 = 14_400;
 pub const HOLD_DEFAULT_SECONDS: u64 = 3600;
 /// Prefix of every ticket, and of no provisioning token: both travel in the same header.
 pub const TICKET_PREFIX: &str = "ticket.";
-/// A header of a node's request for its config: why it shows nothing, or less than it could. A code ([`HELD_TOO_LONG`], [`GATEWAY_UNREACHABLE`],
+/// A header of a node's request for its config: why it shows nothing, or less than it could. A code ([`RETRY_LIMIT_EXCEEDED`], [`GATEWAY_UNREACHABLE`],
 /// [`TICKET_UNDELIVERABLE`], or that of the [`Problem`] by which a gateway refused its evidence), and after a blank [`Problem::decision`].
 pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
 /// Header of a node's request for its config, in addition to a provisioning token: the claimant that identifies this node if it asks again
 /// after its first boot has started over. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
 pub const CLAIMANT_HEADER: &str = "attestation-claimant";
 /// Code for a gateway that has answered 503 with Retry-After until the pool's limit for waiting.
-pub const HELD_TOO_LONG: &str = "held-too-long";
+pub const RETRY_LIMIT_EXCEEDED: &str = "retry-limit-exceeded";
 /// A gateway has not answered for as long as the node's administrator has it wait.
 pub const GATEWAY_UNREACHABLE: &str = "gateway-unreachable";
 /// Code for a node that cannot write any file that its Ignition reads, so that it could not use a ticket. The node reports it by a `HEAD`

@@ -7,7 +7,7 @@ use super::wire::HashAlg;
 
 /// Boot-complete PCR: the one of system extensions (UAPI.7, Linux TPM PCR Registry). systemd-stub measures into it before the kernel
 /// starts, so its value by then is in the firmware's log. No later software extends it, except with [`OS_SEPARATOR`].
-pub const DOOR_PCR: u8 = 13;
+pub const BOOT_COMPLETE_PCR: u8 = 13;
 
 /// Word that ends the boot: the hash of these bytes is extended in each bank (`TPM2_PCR_Event`). `tpm2_pcrevent` does the same.
 pub const CLOSING_WORD: &[u8] = b"attest-node-boot-is-over";

@@ -79,8 +79,8 @@ verbs! {
     StoreKey = "store.key";
     /// The key file of replicas got another key.
     StoreKeyRotate = "store.key-rotate";
-    /// A chain of the log was given up as lost for good.
-    LogGiveUp = "log.give-up";
+    /// A chain of the log was abandoned as lost for good.
+    LogAbandon = "log.abandon";
     /// A second CA was added to pointers.
     CaIntroduce = "ca.introduce";
     /// The newest CA signs the certificate.

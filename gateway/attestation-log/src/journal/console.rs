@@ -38,7 +38,7 @@ pub(super) fn show_event(event: &LogEvent) {
     match &event.what {
         EventKind::Admin { admin } => tracing::info!(target: "attestation", "ADMIN {}: {reason}", attest_system::clock::rfc3339(admin.at)),
         EventKind::Removed { .. } => tracing::info!(target: "attestation", "REMOVED {reason}"),
-        EventKind::Counted { peer, .. } => tracing::warn!(target: "attestation", "COUNTED peer={peer}: {reason}"),
+        EventKind::Counted { peer, .. } => tracing::warn!(target: "attestation", "AGGREGATED peer={peer}: {reason}"),
         EventKind::StoreAccepted { .. } | EventKind::Checkpoint { .. } => {}
     }
 }

@@ -70,7 +70,7 @@ pub enum RetentionError {
     #[error(transparent)]
     Store(StoreFailure),
     /// A segment has been altered since it was written.
-    #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-audit audit` says more")]
+    #[error("{path} is not as it was written: {problem}; it is kept, and all that comes after it: `attest-audit log audit` says more")]
     Altered { path: PathBuf, problem: String },
     /// A file has the name of a segment, and cannot be read as one.
     #[error("{path} is called as a segment of the attestation log, and cannot be read: {problem}; it stays until you move it elsewhere")]

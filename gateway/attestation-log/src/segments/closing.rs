@@ -41,7 +41,7 @@ pub(in super::super) fn begin_next(log: &Path, lines: &[u8]) -> Result<File> {
         .mode(0o600)
         .open(next_file(log));
     let written = begun.and_then(|mut file| file.write_all(lines).and_then(|()| file.sync_all()).map(|()| file));
-    written.inspect_err(|_| give_up(log))
+    written.inspect_err(|_| abandon(log))
 }
 
 /// Removes the next file, if it exists: otherwise its lines could be found twice.
@@ -52,7 +52,7 @@ pub(in super::super) fn discard_next(log: &Path) -> Result<()> {
     }
 }
 
-fn give_up(log: &Path) {
+fn abandon(log: &Path) {
     if let Err(error) = discard_next(log) {
         tracing::warn!(%error, "cannot remove temporary file {}; it is not part of the log and can be deleted", next_file(log).display());
     }
@@ -66,7 +66,7 @@ fn give_up(log: &Path) {
 pub(in super::super) fn close(log: &Path, first: &[u8]) -> Result<File> {
     // Once both have their names nothing is left that could fail.
     let closed = File::open(folder(log)).and_then(|folder| give_names(log, first).map(|()| folder));
-    closed.inspect_err(|_| give_up(log))
+    closed.inspect_err(|_| abandon(log))
 }
 
 fn give_names(log: &Path, first: &[u8]) -> Result<()> {

@@ -159,7 +159,7 @@ impl fmt::Display for VerificationFinding {
                 // What the store knows of can be given up there.
                 let lost = replica
                     .as_ref()
-                    .map(|_| format!("; if it is lost for good: `attest-gateway log give-up {}`", short(chain)));
+                    .map(|_| format!("; if it is lost for good: `attest-gateway log abandon {}`", short(chain)));
                 let lost = lost.unwrap_or_default();
                 write!(
                     f,

@@ -3,19 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use attest_command_line::options::GlobalOptions;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use serde::Deserialize;
 
 /// Paths of the gateway's files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GatewayFiles {
-    /// The gateway's settings: its `state` and `pools` are read where --state and --pools do not say it.
-    #[arg(long, global = true, value_name = "FILE", default_value = "gateway.toml")]
-    config: PathBuf,
-    /// The folder with attestation.jsonl and evidence/, or a copy of it: without log.key, of which --log-key is the public half.
+    #[command(flatten)]
+    pub(crate) global: GlobalOptions,
+    /// The folder with attestation.jsonl and evidence/, or a copy of it: without log.key, of which --log-key is the public half [default: that of the gateway's settings].
     #[arg(long, global = true, value_name = "FOLDER")]
     state: Option<PathBuf>,
-    /// The folder of the pools.
+    /// The folder of the pools [default: that of the gateway's settings].
     #[arg(long, global = true, value_name = "FOLDER")]
     pools: Option<PathBuf>,
 }
@@ -40,19 +40,19 @@ impl Default for GatewaySettingsFile {
 impl GatewayFiles {
     /// Returns whether the gateway's state folder is given.
     pub(crate) fn has_state(&self) -> bool {
-        self.state.is_some() || self.config.exists()
+        self.state.is_some() || self.global.config.exists()
     }
 
     fn folder(&self, given: Option<&PathBuf>, of: impl FnOnce(GatewaySettingsFile) -> PathBuf, option: &str) -> anyhow::Result<PathBuf> {
         if let Some(given) = given {
             return Ok(given.clone());
         }
-        let text = files::read_text(&self.config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
-            let config = self.config.display();
+        let text = files::read_text(&self.global.config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
+            let config = self.global.config.display();
             anyhow!("{config}: {error}; it says where the gateway's files are: name it with --config, or give {option}")
         })?;
-        let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| self.config.display().to_string())?;
-        Ok(self.config.parent().unwrap_or(Path::new("")).join(of(settings)))
+        let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| self.global.config.display().to_string())?;
+        Ok(self.global.config.parent().unwrap_or(Path::new("")).join(of(settings)))
     }
 
     fn state(&self) -> anyhow::Result<PathBuf> {

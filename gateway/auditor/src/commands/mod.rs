@@ -1,6 +1,5 @@
 //! Commands of the auditor: each is a file, or a folder. `gateway_files` has the paths of a gateway's files.
 
-pub(crate) mod audit;
 pub(crate) mod gateway_files;
 pub(crate) mod log;
 pub(crate) mod policy;

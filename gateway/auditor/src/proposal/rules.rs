@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest::ReferenceValues;
 use attest::reference_sets::Values;
-use attest::tpm::boot_complete::DOOR_PCR;
+use attest::tpm::boot_complete::BOOT_COMPLETE_PCR;
 use attest::tpm::reference_values::{AcceptedValues, EventLogRule};
 use attest::tpm::rules::Check;
 
@@ -184,15 +184,16 @@ impl Proposer<'_> {
         if self.now.is_only_while_booting() {
             return;
         }
-        if !self.now.pcrs().contains_key(&DOOR_PCR) {
-            let why = format!("PCR {DOOR_PCR} is not quoted: name it as \"not checked\" to see it, or say only_while_booting = true");
+        if !self.now.pcrs().contains_key(&BOOT_COMPLETE_PCR) {
+            let why =
+                format!("PCR {BOOT_COMPLETE_PCR} is not quoted: name it as \"not checked\" to see it, or say only_while_booting = true");
             return self.not_generalised(rule, why, &Machines::new());
         }
         if self.of.closed.is_empty() {
             self.out.rules.only_while_booting = true;
             return;
         }
-        let why = format!("PCR {DOOR_PCR} is not as their firmware has left it");
+        let why = format!("PCR {BOOT_COMPLETE_PCR} is not as their firmware has left it");
         self.not_generalised(rule, why, &self.of.closed);
     }
 

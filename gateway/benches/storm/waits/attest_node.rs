@@ -54,7 +54,7 @@ impl Asking {
                 self.since = now + time;
                 Ok(time)
             }
-            NextStep::Over { .. } | NextStep::NotHeld => Err("held-too-long"),
+            NextStep::Over { .. } | NextStep::NotHeld => Err("retry-limit-exceeded"),
         }
     }
 

@@ -374,7 +374,7 @@ mod tests {
 
     fn line() -> String {
         format!(
-            r#"{{"v":1,"time":"2026-11-21T11:00:46Z","at":1795258846,"id":"{}","decision":"evidence","verdict":"trusted","peer":"192.0.2.31:43696","pool":"worker","shown":"tpm","identity":"tpm:{EK}","instance":"azure:6f0c/11111111-2222-3333-4444-555555555555","name":"worker-7","reason":"","claims":{{"tpm":{{"ak_name":"000b{EK}"}}}},"not_attested":{{"code":"held-too-long"}}}}"#,
+            r#"{{"v":1,"time":"2026-11-21T11:00:46Z","at":1795258846,"id":"{}","decision":"evidence","verdict":"trusted","peer":"192.0.2.31:43696","pool":"worker","shown":"tpm","identity":"tpm:{EK}","instance":"azure:6f0c/11111111-2222-3333-4444-555555555555","name":"worker-7","reason":"","claims":{{"tpm":{{"ak_name":"000b{EK}"}}}},"not_attested":{{"code":"retry-limit-exceeded"}}}}"#,
             "7".repeat(32)
         )
     }
@@ -429,7 +429,7 @@ mod tests {
         let at = 1_795_258_846;
         assert!(with(&|filter| filter.pool = text("worker")));
         assert!(!with(&|filter| filter.pool = text("infra")));
-        assert!(with(&|filter| filter.code = text("held-too-long")));
+        assert!(with(&|filter| filter.code = text("retry-limit-exceeded")));
         assert!(!with(&|filter| filter.code = text("ek-not-endorsed")));
         assert!(with(&|filter| filter.decision = text("evidence")));
         assert!(!with(&|filter| filter.decision = text("config")));
@@ -476,7 +476,7 @@ mod tests {
             filter.doubts()
         };
         assert_eq!(doubts("ek-not-endorsed"), None);
-        assert_eq!(doubts("held-too-long"), None);
+        assert_eq!(doubts("retry-limit-exceeded"), None);
         assert!(doubts("ek-not-endorse").unwrap().contains("docs/errors.md"));
     }
 }

@@ -199,7 +199,7 @@ impl UnreadFiles {
         }
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
-            output::warn(format_args!("{lines} no record, and `attest-audit audit` says more:"));
+            output::warn(format_args!("{lines} no record, and `attest-audit log audit` says more:"));
             places.iter().for_each(|place| output::tell(format_args!("  {place}")));
         }
         *count > 0 || !files.is_empty()

@@ -148,9 +148,9 @@ impl Reason {
             Self::Key { .. } | Self::NoKey { .. } => "csr-key-not-attested",
             Self::ServingOfAnother { .. } => "csr-serving-of-another",
             Self::NoNode { .. } => "csr-no-node",
-            Self::NotOurs { .. } => "csr-not-ours",
+            Self::NotOurs { .. } => "csr-client-not-approved-here",
             Self::NoAddresses | Self::Address { .. } => "csr-address",
-            Self::Untold { .. } => "csr-untold",
+            Self::Untold { .. } => "csr-watch-failed",
         }
     }
 
@@ -178,9 +178,9 @@ impl Reason {
         "csr-key-not-attested",
         "csr-serving-of-another",
         "csr-no-node",
-        "csr-not-ours",
+        "csr-client-not-approved-here",
         "csr-address",
-        "csr-untold",
+        "csr-watch-failed",
     ];
 }
 

@@ -1,4 +1,4 @@
-//! `attest-controller pointers`: which CAs the pointers of machine sets carry. Nothing is changed.
+//! `attest-controller pointer list`: which CAs the pointers of machine sets carry. Nothing is changed.
 
 use std::fmt;
 use std::sync::Arc;

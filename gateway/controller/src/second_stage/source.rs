@@ -42,7 +42,7 @@ pub enum FetchError {
     #[error("{url}: {problem}")]
     Request { url: String, problem: String },
     #[error(
-        "{url}: status {status}: the gateway gives the pre-approved config of this pool to no unauthenticated client; apply `attest-gateway second-stage` by hand"
+        "{url}: status {status}: the gateway gives the pre-approved config of this pool to no unauthenticated client; apply `attest-gateway second-stage render` by hand"
     )]
     Refused { url: String, status: u16 },
     #[error("{url}: status {status}")]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The gateway's public files. They are read at each pass, so that a new CA counts within a minute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PointerSettings {
-    /// Set if pointers are renewed; otherwise `attest-controller pointers` shows them.
+    /// Set if pointers are renewed; otherwise `attest-controller pointer list` shows them.
     pub enabled: bool,
     /// The CAs that pointers carry, the newest last: the gateway's `tls.ca`.
     pub authorities: PathBuf,

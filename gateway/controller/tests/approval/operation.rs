@@ -91,7 +91,7 @@ async fn where_machine_objects_are_not_told_nothing_is_approved() {
         .line(|line| line.contains("machines for approval") && line.contains("cannot"));
     site.asks("csr-1", NODE).await;
     shown(&site.api, "it is said", || !site.events("csr-1").is_empty()).await;
-    assert!(site.wait_left("csr-1", "csr-untold").await.contains("machines"));
+    assert!(site.wait_left("csr-1", "csr-watch-failed").await.contains("machines"));
     site.api.put(role);
     site.wait_approved("csr-1").await;
 }

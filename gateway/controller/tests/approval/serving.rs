@@ -16,7 +16,7 @@ async fn a_node_that_was_approved_here_gets_a_serving_certificate_for_its_own_ad
     site.api.put(serving_csr("not-approved-here", "worker-0", [10, 0, 0, 7]));
     site.wait_approved("own").await;
     site.wait_left("anothers", "csr-address").await;
-    site.wait_left("not-approved-here", "csr-not-ours").await;
+    site.wait_left("not-approved-here", "csr-client-not-approved-here").await;
     // OVN-Kubernetes has given the node an egress address, which no Machine object lists.
     let assigned = json!([{"node": NODE, "egressIP": "10.0.0.99"}, {"node": "worker-0", "egressIP": "10.0.0.98"}]);
     site.api.put(json!({

@@ -20,7 +20,7 @@ pub enum HistoryFinding {
     FirmwareBack { before: u64, now: u64 },
     /// The PCR values match, but the log differs.
     #[error(
-        "the event log for PCR {pcr} differs from that of {}, although the PCR's value is the same: the parts without digests were altered, or the same files were booted from another place; compare with decision {decision}: `attest-audit log boot-diff --html`",
+        "the event log for PCR {pcr} differs from that of {}, although the PCR's value is the same: the parts without digests were altered, or the same files were booted from another place; compare with decision {decision}: `attest-audit log compare-boots --html`",
         date(*.at)
     )]
     AnotherLog {

@@ -129,5 +129,5 @@ fn who_would_not_be_taken_over_is_warned_of() {
         ("names = []", "names = [\"worker-*\"]"),
     ];
     let two = warnings(&kubelet);
-    assert!(two.iter().any(|warning| warning.contains("config --apply")), "{two:?}");
+    assert!(two.iter().any(|warning| warning.contains("config apply")), "{two:?}");
 }

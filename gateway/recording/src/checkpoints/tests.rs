@@ -194,8 +194,8 @@ async fn what_another_chain_has_taken_the_place_of_is_missed_once() {
     assert!(kept(&site.store).await.unwrap().len() <= 1 + SUPERSEDED_LIMIT + 1);
 }
 
-fn given_up() -> GivenUp {
-    GivenUp {
+fn abandoned() -> Abandoned {
+    Abandoned {
         at: 7,
         by: "root on gw-9".to_owned(),
     }
@@ -240,14 +240,14 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     let missed = missing(&site.store, &log, signs).await.unwrap();
     assert!(missed.iter().all(|point| point.chain != id || point.number > 2), "{missed:?}");
     let is_old = |kept: &LastCheckpoint| kept.text == b;
-    let GivingUp::Done(done) = give_up(&site.store, is_old, None, given_up()).await.unwrap() else {
+    let AbandonOutcome::Done(done) = abandon(&site.store, is_old, None, abandoned()).await.unwrap() else {
         panic!("not given up");
     };
     assert_eq!(done.len(), 1);
     let all = kept(&site.store).await.unwrap();
     assert!(!required(&all).contains(&b.as_str()));
     let old = all.iter().find(|kept| kept.text == b).unwrap();
-    assert_eq!(old.given_up, Some(given_up()), "it stays");
+    assert_eq!(old.abandoned, Some(abandoned()), "it stays");
     assert!(of_other_keys(&site.store, "gw", signs).await.unwrap().is_empty());
 }
 
@@ -260,20 +260,20 @@ async fn a_chain_that_was_given_up_stays_and_is_required_again_when_it_is_signed
     let [a, b] = [2, 3].map(|at| site.checkpoint(&mut second, at));
     site.keep(&a).await;
     let is_second = |kept: &LastCheckpoint| kept.text == a;
-    let GivingUp::Done(done) = give_up(&site.store, is_second, None, given_up()).await.unwrap() else {
+    let AbandonOutcome::Done(done) = abandon(&site.store, is_second, None, abandoned()).await.unwrap() else {
         panic!("not given up");
     };
     // With the one that it alone has taken the place of.
     assert_eq!(done.len(), 2);
     let all = kept(&site.store).await.unwrap();
     assert!(required(&all).is_empty());
-    assert_eq!(all.iter().filter(|kept| kept.given_up == Some(given_up())).count(), 2);
+    assert_eq!(all.iter().filter(|kept| kept.abandoned == Some(abandoned())).count(), 2);
     // The same gateway finds that it has lost it.
     assert_eq!(site.missing(&[]).await, 1);
     // Its last line is kept once more at each start.
     site.keep(&a).await;
     assert_eq!(required(&kept(&site.store).await.unwrap()), [a.as_str()]);
-    let GivingUp::Done(_) = give_up(&site.store, is_second, None, given_up()).await.unwrap() else {
+    let AbandonOutcome::Done(_) = abandon(&site.store, is_second, None, abandoned()).await.unwrap() else {
         panic!("not given up");
     };
     site.keep(&b).await;
@@ -285,7 +285,7 @@ async fn chains_that_were_given_up_are_not_forgotten_with_those_that_were_follow
     let site = Site::new();
     let first = site.checkpoint(&mut Site::chain(Vec::new()), 1);
     site.keep(&first).await;
-    let GivingUp::Done(_) = give_up(&site.store, |kept| kept.text == first, None, given_up()).await.unwrap() else {
+    let AbandonOutcome::Done(_) = abandon(&site.store, |kept| kept.text == first, None, abandoned()).await.unwrap() else {
         panic!("not given up");
     };
     for at in 2..40 {

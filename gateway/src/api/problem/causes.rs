@@ -5,9 +5,9 @@ use attest_certificates::kubelet::{KubeletError, WrongPool};
 use attest_ignition::Inexpressible;
 use attest_log::codes::{
     CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
-    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNKNOWN, NODE_NAME_TAKEN, NODE_REVOKED,
+    KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNAVAILABLE, NODE_NAME_TAKEN, NODE_REVOKED,
     SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
-    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_ANOTHER_LOG, TPM_COUNTERS_BACK, TPM_FIRMWARE_BACK,
+    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED, TPM_EVENT_LOG_CHANGED, TPM_FIRMWARE_DOWNGRADED,
 };
 use attest_log::command_for;
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
@@ -92,17 +92,17 @@ impl From<HistoryRefusal> for Refusal {
         let HistoryRefusal { tpm, finding } = &refusal;
         let (code, told, if_meant) = match finding {
             HistoryFinding::CountersBack { .. } => (
-                TPM_COUNTERS_BACK,
+                TPM_COUNTERS_DECREASED,
                 "this TPM's counters are behind what they were",
                 "the TPM was cleared, or this virtual machine was rolled back",
             ),
             HistoryFinding::FirmwareBack { .. } => (
-                TPM_FIRMWARE_BACK,
+                TPM_FIRMWARE_DOWNGRADED,
                 "this TPM's firmware is older than it was",
                 "the TPM's firmware was downgraded on purpose",
             ),
             HistoryFinding::AnotherLog { .. } => (
-                TPM_ANOTHER_LOG,
+                TPM_EVENT_LOG_CHANGED,
                 "the event log is another one than before, and the PCR values are the same",
                 "the machine boots the same files from another place",
             ),
@@ -138,7 +138,7 @@ impl From<MachinesUnknown> for Refusal {
     fn from(error: MachinesUnknown) -> Self {
         tracing::warn!(%error, "cannot determine the cluster's machines; answering 503 with Retry-After");
         Self::guarded(
-            MACHINES_UNKNOWN,
+            MACHINES_UNAVAILABLE,
             "the gateway does not know now which machines the cluster has created",
             error,
         )

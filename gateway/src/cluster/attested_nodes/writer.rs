@@ -130,7 +130,7 @@ impl AttestedNodeWriter {
                 Err(error) if error.is_status(INVALID) => {
                     if !std::mem::replace(&mut self.said, true) {
                         tracing::warn!(
-                            "cluster: {error}; check that the CustomResourceDefinition is this release's: `attest-gateway manifests --with attested-nodes`"
+                            "cluster: {error}; check that the CustomResourceDefinition is this release's: `attest-gateway manifests render --with attested-nodes`"
                         );
                     }
                     return Ok(Written::Never);

@@ -23,7 +23,7 @@ use super::acting::change_files;
 use super::certificate::{CertificateOptions, made_line};
 use super::certificate_thing::thing;
 use super::durations::seconds;
-use super::output;
+use super::{OutputOption, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     },
     /// Second step: a certificate by the newest CA. Pointers that lack it do not work from then on.
     #[command(
-        after_help = "Example:\n  attest-gateway ca switch\nIn a cluster with machine sets, if their pointers carry that CA:\n  attest-controller pointers && attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
+        after_help = "Example:\n  attest-gateway ca switch\nIn a cluster with machine sets, if their pointers carry that CA:\n  attest-controller pointer list && attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
     )]
     Switch {
         /// The newest CA's private key [default: the one next to tls.ca].
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Status {
         #[command(flatten)]
         within: Within,
+        #[command(flatten)]
+        format: OutputOption,
     },
 }
 
@@ -152,7 +154,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             switch(config, ca_key.as_deref(), certificate.as_deref().zip(key.as_deref()), kind, caution)
         })?,
         Command::Retire { discard_key, caution } => recorded(config, Verb::CaRetire, || retire(config, *discard_key, caution))?,
-        Command::Status { within } => status(config, within)?,
+        Command::Status { within, format } => status(config, within, *format)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -275,7 +277,7 @@ fn introduce(
     };
     let said = format!(
         "{} carries a second CA: {}\n  in use until the switch: {}\n  {key}\n\
-         Next: write new pointers (`attest-gateway pointer`), for every pool; they carry both. Then `ca status`, then `ca switch`.",
+         Next: write new pointers (`attest-gateway pointer create`), for every pool; they carry both. Then `ca status`, then `ca switch`.",
         settings.tls.ca.display(),
         described(&ca),
         described(&today.authority)

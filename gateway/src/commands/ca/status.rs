@@ -11,10 +11,12 @@ use attest_gateway::settings::Settings;
 use attest_gateway::sightings::{self, Sighting};
 use attest_system::clock::rfc3339;
 
+use serde_json::json;
+
 use super::{Caution, Within};
 use crate::commands::certificate::made_line;
 use crate::commands::durations::seconds;
-use crate::commands::{now, output, table, with_store};
+use crate::commands::{OutputOption, now, objects, output, table, with_store};
 
 pub(super) fn stage(today: &Today) -> RotationStage {
     rotation::stage(&today.authorities, today.authority.fingerprint)
@@ -28,8 +30,12 @@ pub(super) fn foreign(settings: &Settings, today: &Today) -> String {
     )
 }
 
+const NOT_SAFE: &str = "NOT SAFE";
+const CA_COLUMNS: [&str; 5] = ["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", "SIGNS"];
+const SIGHTING_COLUMNS: [&str; 6] = ["POOL", "POINTER CARRIES", "ACCEPTED", "FIRST SEEN", "LAST SEEN", "FROM"];
 /// Hint to the pointers that no gateway has seen yet.
-const MACHINE_SETS: &str = "\nmachine sets: `attest-controller pointers` shows which CAs the pointers of a cluster's machine sets carry";
+const MACHINE_SETS: &str =
+    "\nmachine sets: `attest-controller pointer list` shows which CAs the pointers of a cluster's machine sets carry";
 
 /// Returns the sightings of pointers, and whether the next step is safe.
 fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec<Sighting>, Safety)> {
@@ -67,12 +73,11 @@ pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution
     Ok(())
 }
 
-pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
+pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> anyhow::Result<()> {
     let settings = Settings::load(config)?;
     let today = install::today(&settings.tls)?;
     let stage = stage(&today);
-    output::line(format_args!("stage: {stage} ({})", meaning(stage)))?;
-    let rows: Vec<[String; 5]> = today
+    let authorities: Vec<[String; 5]> = today
         .authorities
         .iter()
         .map(|ca| {
@@ -82,49 +87,39 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
                 ca.subject.clone(),
                 rfc3339(ca.not_after),
                 authority_keys::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
-                if signs { "signs the certificate" } else { "" }.to_owned(),
+                if signs { "the certificate" } else { "-" }.to_owned(),
             ]
         })
         .collect();
-    output::print(format_args!("\n{}", table(["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", ""], &rows)))?;
-    output::line(format_args!("\n{}", made_line(&today.certificate, &today.authority)))?;
     let (all, safety) = sighted(config, &today, within)?;
+    let next = next_step(&settings, &today, &safety, &within.within)?;
+    // Where somebody else rotates them, pointers are not in this gateway's way.
+    let in_the_way = if next.contains(NOT_SAFE) {
+        safety.in_the_way.as_slice()
+    } else {
+        &[]
+    };
+    if format.is_json() {
+        return output::json(&json!({
+            "stage": stage.to_string(),
+            "authorities": objects(CA_COLUMNS, &authorities),
+            "pointers": objects(SIGHTING_COLUMNS, &sighting_rows(&all)),
+            "in_the_way": objects(SIGHTING_COLUMNS, &sighting_rows(in_the_way)),
+            "next": next,
+        }));
+    }
+    output::line(format_args!("stage: {stage} ({})", meaning(stage)))?;
+    output::print(format_args!("\n{}", table(CA_COLUMNS, &authorities)))?;
+    output::line(format_args!("\n{}", made_line(&today.certificate, &today.authority)))?;
     if all.is_empty() {
         output::line("\npointers: none was seen yet")?;
     } else {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
     output::line(MACHINE_SETS)?;
-    if settings.tls.serving_of_cluster {
-        output::line("\nnext: the cluster's operator replaces them, and the gateway follows (cluster.mcs_certificate)")?;
-        return Ok(());
-    }
-    if source::is_manifest(&settings.tls.ca)? {
-        output::line(format_args!(
-            "\nnext: {} is a manifest: who put it there rotates it",
-            settings.tls.ca.display()
-        ))?;
-        return Ok(());
-    }
-    let within = &within.within;
-    match (stage.next(), safety.is_safe(), safety.known) {
-        (None, ..) => output::line(format_args!("\nnext: {}", foreign(&settings, &today)))?,
-        (Some(next), ..) if stage == RotationStage::Settled => {
-            output::line(format_args!("\nnext: `{next}`, whenever you like: nothing stops working by it"))?
-        }
-        (Some(next), true, true) => output::line(format_args!(
-            "\nnext: `{next}`, safe: no pointer seen within {within} is in the way"
-        ))?,
-        (Some(next), true, false) => {
-            output::line(format_args!(
-                "\nnext: `{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known"
-            ))?;
-        }
-        (Some(next), false, _) => output::print(format_args!(
-            "\nnext: `{next}`, NOT SAFE: pointers without the CA {}, seen within {within}:\n{}",
-            newest(&today),
-            sightings_table(&safety.in_the_way)
-        ))?,
+    output::line(format_args!("\nnext: {next}"))?;
+    if !in_the_way.is_empty() {
+        output::print(sightings_table(in_the_way))?;
     }
     if stage == RotationStage::Switched {
         output::line(
@@ -133,6 +128,29 @@ pub(super) fn status(config: &Path, within: &Within) -> anyhow::Result<()> {
         output::line("and at attest_gateway_tls_refused_by_client_total.")?;
     }
     Ok(())
+}
+
+/// Returns the next step of the rotation, and whether it is safe.
+fn next_step(settings: &Settings, today: &Today, safety: &Safety, within: &str) -> anyhow::Result<String> {
+    if settings.tls.serving_of_cluster {
+        return Ok("the cluster's operator replaces them, and the gateway follows (cluster.mcs_certificate)".to_owned());
+    }
+    if source::is_manifest(&settings.tls.ca)? {
+        return Ok(format!("{} is a manifest: its writer rotates it", settings.tls.ca.display()));
+    }
+    let stage = stage(today);
+    Ok(match (stage.next(), safety.is_safe(), safety.known) {
+        (None, ..) => foreign(settings, today),
+        (Some(next), ..) if stage == RotationStage::Settled => format!("`{next}`, whenever you like: nothing stops working by it"),
+        (Some(next), true, true) => format!("`{next}`, safe: no pointer seen within {within} is in the way"),
+        (Some(next), true, false) => {
+            format!("`{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known")
+        }
+        (Some(next), false, _) => format!(
+            "`{next}`, {NOT_SAFE}: pointers without the CA {}, seen within {within}:",
+            newest(today)
+        ),
+    })
 }
 
 const fn meaning(stage: RotationStage) -> &'static str {
@@ -145,7 +163,11 @@ const fn meaning(stage: RotationStage) -> &'static str {
 }
 
 fn sightings_table(sightings: &[Sighting]) -> String {
-    let rows: Vec<[String; 6]> = sightings
+    table(SIGHTING_COLUMNS, &sighting_rows(sightings))
+}
+
+fn sighting_rows(sightings: &[Sighting]) -> Vec<[String; 6]> {
+    sightings
         .iter()
         .map(|sighting| {
             let says = match sighting.authorities.as_deref() {
@@ -162,6 +184,5 @@ fn sightings_table(sightings: &[Sighting]) -> String {
                 sighting.peer.clone(),
             ]
         })
-        .collect();
-    table(["POOL", "POINTER CARRIES", "ACCEPTED", "FIRST SEEN", "LAST SEEN", "FROM"], &rows)
+        .collect()
 }

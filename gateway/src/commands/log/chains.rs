@@ -50,7 +50,7 @@ impl Chains {
             more => format!(" and before {more} more lines"),
         };
         output::tell(format_args!(
-            "attest-gateway: these are lines of several chains: `attest-audit audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
+            "attest-gateway: these are lines of several chains: `attest-audit log audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
             named.join(", "),
             named.join(" ")
         ));

@@ -14,20 +14,20 @@ use crate::commands::output::{Output, ReaderState, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --output november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are the log's own, byte for byte: without filters `audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: without a filter it is written all the same, unless it is cut off or longer than 16 MiB."
+    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --out november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are the log's own, byte for byte: without filters `attest-audit log audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: without a filter it is written all the same, unless it is cut off or longer than 16 MiB."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: LogSource,
     /// New file to write to, which appears when it is complete; standard output otherwise.
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    out: Option<PathBuf>,
 }
 
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let source = source_with_identities(settings, arguments.source.clone())?;
     let opened = source.open(&settings.attestation_log(), source.last)?;
-    let unread = match &arguments.output {
+    let unread = match &arguments.out {
         Some(path) => attest_command_line::into_file(path, |output| write(&opened, &source, output, false))?,
         None => {
             let (mut output, terminal) = stdout()?;

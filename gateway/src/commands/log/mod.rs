@@ -1,11 +1,11 @@
 //! The command `attest-gateway log`: reads the attestation log.
 
+mod abandon;
 mod chains;
 mod changes;
-mod checkpoints;
 mod export;
-mod give_up;
 mod known_by;
+mod list_checkpoints;
 mod row;
 mod show;
 mod status;
@@ -19,40 +19,43 @@ use anyhow::bail;
 use attest_gateway::settings::Settings;
 use attest_log::LogKey;
 
-use super::output;
+use super::{OutputOption, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Print the public half of the key that signs the attestation log's checkpoints, PEM: for auditors.
     #[command(
-        after_help = "Example:\n  attest-gateway log key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `attest-audit audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
+        after_help = "Example:\n  attest-gateway log show-key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `attest-audit log audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
     )]
-    Key,
+    ShowKey,
     /// List recorded decisions, the last of them or those that filters choose; or print one whole.
     Show(show::Arguments),
     /// Print the last decisions, and each one that comes.
     Tail(tail::Arguments),
     /// Write records as JSON lines, as they are.
     Export(export::Arguments),
-    /// Print the checkpoints of the store as JSON lines, for `attest-audit audit --checkpoints`: what the logs must hold.
-    Checkpoints,
-    /// List the chains of which the store keeps a checkpoint: of each gateway that has served, by each key, and those that were given up.
-    Status,
+    /// Print the checkpoints of the store as JSON lines, for `attest-audit log audit --checkpoints`: what the logs must hold.
+    ListCheckpoints,
+    /// List the chains of which the store keeps a checkpoint: of each gateway that has served, by each key, and those that were abandoned.
+    Status {
+        #[command(flatten)]
+        format: OutputOption,
+    },
     /// Declare a gateway's log lost for good, or accept a new log.key: `audit` no longer requires what was signed, and shows who declared
     /// it.
-    GiveUp(give_up::Arguments),
+    Abandon(abandon::Arguments),
 }
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     match command {
-        Command::Key => output::print(key(&settings)?.public().pem())?,
+        Command::ShowKey => output::print(key(&settings)?.public().pem())?,
         Command::Show(arguments) => return show::run(&settings, arguments),
         Command::Tail(arguments) => return tail::run(&settings, arguments),
-        Command::Checkpoints => return checkpoints::run(config),
+        Command::ListCheckpoints => return list_checkpoints::run(config),
         Command::Export(arguments) => return export::run(&settings, arguments),
-        Command::Status => return status::run(config),
-        Command::GiveUp(arguments) => return give_up::run(config, arguments),
+        Command::Status { format } => return status::run(config, *format),
+        Command::Abandon(arguments) => return abandon::run(config, arguments),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use attest_command_line::options::OutputFormat;
 use attest_command_line::records::{LogSource, RecordFields, RecordSelector, record};
 use attest_gateway::settings::Settings;
 use attest_log::with_before;
 use serde_json::Value;
 
+use super::export::put_as_it_is;
 use super::known_by::source_with_identities;
 use super::row::{head, row, visible, visible_json};
 use crate::commands::output::{Output, ReaderState, stdout};
@@ -31,37 +33,54 @@ pub(crate) struct Arguments {
     /// Print one record whole: by its id, the beginning of it (at least 8 digits), or its number in its chain.
     #[arg(long, value_name = "ID|N", value_parser = record, conflicts_with_all = ["all", "last", "wide"])]
     record: Option<RecordSelector>,
+    /// Output format; `json` is the records as they are, one on a line.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OutputFormat,
 }
 
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let source = source_with_identities(settings, arguments.source.clone())?;
     match &arguments.record {
-        Some(record) => show_record(settings, &source, record),
+        Some(record) => show_record(settings, &source, record, arguments.output),
         None => list(settings, &source, arguments),
     }
 }
 
-fn list(settings: &Settings, source: &LogSource, Arguments { all, wide, .. }: &Arguments) -> anyhow::Result<ExitCode> {
+fn list(
+    settings: &Settings,
+    source: &LogSource,
+    Arguments {
+        all, wide, output: format, ..
+    }: &Arguments,
+) -> anyhow::Result<ExitCode> {
     let last = source.last.or((!all && !source.filter.has_beginning()).then_some(LAST));
     let opened = source.open(&settings.attestation_log(), last)?;
-    let (mut output, _) = stdout()?;
-    output.put(head().as_bytes())?;
+    let (mut output, terminal) = stdout()?;
+    if *format == OutputFormat::Text {
+        output.put(head().as_bytes())?;
+    }
     let unread = opened.each(|read| match &read.fields {
-        Some(fields) if source.filter.takes(fields, read.line) => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
+        Some(fields) if source.filter.takes(fields, read.line) => match format {
+            OutputFormat::Text => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
+            OutputFormat::Json => put_as_it_is(&mut output, read.line, terminal),
+        },
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
     Ok(ExitCode::from(u8::from(unread.say())))
 }
 
-fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector) -> anyhow::Result<ExitCode> {
+fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let opened = source.open(&settings.attestation_log(), None)?;
-    let (mut output, _) = stdout()?;
+    let (mut output, terminal) = stdout()?;
     let mut found = 0;
     let unread = opened.each(|read| match &read.fields {
         Some(fields) if record.is(fields) && source.filter.takes(fields, read.line) => {
             found += 1;
-            print_whole(&mut output, read.line, fields)
+            match format {
+                OutputFormat::Text => print_whole(&mut output, read.line, fields),
+                OutputFormat::Json => put_as_it_is(&mut output, read.line, terminal),
+            }
         }
         _ => Ok(ReaderState::There),
     })?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use attest_command_line::options::OutputFormat;
 use attest_command_line::records::{Filter, RecordFields, say_counted};
 use attest_gateway::settings::Settings;
 use attest_log::reading::{FollowedLine, LogFile, LogFiles, LogFollower, LogReadError, files_beside, last_of};
@@ -23,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: for a program, each record as it is\n  attest-gateway log tail --last 0 --json | jq -c .code\n\nIt goes on over rotated logs and restarts of the gateway, until Ctrl-C."
+    after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: for a program, each record as it is\n  attest-gateway log tail --last 0 --output json | jq -c .code\n\nIt goes on over rotated logs and restarts of the gateway, until Ctrl-C."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -34,9 +35,9 @@ pub(crate) struct Arguments {
     /// Print all columns at full length.
     #[arg(long)]
     wide: bool,
-    /// Records as they are, one on a line.
-    #[arg(long, conflicts_with = "wide")]
-    json: bool,
+    /// Output format; `json` is the records as they are, one on a line.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OutputFormat,
 }
 
 pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -49,7 +50,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     let mut changes = FileChanges::of(files::folder(&log));
     let mut follower = begin(&log, filter, arguments.last)?;
     let (mut output, terminal) = stdout()?;
-    if !arguments.json {
+    if arguments.output == OutputFormat::Text {
         output.put(head().as_bytes())?;
     }
     let mut left_out = false;
@@ -68,14 +69,14 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             FollowedLine::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
             FollowedLine::TooLong(length) => {
                 output::tell(format_args!(
-                    "attest-gateway: a line of {length} bytes, which no gateway writes; `attest-audit audit` says more"
+                    "attest-gateway: a line of {length} bytes, which no gateway writes; `attest-audit log audit` says more"
                 ));
                 ReaderState::There
             }
             FollowedLine::SetBack => {
                 output.flush()?;
                 output::tell(
-                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `attest-audit audit` says more. It is gone on with what it holds now, the last of it first",
+                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `attest-audit log audit` says more. It is gone on with what it holds now, the last of it first",
                 );
                 follower = begin(&log, filter, arguments.last)?;
                 continue;
@@ -137,7 +138,7 @@ fn print<W: std::io::Write>(
     terminal: bool,
 ) -> anyhow::Result<ReaderState> {
     let Some(fields) = RecordFields::of(line) else {
-        output::tell("attest-gateway: skipping a line that is not a record; for details: `attest-audit audit`");
+        output::tell("attest-gateway: skipping a line that is not a record; for details: `attest-audit log audit`");
         return Ok(ReaderState::There);
     };
     if !filter.takes(&fields, line) {
@@ -147,8 +148,8 @@ fn print<W: std::io::Write>(
         }
         return Ok(ReaderState::There);
     }
-    match arguments.json {
-        true => put_as_it_is(output, line, terminal),
-        false => output.put(row(&filter.labelled(&fields), arguments.wide).as_bytes()),
+    match arguments.output {
+        OutputFormat::Json => put_as_it_is(output, line, terminal),
+        OutputFormat::Text => output.put(row(&filter.labelled(&fields), arguments.wide).as_bytes()),
     }
 }

@@ -11,9 +11,10 @@ use attest_gateway::settings::Settings;
 use attest_log::{Earns, Grants};
 use attest_pointers::{ConfigSource, PointerCa, PointerCredential, PointerForm, READING_LIMIT_BYTES, ReadPointer};
 use attest_system::clock::{Clock, rfc3339};
+use serde_json::json;
 use url::Url;
 
-use super::super::{clean, output, table, with_store};
+use super::super::{OutputOption, clean, objects, output, table, with_store};
 use super::token::{self, Worth};
 
 /// Result of the inspection, in sentences.
@@ -25,7 +26,7 @@ struct Judgement {
     reasons: Vec<String>,
 }
 
-pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
+pub(super) fn run(config: &Path, file: &Path, format: OutputOption) -> anyhow::Result<ExitCode> {
     let name = if file == Path::new("-") {
         "standard input".to_owned()
     } else {
@@ -47,7 +48,6 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
         PointerForm::Config => "an Ignition config".to_owned(),
         PointerForm::Secret { name } => format!("the Secret {name:?} with an Ignition config"),
     };
-    output::line(format_args!("{name}: {form} of spec {}\n", reading.version))?;
     if let Some(refused) = &reading.refused {
         judgement
             .reasons
@@ -58,17 +58,6 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
             .reasons
             .push("it has far more sources or CAs than any pointer, and the last were not looked at".to_owned());
     }
-    output::print(table(
-        ["SOURCE", "HOST", "PORT", "POOL", "ATTESTED", "TOKEN", "NOTHING"],
-        &sources(&settings, &reading),
-    ))?;
-    output::line("")?;
-    output::print(table(
-        ["CA", "SUBJECT", "UNTIL", "IN BUNDLE", "SIGNS"],
-        &authorities(&reading, serving.as_ref()),
-    ))?;
-    output::line("")?;
-
     for authority in &reading.authorities {
         match authority {
             PointerCa::Certificate(_) => {}
@@ -97,6 +86,25 @@ pub(super) fn run(config: &Path, file: &Path) -> anyhow::Result<ExitCode> {
     if let Some(serving) = &serving {
         judgement.rotation(&reading, serving);
     }
+    let (source_columns, ca_columns) = (
+        ["SOURCE", "HOST", "PORT", "POOL", "ATTESTED", "TOKEN", "NOTHING"],
+        ["CA", "SUBJECT", "UNTIL", "IN BUNDLE", "SIGNS"],
+    );
+    let (sources, authorities) = (sources(&settings, &reading), authorities(&reading, serving.as_ref()));
+    if format.is_json() {
+        output::json(&json!({
+            "file": name,
+            "spec": reading.version,
+            "sources": objects(source_columns, &sources),
+            "authorities": objects(ca_columns, &authorities),
+            "reasons": judgement.reasons,
+            "remarks": judgement.remarks,
+        }))?;
+        return Ok(judgement.code());
+    }
+    output::line(format_args!("{name}: {form} of spec {}\n", reading.version))?;
+    output::line(table(source_columns, &sources))?;
+    output::line(table(ca_columns, &authorities))?;
     judgement.print()
 }
 
@@ -268,7 +276,7 @@ impl Judgement {
         let attests = !reading.version.starts_with("2.");
         if first.is_none() && !attests && grants.attested != grants.nothing {
             self.reasons.push(format!(
-                "spec {} has no place for a ticket: nodes with it cannot attest, and would get {} instead of {}; write it in spec 3.1 or newer (`attest-gateway pointer --spec 3.1.0`), or give it a token",
+                "spec {} has no place for a ticket: nodes with it cannot attest, and would get {} instead of {}; write it in spec 3.1 or newer (`attest-gateway pointer create --spec 3.1.0`), or give it a token",
                 reading.version,
                 word(grants.nothing),
                 word(grants.attested)
@@ -307,6 +315,14 @@ impl Judgement {
         Ok(())
     }
 
+    const fn code(&self) -> ExitCode {
+        if self.reasons.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
     /// Prints the result, and returns the exit code.
     fn print(self) -> anyhow::Result<ExitCode> {
         for remark in &self.remarks {
@@ -315,11 +331,10 @@ impl Judgement {
         output::line("")?;
         if self.reasons.is_empty() {
             output::line("satisfied: this gateway serves nodes that have this pointer")?;
-            return Ok(ExitCode::SUCCESS);
         }
         for reason in &self.reasons {
             output::line(format_args!("NOT satisfied: {reason}"))?;
         }
-        Ok(ExitCode::FAILURE)
+        Ok(self.code())
     }
 }

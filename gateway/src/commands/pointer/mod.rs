@@ -1,4 +1,4 @@
-//! The command `attest-gateway pointer`: prints and inspects pointer configs.
+//! The command `attest-gateway pointer`: creates and inspects pointer configs.
 
 mod inspect;
 mod token;
@@ -17,7 +17,7 @@ use attest_system::files;
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::output;
+use super::{OutputOption, output};
 
 /// Largest file with a token: a token, and white space around it.
 const TOKEN_FILE_LIMIT_BYTES: usize = 8192;
@@ -31,15 +31,12 @@ const SECRET_NAME_LIMIT_BYTES: usize = 253;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    subcommand_negates_reqs = true,
-    after_help = "Examples:\n  attest-gateway pointer --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n  attest-gateway pointer --pool worker --format secret | oc apply -f -\n  attest-gateway pointer --pool worker --token-file rack7.token > worker.ign\n  attest-gateway pointer inspect worker.ign\n\nThe pointer config names the gateway and the CAs of tls.ca, and nothing secret unless it carries a token. It says in its URL which CAs\nthose are (?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
+    after_help = "Examples:\n  attest-gateway pointer create --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n  attest-gateway pointer create --pool worker --format secret | oc apply -f -\n  attest-gateway pointer create --pool worker --token-file rack7.token > worker.ign\n  attest-gateway pointer inspect worker.ign\n\nThe pointer config names the gateway and the CAs of tls.ca, and nothing secret unless it carries a token. It says in its URL which CAs\nthose are (?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
 )]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
+pub(crate) struct Create {
     /// The pool that nodes with this pointer join.
-    #[arg(long, required = true)]
-    pool: Option<String>,
+    #[arg(long)]
+    pool: String,
     /// The URL at which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
     /// name, and the port of `listen`].
     #[arg(long)]
@@ -65,7 +62,9 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
+    /// Print a pointer config: the first Ignition config of a node.
+    Create(Box<Create>),
     /// Say what a pointer trusts, and whether this gateway would satisfy it. Exit code 1 if not.
     #[command(
         after_help = "Examples:\n  attest-gateway pointer inspect worker.ign\n  oc -n openshift-machine-api get secret worker-user-data -o yaml | attest-gateway pointer inspect -\n\nReads an Ignition config of spec 2 or 3, or a Secret with userData, YAML or JSON, of at most 1 MiB. A token in it is looked up; it is\nneither used nor shown."
@@ -73,6 +72,8 @@ enum Command {
     Inspect {
         /// The pointer, or - for standard input.
         file: PathBuf,
+        #[command(flatten)]
+        format: OutputOption,
     },
 }
 
@@ -82,24 +83,16 @@ enum PointerFormat {
     Secret,
 }
 
-pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if let Some(Command::Inspect { file }) = &arguments.command {
-        // clap's own way to forbid this would forbid --config, too.
-        let Arguments {
-            pool,
-            url,
-            token,
-            token_file,
-            secret_name,
-            ..
-        } = arguments;
-        if pool.is_some() || url.is_some() || token.is_some() || token_file.is_some() || secret_name.is_some() {
-            bail!("`pointer inspect` takes a file, and nothing of what `pointer` takes");
-        }
-        return inspect::run(config, file);
+pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Create(arguments) => create(config, arguments),
+        Command::Inspect { file, format } => inspect::run(config, file, *format),
     }
+}
+
+fn create(config: &Path, arguments: &Create) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    let pool = arguments.pool.as_deref().context("--pool is missing")?;
+    let pool = arguments.pool.as_str();
     super::pool_folder(&settings, pool)?;
     let base = base_url(&settings, arguments.url.as_ref())?;
     let authorities = source::authorities(&settings.tls.ca)?;

@@ -7,14 +7,17 @@ use attest::{AppraisalPolicy, ReferenceValues};
 use attest_gateway::settings::Settings;
 use attest_pool::HistoryRules;
 use attest_pool::NewValueRules;
+use serde_json::json;
 
-use crate::commands::{output, pool};
+use crate::commands::{OutputOption, output, pool};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway policy explain worker")]
 pub(crate) struct Arguments {
     /// Pool whose policy is explained.
     pool: String,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -23,7 +26,12 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         of_history(pool.history),
         of_new_values(pool.new_values.as_ref(), pool.policy.observes()),
     );
-    output::print(format_args!("{}{history}{new_values}", words(&pool.policy)))?;
+    let text = format!("{}{history}{new_values}", words(&pool.policy));
+    if arguments.format.is_json() {
+        output::json(&json!({ "pool": arguments.pool, "rules": text.lines().collect::<Vec<_>>() }))?;
+    } else {
+        output::print(text)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

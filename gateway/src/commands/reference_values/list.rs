@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use attest::reference_sets::{Generation, ValueOrigin};
 
 use super::{now, read};
-use crate::commands::{output, table};
+use crate::commands::{OutputOption, list};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  attest-gateway reference-values list pools/worker/reference-values/*.json")]
@@ -11,6 +11,8 @@ pub(crate) struct Arguments {
     /// Files of reference values.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -20,7 +22,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             rows.push(row(&path.display().to_string(), &generation));
         }
     }
-    output::print(table(["file", "generation", "added", "by", "from", "until", "values"], &rows))
+    list(
+        arguments.format,
+        ["FILE", "GENERATION", "ADDED", "BY", "FROM", "UNTIL", "VALUES"],
+        &rows,
+    )
 }
 
 fn row(file: &str, generation: &Generation) -> [String; 7] {

@@ -7,7 +7,7 @@ use attest_machines::new_values::{self, Answered, QuestionAnswer, QuestionRow, R
 use attest_pool::NewValueRules;
 use attest_system::clock::{lasting, rfc3339};
 
-use crate::commands::{now, output, pool_folder, table, visible, with_store};
+use crate::commands::{OutputOption, now, objects, output, pool_folder, table, visible, with_store};
 
 /// Machines that are named in a row; below the table there are more.
 const NAMED_LIMIT: usize = 3;
@@ -22,6 +22,8 @@ pub(crate) struct Arguments {
     /// Also those that were answered.
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
@@ -42,9 +44,12 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         pool_folder(&settings, pool)?;
     }
     let shown: Vec<&QuestionRow> = questions.iter().filter(|row| arguments.all || is_open(row)).collect();
-    let rows = shown.iter().flat_map(|row| rows(row, wanted.get(&row.pool)));
+    let rows: Vec<[String; 8]> = shown.iter().flat_map(|row| rows(row, wanted.get(&row.pool))).collect();
     let head = ["ID", "POOL", "WHAT", "DIGEST", "CALLED", "MACHINES", "SEEN", "STATE"];
-    let mut text = table(head, &rows.collect::<Vec<_>>());
+    if arguments.format.is_json() {
+        return output::json(&objects(head, &rows));
+    }
+    let mut text = table(head, &rows);
     for row in shown.into_iter().filter(|row| is_open(row)) {
         text.push_str(&below(row, wanted.get(&row.pool), now));
     }

@@ -120,7 +120,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         })
     })?;
     describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
-    if !brought || arguments.shape.output != TokenOutput::Token {
+    if !brought || arguments.shape.format != TokenOutput::Token {
         match arguments.shape.show(&settings, &created) {
             Err(error) if brought => return Err(error.context("the token is in the store, and could not be shown in another form")),
             Err(error) => return Err(lost(config, by, &created, error)),

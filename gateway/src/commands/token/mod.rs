@@ -16,26 +16,29 @@ use attest_system::clock::{Clock, lasting, rfc3339};
 use ipnet::IpNet;
 
 use super::acting::{change_store, found};
-use super::{output, table, with_store};
+use super::{OutputOption, output, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Make a provisioning token and print it. It is shown this once; only its hash is kept.
     #[command(
-        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attestation-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
+        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attest-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
     )]
     Create(Box<create::Create>),
     /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before stays valid for
     /// the grace period.
     #[command(
-        after_help = "Example: the next token, as a pointer config\n  attest-gateway token rotate rack7 --output pointer > worker.ign\n\nExample: the token has leaked\n  attest-gateway token rotate rack7 --grace 0s"
+        after_help = "Example: the next token, as a pointer config\n  attest-gateway token rotate rack7 --format pointer > worker.ign\n\nExample: the token has leaked\n  attest-gateway token rotate rack7 --grace 0s"
     )]
     Rotate(Box<rotate::Rotate>),
     /// List the tokens: what they are called, good for and worth, not their text.
     #[command(
         after_help = "Example:\n  attest-gateway token list\n\nSTATE is current; previous, of a token that was rotated and is good still; expired; or spent."
     )]
-    List,
+    List {
+        #[command(flatten)]
+        format: OutputOption,
+    },
     /// Make every token of a name worthless, current and previous. Takes effect at once, on a running gateway too.
     #[command(after_help = "Example:\n  attest-gateway token revoke rack7")]
     Revoke {
@@ -48,7 +51,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     match command {
         Command::Create(arguments) => create::create(config, arguments)?,
         Command::Rotate(arguments) => rotate::rotate(config, arguments)?,
-        Command::List => list(config)?,
+        Command::List { format } => list(config, *format)?,
         Command::Revoke { name } => {
             let settings = Settings::load(config)?;
             if tokens::is_followed(name) && settings.cluster.is_some_and(|cluster| !cluster.bootstrap_tokens.is_empty()) {
@@ -72,12 +75,11 @@ fn unpublished(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow::anyhow!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}")
 }
 
-fn list(config: &Path) -> anyhow::Result<()> {
+fn list(config: &Path, format: OutputOption) -> anyhow::Result<()> {
     let all = with_store(config, |store| async move { Ok(tokens::list(&store).await?) })?;
     let rows: Vec<[String; 8]> = all.into_iter().map(|(token, used)| row(token, used, now())).collect();
     let head = ["NAME", "POOLS", "STATE", "USES", "NETWORKS", "CREATED", "EXPIRES", "ROTATES"];
-    output::print(table(head, &rows))?;
-    Ok(())
+    super::list(format, head, &rows)
 }
 
 fn row(token: TokenRecord, used: u32, now: UnixTime) -> [String; 8] {

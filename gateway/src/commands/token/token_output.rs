@@ -23,12 +23,12 @@ pub(super) const SHOWN: &str = "it is shown this once:";
 #[derive(Debug, clap::Args)]
 pub(crate) struct TokenOutputOptions {
     /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
-    #[arg(long, value_enum, default_value = "token")]
-    pub(super) output: TokenOutput,
+    #[arg(long, value_enum, value_name = "FORM", default_value = "token")]
+    pub(super) format: TokenOutput,
     /// In pointers: URL at which nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
     #[arg(long)]
     pub(super) url: Option<Url>,
-    /// With --output pointer: which of the token's pools.
+    /// With --format pointer: which of the token's pools.
     #[arg(long, value_name = "POOL")]
     for_pool: Option<String>,
 }
@@ -81,7 +81,7 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
 impl TokenOutputOptions {
     /// Fails if this cannot be shown of a token for these pools: before there is a token that would be lost.
     pub(super) fn check(&self, settings: &Settings, pools: &BTreeSet<String>, rotation: Option<&Rotation>) -> anyhow::Result<()> {
-        if self.output == TokenOutput::Pointer {
+        if self.format == TokenOutput::Pointer {
             self.pointer(settings, pools, rotation, None)?;
         }
         Ok(())
@@ -119,7 +119,7 @@ impl TokenOutputOptions {
     /// If it could not be written, or its reader is gone.
     pub(super) fn show(&self, settings: &Settings, created: &Created) -> anyhow::Result<()> {
         let Created { text, record, .. } = created;
-        let shown = match self.output {
+        let shown = match self.format {
             TokenOutput::Token => format!("{}\n", **text),
             TokenOutput::Secret => tokens::auth_secret(text).to_string(),
             TokenOutput::Pointer => format!(

@@ -120,7 +120,7 @@ pub enum SealError {
     #[error("the seal has no key that is good at this time")]
     NoneSeals,
     /// The store's key file holds something else.
-    #[error("{0} holds no key of a store (`attest-gateway store key` makes one, and all replicas share it)")]
+    #[error("{0} holds no key of a store (`attest-gateway store create-key` makes one, and all replicas share it)")]
     NoStoreKey(PathBuf),
     /// The store's key file is another one's.
     #[error(

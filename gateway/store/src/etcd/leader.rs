@@ -40,13 +40,13 @@ impl Etcd {
         };
         locked(&opened.leases).push(id);
         let (tell, lost) = watch::channel(false);
-        let given_up = Arc::new(AtomicBool::new(false));
-        runtime.spawn(keep(Arc::clone(&opened), id, lease, tell, Arc::clone(&given_up)));
-        let give_up = move || {
-            given_up.store(true, Ordering::Relaxed);
+        let abandoned = Arc::new(AtomicBool::new(false));
+        runtime.spawn(keep(Arc::clone(&opened), id, lease, tell, Arc::clone(&abandoned)));
+        let abandon = move || {
+            abandoned.store(true, Ordering::Relaxed);
             runtime.spawn(async move { opened.leave(id).await });
         };
-        Ok(Some(Leadership::new(fence, lost, give_up)))
+        Ok(Some(Leadership::new(fence, lost, abandon)))
     }
 }
 
@@ -107,9 +107,9 @@ async fn take(opened: &OpenEtcdStore, key: &str, value: &str, lease: Duration) -
 }
 
 /// Keeps the lease, until that fails for as long as it lasts.
-async fn keep(opened: Arc<OpenEtcdStore>, id: i64, lease: Duration, tell: watch::Sender<bool>, given_up: Arc<AtomicBool>) {
+async fn keep(opened: Arc<OpenEtcdStore>, id: i64, lease: Duration, tell: watch::Sender<bool>, abandoned: Arc<AtomicBool>) {
     let mut kept = Instant::now();
-    while !given_up.load(Ordering::Relaxed) {
+    while !abandoned.load(Ordering::Relaxed) {
         sleep(lease / 3).await;
         let asked = Instant::now();
         match opened.members.ask_one(asked + lease / 3, |client| keep_alive(client, id)).await {

@@ -122,11 +122,11 @@ impl Kubernetes {
         // The committer hears of it: from here on it is to be kept.
         self.wake();
         let store = self.clone();
-        Ok(Some(Leadership::new(fence, lost, move || store.give_up(key, value))))
+        Ok(Some(Leadership::new(fence, lost, move || store.abandon(key, value))))
     }
 
     /// Leads this no more.
-    fn give_up(&self, key: String, value: String) {
+    fn abandon(&self, key: String, value: String) {
         locked(&self.open.opened.leads).retain(|leads| leads.value != value);
         let change: Change = Box::new(move |head, context| {
             let is_own = head.holder(&key) == Some((context.session, &value));

@@ -12,7 +12,7 @@ use crate::leader::{Lead, LeaderLock};
 pub struct Leadership {
     fence: Fence,
     lost: watch::Receiver<bool>,
-    give_up: Option<Box<dyn FnOnce() + Send + Sync>>,
+    abandon: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Leadership {
@@ -22,12 +22,12 @@ impl std::fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    /// `lost` turns `true` when another may lead; `give_up` lets others lead.
-    pub(crate) fn new(fence: Fence, lost: watch::Receiver<bool>, give_up: impl FnOnce() + Send + Sync + 'static) -> Self {
+    /// `lost` turns `true` when another may lead; `abandon` lets others lead.
+    pub(crate) fn new(fence: Fence, lost: watch::Receiver<bool>, abandon: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self {
             fence,
             lost,
-            give_up: Some(Box::new(give_up)),
+            abandon: Some(Box::new(abandon)),
         }
     }
 
@@ -64,8 +64,8 @@ impl LeaderLock for Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        if let Some(give_up) = self.give_up.take() {
-            give_up();
+        if let Some(abandon) = self.abandon.take() {
+            abandon();
         }
     }
 }

@@ -119,7 +119,7 @@ fn other_distributions_are_told_what_they_have() {
         write_file(root.path(), "etc/os-release", &format!("ID={id}\n"));
         let failure = find(&root).unwrap_err();
         assert!(failure.to_string().contains(said), "{failure}");
-        assert!(failure.next_step.contains("--output"), "{failure}");
+        assert!(failure.next_step.contains("config fetch --out"), "{failure}");
     };
     check("flatcar", "OEM partition");
     check("\"opensuse-microos\"", "labelled \"ignition\"");

@@ -1,7 +1,8 @@
 //! The commands `attest-audit log`.
 
-mod boot_diff;
-mod config;
+mod audit;
+mod compare_boots;
+mod show_config;
 
 use std::process::ExitCode;
 
@@ -9,15 +10,18 @@ use super::gateway_files::GatewayFiles;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// Verify the log, and repeat its decisions from their evidence: does the evidence still give the recorded verdicts?
+    Audit(Box<audit::Arguments>),
     /// Render a config that was served from the pool's folder of that time, and print it if its SHA-256 is that of the record.
-    Config(config::Arguments),
+    ShowConfig(show_config::Arguments),
     /// Compare the boots of two machines, or two boots of one machine, event by event.
-    BootDiff(boot_diff::Arguments),
+    CompareBoots(compare_boots::Arguments),
 }
 
 pub(crate) fn run(files: &GatewayFiles, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Config(arguments) => config::run(files, arguments),
-        Command::BootDiff(arguments) => boot_diff::run(files, arguments),
+        Command::Audit(arguments) => audit::run(files, arguments),
+        Command::ShowConfig(arguments) => show_config::run(files, arguments),
+        Command::CompareBoots(arguments) => compare_boots::run(files, arguments),
     }
 }

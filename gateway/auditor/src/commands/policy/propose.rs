@@ -99,7 +99,7 @@ fn words(proposal: &Proposal) -> String {
         .map(|row| [row.rule.clone(), row.machines.to_string(), row.why.clone(), row.named.clone()])
         .collect();
     if !rows.is_empty() {
-        let head = ["not generalised", "machines", "why", "among them"];
+        let head = ["NOT GENERALISED", "MACHINES", "WHY", "AMONG THEM"];
         text.push_str(&format!("\n{}", table(head, &rows)));
     }
     let mut rare: Vec<_> = proposal.rare.iter().collect();
@@ -114,7 +114,7 @@ fn words(proposal: &Proposal) -> String {
         })
         .collect();
     if !rows.is_empty() {
-        let head = ["accepted, and few have it", "machines", "value", "among them"];
+        let head = ["ACCEPTED, AND FEW HAVE IT", "MACHINES", "VALUE", "AMONG THEM"];
         text.push_str(&format!("\n{}", table(head, &rows)));
     }
     if more > 0 {

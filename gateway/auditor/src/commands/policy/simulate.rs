@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use attest_audit::replay::simulation::{Machines, RefusalCause, Simulation, SimulationRequest, simulate};
-use attest_command_line::{output, recorded, table};
+use attest_command_line::options::OutputOption;
+use attest_command_line::{objects, output, recorded, table};
 use attest_log::Blobs;
 use attest_system::clock::Clock;
+use serde_json::json;
 
 use super::{GatewayFiles, since, told};
 
@@ -26,6 +28,8 @@ pub(crate) struct Arguments {
     /// Only what was shown in the last N days.
     #[arg(long, value_name = "N")]
     days: Option<u64>,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -45,7 +49,18 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     if policy.observes() {
         output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
     }
-    output::print(words(&found))?;
+    if arguments.format.is_json() {
+        output::json(&json!({
+            "machines": found.machines(),
+            "accepted": found.accepted,
+            "accepted_refused_before": found.let_in,
+            "refused": objects(GROUP_COLUMNS, &rows(&found.refused)),
+            "refused_trusted_before": found.shut_out(),
+            "not_verified": objects(GROUP_COLUMNS, &rows(&found.not_judged)),
+        }))?;
+    } else {
+        output::print(words(&found))?;
+    }
     if found.machines() == 0 {
         output::tell("nothing is known of this pool's machines: no evidence was recorded in that time");
     }
@@ -53,11 +68,16 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+const GROUP_COLUMNS: [&str; 5] = ["MACHINES", "TRUSTED BEFORE", "CODE", "WHAT THEY SHARE", "AMONG THEM"];
+
 fn words(found: &Simulation) -> String {
     let mut rows = rows(&found.refused);
     rows.extend(self::rows(&found.not_judged));
-    let head = ["machines", "trusted before", "code", "what they share", "among them"];
-    let groups = if rows.is_empty() { String::new() } else { table(head, &rows) };
+    let groups = if rows.is_empty() {
+        String::new()
+    } else {
+        table(GROUP_COLUMNS, &rows)
+    };
     format!(
         "{groups}{} machines: {} would be accepted ({} of them were refused), {} refused ({} of them were trusted)\n",
         found.machines(),

@@ -8,7 +8,8 @@ use anyhow::Context;
 use attest::tpm::requirements::QuotedPcrs;
 use attest::{AppraisalPolicy, Claims, Kind, Reject, UnixTime, appraise};
 use attest_audit::replay::verify;
-use attest_command_line::{output, recorded, table};
+use attest_command_line::options::OutputOption;
+use attest_command_line::{list, output, recorded};
 use attest_log::Blobs;
 
 use super::GatewayFiles;
@@ -32,6 +33,8 @@ pub(crate) struct Arguments {
     /// Reference values lapse as of the time of the record.
     #[arg(long)]
     then: bool,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
@@ -70,7 +73,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             arguments.pool
         ));
     }
-    output::print(table(["rule", "holds", "why"], &rows))?;
+    list(arguments.format, ["RULE", "HOLDS", "WHY"], &rows)?;
     Ok(if is_accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

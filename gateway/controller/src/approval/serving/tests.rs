@@ -199,7 +199,11 @@ fn only_who_asks_for_itself_and_was_approved_here() {
     check("a usage less", |case| drop(case.csr.usages.pop()), Some("csr-usages"));
     check("a lifetime", |case| case.csr.expiration_seconds = Some(1), Some("csr-lifetime"));
     check("no Node", |case| case.nodes.clear(), Some("csr-no-node"));
-    check("not approved here", |case| case.held.approval = None, Some("csr-not-ours"));
+    check(
+        "not approved here",
+        |case| case.held.approval = None,
+        Some("csr-client-not-approved-here"),
+    );
     check(
         "revoked",
         |case| case.held.revoked = Some("revoked".to_owned()),

@@ -1,4 +1,4 @@
-//! The command `attest-gateway render`: prints a config as it is served.
+//! The command `attest-gateway config render`: prints a config as it is served.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,11 +7,11 @@ use attest_gateway::settings::Settings;
 use attest_ignition::SpecVersion;
 use attest_log::ConfigSet;
 
-use super::output;
+use crate::commands::{output, pool};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
+    after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway config render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
 )]
 pub(crate) struct Arguments {
     /// Pool of the config.
@@ -36,7 +36,7 @@ enum ConfigChoice {
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    let pool = super::pool(&settings, &arguments.pool)?;
+    let pool = pool(&settings, &arguments.pool)?;
     let set = match arguments.set {
         ConfigChoice::Full => ConfigSet::Full,
         ConfigChoice::PreApproved => ConfigSet::PreApproved,

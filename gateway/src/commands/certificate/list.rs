@@ -1,4 +1,4 @@
-//! `attest-gateway certificates`: every certificate and key in play.
+//! `attest-gateway certificate list`: every certificate and key in use.
 
 mod others;
 mod own;
@@ -15,7 +15,7 @@ use attest_gateway::settings::Settings;
 use attest_system::clock::{Clock, rfc3339};
 use serde::{Serialize, Serializer};
 
-use super::{clean, output, table};
+use crate::commands::{OutputOption, clean, output, table};
 
 /// Time before its end at which a certificate is worth a warning, in seconds: two months, like in `check`.
 const EXPIRY_WARNING_SECONDS: u64 = 60 * 24 * 3600;
@@ -24,18 +24,11 @@ const MODE_BITS: u32 = 0o777;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway certificates\n  attest-gateway certificates --output json | jq '.[] | select(.state != \"good\")'\n\nExit code 1 if one of them is broken, expired or not yet valid. docs/certificates.md says the same at length."
+    after_help = "Example:\n  attest-gateway certificate list\n  attest-gateway certificate list --output json | jq '.[] | select(.state != \"good\")'\n\nExit code 1 if one of them is broken, expired or not yet valid."
 )]
 pub(crate) struct Arguments {
-    /// A table and a paragraph for each, or JSON.
-    #[arg(long, value_enum, default_value = "text")]
-    output: CertificatesOutput,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum CertificatesOutput {
-    Text,
-    Json,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 /// State of a certificate or key.
@@ -130,9 +123,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
     items.extend(others::items(&settings, now));
-    match arguments.output {
-        CertificatesOutput::Json => output::line(serde_json::to_string_pretty(&items)?)?,
-        CertificatesOutput::Text => print(&items, now.as_secs())?,
+    match arguments.format.is_json() {
+        true => output::json(&items)?,
+        false => print(&items, now.as_secs())?,
     }
     let failed = items.iter().any(|item| item.state.fails());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

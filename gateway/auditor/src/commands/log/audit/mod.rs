@@ -1,4 +1,4 @@
-//! The command `attest-audit audit`.
+//! The command `attest-audit log audit`.
 
 mod bounded;
 mod logs;
@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use attest_command_line::options::OutputOption;
 use attest_command_line::records::{RecordSelector, record};
-use attest_command_line::{in_full, output, table, visible};
+use attest_command_line::{in_full, objects, output, table, visible};
 use attest_log::reading::LogFile;
 use attest_log::{
-    Blobs, ChainReport, CheckpointLine, GivenUp, LastCheckpoint, LineHash, LogKey, LogPublicKey, LogVerifier, Point, VerificationContext,
+    Abandoned, Blobs, ChainReport, CheckpointLine, LastCheckpoint, LineHash, LogKey, LogPublicKey, LogVerifier, Point, VerificationContext,
     VerificationReport, is_replica_name, standing,
 };
 use attest_system::clock::rfc3339;
@@ -21,12 +22,13 @@ use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use bounded::{Bounded, NOTES_LIMIT, ROWS_LIMIT};
 use logs::Ordered;
 use review::{Elsewhere, Review, ReviewStatus, Reviewer};
+use serde_json::{Value, json};
 
-use super::gateway_files::GatewayFiles;
+use super::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log checkpoints > signed.jsonl\n  attest-audit audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read; also if it is not known what was signed, and by whom."
+    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read; also if it is not known what was signed, and by whom."
 )]
 pub(crate) struct Arguments {
     /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
@@ -43,7 +45,7 @@ pub(crate) struct Arguments {
     /// first chain began.
     #[arg(long)]
     unchained: bool,
-    /// Public keys by which checkpoints are believed, PEM, as `attest-gateway log key` prints them [default: those of log.key]. With a name only those of
+    /// Public keys by which checkpoints are believed, PEM, as `attest-gateway log show-key` prints them [default: those of log.key]. With a name only those of
     /// the gateway that calls itself so.
     #[arg(long, value_name = "[NAME=]FILE", num_args = 1..)]
     log_key: Vec<String>,
@@ -53,7 +55,7 @@ pub(crate) struct Arguments {
     /// A checkpoint that was kept elsewhere, also a line in a file of its own: the log must hold it.
     #[arg(long, value_name = "CHECKPOINT")]
     holds: Vec<PathBuf>,
-    /// The checkpoints of all gateways, as `attest-gateway log checkpoints` prints them. The logs must be complete up to these, must all be
+    /// The checkpoints of all gateways, as `attest-gateway log list-checkpoints` prints them. The logs must be complete up to these, must all be
     /// there, and must hold them.
     #[arg(long, value_name = "FILE", conflicts_with = "without_checkpoints")]
     checkpoints: Option<PathBuf>,
@@ -63,6 +65,8 @@ pub(crate) struct Arguments {
     /// Run without --checkpoints where no --log is named: then a log that was cut off, or restarted with another key, is not noticed.
     #[arg(long)]
     without_checkpoints: bool,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 /// Most bytes of a file of checkpoints: a store keeps some thousand.
@@ -136,7 +140,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     } else if arguments.log.is_empty() {
         asked = false;
         notes.push(
-            "without signed checkpoints, completeness cannot be verified: pass --checkpoints FILE, as `attest-gateway log checkpoints` prints it at \
+            "without signed checkpoints, completeness cannot be verified: pass --checkpoints FILE, as `attest-gateway log list-checkpoints` prints it at \
              the gateway, or --without-checkpoints"
                 .to_owned(),
         );
@@ -152,16 +156,14 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             others: known
                 .as_deref()
                 .map_or(!arguments.replica.is_empty(), |known| others_are_known(known, &report)),
-            // What was given up may be what a decision of a late line was recorded in.
+            // What was abandoned may be what a decision of a late line was recorded in.
             lost: known
                 .as_deref()
-                .is_none_or(|known| known.iter().any(|kept| kept.given_up.is_some())),
+                .is_none_or(|known| known.iter().any(|kept| kept.abandoned.is_some())),
         };
         let reviewed = review_all(&evidence, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
         Ok((report, reviewed))
     })?;
-    reviewed.show()?;
-    let counts = reviewed.counts;
     // A log without checkpoints is not said to be signed by anybody.
     if !believes && report.chains.iter().any(|chain| chain.signed.is_some()) {
         asked = false;
@@ -174,22 +176,64 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             chain.chain
         ));
     }
-    show(&report, &notes, asked)?;
-    output::line(&counts)?;
+    let counts = &reviewed.counts;
     let is_empty = counts.lines == 0 && !continued;
-    if is_empty {
-        output::line("the log has no record: a gateway's log is never empty")?;
-    }
-    if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
-        say(format_args!("decision {decision} is not in the log"))?;
-    }
     let sound = asked
         && !is_empty
         && (arguments.decision.is_none() || counts.wanted > 0)
         && counts.different == 0
         && counts.unreadable == 0
         && report.findings.is_empty();
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let code = if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if arguments.format.is_json() {
+        output::json(&json(&reviewed, &report, &notes, asked, sound))?;
+        return Ok(code);
+    }
+    reviewed.show()?;
+    show(&report, &notes, asked)?;
+    output::line(counts)?;
+    if is_empty {
+        output::line("the log has no record: a gateway's log is never empty")?;
+    }
+    if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
+        say(format_args!("decision {decision} is not in the log"))?;
+    }
+    Ok(code)
+}
+
+const DECISION_COLUMNS: [&str; 6] = ["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", "RESULT"];
+const ACT_COLUMNS: [&str; 3] = ["TIME", "DONE", "BY WHOM, AND TO WHAT"];
+const CHAIN_COLUMNS: [&str; 7] = ["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", "STATE"];
+
+/// Returns the whole report for programs.
+fn json(reviewed: &Reviewed, report: &VerificationReport, notes: &[String], asked: bool, sound: bool) -> Value {
+    let Reviewed {
+        rows,
+        acts,
+        notes: lines,
+        counts,
+    } = reviewed;
+    let chains: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();
+    let lines: Vec<&String> = lines.rows().iter().map(|[line]| line).collect();
+    let notes: Vec<String> = notes.iter().cloned().chain(report.notes.iter().map(ToString::to_string)).collect();
+    json!({
+        "sound": sound,
+        "decisions": objects(DECISION_COLUMNS, rows.rows()),
+        "acts": objects(["TIME", "DONE", "TEXT"], acts.rows()),
+        "chains": objects(CHAIN_COLUMNS, &chains),
+        "lines": lines,
+        "notes": notes,
+        "findings": report.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "counts": {
+            "same": counts.same,
+            "different": counts.different,
+            "by_digest": counts.by_digest,
+            "unread": counts.unread,
+            "late": counts.late,
+            "unreadable": counts.unreadable,
+            "not_shown": rows.more() + acts.more(),
+        },
+    })
 }
 
 fn decision_id(text: &str) -> Result<String, String> {
@@ -218,7 +262,7 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
         match files.log_key().and_then(|file| Ok(LogKey::read(&file)?)) {
             Ok(key) => drop(keys.believed.insert(key.public())),
             Err(error) => notes.push(format!(
-                "the signer of these checkpoints is unknown, so completeness cannot be verified: pass --log-key FILE with the output of `attest-gateway log key` ({})",
+                "the signer of these checkpoints is unknown, so completeness cannot be verified: pass --log-key FILE with the output of `attest-gateway log show-key` ({})",
                 in_full(&error)
             )),
         }
@@ -231,7 +275,7 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
         };
         let pem = files::read(Path::new(file), SMALL_FILE_LIMIT_BYTES).with_context(|| file.to_owned())?;
         let Some(found) = LogPublicKey::all_of_pem(&pem) else {
-            bail!("{file}: no public keys as `attest-gateway log key` prints them");
+            bail!("{file}: no public keys as `attest-gateway log show-key` prints them");
         };
         for key in found {
             keys.believed.insert(key);
@@ -252,7 +296,7 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
     let text = text.trim_end_matches('\n');
     let Ok(line) = serde_json::from_str::<CheckpointLine>(text) else {
         bail!(
-            "{}: not a checkpoint, which is one line of a log; what `attest-gateway log checkpoints` prints belongs to --checkpoints",
+            "{}: not a checkpoint, which is one line of a log; what `attest-gateway log list-checkpoints` prints belongs to --checkpoints",
             file.display()
         );
     };
@@ -287,7 +331,7 @@ fn of_checkpoints(
         let line = LastCheckpoint::read(line);
         line.with_context(|| {
             format!(
-                "{}, line {}: no checkpoint as `attest-gateway log checkpoints` prints it",
+                "{}, line {}: no checkpoint as `attest-gateway log list-checkpoints` prints it",
                 file.display(),
                 number + 1
             )
@@ -296,7 +340,7 @@ fn of_checkpoints(
     let all = text.lines().enumerate().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     if all.is_empty() {
         bail!(
-            "{}: no checkpoints found: print them again at the gateway: `attest-gateway log checkpoints`",
+            "{}: no checkpoints found: print them again at the gateway: `attest-gateway log list-checkpoints`",
             file.display()
         );
     }
@@ -324,10 +368,10 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
     for kept in all {
         let (chain, at) = (&kept.line.chain, rfc3339(kept.line.at));
         let (id, replica) = (&chain.id, &kept.line.checkpoint.replica);
-        if let Some(GivenUp { at: when, by }) = &kept.given_up {
+        if let Some(Abandoned { at: when, by }) = &kept.abandoned {
             let number = chain.number;
             said.push(format!(
-                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was given up on {} by {by}: no log has to hold it",
+                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was abandoned on {} by {by}: no log has to hold it",
                 rfc3339(*when)
             ));
         }
@@ -337,7 +381,7 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
         let newer = standing(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
         if let Some(newer) = newer {
             said.push(format!(
-                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log give-up {id}` at its host accepts that",
+                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log abandon {id}` at its host accepts that",
                 newer.line.checkpoint.replica,
                 kept.line.chain.number,
                 kept.key(),
@@ -382,10 +426,10 @@ impl Reviewed {
             notes,
             counts: _,
         } = self;
-        output::print(table(["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", ""], rows.rows()))?;
+        output::print(table(DECISION_COLUMNS, rows.rows()))?;
         say_more(rows.more(), "decisions")?;
         if !acts.rows().is_empty() {
-            output::print(format_args!("\n{}\n", table(["TIME", "DONE", "BY WHOM, AND TO WHAT"], acts.rows())))?;
+            output::print(format_args!("\n{}\n", table(ACT_COLUMNS, acts.rows())))?;
             say_more(acts.more(), "acts")?;
         }
         for [note] in notes.rows() {
@@ -455,7 +499,7 @@ fn review_all(
 fn show(report: &VerificationReport, notes: &[String], asked: bool) -> anyhow::Result<()> {
     if !report.chains.is_empty() {
         let rows: Vec<_> = report.chains.iter().map(|chain| row(chain, asked)).collect();
-        output::print(table(["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", ""], &rows))?;
+        output::print(table(CHAIN_COLUMNS, &rows))?;
     }
     for note in notes {
         say(note)?;
@@ -476,7 +520,7 @@ fn say(line: impl ToString) -> anyhow::Result<()> {
 
 fn row(report: &ChainReport, asked: bool) -> [String; 7] {
     [
-        shortened_to(&report.chain, CHAIN_LIMIT_CHARACTERS),
+        report.chain.clone(),
         report.replica.clone().unwrap_or_default(),
         format!("{} to {}", report.first, report.last),
         rfc3339(report.first_at),
@@ -531,9 +575,6 @@ fn shortened(identity: &str) -> String {
     };
     shortened_to(identity, limit)
 }
-
-/// Characters of a chain's id in the table.
-const CHAIN_LIMIT_CHARACTERS: usize = 8;
 
 fn shortened_to(text: &str, limit: usize) -> String {
     text.chars().take(limit).collect()

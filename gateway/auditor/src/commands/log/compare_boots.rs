@@ -1,4 +1,4 @@
-//! The command `attest-audit log boot-diff`.
+//! The command `attest-audit log compare-boots`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ const FILE_PCRS: std::ops::Range<u8> = 0..16;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-audit log boot-diff 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-audit log boot-diff ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that was verified, whether the pool accepted what it proves or not. Exit code 1 if the boots differ."
+    after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-audit log compare-boots 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-audit log compare-boots ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that was verified, whether the pool accepted what it proves or not. Exit code 1 if the boots differ."
 )]
 pub(crate) struct Arguments {
     /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.

@@ -1,4 +1,4 @@
-//! The command `attest-gateway log checkpoints`: prints the checkpoints of the store.
+//! The command `attest-gateway log list-checkpoints`: prints the checkpoints of the store.
 
 use std::path::Path;
 use std::process::ExitCode;

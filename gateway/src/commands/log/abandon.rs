@@ -1,4 +1,4 @@
-//! The command `attest-gateway log give-up`: declares a gateway's log lost.
+//! The command `attest-gateway log abandon`: declares a gateway's log lost.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
-use attest_log::{GivenUp, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, last_chain};
-use attest_recording::{GivingUp, give_up, kept};
+use attest_log::{Abandoned, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, last_chain};
+use attest_recording::{AbandonOutcome, abandon, kept};
 use attest_system::clock::rfc3339;
 
 use super::super::acting::change_store_as;
@@ -22,10 +22,10 @@ const DIGITS: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: gw-2 was set up anew, and its old log is nowhere any more\n  attest-gateway log give-up 6f0c51d2\n\nUntil then `audit` says that the chain is missing: the store knows that it was signed. Afterwards it is not required. The store keeps its last checkpoint\nfor ever, with who gave it up, and `audit` and `log status` show that; the log of another gateway has it, too (log.give-up). A gateway that serves, or was\nkilled less than 15 s ago, is refused. A chain that is signed on after it was given up is required again.\n\nExample: log.key of this gateway was lost, and it has started with a new one\n  attest-gateway log give-up 6f0c51d2\n\nThat gives up the checkpoint by the old key only. Lines that are there have to be the ones that were signed all the same."
+    after_help = "Example: gw-2 was set up anew, and its old log is nowhere any more\n  attest-gateway log abandon 6f0c51d2\n\nUntil then `audit` says that the chain is missing: the store knows that it was signed. Afterwards it is not required. The store keeps its last checkpoint\nfor ever, with who abandoned it, and `audit` and `log status` show that; the log of another gateway has it, too (log.abandon). A gateway that serves, or was\nkilled less than 15 s ago, is refused. A chain that is signed on after it was abandoned is required again.\n\nExample: log.key of this gateway was lost, and it has started with a new one\n  attest-gateway log abandon 6f0c51d2\n\nThat abandons the checkpoint by the old key only. Lines that are there have to be the ones that were signed all the same."
 )]
 pub(crate) struct Arguments {
-    /// The chain's id, or its first 8 digits or more, as `attest-audit audit` and `log status` show them.
+    /// The chain's id, or its first 8 digits or more, as `attest-audit log audit` and `log status` show them.
     chain: String,
 }
 
@@ -37,10 +37,10 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     // Before this becomes the state's owner.
     let who = By::this_process();
     let by = who.to_string();
-    let given_up = change_store_as(who, config, Verb::LogGiveUp, async |store| {
+    let abandoned = change_store_as(who, config, Verb::LogAbandon, async |store| {
         ensure!(
             wanted.len() >= DIGITS,
-            "{wanted:?} is too short: give the first {DIGITS} digits of the chain, as `attest-audit audit` shows them"
+            "{wanted:?} is too short: give the first {DIGITS} digits of the chain, as `attest-audit log audit` shows them"
         );
         let all = kept(&*store).await?;
         let chain = the_chain(&all, wanted)?;
@@ -54,32 +54,32 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
             has_served || here.as_ref() != Some(&chain),
             "chain {chain} is in this gateway's log, and nothing in the store is signed by its log.key: if that was replaced, start the gateway first"
         );
-        if let Some(GivenUp { at, by }) = all.iter().filter(|kept| is_wanted(kept)).find_map(|kept| kept.given_up.as_ref())
-            && all.iter().filter(|kept| is_wanted(kept)).all(|kept| kept.given_up.is_some())
+        if let Some(Abandoned { at, by }) = all.iter().filter(|kept| is_wanted(kept)).find_map(|kept| kept.abandoned.as_ref())
+            && all.iter().filter(|kept| is_wanted(kept)).all(|kept| kept.abandoned.is_some())
         {
-            bail!("chain {chain} was given up on {} by {by}", rfc3339(*at));
+            bail!("chain {chain} was abandoned on {} by {by}", rfc3339(*at));
         }
         let serves_as = store.serves_as().map(str::to_owned);
-        // By a key before its own this gateway may give up what it has signed while it serves: it has served with the new one.
+        // By a key before its own this gateway may abandon what it has signed while it serves: it has served with the new one.
         let this = serves_as.filter(|this| {
             let is_this = |kept: &LastCheckpoint| kept.serves_as.as_ref() == Some(this) && own == Some(kept.key());
             all.iter().any(is_this)
         });
-        match give_up(&*store, is_wanted, this.as_deref(), GivenUp { at: now(), by }).await? {
-            GivingUp::Done(given_up) => Ok(given_up),
-            GivingUp::Serves(kept) => bail!(
-                "gateway {} serves, or was killed less than 15 s ago: chain {chain} is not lost. Stop it first; if it has a new log.key, give the chain up at its host",
+        match abandon(&*store, is_wanted, this.as_deref(), Abandoned { at: now(), by }).await? {
+            AbandonOutcome::Done(abandoned) => Ok(abandoned),
+            AbandonOutcome::Serves(kept) => bail!(
+                "gateway {} serves, or was killed less than 15 s ago: chain {chain} is not lost. Stop it first; if it has a new log.key, abandon the chain at its host",
                 kept.line.checkpoint.replica
             ),
-            GivingUp::Changed => {
-                bail!("chain {chain} got a new checkpoint during this command: nothing was given up; run the command again")
+            AbandonOutcome::Changed => {
+                bail!("chain {chain} got a new checkpoint during this command: nothing was abandoned; run the command again")
             }
         }
     })?;
-    for kept in given_up {
+    for kept in abandoned {
         let (chain, replica) = (&kept.line.chain, visible(&kept.line.checkpoint.replica));
         output::done(format_args!(
-            "chain {} of {replica}, up to line {}: given up",
+            "chain {} of {replica}, up to line {}: abandoned",
             chain.id, chain.number
         ))?;
     }

@@ -269,11 +269,11 @@ fn store_key(path: &Path) -> Item {
         state: CertificateState::Good,
         problem: None,
         purpose: "AES-256-GCM: the seal's keys are encrypted by it in the store that replicas share",
-        made: "by `store key`: 32 random bytes; every replica has the same file".to_owned(),
+        made: "by `store create-key`: 32 random bytes; every replica has the same file".to_owned(),
         place: place(path),
         fails: "a gateway without it does not start; whoever has it, and reads the store, can make tickets",
         expires: None,
-        rotates: "store key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
+        rotates: "store create-key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
     };
     private(item, path, SealKeyRing::look_at_key_file(path).map_err(|error| error.to_string()))
 }

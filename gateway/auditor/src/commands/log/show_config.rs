@@ -1,4 +1,4 @@
-//! The command `attest-audit log config`.
+//! The command `attest-audit log show-config`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ const NAMED_LIMIT: usize = 4;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-audit log config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now. Configs of a server ([upstream]) are not asked for, and cannot be rendered.\nExit code 1 if the rendered config has another SHA-256 than the record. `audit` verifies the record itself."
+    after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-audit log show-config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now. Configs of a server ([upstream]) are not asked for, and cannot be rendered.\nExit code 1 if the rendered config has another SHA-256 than the record. `attest-audit log audit` verifies the record itself."
 )]
 pub(crate) struct Arguments {
     /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.

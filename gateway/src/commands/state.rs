@@ -1,4 +1,4 @@
-//! The command `attest-gateway state-folder`: prepares the state folder for its user.
+//! The command `attest-gateway state create`: prepares the state folder for its user.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -16,9 +16,15 @@ const CONTEXT: &str = "security.selinux";
 /// Longest context that is read: those of containers have some fifty characters, and a thousand categories five thousand.
 const CONTEXT_LIMIT_BYTES: usize = 8192;
 
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Make the folder of a gateway's state for its user, as root.
+    Create(Arguments),
+}
+
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Run as root, before the gateway runs as its user: what the init container of `attest-gateway manifests` does. A folder that is that user's already is left as it is."
+    after_help = "Run as root, before the gateway runs as its user: what the init container of `attest-gateway manifests render` does. A folder that is that user's already is left as it is."
 )]
 pub(crate) struct Arguments {
     /// The folder; what it is in has to be there.

@@ -1,4 +1,6 @@
-//! The command `attest-gateway certificate`: replaces the MCS certificate.
+//! The command `attest-gateway certificate`: lists all certificates and keys, and replaces the MCS certificate.
+
+mod list;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         kind: CertificateOptions,
     },
+    /// List every certificate and key in use: purpose, file, expiry, rotation. Exit code 1 if one is broken or not valid now.
+    List(list::Arguments),
 }
 
 /// Kind of certificate, for every command that makes one.
@@ -64,14 +68,17 @@ impl CertificateOptions {
 }
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
-    let Command::Renew {
-        ca_key,
-        host,
-        ip,
-        certificate,
-        key,
-        kind,
-    } = command;
+    let (ca_key, host, ip, certificate, key, kind) = match command {
+        Command::List(arguments) => return list::run(config, arguments),
+        Command::Renew {
+            ca_key,
+            host,
+            ip,
+            certificate,
+            key,
+            kind,
+        } => (ca_key, host, ip, certificate, key, kind),
+    };
     let settings = Settings::load(config)?;
     let made = change_files(&settings, Verb::CertificateRenew, || {
         let now = Clock::System.now();

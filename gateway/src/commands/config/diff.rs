@@ -1,4 +1,4 @@
-//! The command `attest-gateway diff`: compares the two configs of a pool.
+//! The command `attest-gateway config diff`: compares the two configs of a pool.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,19 +6,21 @@ use std::process::ExitCode;
 use attest_gateway::settings::Settings;
 use attest_pool::EntryDifference;
 
-use super::{output, table};
+use crate::commands::{OutputOption, list, output, pool};
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  attest-gateway diff --pool worker")]
+#[command(after_help = "Example:\n  attest-gateway config diff --pool worker")]
 pub(crate) struct Arguments {
     /// Pool whose configs are compared.
     #[arg(long)]
     pool: String,
+    #[command(flatten)]
+    format: OutputOption,
 }
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    let pool = super::pool(&settings, &arguments.pool)?;
+    let pool = pool(&settings, &arguments.pool)?;
     let rows: Vec<[String; 4]> = pool
         .differences()?
         .into_iter()
@@ -36,10 +38,10 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
             [difference.kind.to_owned(), difference.name, change.to_owned(), bytes]
         })
         .collect();
-    if rows.is_empty() {
+    if rows.is_empty() && !arguments.format.is_json() {
         output::line(format_args!("pool {}: a node gets nothing more once it is approved", pool.name()))?;
     } else {
-        output::print(table(["KIND", "NAME", "CHANGE", "BYTES"], &rows))?;
+        list(arguments.format, ["KIND", "NAME", "CHANGE", "BYTES"], &rows)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,66 @@
+//! Commands that a message advises: printed so that they run as they are, with the configuration in use.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Programs that advised commands begin with, and the option with the configuration in use.
+static CONFIGURATION: OnceLock<(&'static [&'static str], String)> = OnceLock::new();
+
+/// Sets the configuration that advised commands of these programs name. Not called: they name none, and use the default.
+/// Only the first call counts.
+pub fn set_configuration(programs: &'static [&'static str], file: &Path) {
+    CONFIGURATION.get_or_init(|| (programs, format!("--config {} ", quoted(&file.display().to_string()))));
+}
+
+/// Returns the text with the configuration in use in each command that it advises, which stands between backquotes.
+#[must_use]
+pub fn runnable(text: &str) -> Cow<'_, str> {
+    match CONFIGURATION.get() {
+        Some((programs, option)) => with_option(text, programs, option),
+        None => Cow::Borrowed(text),
+    }
+}
+
+fn with_option<'a>(text: &'a str, programs: &[&str], option: &str) -> Cow<'a, str> {
+    let mut text = Cow::Borrowed(text);
+    for program in programs {
+        let command = format!("`{program} ");
+        if text.contains(&command) {
+            text = Cow::Owned(text.replace(&command, &format!("{command}{option}")));
+        }
+    }
+    text
+}
+
+/// Returns the word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_these_programs_gets_the_configuration() {
+        let runnable = |text| with_option(text, &["attest-gateway", "attest-audit"], "--config gw/gateway.toml ");
+        assert_eq!(
+            runnable("not listed: `attest-gateway ek add 0f`, `attest-audit log audit`, or `oc get nodes`"),
+            "not listed: `attest-gateway --config gw/gateway.toml ek add 0f`, `attest-audit --config gw/gateway.toml log audit`, or `oc get nodes`"
+        );
+        assert!(matches!(runnable("attest-gateway serves"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_path_is_quoted_where_a_shell_would_split_it() {
+        assert_eq!(quoted("gw/gateway.toml"), "gw/gateway.toml");
+        assert_eq!(quoted("my gateway's.toml"), r"'my gateway'\''s.toml'");
+        assert_eq!(quoted(""), "''");
+    }
+}

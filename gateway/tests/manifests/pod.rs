@@ -130,7 +130,7 @@ fn the_settings_name_what_is_mounted() {
     assert!(grace > settings.limits.drain.as_secs() + 5);
     // Commands in the pod need no --config.
     let config = serde_json::json!({"name": "ATTEST_GATEWAY_CONFIG", "value": "/etc/attest-gateway/settings/gateway.toml"});
-    assert!(list(pod, "/containers/0/env").contains(&config), "{pod}");
+    assert!(list(&pod, "/containers/0/env").contains(&config), "{pod}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn each_example_is_a_configuration_that_holds() {
     // What the page says to type first.
     let init = readme
         .lines()
-        .find_map(|line| line.strip_prefix("attest-gateway init /etc/attestation-gateway "))
+        .find_map(|line| line.strip_prefix("attest-gateway init /etc/attest-gateway "))
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let made = program()

@@ -1,4 +1,4 @@
-//! Three gateways, set up according to `docs/replicas.md`.
+//! Three gateways, set up according to `docs/how-to/replicas.md`.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::support::Gateway;
 
 /// Returns the section of the document.
 fn section() -> String {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
-    let (_, section) = document.split_once("\n## Setting up three\n").unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/replicas.md")).unwrap();
+    let (_, section) = document.split_once("\n## Set up three on etcd\n").unwrap();
     section.split("\n## ").next().unwrap().to_owned()
 }
 
@@ -48,7 +48,7 @@ async fn three_gateways_are_set_up_as_the_document_says() {
     );
     first.settings(&settings);
     fs::write(first.path("etcd.password"), "password\n").unwrap();
-    first.command(&["store", "key"]);
+    first.command(&["store", "create-key"]);
     // 3. What is named, and nothing else.
     let copied = named(&section, "3. **Copy**");
     assert!(copied.contains(&"tls/".to_owned()) && copied.len() == 5, "{copied:?}");
@@ -73,6 +73,6 @@ async fn three_gateways_are_set_up_as_the_document_says() {
     for host in &hosts {
         assert!(host.command(&["token", "list"]).contains("rack7"));
     }
-    let keys: std::collections::BTreeSet<String> = hosts.iter().map(|host| host.command(&["log", "key"])).collect();
+    let keys: std::collections::BTreeSet<String> = hosts.iter().map(|host| host.command(&["log", "show-key"])).collect();
     assert_eq!(keys.len(), 3);
 }

@@ -3,12 +3,11 @@
 mod certificates;
 mod rules;
 
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use attest::azure::attested_document::{
-    ADVICE, AttestedDocumentError, AttestedDocumentRules, AzureCaProblem, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, ChainError,
+    AttestedDocumentError, AttestedDocumentRules, AzureCaProblem, AzureCloud, AzureTrust, CLOCK_SKEW_LIMIT_SECONDS, ChainError,
     INTERMEDIATES_LIMIT, ImdsNonce, IssuerUrls, ROOTS_LIMIT, URLS_LIMIT, VerifiedAttestedDocument, appraise, imds_path, issuer_urls,
     verify,
 };
@@ -269,17 +268,6 @@ fn attack_23_every_truncation_and_every_byte() {
         let mut flipped = message.clone();
         flipped[at_byte] ^= 1 << (at_byte % 8);
         assert!(check(&flipped).is_err(), "byte {at_byte}");
-    }
-}
-
-#[test]
-fn codes_are_stable_and_documented() {
-    let page = include_str!("../../docs/evidence/azure-attested-document.md");
-    let codes: BTreeSet<&str> = ADVICE.iter().map(|advice| advice.code).collect();
-    assert_eq!(codes.len(), ADVICE.len());
-    for advice in ADVICE {
-        let row = format!("| `{}` | {} | {} |", advice.code, advice.title, advice.next_step);
-        assert!(page.contains(&row), "{row}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod while_booting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -555,17 +555,6 @@ fn rules_that_cannot_be_meant() {
 }
 
 #[test]
-fn codes_are_stable_and_documented() {
-    let page = include_str!("../../docs/evidence/azure-vtpm.md");
-    let codes: BTreeSet<&str> = ADVICE.iter().map(|advice| advice.code).collect();
-    assert_eq!(codes.len(), ADVICE.len());
-    for advice in ADVICE {
-        let row = format!("| `{}` | {} | {} |", advice.code, advice.title, advice.next_step);
-        assert!(page.contains(&row), "{row}");
-    }
-}
-
-#[test]
 fn no_advice_is_about_another_tpms_key_or_section() {
     let (found, bytes) = (String::new, EventLogError::TooLarge { bytes: 0 });
     let of_every_tpm = [
@@ -587,11 +576,9 @@ fn no_advice_is_about_another_tpms_key_or_section() {
         TpmEvidenceError::EventLog(bytes.clone()),
         TpmEvidenceError::EventLogMismatch(bytes),
     ];
-    let page = include_str!("../../docs/evidence/azure-vtpm.md");
     let own = of_every_tpm.map(|error| {
         let (advice, of_a_vtpm) = (error.advice(), AzureVtpmError::from(error).advice());
         assert_eq!((advice.code, advice.title), (of_a_vtpm.code, of_a_vtpm.title));
-        assert!(page.contains(of_a_vtpm.next_step), "{}", of_a_vtpm.next_step);
         of_a_vtpm
     });
     let as_every_tpm = tpm::ADVICE.iter().filter(|advice| own.iter().all(|own| own.code != advice.code));

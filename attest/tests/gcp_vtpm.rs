@@ -442,7 +442,7 @@ fn real_eks_of_both_hierarchies_name_their_instance() {
 #[test]
 fn the_document_names_googles_cas() {
     let Some(vectors) = vectors::vectors() else { return };
-    let page = include_str!("../../docs/evidence/gcp.md");
+    let page = include_str!("../../docs/how-to/gcp.md");
     for end in [".crt", ".cer"] {
         for file in vectors::files_under(&vectors.join("ek-certs/gce/ca"), end) {
             let sha256 = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &pem(&file));

@@ -67,68 +67,12 @@ fn every_reason_for_which_a_csr_is_left_is_explained() {
     assert_eq!(listed, attest_controller::approval::reason::Reason::CODES);
 }
 
-/// Returns the keys of a sample, by their name alone; those that show a default begin with `#: `.
-fn keys(sample: &str) -> BTreeSet<String> {
-    let lines = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line));
-    lines
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| match line.strip_prefix('[') {
-            Some(table) => Some(table.strip_suffix(']')?.to_owned()),
-            None => Some(line.split_once(" = ")?.0.trim_matches('"').to_owned()),
-        })
-        .collect()
-}
-
-#[test]
-fn every_setting_is_described() {
-    for (sample, page) in [
-        ("gateway/dist/gateway.toml", "docs/configuration.md"),
-        ("gateway/dist/pool.toml", "docs/configuration.md"),
-        ("gateway/controller/dist/controller.toml", "docs/controller.md"),
-    ] {
-        let configuration = document(page);
-        let keys = keys(&document(sample));
-        assert!(keys.len() > 4, "{sample}: {keys:?}");
-        for key in keys {
-            // `listen`, `tls.ca` or `[tls]`.
-            let named = [format!("`{key}`"), format!(".{key}`"), format!("`[{key}]`"), format!("`\"{key}\"`")];
-            assert!(
-                named.iter().any(|named| configuration.contains(named.as_str())),
-                "{sample}: {key} is not in {page}"
-            );
-        }
-    }
-}
-
-/// Returns the fields in a table of fields.
-fn fields(table: &str) -> BTreeSet<&str> {
-    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    rows.map(|(field, _)| field).collect()
-}
-
-#[test]
-fn the_logs_table_has_the_fields_of_its_schema() {
-    let schema: serde_json::Value = serde_json::from_str(&document("docs/attestation-log.schema.json")).unwrap();
-    let of = |pointer: &str, prefix: &str| -> Vec<String> {
-        let properties = schema.pointer(pointer).and_then(serde_json::Value::as_object).unwrap().iter();
-        properties
-            .filter(|(_, field)| field.get("deprecated").is_none())
-            .map(|(name, _)| format!("{prefix}{name}"))
-            .collect()
-    };
-    let known = [of("/properties", ""), of("/$defs/basis/properties", "basis.")].concat();
-    let configuration = document("docs/configuration.md");
-    let (_, section) = configuration.split_once("\n### Schema, version 1\n").unwrap();
-    let section = section.split("\n### ").next().unwrap_or_default();
-    assert!(section.contains("](attestation-log.schema.json)"));
-    assert_eq!(fields(section), known.iter().map(String::as_str).collect());
-}
-
 #[test]
 fn the_protocols_test_vector_is_right() {
     let extra_data = qualifying_data(&[7; 32], PURPOSE_CONFIG, "worker", &SpkiSha256([9; 32]));
     let hex = data_encoding::HEXLOWER.encode(&extra_data);
-    assert!(document("docs/protocol.md").contains(&hex), "{hex} is not in docs/protocol.md");
+    let page = "docs/reference/protocol.md";
+    assert!(document(page).contains(&hex), "{hex} is not in {page}");
 }
 
 /// The pages of the repository, by their paths in it.

@@ -94,7 +94,7 @@ impl Site {
 
 /// Returns the output of the document's commands for a record.
 fn by_document(site: &Site, record: &Value) -> Output {
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/audit.md")).unwrap();
     let begin = document.find("#!/bin/sh\n# sh event-log.sh").unwrap();
     let end = document[begin..].find("```\n").unwrap();
     let script = site.gateway.path("event-log.sh");

@@ -1,4 +1,5 @@
-//! Verification of the attestation log according to its document, with `openssl`, `jq`, gzip and coreutils alone.
+//! Verification of the attestation log by `docs/how-to/verify-log.sh`, with `openssl`, `jq`, gzip and coreutils alone, and of an archive by
+//! the commands of `docs/how-to/audit.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,11 @@ use serde_json::{Value, json};
 use crate::log_retention::text;
 use crate::support::{Gateway, POOL, program};
 
-/// Writes the document's script to a file.
+/// Copies the documented script to the gateway's folder.
 pub fn script(gateway: &Gateway) -> PathBuf {
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
-    let begin = document.find("```sh\n#!/bin/sh").unwrap() + "```sh\n".len();
-    let end = document[begin..].find("```\n").unwrap();
-    let file = gateway.path("verify.sh");
-    fs::write(&file, &document[begin..begin + end]).unwrap();
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/verify-log.sh");
+    let file = gateway.path("verify-log.sh");
+    fs::copy(document, &file).unwrap();
     file
 }
 
@@ -333,8 +332,8 @@ fn what_nobody_has_signed_is_not_believed(state: &Path, kept: &str, verified: &i
 
 /// Returns the document's commands for a truncated archive.
 fn commands_for_an_archive() -> String {
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/attestation-log.md")).unwrap();
-    let (_, section) = document.split_once("\n## An archive that is cut\n").unwrap();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/audit.md")).unwrap();
+    let (_, section) = document.split_once("\n## Archive month by month\n").unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     block.split_once("```\n").unwrap().0.to_owned()
 }
@@ -353,6 +352,7 @@ async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
     let run = |commands: &str| {
         let mut shell = Command::new("sh");
         shell.args(["-ec", commands]).current_dir(gateway.path("."));
+        shell.env("ATTEST_GATEWAY_CONFIG", gateway.path("gateway.toml"));
         let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
         let output = shell.env("PATH", path).output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();

@@ -225,7 +225,7 @@ fn a_files_name_does_not_act_on_a_terminal() {
 /// The documented command prints a table of refusals.
 #[test]
 fn the_documented_filter_of_jq_makes_a_table() {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/read-the-log.md")).unwrap();
     let line = document.lines().find(|line| line.contains("| @csv'")).unwrap();
     let (begin, rest) = line.split_once(" | jq -r '").unwrap();
     assert_eq!(begin, "attest-gateway log export --verdict refused");

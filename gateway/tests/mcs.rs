@@ -1,5 +1,5 @@
-//! Behaviour that nodes know from a Machine Config Server: status, headers and spec version of each answer. `docs/protocol.md` gives the
-//! reasons for differences.
+//! Behaviour that nodes know from a Machine Config Server: status, headers and spec version of each answer.
+//! `docs/reference/protocol.md` has the reasons for differences.
 
 use std::fs;
 

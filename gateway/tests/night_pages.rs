@@ -7,9 +7,7 @@ use std::process::{Command, Output};
 
 use crate::support::{Gateway, POOL, auditor, bearer, challenge_request, digest, serving_within, tpm};
 
-/// The settings file of every command on the pages.
-const SETTINGS: &str = "/etc/attest-gateway/gateway.toml";
-/// The folder that they lie in.
+/// Folder of the settings, whose file is the default of every command.
 const FOLDER: &str = "/etc/attest-gateway/";
 /// The state folder that the systemd unit makes.
 const STATE: &str = "/var/lib/attest-gateway";
@@ -106,6 +104,7 @@ impl Scene {
         Command::new("bash")
             .args(["-c", &words.join(" ")])
             .env("PATH", path)
+            .env("ATTEST_GATEWAY_CONFIG", self.gateway.path("gateway.toml"))
             .current_dir("/")
             .output()
             .unwrap()
@@ -121,7 +120,7 @@ impl Scene {
             let program = command.split(' ').next().unwrap_or_default();
             match program {
                 "attest-gateway" | "attest-audit" => {
-                    assert!(command.contains(&format!(" --config {SETTINGS} ")), "{name}: {line}");
+                    assert!(!command.contains("--config"), "{name}: {line}");
                     let output = self.shell(command);
                     let code = output.status.code().unwrap();
                     assert!(
@@ -180,7 +179,7 @@ async fn a_refused_node_is_found_and_endorsed() {
         .with("RECORD", refused["id"].as_str().unwrap())
         .with("DIGEST", digest(&case))
         .with("NODE", "worker-7");
-    let told = scene.shell(&format!("attest-gateway --config {SETTINGS} log show --record RECORD"));
+    let told = scene.shell("attest-gateway log show --record RECORD");
     let ek_add = format!("`attest-gateway ek add {} --name NODE`", digest(&case));
     assert!(String::from_utf8_lossy(&told.stdout).contains(&ek_add), "{told:?}");
     scene.follow("a-node-was-refused");

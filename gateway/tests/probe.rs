@@ -81,7 +81,7 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
             &[
                 &[port, "worker", "OPEN", "beyond the pre-approved config: "],
                 &[port, "master", "closed", "answers 500"],
-                &["a stranger gets a full config 1 times", "old-machine-config-server.md"],
+                &["a stranger gets a full config 1 times", "close-the-machine-config-server.md"],
             ],
         );
         // It shows nothing, and asks as Ignition does.
@@ -234,7 +234,7 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 
 #[test]
 fn the_documented_machine_config_holds_the_documented_table() {
-    let document = include_str!("../../docs/old-machine-config-server.md");
+    let document = include_str!("../../docs/how-to/close-the-machine-config-server.md");
     let table = blocks(document, "nft").pop().unwrap();
     let apply = blocks(document, "sh").into_iter().find(|block| block.contains("oc apply")).unwrap();
     let (_, manifest) = apply.split_once("<<EOF\n").unwrap();

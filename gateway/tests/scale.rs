@@ -1,5 +1,5 @@
-//! Simulation of the benchmark `scale`: it agrees with the measurements of `storm` and uses the gateway's own figures, and `docs/scale.md`
-//! has its results.
+//! Simulation of the benchmark `scale`: it agrees with the measurements of `storm` and uses the gateway's own figures, and
+//! `docs/explanation/performance.md` has its results.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 
@@ -59,6 +59,9 @@ const STORM: Site = Site {
     etcd: None,
 };
 
+/// Page with the measurements of `storm` and the tables of the simulation.
+const PAGE: &str = "docs/explanation/performance.md";
+
 fn file(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -90,7 +93,7 @@ fn numbers<const N: usize>(document: &str, line: &str, words: [&str; N]) -> [f64
 
 #[test]
 fn the_simulation_gives_what_the_storm_has_measured() {
-    let measured = file("docs/performance.md");
+    let measured = file(PAGE);
     let [lasted, p50, p99] = numbers(
         &measured,
         "| 10,000 nodes at once, attested |",
@@ -101,7 +104,7 @@ fn the_simulation_gives_what_the_storm_has_measured() {
     is_near(attested.lasted, lasted, "the last one");
     is_near(attested.p50, p50, "p50");
     is_near(attested.p99, p99, "p99");
-    // The half of these is sooner done in the simulation than in the storm, as docs/scale.md says.
+    // The half of these is sooner done in the simulation than in the storm, as the page says.
     let [p99] = numbers(&measured, "| 5,000 by token |", [", p99 "]);
     let by_token = Outcome::of(Site {
         nodes: 5000,
@@ -163,14 +166,12 @@ fn the_simulation_stands_on_the_gateways_own_figures() {
 }
 
 #[test]
-fn docs_scale_has_what_the_simulation_gives() {
+fn the_page_has_what_the_simulation_gives() {
     // The others take long without optimisation; `make bench BENCHES=scale` compares all.
     const MOST: u64 = 20_000;
-    let document = file("docs/scale.md");
+    let document = file(PAGE);
     let rows_below = |head: &str| -> Vec<String> {
-        let (_, rows) = document
-            .split_once(head)
-            .unwrap_or_else(|| panic!("docs/scale.md has no table {head}"));
+        let (_, rows) = document.split_once(head).unwrap_or_else(|| panic!("{PAGE} has no table {head}"));
         rows.lines()
             .skip(1)
             .take_while(|line| line.starts_with('|'))

@@ -1,5 +1,5 @@
 //! A VM whose pointer names the virtual IP of a control-plane host, port 22623. A Machine Config Server answers unauthenticated clients
-//! there until a gateway takes its place, like in docs/control-plane-hosts.md.
+//! there until a gateway takes its place, like in docs/how-to/install-openshift.md.
 
 use crate::network::{Host, Network};
 use std::collections::BTreeMap;

@@ -118,10 +118,10 @@ fn silent() -> ([TcpListener; 2], u16) {
     }
 }
 
-/// The unit in `docs/images.md` for other initramfs, started as systemd starts it.
+/// The unit in `docs/how-to/images.md` for other initramfs, started as systemd starts it.
 #[test]
 fn tpm2_tools_end_a_boot_as_the_documents_say() {
-    let page = include_str!("../../docs/images.md");
+    let page = include_str!("../../docs/how-to/images.md");
     let command = page.lines().find_map(|line| line.strip_prefix("ExecStart=/bin/sh -c '")).unwrap();
     let command = command.strip_suffix('\'').unwrap();
     let folder = TestFolder::new().unwrap();

@@ -1,5 +1,5 @@
-//! Order of attest-node's units in the initrds of distributions (`docs/images.md`): no cycle, after Ignition finds its config, and before
-//! it fetches others. Without a gateway, a boot is the same as without attest-node.
+//! Order of attest-node's units in the initrds of distributions (`docs/how-to/images.md`): no cycle, after Ignition finds its config, and
+//! before it fetches others. Without a gateway, a boot is the same as without attest-node.
 #[path = "initrds/distributions.rs"]
 mod distributions;
 

@@ -7,7 +7,8 @@ use super::results::{Bound, Figure, Results};
 
 /// Returns the report: the machine, the results of each benchmark, and the pictures (title, file).
 pub fn report(machine: &[(String, String)], all: &BTreeMap<String, Results>, pictures: &[(String, String)]) -> String {
-    let mut out = "# Benchmarks\n\nMedian, least and most of the runs. What each figure means: docs/performance.md.\n\n".to_owned();
+    let mut out =
+        "# Benchmarks\n\nMedian, least and most of the runs. What each figure means: docs/explanation/performance.md.\n\n".to_owned();
     out.push_str("## Machine\n\n| | |\n| --- | --- |\n");
     for (what, value) in machine {
         let _ = writeln!(out, "| {} | {} |", cell(what), cell(value));

@@ -1,5 +1,6 @@
 //! Simulation of a fleet of any size after a power cut, from the other benchmarks' measurements and with the pauses of `attest-node` and
-//! Ignition. `cargo bench -p attest-gateway --bench scale`; `docs/scale.md` has its tables, and their basis.
+//! Ignition. `cargo bench -p attest-gateway --bench scale`; `docs/explanation/performance.md` has its tables, and their
+//! basis.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a benchmark may panic")]
 
@@ -58,10 +59,10 @@ fn main() {
         println!("{}", rows.last().unwrap());
     }
     results::tell(figures);
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/scale.md")).unwrap();
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/explanation/performance.md")).unwrap();
     let missing: Vec<&String> = rows.iter().filter(|row| !document.contains(*row)).collect();
     if !missing.is_empty() {
-        println!("\ndocs/scale.md has {} rows that are other ones", missing.len());
+        println!("\ndocs/explanation/performance.md lacks {} of these rows", missing.len());
         std::process::exit(1);
     }
 }

@@ -1,4 +1,5 @@
-//! Input of the simulation: the fleet, its gateways, and the cost of each step. `docs/scale.md` gives the source of each figure.
+//! Input of the simulation: the fleet, its gateways, and the cost of each step. `docs/explanation/performance.md`
+//! gives the source of each figure.
 
 use super::clock::{SECOND, Time};
 
@@ -18,7 +19,7 @@ impl Step {
 }
 
 /// Processor time of the gateway for each step. The sums for a node that attests and for one with a token are those that `storm` has
-/// measured. `docs/scale.md` has the benchmark `boot`'s figures for each step.
+/// measured. `docs/explanation/performance.md` has the benchmark `boot`'s figures for each step.
 pub const HANDSHAKE: Time = 190 * MICROSECOND;
 /// Processor time for a refused request: the same as for a discovery, which does as little.
 pub const REFUSAL: Time = cost(Step::Discovery);

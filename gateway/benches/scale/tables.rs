@@ -1,4 +1,4 @@
-//! The tables of `docs/scale.md`.
+//! Tables of the simulation in `docs/explanation/performance.md`.
 
 use super::outcome::Outcome;
 use super::site::{ETCD, Site};

@@ -58,9 +58,9 @@ mod tests {
         assert!(written.contains(&format!(" meta skuid {USER} notrack accept\n")), "{written}");
         let unit = config.list(["systemd", "units"])[0]["contents"].as_str().unwrap();
         assert!(unit.contains(&format!("nft -f {}", file["path"].as_str().unwrap())), "{unit}");
-        let document = include_str!("../../../docs/control-plane-hosts.md");
+        let document = include_str!("../../../docs/how-to/install-openshift.md");
         let name = object["metadata"]["name"].as_str().unwrap();
-        assert!(document.contains(&format!("oc delete machineconfig {name}`")));
+        assert!(document.contains(&format!("kubectl delete machineconfig {name}\n")));
         let name = config.list(["systemd", "units"])[0]["name"].as_str().unwrap();
         assert!(document.contains(&format!("`{name}`")));
         // A restart must not open the door.

@@ -404,6 +404,6 @@ mod tests {
     #[test]
     fn the_document_says_within_what_time_another_takes_over() {
         assert_eq!(FORGET_EVERY, Duration::from_secs(5 * 60));
-        assert!(include_str!("../../../docs/replicas.md").contains("another takes over, within five minutes,"));
+        assert!(include_str!("../../../docs/how-to/replicas.md").contains("another takes over within five minutes"));
     }
 }

@@ -30,7 +30,7 @@ fn the_load_generator_waits_as_attest_node_does() {
 
 #[test]
 fn every_figure_of_the_storm_is_explained() {
-    let document = text(&root().join("docs/performance.md"));
+    let document = text(&root().join("docs/explanation/performance.md"));
     let figures = code(&root().join("gateway/benches/storm/figures.rs"));
     let added = figures.lines().filter_map(|line| line.trim().strip_prefix("add(\""));
     let named = figures
@@ -41,7 +41,7 @@ fn every_figure_of_the_storm_is_explained() {
     for name in names {
         assert!(
             document.contains(&format!("\n| {name} |")),
-            "docs/performance.md does not explain {name:?}"
+            "docs/explanation/performance.md does not explain {name:?}"
         );
     }
     for bench in ["attest", "gateway"].map(|package| text(&root().join(package).join("Cargo.toml"))) {

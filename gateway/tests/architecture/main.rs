@@ -1,4 +1,4 @@
-//! Invariants of `docs/architecture.md`: forbidden and required parts of the code.
+//! Invariants of `docs/explanation/architecture.md`: forbidden and required parts of the code.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -150,18 +150,33 @@ fn every_attack_of_the_threat_model_is_carried_out() {
             }
         }
     }
-    let threats = text(&root().join("docs/threat-model.md"));
-    let rows: BTreeSet<usize> = threats
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split_once(" |")?.0.parse().ok())
-        .collect();
-    assert!((1..=24).all(|row| rows.contains(&row)), "docs/threat-model.md lacks rows: {rows:?}");
-    for row in rows {
+    let page = text(&root().join("docs/explanation/threat-model.md"));
+    let mut rows = BTreeSet::new();
+    for line in page.lines() {
+        let Some((number, cells)) = line.strip_prefix("| ").and_then(|line| line.split_once(" |")) else {
+            continue;
+        };
+        let Ok(row) = number.parse::<usize>() else {
+            continue;
+        };
+        rows.insert(row);
         assert!(
             found.contains_key(&format!("{row:02}")),
             "no test carries out attack {row:02}: {found:?}"
         );
+        // The last column names files with tests of this attack.
+        let tests = cells.rsplit(" | ").next().unwrap_or_default();
+        let files: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!files.is_empty(), "{line}");
+        let function = ["fn ", "attack_", &format!("{row:02}_")].concat();
+        for file in files {
+            assert!(
+                code(&root().join(file)).contains(&function),
+                "{file} does not carry out attack {row:02}"
+            );
+        }
     }
+    assert!((1..=59).all(|row| rows.contains(&row)), "threat-model.md lacks rows: {rows:?}");
 }
 
 #[test]

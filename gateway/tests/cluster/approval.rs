@@ -26,7 +26,7 @@ const WITHOUT_KEYS: &str = "[approval]\npools = [\"worker\"]\nkubelet_keys = fal
 
 /// Returns the controller's rights according to the document.
 fn rights() -> Vec<Value> {
-    let document = include_str!("../../../docs/approval.md");
+    let document = include_str!("../../../docs/how-to/approve-csrs.md");
     let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let block = blocks.into_iter().find(|block| block.contains("kind: ClusterRole\n")).unwrap();
     block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()

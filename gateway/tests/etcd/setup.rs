@@ -1,4 +1,4 @@
-//! Three gateways, set up according to `docs/replicas.md`.
+//! Three gateways, set up according to `docs/how-to/replicas.md`.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::support::Gateway;
 
 /// Returns the section of the document.
 fn section() -> String {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
-    let (_, section) = document.split_once("\n## Setting up three\n").unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/replicas.md")).unwrap();
+    let (_, section) = document.split_once("\n## Set up three on etcd\n").unwrap();
     section.split("\n## ").next().unwrap().to_owned()
 }
 

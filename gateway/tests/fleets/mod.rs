@@ -1,5 +1,5 @@
-//! Recommended pools for Fedora CoreOS, RHEL CoreOS and Flatcar (`docs/fleets.md`), as they are in `examples/`. Each is compared with boots
-//! like these distributions': the accepted one, and one for each possible difference.
+//! Recommended pools for Fedora CoreOS, RHEL CoreOS and Flatcar (`docs/how-to/strict-boot-rules.md`), as they are in `examples/`. Each is
+//! compared with boots like these distributions': the accepted one, and one for each possible difference.
 
 mod boots;
 mod vectors;
@@ -257,7 +257,7 @@ fn what_the_pools_ask_for_is_explained() {
 /// The certificates of the examples are the ones that the document names.
 #[test]
 fn the_document_has_the_certificates_of_the_examples() {
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/fleets.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/strict-boot-rules.md");
     let document = fs::read_to_string(document).unwrap();
     for example in ["fedora-coreos", "rhel-coreos"] {
         let file = examples::folder()

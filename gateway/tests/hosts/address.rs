@@ -1,4 +1,4 @@
-//! Common address of all gateways, as `docs/replicas.md` sets it up: keepalived moves it from host to host, or it is haproxy's.
+//! Common address of all gateways, as `docs/how-to/replicas.md` sets it up: keepalived moves it from host to host, or it is haproxy's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ struct Front {
 
 /// Returns the document's block with this line, for these gateways, whose certificates are of this CA.
 fn configuration(line: &str, gateways: &[&Host], ca: &str) -> String {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/replicas.md")).unwrap();
     let mut blocks = document.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
     let mut text = blocks.find(|block| block.contains(line)).unwrap().to_owned();
     let addresses = gateways.iter().map(|host| host.address.to_string());

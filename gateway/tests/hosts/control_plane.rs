@@ -1,4 +1,4 @@
-//! Three control-plane hosts with a Machine Config Server each, which a gateway replaces, as in `docs/control-plane-hosts.md`.
+//! Three control-plane hosts with a Machine Config Server each, which a gateway replaces, as in `docs/how-to/install-openshift.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -235,7 +235,7 @@ fn results(with_tls: &str, plain: &str) -> BTreeSet<(String, String)> {
 
 /// Returns the document's rows for each state, in this order: the state, and an unauthenticated client's result at 22623 and at 22624.
 fn documented() -> Vec<[String; 3]> {
-    let document = include_str!("../../../docs/control-plane-hosts.md");
+    let document = include_str!("../../../docs/how-to/install-openshift.md");
     let (_, table) = document.split_once("\n| On a control-plane host |").unwrap();
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let cells = |row: &str| {
@@ -279,7 +279,7 @@ fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
     all.site.replicas.iter_mut().for_each(Replica::kill);
     check_next(&all, "the Machine Config Server alone", &every);
     all.site.replicas.iter_mut().for_each(Replica::start);
-    check_next(&all, "a gateway beside it", &every);
+    check_next(&all, "a gateway, not redirected", &every);
 
     // Whoever was connected before the door was closed gets nothing either.
     let address = SocketAddr::from((all.host(0).address_6(), 22624));
@@ -300,7 +300,7 @@ fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
     all.close(2);
     // Once more, as a reload does.
     all.close(2);
-    check_next(&all, "a gateway, and the door is closed", &every);
+    check_next(&all, "a gateway, redirected", &every);
     assert_eq!(all.stranger(&[ADDRESS.to_owned()]), results("pre-approved", "closed"));
     all.boot();
     // The host itself reaches the server.
@@ -308,11 +308,11 @@ fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
     assert_eq!(probe(itself, &all.pre_approved, &["127.0.0.1".to_owned()]), results("OPEN", "OPEN"));
 
     all.site.replicas.iter_mut().for_each(Replica::kill);
-    check_next(&all, "no gateway, and the door is closed", &every);
+    check_next(&all, "no gateway, redirected", &every);
     all.site.replicas.iter_mut().for_each(Replica::start);
     all.boot();
     every.iter().for_each(|host| all.open(*host));
-    check_next(&all, "the door is taken away", &every);
+    check_next(&all, "the ingress redirect removed", &every);
     assert_eq!(states.next(), None);
     all.end(2 * NODES);
 }

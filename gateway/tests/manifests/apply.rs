@@ -123,9 +123,9 @@ fn a_part_of_it_is_printed_alone_and_what_it_needs_has_to_be_said() {
     assert!(!output.status.success() && output.stdout.is_empty());
 }
 
-/// Returns the commands of a section of `docs/install.md`, without validation, because this API serves no schemas.
+/// Returns the commands of a section of `docs/how-to/install-openshift.md`, without validation, because this API serves no schemas.
 fn commands(section: &str) -> String {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/install-openshift.md")).unwrap();
     let (_, section) = document.split_once(&format!("\n## {section}\n")).unwrap();
     let (_, block) = section.split_once("```sh\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
@@ -138,7 +138,7 @@ fn certificate_key_and_ca_are_copied_as_the_document_says_and_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config");
     fs::write(&config, api.kubeconfig(api.admin())).unwrap();
-    let commands = commands("The Machine Config Server's certificate");
+    let commands = commands("Copy the MCS certificate");
     let run = || {
         let mut shell = Command::new("bash");
         shell

@@ -31,9 +31,9 @@ fn check(built: &[Value], printed: &str) {
 const OVERLAY: &str = "overlays/openshift";
 const WITH_API: &str = "overlays/openshift-api";
 
-/// Writes a cluster's own overlay, as in `docs/install.md`.
+/// Writes a cluster's own overlay, as in `docs/how-to/install-openshift.md`.
 fn own(of: &str) -> tempfile::TempDir {
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/install-openshift.md")).unwrap();
     let (_, rest) = document.split_once("# kustomization.yaml\n").unwrap();
     let (text, _) = rest.split_once("```").unwrap();
     let own = tempfile::tempdir().unwrap();

@@ -168,7 +168,7 @@ fn each_part_may_do_what_it_needs_and_nothing_else() {
 
 #[test]
 fn the_document_says_what_each_part_may_do() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/install-openshift.md")).unwrap();
     let (_, section) = document.split_once("\n## Rights\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();

@@ -1,4 +1,4 @@
-//! API requests of a boot, which docs/replicas.md states; and gateways that serve from one store there.
+//! API requests of a boot, which docs/how-to/replicas.md states; and gateways that serve from one store there.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
     gateway.endorse(&case, &[]);
     gateway.run();
     let full = gateway.rendered(POOL, "full");
-    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/replicas.md")).unwrap();
+    let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/replicas.md")).unwrap();
     let (before, _) = document.split_once(" commits of its own at most").unwrap();
     let most: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
     let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));

@@ -97,7 +97,7 @@ async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refu
 #[test]
 fn the_document_says_how_many_challenges_the_objects_bear() {
     let said = format!("on objects of the cluster {}", grouped(KubernetesLimits::default().challenges));
-    let document = include_str!("../../../docs/configuration.md");
+    let document = include_str!("../../../docs/how-to/replicas.md");
     assert!(document.contains(&said), "{said}");
 }
 

@@ -47,7 +47,7 @@ struct Site {
 impl Site {
     fn start() -> Self {
         let api = Api::start();
-        // What docs/replicas.md says, and no more.
+        // The rights that docs/how-to/replicas.md names, and no more.
         let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "create", "patch", "delete"]}]);
         api.grant(NAMESPACE, "gateway", &rules);
         let states = tempfile::tempdir().unwrap();

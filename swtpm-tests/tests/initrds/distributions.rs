@@ -1,5 +1,5 @@
-//! Units around Ignition in the initrds of distributions: names and orders, as in `docs/images.md` and its sources. Their commands are
-//! those that a test needs.
+//! Units around Ignition in the initrds of distributions: names and orders, as in `docs/how-to/images.md` and its sources. Their commands
+//! are those that a test needs.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -36,7 +36,7 @@ const DEFAULT: &str = "[approval]\nenabled = true";
 
 /// The rights that the document has the administrator give.
 fn rights() -> Vec<Value> {
-    let document = include_str!("../../../../docs/approval.md");
+    let document = include_str!("../../../../docs/how-to/approve-csrs.md");
     let blocks = document.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let block = blocks.into_iter().find(|block| block.contains("kind: ClusterRole\n")).unwrap();
     block.split("---\n").map(|part| serde_saphyr::from_str(part).unwrap()).collect()

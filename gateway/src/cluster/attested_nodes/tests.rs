@@ -336,7 +336,7 @@ fn the_document_says_why_an_edit_is_not_done() {
         }
     }
     assert!(reasons.len() >= 9, "{reasons:?}");
-    let document = include_str!("../../../../docs/attested-nodes.md");
+    let document = include_str!("../../../../docs/reference/attested-nodes.md");
     for reason in reasons {
         assert!(document.contains(&format!("`{reason}`")), "{reason}");
     }

@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
-        let said = format!("when it is not heard of for {} s another takes over", LEASE.as_secs());
-        assert!(include_str!("../../../../docs/replicas.md").contains(&said), "{said}");
+        let said = format!("not heard of for {} s, another takes over", LEASE.as_secs());
+        assert!(include_str!("../../../../docs/how-to/replicas.md").contains(&said), "{said}");
     }
 }

@@ -96,9 +96,10 @@ test-rust:
 	# The programs are those that the tests have built.
 	.ci/docs --check "$(DEBUG)"
 
-docs: toolchain ## write the reference of the commands, docs/reference, from the programs; CHECK=1 compares
+docs: toolchain ## write the generated pages of docs/reference: commands, settings, codes, fields of the log, metrics; CHECK=1 compares
 	@$(CARGO) build --locked --package attest-gateway --package attest-controller --package attest-audit --package attest-node
 	.ci/docs $(if $(CHECK),--check) "$(DEBUG)"
+	$(if $(CHECK),,WRITE_DOCS=1) $(CARGO) test --workspace --exclude swtpm-tests --locked --quiet --test documents
 
 quick: toolchain ## what to run after each change: formatting, the modules' own tests, what the documents say
 	@$(CARGO) fmt --all --check

@@ -34,7 +34,8 @@ macro_rules! codes {
         };)*
         /// Codes that are the gateway's own; [`attest::reject::ADVICE`] has the others.
         pub const CODES: &[Advice] = &[$($name.advice),*];
-        const OWN: &[Code] = &[$($name),*];
+        /// The same with their statuses and origins.
+        pub const OWN: &[Code] = &[$($name),*];
     };
 }
 
@@ -98,13 +99,19 @@ impl Code {
     pub fn of_reject(reject: &Reject) -> Self {
         let advice = reject.advice();
         Self {
-            status: match advice {
-                MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => BAD_REQUEST,
-                _ => FORBIDDEN,
-            },
+            status: status_of_evidence(advice),
             by: decided_by(advice.code),
             advice,
         }
+    }
+}
+
+/// Returns the status of the answer to evidence that is refused with this code.
+#[must_use]
+pub fn status_of_evidence(advice: Advice) -> u16 {
+    match advice {
+        MALFORMED_REQUEST | TPM_MALFORMED | EVIDENCE_INCOMPLETE => BAD_REQUEST,
+        _ => FORBIDDEN,
     }
 }
 

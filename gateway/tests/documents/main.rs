@@ -1,70 +1,24 @@
-//! Comparison of the documents with the code, as far as possible.
+//! Documents: the generated reference is that of the code, and links lead to something.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod reference;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use attest::SpkiSha256;
-use attest::advice::Advice;
 use attest::nonce::{PURPOSE_CONFIG, qualifying_data};
-use attest::reject::ADVICE;
-use attest::tpm;
-use attest_log::codes::CODES;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
 
 /// Returns a file of the repository.
 fn document(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name);
+    let path = root().join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Returns the rows of the table in one section: the code in the first column, and the whole row.
-fn rows<'a>(document: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
-    let (_, rest) = document
-        .split_once(&format!("\n## {section}\n"))
-        .unwrap_or_else(|| panic!("no section {section:?}"));
-    let section = rest.split("\n## ").next().unwrap_or_default();
-    section
-        .lines()
-        .filter_map(|line| Some((line.strip_prefix("| `")?.split_once('`')?.0, line)))
-        .collect()
-}
-
-fn check_section(section: &str, codes: &[Advice]) {
-    let errors = document("docs/errors.md");
-    let rows = rows(&errors, section);
-    let listed: BTreeSet<&str> = rows.iter().map(|(code, _)| *code).collect();
-    let known: BTreeSet<&str> = codes.iter().map(|advice| advice.code).collect();
-    assert_eq!(listed, known, "section {section}");
-    assert_eq!(rows.len(), listed.len(), "section {section} names a code twice");
-    for Advice { code, title, next_step } in codes {
-        let (_, row) = rows.iter().find(|(listed, _)| listed == code).unwrap();
-        assert!(row.contains(title), "{code}: {title:?} is not in {row:?}");
-        assert!(row.contains(next_step), "{code}: {next_step:?} is not in {row:?}");
-    }
-}
-
-#[test]
-fn every_code_of_the_gateway_is_explained() {
-    check_section("Codes of the gateway", CODES);
-}
-
-#[test]
-fn every_code_of_refused_evidence_is_explained() {
-    check_section(
-        "Codes of refused evidence",
-        &[ADVICE, tpm::ADVICE, tpm::rules::ADVICE, attest::condition::ADVICE].concat(),
-    );
-}
-
-#[test]
-#[cfg(feature = "cluster")]
-fn every_reason_for_which_a_csr_is_left_is_explained() {
-    let errors = document("docs/errors.md");
-    let rows = rows(&errors, "CSRs of kubelets");
-    let listed: Vec<&str> = rows.iter().map(|(code, _)| *code).collect();
-    assert_eq!(listed, attest_controller::approval::reason::Reason::CODES);
 }
 
 #[test]
@@ -77,11 +31,12 @@ fn the_protocols_test_vector_is_right() {
 
 /// The pages of the repository, by their paths in it.
 fn pages() -> Vec<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = root();
     let mut folders = [
         "",
         "docs",
-        "docs/evidence",
+        "docs/explanation",
+        "docs/how-to",
         "docs/night",
         "docs/reference",
         "examples",
@@ -125,7 +80,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn links_between_documents_lead_to_a_file_and_a_heading() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = root();
     let mut wrong = Vec::new();
     for name in pages() {
         let folder = root.join(&name).parent().unwrap().to_owned();

@@ -114,8 +114,8 @@ impl Rsyslogd {
         let configuration = replaced(
             shipped("rsyslog.conf"),
             &[
-                ("/var/lib/attest-gateway", log.parent().unwrap().to_str().unwrap()),
                 ("/var/lib/attest-gateway-forward", folder.to_str().unwrap()),
+                ("/var/lib/attest-gateway/", &format!("{}/", log.parent().unwrap().display())),
                 ("/usr/libexec/attest-gateway/post-record", &program),
                 ("/etc/attest-gateway/forward/curl.conf", &options),
             ],

@@ -29,6 +29,7 @@ fn command(gateway: &Gateway, arguments: &[&str]) -> Command {
     let mut command = program_of(arguments);
     command
         .current_dir(gateway.path(""))
+        .env("ATTEST_GATEWAY_CONFIG", "gateway.toml")
         .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
@@ -107,6 +108,62 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
     // Its port is closed.
     table.push((vec!["check", "--probe", "127.0.0.1:9"], 0));
     table
+}
+
+/// Lists, statuses and reports, which have `--output`.
+const LISTS: [&str; 13] = [
+    "check",
+    "certificate list",
+    "ca status",
+    "config diff --pool worker",
+    "ek list",
+    "log show",
+    "log status",
+    "node list",
+    "pointer inspect worker.ign",
+    "policy explain worker",
+    "reference-values pending",
+    "token list",
+    "log audit --without-checkpoints",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_print_json_and_nothing_else_on_standard_output() {
+    let gateway = folder();
+    gateway.command(&["token", "create", "--pool", POOL, "--name", "rack7"]);
+    for list in LISTS {
+        let arguments: Vec<&str> = list.split(' ').chain(["--output", "json"]).collect();
+        let output = command(&gateway, &arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{list}: {}", String::from_utf8_lossy(&output.stderr));
+        let mut values = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<serde_json::Value>();
+        assert!(
+            values.all(|value| value.is_ok()),
+            "{list}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+    }
+    let tokens = gateway.command(&["token", "list", "--output", "json"]);
+    let tokens: serde_json::Value = serde_json::from_str(&tokens).unwrap();
+    assert_eq!(
+        (&tokens[0]["name"], &tokens[0]["rotates"]),
+        (&"rack7".into(), &serde_json::Value::Null)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quiet_leaves_results_and_errors() {
+    let gateway = folder();
+    let said = |arguments: &[&str]| {
+        let output = command(&gateway, arguments).output().unwrap();
+        let [out, error] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), out, error)
+    };
+    let ek = digest(&tpm());
+    assert_eq!(said(&["--quiet", "ek", "add", &ek]), (Some(0), String::new(), String::new()));
+    let (code, token, notes) = said(&["token", "create", "--pool", POOL, "--quiet"]);
+    assert_eq!((code, token.trim().len(), notes.as_str()), (Some(0), 43, ""));
+    let (code, _, error) = said(&["--quiet", "ek", "remove", &"0".repeat(64)]);
+    assert!(code == Some(1) && error.contains("not on the allowlist"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,7 +81,10 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
             &[
                 &[port, "worker", "OPEN", "beyond the pre-approved config: "],
                 &[port, "master", "closed", "answers 500"],
-                &["a stranger gets a full config 1 times", "close-the-machine-config-server.md"],
+                &[
+                    "an unauthenticated client gets a full config 1 times",
+                    "close-the-machine-config-server.md",
+                ],
             ],
         );
         // It shows nothing, and asks as Ignition does.
@@ -115,7 +118,7 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
         &gateway,
         &careful,
         true,
-        &[&["TLS", "worker", "pre-approved"], &["a stranger gets no more"]],
+        &[&["TLS", "worker", "pre-approved"], &["an unauthenticated client gets no more"]],
     );
     // Who says no version is asked for, too: curl, and the oldest nodes.
     let asked = careful.requests();

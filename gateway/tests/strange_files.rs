@@ -48,7 +48,9 @@ fn ends(command: &mut Command) -> (Option<i32>, String) {
 }
 
 fn run(gateway: &Gateway, arguments: &[&str]) -> (Option<i32>, String) {
-    ends(program_of(arguments).current_dir(gateway.path("")).args(arguments))
+    let mut command = program_of(arguments);
+    command.env("ATTEST_GATEWAY_CONFIG", "gateway.toml");
+    ends(command.current_dir(gateway.path("")).args(arguments))
 }
 
 /// Files of the settings, the settings, and whether nothing is served without the file.
@@ -173,13 +175,14 @@ fn what_a_command_is_given_is_a_file_and_no_larger_than_such_files_are() {
             );
         }
     }
-    // What a shell hands over is read: `--log-key <(ssh gateway-1 attest-gateway log key)`.
-    let script = "\"$0\" audit --without-checkpoints --log-key <(\"$1\" log key)";
+    // What a shell hands over is read: `--log-key <(ssh gateway-1 attest-gateway log show-key)`.
+    let script = "\"$0\" log audit --without-checkpoints --log-key <(\"$1\" log show-key)";
     let mut handed = Command::new("bash");
     handed
         .args(["-c", script])
         .arg(auditor().get_program())
         .arg(program().get_program())
+        .env("ATTEST_GATEWAY_CONFIG", "gateway.toml")
         .current_dir(gateway.path(""));
     let (code, said) = ends(&mut handed);
     assert_eq!(code, Some(0), "{said}");

@@ -36,14 +36,15 @@ pub(crate) fn run(
     let open = rows.iter().filter(|row| row.1.is_open()).count();
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
     list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
-    if open == 0 {
-        output::tell("an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach");
-        return Ok(ExitCode::SUCCESS);
+    if !format.is_json() {
+        output::line(match open {
+            0 => "an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach".to_owned(),
+            open => format!(
+                "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
+            ),
+        })?;
     }
-    output::tell(format_args!(
-        "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
-    ));
-    Ok(ExitCode::FAILURE)
+    Ok(if open == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the known configs of this gateway's own pools, and the pools to ask for.

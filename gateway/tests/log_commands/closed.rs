@@ -95,6 +95,6 @@ async fn segments_that_were_joined_and_cut_are_the_same_chain() {
     let audited = gateway.command(&options);
     assert!(audited.contains("whole") && !audited.contains("missing"), "{audited}");
     // And one is missed.
-    let audited = gateway.try_command(&options[..5]);
+    let audited = gateway.try_command(&options[..6]);
     assert!(!audited.status.success() && String::from_utf8_lossy(&audited.stdout).contains("missing between"));
 }

@@ -38,7 +38,10 @@ pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
             // That the store is gone is said by this error, too.
             drop(acting.refused(&store, &attest_command_line::in_full(error)).await);
         }
-        done
+        let done = done?;
+        // What was done is not to be undone by an older store in the place of this one.
+        store.keep_mark().await?;
+        Ok(done)
     })
 }
 

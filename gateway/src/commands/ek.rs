@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_log::admin::Verb;
@@ -15,6 +15,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::acting::{change_store, found};
+use super::beginnings::completed;
 use super::{OutputOption, list, now, output, with_store};
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,8 +56,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  attest-gateway ek remove 0f3c…64 digits…9a\n\nIt counts at once: the machine's tickets are worthless too. The entry stays in `ek list`, as removed, so that a maker's root in\nek-roots does not let the machine join pools that it could not join before; `ek add` endorses it again. With --leave-to-roots the\nentry is forgotten, and if the EK's certificate chains to a root, the machine may join every pool that takes this root."
     )]
     Remove {
-        /// Digest of the EK: 64 hexadecimal digits.
-        digest: EkDigest,
+        /// Digest of the EK: 64 hexadecimal digits, or the first 8 or more.
+        digest: String,
         /// Forget the entry: whether the TPM is endorsed is for the roots in ek-roots to say, for every pool.
         #[arg(long)]
         leave_to_roots: bool,
@@ -136,15 +137,19 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             list(*format, ["EK", "NODE", "POOLS", "ADDED"], &rows)?;
         }
         Command::Remove { digest, leave_to_roots } => {
-            let (digest, forget) = (*digest, *leave_to_roots);
+            let (given, forget) = (digest.to_ascii_lowercase(), *leave_to_roots);
             let verb = if forget { Verb::EkForget } else { Verb::EkRemove };
-            change_store(config, verb, |store| async move {
+            let digest = change_store(config, verb, |store| async move {
+                let all = enrolment::allowlist(&*store).await?.into_iter().map(|(digest, _)| digest);
+                let given = completed(&given, all)?;
+                let digest: EkDigest = given.parse().map_err(|error| anyhow!("{given:?}: {error}"))?;
                 let removed = if forget {
                     enrolment::forget_entry(&*store, digest).await?
                 } else {
                     enrolment::disallow(&*store, digest, now()).await?
                 };
-                found(removed, || format!("EK {digest} is not on the allowlist"))
+                found(removed, || format!("EK {digest} is not on the allowlist"))?;
+                Ok(digest)
             })?;
             if forget {
                 output::done(format_args!(

@@ -1,6 +1,7 @@
 //! The administrator's commands: each is a file or a folder. `acting` and `owner` determine who acts, and as which user.
 
 mod acting;
+mod beginnings;
 pub(crate) mod ca;
 pub(crate) mod certificate;
 mod certificate_thing;
@@ -41,18 +42,14 @@ use attest_store::{AnyStore, Store};
 use attest_system::clock::Clock;
 use attest_system::files::make_private_folder;
 
-/// Runs `work` on the gateway's store, which may be in use by a serving gateway.
+/// Runs `work`, which only reads, on the gateway's store, which may be in use by a serving gateway. Nothing is written: it works on a full
+/// disk.
 fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: impl FnOnce(AnyStore) -> F) -> anyhow::Result<T> {
     let settings = Settings::load(config)?;
     owner::act(&settings)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     let store = AnyStore::open(&settings.store)?;
-    tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-        let done = work(store.clone()).await?;
-        // What was done is not to be undone by an older store in the place of this one.
-        store.keep_mark().await?;
-        Ok(done)
-    })
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(work(store))
 }
 
 /// Returns the time, and the store time, for what a wrong clock would harm.

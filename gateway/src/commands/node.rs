@@ -15,6 +15,7 @@ use attest_system::clock::rfc3339;
 use serde_json::json;
 
 use super::acting::{change_store, found};
+use super::beginnings::{completed, machine};
 use super::{OutputOption, objects, output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
@@ -106,13 +107,16 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             }
         }
         Command::Release { instance } => {
-            let wanted = instance.clone();
-            change_store(config, Verb::NodeRelease, |store| async move {
-                found(instances::release(&*store, &wanted).await?, || {
-                    format!("nobody has claimed {wanted:?}; `attest-gateway node list` shows who has claimed what")
-                })
+            let given = instance.clone();
+            let released = change_store(config, Verb::NodeRelease, |store| async move {
+                let all = instances::list(&*store).await?.into_iter().map(|(instance, _)| instance);
+                let instance = completed(&given, all)?;
+                found(instances::release(&*store, &instance).await?, || {
+                    format!("instance {instance:?} has no claim; to list all claims: `attest-gateway node list`")
+                })?;
+                Ok(instance)
             })?;
-            output::done(format_args!("released: {instance}"))?;
+            output::done(format_args!("released: {released}"))?;
         }
         Command::Forget { name } => {
             let wanted = name.clone();
@@ -124,19 +128,23 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             output::done(format_args!("forgotten: {name}"))?;
         }
         Command::ForgetHistory { what } => {
-            let who = named(what)?;
-            change_store(config, Verb::NodeForgetHistory, |store| async move {
+            let given = what.clone();
+            let forgotten = change_store(config, Verb::NodeForgetHistory, |store| async move {
+                let who = named(&machine(&*store, &given).await?)?;
                 found(history::forget(&*store, &who).await?, || {
-                    format!("nothing is known of {who} from before; `attest-gateway node list` shows which machines have attested")
-                })
+                    format!("{who} has no history; to list the machines that have attested: `attest-gateway node list`")
+                })?;
+                Ok(who)
             })?;
-            output::done(format_args!("history forgotten: {what}"))?;
+            output::done(format_args!("history forgotten: {forgotten}"))?;
         }
         Command::Revoke { what, reason, anyway } => revoke(config, what, reason.as_deref(), *anyway)?,
         Command::Restore { what, only } => {
-            // As it stands in the list, too.
-            let (who, only) = (revocations::named(what).unwrap_or_else(|| what.clone()), *only);
+            let (given, only) = (what.clone(), *only);
             let restored = change_store(config, Verb::NodeRestore, |store| async move {
+                let listed = machine(&*store, &given).await?;
+                // As it stands in the list, too.
+                let who = revocations::named(&listed).unwrap_or(listed);
                 let restored = revocations::restore(&*store, &who, only).await?;
                 found(!restored.is_empty(), || {
                     format!("{what:?} is not revoked; `attest-gateway node list` shows who is")
@@ -160,12 +168,12 @@ fn together(all: &BTreeSet<String>) -> String {
 }
 
 fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyhow::Result<()> {
-    let who = named(what)?;
     let length = reason.map_or(0, |reason| reason.chars().count());
     if length > REASON_LIMIT_CHARACTERS {
         bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
     }
     let revoked = change_store(config, Verb::NodeRevoke, |store| async move {
+        let who = named(&machine(&*store, what).await?)?;
         let Machine { all, seen } = revocations::machine(&*store, &who).await?;
         if !seen && !anyway {
             bail!(

@@ -8,6 +8,7 @@ use attest_machines::new_values::{self, Answered, Question, QuestionAnswer};
 
 use super::{now, read_or_new, time, who, write};
 use crate::commands::acting::change_store_as;
+use crate::commands::beginnings::completed;
 use crate::commands::{output, pool_folder, with_store};
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +18,7 @@ use crate::commands::{output, pool_folder, with_store};
 pub(crate) struct Arguments {
     /// Pool of the questions.
     pool: String,
-    /// Questions, by their ids.
+    /// Ids of the questions, or their first 8 characters or more.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     /// The file in the pool's folder of reference values that gets them; it is made if it is not there.
@@ -35,6 +36,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let by = By::this_process();
     let settings = Settings::load(config)?;
     let Arguments { pool, ids, .. } = arguments;
+    let ids = &whole_ids(config, pool, ids)?;
     let folder = pool_folder(&settings, pool)?;
     let (sets, _) = attest_pool::reference_values(&folder)?;
     let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: the file would not be used"))?;
@@ -67,6 +69,18 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         Ok(new_values::accept(&*store, pool, ids, &answered).await?)
     })?;
     output::done(format_args!("{}: {name:?} has {} values", file.display(), values.len()))
+}
+
+/// Returns the ids, whole, of questions that may be given by their beginning.
+fn whole_ids(config: &Path, pool: &str, given: &[String]) -> anyhow::Result<Vec<String>> {
+    let read = || {
+        with_store(config, |store| async move {
+            Ok(new_values::questions(&store, Some(pool), crate::commands::now()).await?)
+        })
+    };
+    let questions = std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("the store could not be read"))??;
+    let ids: Vec<String> = questions.into_iter().map(|row| row.id).collect();
+    given.iter().map(|given| completed(given, ids.iter().cloned())).collect()
 }
 
 /// Reads the questions in a thread of its own. That thread acts as the state's owner from then on, and pools may be another user's to

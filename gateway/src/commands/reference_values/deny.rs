@@ -5,6 +5,7 @@ use attest_machines::new_values;
 
 use super::who;
 use crate::commands::acting::change_store;
+use crate::commands::beginnings::completed;
 use crate::commands::{now, output};
 
 #[derive(Debug, clap::Args)]
@@ -14,7 +15,7 @@ use crate::commands::{now, output};
 pub(crate) struct Arguments {
     /// Pool of the question.
     pool: String,
-    /// The question, by its id.
+    /// The question's id, or its first 8 characters or more.
     id: String,
     /// Reason, for the attestation log; the node does not see it.
     #[arg(long, value_name = "TEXT", required_unless_present = "take_back")]
@@ -27,12 +28,14 @@ pub(crate) struct Arguments {
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { pool, id, reason, .. } = arguments;
     let (by, now) = (who(), now());
-    change_store(config, Verb::ReferenceValuesDeny, |store| async move {
+    let id = change_store(config, Verb::ReferenceValuesDeny, |store| async move {
+        let questions = new_values::questions(&*store, Some(pool), now).await?;
+        let id = completed(id, questions.into_iter().map(|row| row.id))?;
         match reason {
-            Some(reason) => new_values::deny(&*store, pool, id, reason, &by, now).await?,
-            None => new_values::take_back(&*store, pool, id).await?,
+            Some(reason) => new_values::deny(&*store, pool, &id, reason, &by, now).await?,
+            None => new_values::take_back(&*store, pool, &id).await?,
         }
-        Ok(())
+        Ok(id)
     })?;
     let done = if reason.is_some() { "denied" } else { "taken back" };
     output::done(format_args!("{done}: {id}"))

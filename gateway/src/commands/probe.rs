@@ -37,11 +37,13 @@ pub(crate) fn run(
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
     list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
     if open == 0 {
-        output::tell("an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach");
+        output::tell(
+            "unauthenticated clients get no more than pre-approved configs at these addresses, as far as this machine can reach them",
+        );
         return Ok(ExitCode::SUCCESS);
     }
     output::tell(format_args!(
-        "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
+        "unauthenticated clients get more than the pre-approved config in {open} cases; to close these ports: docs/how-to/close-the-machine-config-server.md"
     ));
     Ok(ExitCode::FAILURE)
 }
@@ -56,7 +58,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
         match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
             Err(error) => output::tell(format_args!(
-                "pool {name} cannot be read here, so any config of it that an unauthenticated client gets counts as too much; --pre-approved names the config that it may get: {error}"
+                "cannot read pool {name}, so each config of it counts as OPEN; to name its pre-approved config, add --pre-approved {name}=FILE: {error}"
             )),
         }
     }

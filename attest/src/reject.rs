@@ -1,7 +1,7 @@
 //! Reasons why evidence is refused: the fact, with both values if there are two.
 //!
 //! There are three readers. The node gets [`Reject::code`], the next step and [`Reject::told`]; the log gets [`Reject::detail`]; the audit
-//! record gets all of it, with the evidence itself. `docs/errors.md` lists the codes for people.
+//! record gets all of it, with the evidence itself. `docs/reference/codes.md` lists the codes for people.
 
 use std::collections::BTreeSet;
 

@@ -23,11 +23,11 @@ use commands::output;
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
-/// Serves Ignition configs to booting nodes: the full one only to a node that has proven what it is.
+/// Serves Ignition configs to booting nodes, and the full config only to attested nodes.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A first gateway, in three commands:\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer create --pool worker > worker.ign"
+    after_help = "Example: a first gateway\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer create --pool worker > worker.ign"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -38,56 +38,56 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a gateway's folder: MCS CA, certificate, gateway.toml, a pool to begin with.
+    /// Create a gateway's folder: MCS CA, certificate, gateway.toml and a sample pool.
     Init(commands::init::Arguments),
     /// Serve configs to nodes, until SIGTERM or Ctrl-C.
     Serve(commands::serve::Arguments),
-    /// Pointer configs: the first Ignition config of a node, with the gateway's URL and CA.
+    /// Create and inspect pointer configs, the first Ignition config of a node.
     #[command(subcommand)]
     Pointer(commands::pointer::Command),
-    /// Configs of pools, as nodes get them.
+    /// Print and compare the configs of pools, as nodes get them.
     #[command(subcommand)]
     Config(commands::config::Command),
-    /// Objects of a cluster in which gateways take the Machine Config Server's place on the control-plane hosts.
+    /// Print the objects that run gateways on a cluster's control-plane hosts.
     #[command(subcommand)]
     Manifests(commands::manifests::Command),
-    /// MachineConfigs by which machine-config-daemon takes over nodes that have the pre-approved config.
+    /// Print the MachineConfigs by which machine-config-daemon takes over pre-approved nodes.
     #[command(subcommand)]
     SecondStage(commands::second_stage::Command),
-    /// The gateway's state folder.
+    /// Prepare the gateway's state folder.
     #[command(subcommand)]
     State(commands::state::Command),
-    /// The MCS CA: make one, see where its rotation stands, take the next step.
+    /// Create and rotate the MCS CA.
     #[command(subcommand)]
     Ca(commands::ca::Command),
-    /// The MCS certificate, and all other certificates and keys in use.
+    /// Renew the MCS certificate, and list all certificates and keys.
     #[command(subcommand)]
     Certificate(commands::certificate::Command),
-    /// Provisioning tokens, for machines that cannot attest.
+    /// Manage provisioning tokens for machines that cannot attest.
     #[command(subcommand)]
     Token(commands::token::Command),
-    /// The allowlist of TPMs, by the digest of their EK.
+    /// Edit the EK allowlist: TPMs by the digest of their EK.
     #[command(subcommand)]
     Ek(commands::ek::Command),
-    /// The names of nodes, and the machines they belong to.
+    /// List and revoke machines, and free their names and claims.
     #[command(subcommand)]
     Node(commands::node::Command),
-    /// Print a pool's requirements in words.
+    /// Describe the requirements of a pool.
     #[command(subcommand)]
     Policy(commands::policy::Command),
-    /// Reference values: what nodes may boot, in files with a history.
+    /// Edit reference values: the measurements that machines may boot.
     #[command(subcommand)]
     ReferenceValues(commands::reference_values::Command),
-    /// The seal of challenges and tickets.
+    /// Rotate the seal, which encrypts challenges and tickets.
     #[command(subcommand)]
     Seal(commands::seal::Command),
-    /// The store of what is spent, revoked and enrolled.
+    /// Export, import, back up and migrate the store.
     #[command(subcommand)]
     Store(commands::store::Command),
-    /// Show and export the attestation log, and list its chains and checkpoints.
+    /// Read the attestation log, and manage its chains and checkpoints.
     #[command(subcommand)]
     Log(commands::log::Command),
-    /// Validate settings, certificates, pools, EK roots, state and addresses. Exit code 1 if serve would not start.
+    /// Validate settings, certificates, pools, roots and state. Exit code 1 on errors.
     Check(commands::check::Arguments),
 }
 

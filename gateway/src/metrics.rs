@@ -105,13 +105,13 @@ impl Default for Metrics {
         let would_refuse = Family::default();
         registry.register(
             "would_refuse",
-            "Attestations that a pool that observes has accepted, and would have refused, by each code",
+            "Attestations that an observing pool accepted and would have refused, by code",
             would_refuse.clone(),
         );
         let pool_broken = Family::default();
         registry.register(
             "pool_source_broken",
-            "1 while a pool's source cannot be read: its last good state is served, if there is one",
+            "1 while a pool's source cannot be read: the gateway serves its last good state, if there is one",
             pool_broken.clone(),
         );
         let pool_reloads = Family::default();
@@ -123,31 +123,31 @@ impl Default for Metrics {
         let guesses_ignored = Counter::default();
         registry.register(
             "guesses_ignored",
-            "Wrong tokens, tickets and client certificates that were answered by 503 and not recorded, because too many came from the same source",
+            "Wrong tokens, tickets and client certificates beyond the rate limit of their source: answered 503, not recorded",
             guesses_ignored.clone(),
         );
         let challenges_over_budget = Counter::default();
         registry.register(
             "challenges_over_budget",
-            "Challenges that were not given, because there were too many in all and too many from the same source",
+            "Challenges refused by rate limits: too many in all, and too many from the same source",
             challenges_over_budget.clone(),
         );
         let decisions_counted = Counter::default();
         registry.register(
             "decisions_counted",
-            "Decisions that were counted in the attestation log and not recorded one by one: about who proved nothing, or is genuine and not known here",
+            "Decisions in aggregated records of the attestation log: about unauthenticated clients, or genuine but unknown machines",
             decisions_counted.clone(),
         );
         let certificates_broken = Gauge::default();
         registry.register(
             "certificates_broken",
-            "1 while the certificates' files cannot be used: what was good last is shown to nodes",
+            "1 while the certificates' files cannot be used: the gateway serves with the previous certificate",
             certificates_broken.clone(),
         );
         let certificate_expiry = Family::default();
         registry.register(
             "certificate_expiry_seconds",
-            "When a certificate in use ends, in seconds since 1970",
+            "Expiry of a certificate in use, in seconds since 1970",
             certificate_expiry.clone(),
         );
         let tls_refused_by_client = Counter::default();
@@ -159,25 +159,25 @@ impl Default for Metrics {
         let handshakes_waiting = Gauge::default();
         registry.register(
             "handshakes_waiting",
-            "Connections that wait to begin their handshake: more come than this gateway can serve at once",
+            "Connections that wait for their handshake: more than this gateway can serve at once",
             handshakes_waiting.clone(),
         );
         let cloud_fetches = Family::default();
         registry.register(
             "cloud_fetches",
-            "Requests of the gateway's own about evidence of clouds, by what was asked for and result: answered, failed, limited",
+            "The gateway's own requests to clouds, by subject and result: answered, failed, limited",
             cloud_fetches.clone(),
         );
         let google_keys_stale = Gauge::default();
         registry.register(
             "google_keys_stale",
-            "1 while Google's keys are used for longer than Google says, because newer ones cannot be fetched",
+            "1 while Google's keys are used beyond their freshness, because newer ones cannot be fetched",
             google_keys_stale.clone(),
         );
         let clock_ahead = Gauge::default();
         registry.register(
             "clock_ahead_seconds",
-            "By how much the clock is ahead of the time that the store believes: it has jumped, or the gateway was stopped",
+            "Seconds by which the clock is ahead of the store time: the clock has jumped, or the gateway was stopped",
             clock_ahead.clone(),
         );
         let log_broken = Gauge::default();
@@ -189,37 +189,37 @@ impl Default for Metrics {
         let log_moved = Gauge::default();
         registry.register(
             "log_moved",
-            "1 while the attestation log was moved and has no new file: readers of its path do not see new records",
+            "1 while the attestation log was moved and no new file exists: readers of its path miss new records",
             log_moved.clone(),
         );
         let log_incomplete = Gauge::default();
         registry.register(
             "log_incomplete",
-            "1 since it was found that the attestation log does not hold what the store says was signed, or that another writes its chain",
+            "1 since the attestation log was found to lack signed lines of the store's checkpoint, or another gateway to write its chain",
             log_incomplete.clone(),
         );
         let log_segments_held = Gauge::default();
         registry.register(
             "log_segments_held",
-            "Segments of the attestation log that are past the rule of retention and stay, because a decision of their time is under way",
+            "Expired segments of the attestation log that are kept, because a decision of their time is pending",
             log_segments_held.clone(),
         );
         let cluster_watch_broken = Family::default();
         registry.register(
             "cluster_watch_broken",
-            "1 while the cluster's API does not tell what is watched there: what was known last is kept",
+            "1 while a watch of the cluster's API fails: the gateway uses cached state",
             cluster_watch_broken.clone(),
         );
         let attested_nodes_waiting = Gauge::default();
         registry.register(
             "attested_nodes_waiting",
-            "Machines of whose decisions here the cluster's API has not been told yet",
+            "Machines with decisions that are not published to the cluster's API yet",
             attested_nodes_waiting.clone(),
         );
         let new_values = Family::default();
         registry.register(
             "new_values",
-            "What became of machines whose boots have what no reference value has: they began or ended to wait, were let in or refused, or the administrator was asked",
+            "Machines that booted values without a reference value, by outcome: waiting, accepted, refused, or the administrator was asked",
             new_values.clone(),
         );
         Self {

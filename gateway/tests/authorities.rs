@@ -119,9 +119,9 @@ fn a_rotation_by_commands() {
         assert!(said.starts_with(&format!("stage: {stage}")) && said.contains(next), "{said}");
     };
     let mode = |name: &str| fs::metadata(gateway.path(name)).unwrap().permissions().mode() & 0o777;
-    status("settled", "next: `ca introduce`");
-    refused(&gateway, &["ca", "switch"], "`ca introduce` comes first");
-    refused(&gateway, &["ca", "retire"], "nothing to retire");
+    status("settled", "ca introduce`, at any time");
+    refused(&gateway, &["ca", "switch"], "add a second CA first");
+    refused(&gateway, &["ca", "retire"], "there is no CA to retire");
 
     let said = gateway.command(&["certificate", "renew", "--algorithm", "rsa-2048", "--days", "400"]);
     assert!(said.contains("RSA 2048") && said.contains("localhost, 127.0.0.1"), "{said}");
@@ -131,33 +131,33 @@ fn a_rotation_by_commands() {
     refused(
         &gateway,
         &["ca", "introduce", "--name", old.subject.trim_start_matches("CN=")],
-        "must have different names",
+        "use another --name",
     );
     gateway.command(&["ca", "introduce", "--days", "500"]);
     let new = authorities(&gateway)[1].clone();
     assert_ne!(old.subject, new.subject);
     assert_eq!(mode("tls/mcs-ca-next.key"), 0o600);
     verify_folder(&gateway);
-    status("introduced", "nothing is known");
+    status("introduced", "unknown whether safe");
     refused(&gateway, &["ca", "introduce"], "holds 2 CAs already");
-    refused(&gateway, &["ca", "retire"], "`ca switch` comes first");
+    refused(&gateway, &["ca", "retire"], "the older CA still signs the certificate");
     // The older CA signs still.
     gateway.command(&["certificate", "renew"]);
     assert_eq!(source::certificates(&gateway.path("tls/mcs.crt")).unwrap()[0].issuer, old.subject);
 
     gateway.command(&["ca", "switch"]);
     verify_folder(&gateway);
-    status("switched", "next: `ca retire`");
+    status("switched", "ca retire`");
     let leaf = source::certificates(&gateway.path("tls/mcs.crt")).unwrap()[0].clone();
     // As it was: the names and the kind of key.
     assert_eq!((leaf.issuer, leaf.key_kind.as_str()), (new.subject.clone(), "RSA 2048"));
     assert_eq!(leaf.names, ["localhost", "127.0.0.1"]);
-    refused(&gateway, &["ca", "switch"], "`ca retire` comes next");
+    refused(&gateway, &["ca", "switch"], "the newest CA signs the certificate already");
 
     let said = gateway.command(&["ca", "retire"]);
     assert!(said.contains("mcs-ca-old.key") && said.contains("mcs-ca.key"), "{said}");
     verify_folder(&gateway);
-    status("settled", "next: `ca introduce`");
+    status("settled", "ca introduce`, at any time");
     assert_eq!(authorities(&gateway), [new]);
     assert!(!gateway.path("tls/mcs-ca-next.key").exists());
     // By the key in its new place.
@@ -218,7 +218,7 @@ fn a_pointer_that_is_in_the_way_is_named() {
     gateway.command(&["ca", "retire"]);
     assert_eq!(authorities(&gateway).len(), 1);
     seen(&gateway, "4", None, &old, 0);
-    assert!(gateway.command(&["ca", "status"]).contains("nothing stops working"));
+    assert!(gateway.command(&["ca", "status"]).contains("everything keeps working"));
 }
 
 /// Creates a CA with `ca create`.
@@ -265,7 +265,7 @@ fn init_takes_what_is_brought_along() {
     let by_key = check(
         "by-key",
         &["--ca", ca, "--ca-key", ca_key, "--host", "localhost", "--algorithm", "rsa-2048"],
-        Ok("its private key was not copied"),
+        Ok("private key was not copied"),
     );
     let tls = |name: &str| by_key.join("tls").join(name);
     verify(&tls("mcs-ca.crt"), &tls("mcs.crt"), &tls("mcs.key"), &["localhost"], &[]);
@@ -275,7 +275,7 @@ fn init_takes_what_is_brought_along() {
     let brought = check(
         "brought",
         &["--ca", ca, "--certificate", certificate, "--key", key],
-        Ok("this machine can sign none"),
+        Ok("cannot sign certificates"),
     );
     let tls = |name: &str| brought.join("tls").join(name);
     verify(&tls("mcs-ca.crt"), &tls("mcs.crt"), &tls("mcs.key"), &["localhost"], &[]);
@@ -284,13 +284,13 @@ fn init_takes_what_is_brought_along() {
     let elsewhere = check(
         "elsewhere",
         &["--host", "localhost", "--ca-key-out", out],
-        Ok("not in the gateway's folder"),
+        Ok("out.key. To renew the certificate"),
     );
     assert!(!elsewhere.join("tls/mcs-ca.key").exists());
     check(
         "kept",
         &["--host", "localhost", "--ca-name", "Mine"],
-        Ok("this machine can sign certificates"),
+        Ok("an intruder on this machine could sign certificates"),
     );
 
     // The key of elsewhere renews, others do not.
@@ -336,7 +336,7 @@ fn init_takes_what_is_brought_along() {
     );
     check("bad-algorithm", &["--algorithm", "rsa-1024"], Err("rsa-2048"));
     check("bad-days", &["--days", "0"], Err("0 is not in"));
-    check("bad-host", &["--host", "ä"], Err("cannot make"));
+    check("bad-host", &["--host", "ä"], Err("cannot create"));
     let again = program()
         .args(["ca", "create", "--out", ca, "--key-out", "unused"])
         .output()
@@ -375,7 +375,7 @@ fn a_ca_that_was_made_elsewhere_is_introduced_and_switched_to() {
     gateway.command(&["ca", "switch", "--ca-key", ca_key]);
     verify_folder(&gateway);
     let said = gateway.command(&["ca", "retire", "--discard-key"]);
-    assert!(said.contains("no private key of the old CA"), "{said}");
+    assert!(said.contains("private key is no longer on this machine"), "{said}");
     assert!(!gateway.path("tls/mcs-ca.key").exists());
     assert!(gateway.command(&["ca", "status"]).contains("elsewhere"));
     verify_folder(&gateway);

@@ -290,19 +290,22 @@ fn errors_say_what_to_do_next() {
     };
     refused(&["store", "create-key"], "store create-key --rotate");
     gateway.settings("");
-    refused(&["log", "show-key"], "`attest-gateway serve` creates it at its first start");
-    refused(&["seal", "rotate"], "`attest-gateway serve` creates it at its first start");
-    refused(&["log", "show"], "`attest-gateway serve` creates it");
+    refused(&["log", "show-key"], "the gateway creates it at its first start");
+    refused(&["seal", "rotate"], "the gateway creates it at its first start");
+    refused(&["log", "show"], "serve` creates it");
     refused(&["token", "revoke", "x"], "token list");
     refused(&["token", "rotate", "x"], "token list");
     refused(&["node", "forget", "x"], "node list");
     for command in ["backup", "export"] {
-        refused(&["store", command, &there], "is left as it is: name another file");
+        refused(&["store", command, &there], "was not changed: name another file");
     }
     assert_eq!(fs::read(&there).unwrap(), b"", "nothing is overwritten");
     refused(&["ca", "create", "--out", &there, "--key-out", &path("k")], "name another file");
     refused(&["ca", "create", "--out", &path("c"), "--key-out", &there], "name another file");
-    refused(&["ca", "create", "--out", &path("c"), "--key-out", &path("c")], "one of its own");
+    refused(
+        &["ca", "create", "--out", &path("c"), "--key-out", &path("c")],
+        "name a separate file",
+    );
     assert!(!gateway.path("c").exists() && !gateway.path("k").exists());
     fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
     refused(&["log", "export", "--out", &none], "No such file");

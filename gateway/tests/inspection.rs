@@ -331,7 +331,7 @@ fn check_makes_nothing() {
         names.sort();
         names
     };
-    assert!(gateway.command(&["check"]).contains("serve makes it"));
+    assert!(gateway.command(&["check"]).contains("the gateway creates it at its start"));
     assert!(names().is_empty(), "{:?}", names());
     // Links may lead to other disks.
     fs::create_dir(gateway.path("disk")).unwrap();
@@ -349,9 +349,9 @@ fn check_makes_nothing() {
 fn check_beside_the_gateway_that_serves_leaves_its_log_and_addresses_alone() {
     let gateway = Gateway::start();
     let said = gateway.command(&["check"]);
-    assert!(said.contains("a gateway is serving"), "{said}");
+    assert!(said.contains("a gateway is running"), "{said}");
     let second = serve(&gateway);
-    assert!(!second.well && second.said.contains("another gateway"), "{}", second.said);
+    assert!(!second.well && second.said.contains("a gateway is writing"), "{}", second.said);
     // What it would not start with again is found all the same.
     file(&gateway, "tls/mcs.key", "");
     assert!(!Came::of(gateway.try_command(&["check"])).well);

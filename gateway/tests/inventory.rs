@@ -99,7 +99,7 @@ fn every_certificate_and_key_in_play_is_listed() {
         let text = items[index][field].as_str().unwrap();
         assert!(text.contains(expected), "{expected:?} is not in {text:?}");
     };
-    says(0, "rotates", "on its way out");
+    says(0, "rotates", "being replaced");
     says(0, "made", "not on this machine");
     says(1, "rotates", "introduced");
     says(1, "made", "mcs-ca-next.key");

@@ -264,7 +264,7 @@ async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     running.recorder.sum_up(at, true).await.unwrap();
     let sum = gateway.records().pop().unwrap();
     assert_eq!(sum["counted"], 1 + sizes.len() + 3 + 1 - lines_about_genuine(&gateway));
-    assert!(sum["reason"].as_str().unwrap().contains("genuine machines"), "{sum}");
+    assert!(sum["reason"].as_str().unwrap().contains("genuine but unknown machines"), "{sum}");
 }
 
 /// Returns the number of individual records of [`attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk`] about genuine machines

@@ -84,7 +84,7 @@ async fn a_gateway_without_a_client_ca_asks_for_no_certificate() {
     let mut gateway = init(&cluster);
     gateway.settings("");
     gateway.run();
-    let warning = "pool worker: grants.kubelet gives nothing without tls.client_ca";
+    let warning = "pool worker: grants.kubelet has no effect without tls.client_ca";
     gateway.line(|line| line.contains(warning));
     assert!(gateway.command(&["check"]).contains(warning));
     let answer = get(&gateway, &cluster.kubelet("worker-1"), PATH).await;
@@ -259,7 +259,7 @@ fn a_pool_must_say_which_nodes_are_its_own() {
         assert!(!check.status.success() && text.lines().any(said), "{text}");
     };
     gateway.edit_pool(POOL, "names = [\"worker-*\"]", "names = []");
-    refused("[kubelet]: grants.kubelet gives something, so names must say which nodes are this pool's");
+    refused("[kubelet]: grants.kubelet grants a config, so names must list this pool's nodes");
     gateway.edit_pool(POOL, "names = []", "names = [\"worker-?\"]");
     refused("\"worker-?\" is not a pattern of node names");
 }

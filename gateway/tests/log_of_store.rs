@@ -84,9 +84,9 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     gateway.line(|line| line.contains("WARN") && line.contains("by another key") && line.contains(&format!("log abandon {old}")));
     let own = chain(&log);
     for (chain, why) in [
-        (&own[..8], "this gateway's own"),
+        (&own[..8], "belongs to this gateway"),
         (&old[..7], "too short"),
-        ("00000000", "no chain that the store knows"),
+        ("00000000", "the store has no chain that begins with"),
     ] {
         let refused = gateway.try_command(&["log", "abandon", chain]);
         assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));

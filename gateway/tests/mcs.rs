@@ -304,5 +304,5 @@ async fn attack_22_what_anybody_gets_says_nothing_of_the_rest_and_holds_no_secre
         "acknowledged = [\"private-key /etc/early\", \"token /gone\"]",
     );
     let report = gateway.command(&["check"]);
-    assert!(report.contains("\"token /gone\", which is not there"), "{report}");
+    assert!(report.contains("\"token /gone\", which the config does not have"), "{report}");
 }

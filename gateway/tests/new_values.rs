@@ -152,7 +152,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
         "{reason}"
     );
     assert!(
-        reason.contains("`attest-gateway reference-values pending worker`, then `accept` or `deny`"),
+        reason.contains("list the values: `attest-gateway reference-values pending worker`"),
         "{reason}"
     );
     site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
@@ -167,7 +167,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
 
     let words = site.said(&["policy", "explain", POOL], true);
     assert!(
-        words.contains("waits for 30 min at most, and the administrator is asked once 2 machines have booted it"),
+        words.contains("waits for at most 30 min. The gateway asks the administrator once 2 machines have booted them"),
         "{words}"
     );
 
@@ -262,10 +262,9 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
             .any(|line| line.starts_with(&waits) && line.contains(", until ") && line.ends_with("m left)")),
         "{lines:#?}"
     );
-    let not_enough =
-        format!("it is not enough for 1 machines of question {second}, which have also booted: PCR 4, boot loader or kernel: sha256 ");
+    let not_enough = format!("not enough for 1 machines of question {second}, which also booted: PCR 4, boot loader or kernel: sha256 ");
     assert!(lines.iter().any(|line| line.starts_with(&not_enough)), "{lines:#?}");
-    let within = format!("- 1 machines of question {first}, which is about nothing else");
+    let within = format!("- 1 machines of question {first}, whose values are all in this question");
     assert!(below(&said, &second).contains(&within), "{said}");
     assert!(
         !lines.contains(&within) && !below(&said, &second).iter().any(|line| line.contains("not enough")),
@@ -390,9 +389,12 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
     site.gateway.run();
     site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
     let reason = site.alerts();
-    assert!(reason.contains("it has waited since ") && reason.contains(&question), "{reason}");
+    assert!(
+        reason.contains("the machine has waited since ") && reason.contains(&question),
+        "{reason}"
+    );
     let said = site.said(&["reference-values", "pending", POOL], true);
-    let over = |line: &String| line.contains(": has waited from ") && line.ends_with(", and is refused");
+    let over = |line: &String| line.contains(": refused; it waited from ");
     assert!(below(&said, &question).iter().any(over), "{said}");
     // It counts still: the next one has the administrator asked.
     site.boots(2, &updated("loader 2")).await.refused(503, "value-pending");

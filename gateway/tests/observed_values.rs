@@ -50,7 +50,7 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
     observes(&gateway);
     let words = gateway.command(&["policy", "explain", POOL]);
     assert!(
-        words.contains("its machine is let in, as the pool observes, and the administrator is asked once 2 machines"),
+        words.contains("the machine is trusted, because the pool observes. The gateway asks the administrator once 2 machines"),
         "{words}"
     );
 

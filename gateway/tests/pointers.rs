@@ -82,7 +82,14 @@ fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
         Config::parse(config.as_bytes()).unwrap();
         let secret = pointer(&gateway, &["--spec", spec, "--format", "secret"]);
         for form in [&config, &secret] {
-            let expected = [spec, "worker", "127.0.0.1", &ca, "pre-approved", "it carries the newest CA"];
+            let expected = [
+                spec,
+                "worker",
+                "127.0.0.1",
+                &ca,
+                "pre-approved",
+                "the pointer carries the newest CA",
+            ];
             if spec == "2.2.0" {
                 // Nodes with it would never get what the pool gives to nodes that attest.
                 unsatisfied(&gateway, form, "spec 2.2.0 has no place for a ticket");
@@ -142,7 +149,10 @@ fn the_secret_is_as_the_machine_api_wants_it() {
     };
     for name in ["", "-a", "a-", "A", "a\nb: c", "a\"", "a_b", &"a".repeat(254)] {
         let name = format!("--secret-name={name}");
-        assert!(refused(&["--format", "secret", &name]).contains("a Secret's name"), "{name:?}");
+        assert!(
+            refused(&["--format", "secret", &name]).contains("is not a name of a Secret"),
+            "{name:?}"
+        );
     }
     assert!(refused(&["--secret-name", "a"]).contains("--format secret"));
     assert!(refused(&["--spec", "3.0.0"]).contains("httpHeaders"));
@@ -185,11 +195,7 @@ async fn tokens_come_from_anywhere_and_are_looked_up() {
     let path = source.as_str().unwrap().strip_prefix(&url).unwrap().to_owned();
     assert!(path.contains("?ca=") && path.contains("&token="), "{path}");
     gateway.config(&path, &[]).await.is_config(&gateway.rendered(POOL, "full"));
-    unsatisfied(
-        &gateway,
-        &by_file,
-        "token \"rack7\" was used 1 times, which is as often as it may be",
-    );
+    unsatisfied(&gateway, &by_file, "all 1 uses of token \"rack7\" are spent");
     gateway.command(&["token", "revoke", "rack7"]);
     unsatisfied(&gateway, &by_file, "unknown");
     gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");
@@ -220,10 +226,10 @@ fn why_a_pointer_is_not_satisfied() {
     unsatisfied(
         &gateway,
         &source(&format!("https://localhost:{port}/ignition/worker")),
-        "leads to a gateway",
+        "no source of a gateway",
     );
-    unsatisfied(&gateway, &source("data:,%7B%7D"), "leads to a gateway");
-    unsatisfied(&gateway, &source("not a URL"), "Ignition would not take it");
+    unsatisfied(&gateway, &source("data:,%7B%7D"), "no source of a gateway");
+    unsatisfied(&gateway, &source("not a URL"), "Ignition rejects the config");
     unsatisfied(
         &gateway,
         &source(&format!("https://localhost:{port}/config/worker?token=a&token=b")),
@@ -275,17 +281,17 @@ fn why_a_pointer_is_not_satisfied() {
     satisfied(
         &gateway,
         &source(&format!("https://localhost:{port}/config/worker")),
-        &["does not say which CAs"],
+        &["does not list its CAs"],
     );
     satisfied(
         &gateway,
         &source(&format!("https://localhost:{port}/config/worker?ca={}", "0".repeat(16))),
-        &["told wrong"],
+        &["shows wrong ones"],
     );
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"refuse\"");
-    satisfied(&gateway, &good, &["only to nodes that attest"]);
+    satisfied(&gateway, &good, &["only nodes that attest"]);
     gateway.edit_pool(POOL, "attested = \"full\"", "attested = \"refuse\"");
-    unsatisfied(&gateway, &good, "gives nothing without");
+    unsatisfied(&gateway, &good, "grants nothing without");
     fs::remove_file(gateway.path("tls/mcs.key")).unwrap();
     unsatisfied(&gateway, &good, "mcs.key");
 }
@@ -304,8 +310,8 @@ fn a_pointer_is_judged_by_the_stage_of_a_rotation() {
     fs::write(gateway.path("tls/mcs-ca.crt"), &bundle).unwrap();
     let both = pointer(&gateway, &[]);
     assert_eq!(ReadPointer::parse(both.as_bytes()).unwrap().certificates().count(), 2);
-    satisfied(&gateway, &before, &["it lacks the newest CA", "nodes with it are lost"]);
-    satisfied(&gateway, &both, &["it holds after `ca switch`"]);
+    satisfied(&gateway, &before, &["the pointer lacks the newest CA", "it stops working after"]);
+    satisfied(&gateway, &both, &["it also works after"]);
     // The next CA signs.
     for file in ["mcs.crt", "mcs.key"] {
         fs::copy(next.path("tls").join(file), gateway.path("tls").join(file)).unwrap();
@@ -457,10 +463,10 @@ fn a_pointer_leads_where_the_settings_say_that_nodes_come() {
     assert_eq!(base(&[]), "https://api-int.example.com:22623");
     assert_eq!(base(&["--url", "https://other.example.com"]), "https://other.example.com");
     let (_, said) = inspect(&gateway, &gateway.command(&["pointer", "create", "--pool", POOL]));
-    assert!(!said.contains("something must lead there"), "{said}");
+    assert!(!said.contains("redirect port"), "{said}");
     let (_, said) = inspect(
         &gateway,
         &gateway.command(&["pointer", "create", "--pool", POOL, "--url", "https://api-int.example.com:9999"]),
     );
-    assert!(said.contains("something must lead there from port 9999"), "{said}");
+    assert!(said.contains("redirect port from port 9999"), "{said}");
 }

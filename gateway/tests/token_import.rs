@@ -165,12 +165,15 @@ async fn a_bootstrap_token_of_kubernetes_is_good_until_it_expires_there() {
             "apiVersion: v1\nkind: Secret\ntype: bootstrap.kubernetes.io/token\nstringData:\n  token-id: 4hq7wz\n  token-secret: k2v9x0t8r1m5n3c6\n  expiration: \"{time}\"\n  usage-bootstrap-authentication: \"{usage}\"\n"
         )
     };
-    refused(&import(&gateway, &secret(-5, "true"), &[]), "it has expired, at 20");
+    refused(&import(&gateway, &secret(-5, "true"), &[]), "the token expired at 20");
     refused(&import(&gateway, &secret(3600, "false"), &[]), "not for authentication");
     let into = gateway.path("into");
     fs::create_dir(&into).unwrap();
     let rotating = ["--name", "fleet", "--rotate-every", "1h", "--into", into.to_str().unwrap()];
-    refused(&import(&gateway, &secret(3600, "true"), &rotating), "the cluster makes others");
+    refused(
+        &import(&gateway, &secret(3600, "true"), &rotating),
+        "cannot rotate a bootstrap token",
+    );
     let output = import(&gateway, &secret(3600, "true"), &["--ttl", "9d", "--name", "joining"]);
     assert!(
         output.status.success() && output.stdout.is_empty(),

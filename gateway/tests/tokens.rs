@@ -99,7 +99,7 @@ async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found()
     assert_eq!(alerts[..2], [&Value::Null, &Value::Null]);
     let alert = alerts[2][0].as_str().unwrap();
     assert!(
-        alert.starts_with("stale pointer: token \"rack7\" was rotated at ") && alert.contains("is good until "),
+        alert.starts_with("stale pointer: token \"rack7\" was rotated at ") && alert.contains("is valid until "),
         "{alert}"
     );
     assert_eq!(
@@ -113,7 +113,7 @@ async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found()
         "pool=worker",
         "peer=127.0.0.1:",
         "stale pointer",
-        "is good until 20",
+        "is valid until 20",
     ] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
@@ -482,7 +482,7 @@ async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
         let (every, others) = arguments.split_first().unwrap();
         refused(&gateway, &[&rotating(every, out.to_str().unwrap()), others].concat())
     };
-    assert!(create(&["30d"]).contains("make the folder first"));
+    assert!(create(&["30d"]).contains("create the folder first"));
     fs::create_dir(&out).unwrap();
     let short = create(&["30d", "--ttl", "30d"]);
     assert!(short.contains("at least 31d (--ttl)"), "{short}");

@@ -145,7 +145,7 @@ impl Delivery {
                 "start attest-node by its unit, whose MountFlags=slave lets it write there: systemctl restart attest-node.service"
             }
             DeliveryObstacle::Filesystem | DeliveryObstacle::Error(_) => {
-                "make this folder writable in the initramfs (docs/images.md of the gateway says how it is on which image), or name another \
+                "make this folder writable in the initramfs (docs/how-to/images.md of the gateway says how it is on which image), or name another \
                  file that Ignition reads with --out"
             }
         };

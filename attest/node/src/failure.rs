@@ -24,7 +24,7 @@ pub struct Failure {
     pub refusal: Option<String>,
 }
 
-/// The codes that this program gives by itself, without those of a gateway's refusals; `docs/errors.md` lists both.
+/// The codes that this program gives by itself, without those of a gateway's refusals; `docs/reference/codes.md` lists both.
 pub const CODES: [&str; 52] = [
     "pointer-not-found",
     "pointer-overridden",

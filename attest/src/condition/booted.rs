@@ -34,7 +34,7 @@ impl BootMention {
         };
         let Some(part) = BootPart::named(name) else {
             return Err(format!(
-                "there is never a claims.{kind}.{BOOT}.{name}; docs/policy.md says what there is"
+                "there is never a claims.{kind}.{BOOT}.{name}; docs/reference/conditions.md lists all of them"
             ));
         };
         match asked_pcrs(kind) {

@@ -48,7 +48,7 @@ pub enum ConditionError {
     #[error("the condition has a syntax error: line {line}, column {column}: {problem}")]
     Syntax { line: usize, column: usize, problem: String },
     /// The expression uses something that conditions do not have.
-    #[error("the condition uses {0}, which conditions do not support; docs/policy.md lists what they support")]
+    #[error("the condition uses {0}, which conditions do not support; docs/reference/conditions.md lists what they support")]
     NotAllowed(String),
     /// The expression names an unknown variable.
     #[error("the condition speaks of {0:?}; there is `claims`, and what all(), exists() and exists_one() name")]

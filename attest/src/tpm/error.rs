@@ -179,12 +179,12 @@ impl From<EkAreaError> for TpmEvidenceError {
 
 advice! {
     /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
-    pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release; a TPM with other algorithms than RSA-2048, P-256 or P-384 is not supported.";
+    pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release. The TPM needs an EK of RSA-2048, RSA-3072, RSA-4096, P-256 or P-384, and an AK of RSA-2048, P-256 or P-384.";
     ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
-    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, `attest-node ek list` on the node shows which keys its TPM keeps: remove the persistent one that is not its maker's.";
-    EK_NOT_ENDORSED = "ek-not-endorsed", "Nobody the gateway trusts vouches for this TPM", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's maker (docs/evidence/tpm.md), then boot again.";
+    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, run `attest-node ek list` on the node, and remove the persistent key that is not the manufacturer's.";
+    EK_NOT_ENDORSED = "ek-not-endorsed", "The TPM is not endorsed: its EK is not on the allowlist, and no trusted root certifies it", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md), then boot again.";
     EK_CERTIFICATE_UNREAD = "ek-certificate-unread", "The node could not read its TPM's EK certificate", "Boot again; the node's console says what its TPM answered. If it stays and this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, then boot again.";
-    EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not hold", "Compare the gateway's clock and ek-roots with the certificate (the gateway's log names it).";
+    EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not verify", "The reason in the gateway's log says which check failed. Compare the gateway's clock and its folder ek-roots with the certificate.";
     EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is about another key", "The certificate in the TPM's NV memory is not this TPM's: re-provision the TPM, or endorse the EK by `attest-gateway ek add`.";
     AK_ATTRIBUTES = "ak-attributes", "The AK could be used outside the TPM's rules", "Use the unmodified attest-node.";
     AK_ALGORITHM = "ak-algorithm", "The AK's algorithm is not accepted", "Use --ak ecc-p256 or --ak rsa-2048 of attest-node.";
@@ -203,7 +203,7 @@ advice! {
     EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
     EVENT_LOG_SHA1 = "event-log-sha1-only", "The firmware measures in SHA-1 only", "This firmware's event log has SHA-1 digests and no others, and SHA-1 proves nothing. Choose SHA-256 as the TPM's algorithm or PCR bank in the firmware setup, or update the firmware. Until then its PCRs of SHA-256 hold nothing of the boot.";
     PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
-    BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, and the pool takes it while it boots only", "Reset the machine: it attests while it boots, before anything else runs. If it was just reset, something of its boot extends PCR 13 outside of the firmware's log, or the log does not come with the quote (docs/evidence/tpm.md).";
+    BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, but the pool accepts it only while it boots", "Reset the machine: it attests while it boots, before anything else runs. If it was just reset, something of its boot extends PCR 13 outside of the firmware's log, or the log does not come with the quote (docs/explanation/evidence.md).";
 }
 
 /// The last PCR that firmware extends on every boot: with a separator, if with nothing else.

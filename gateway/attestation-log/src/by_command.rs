@@ -86,9 +86,9 @@ impl CommandLog {
 fn reason(StoreReplacement { known, found }: &StoreReplacement) -> String {
     let named = |mark: &Option<StorePosition>, otherwise: &str| mark.as_ref().map_or_else(|| otherwise.to_owned(), ToString::to_string);
     format!(
-        "the administrator takes the store that is there for the right one; known was {}, found was {}: what was revoked, named or used up \
-         in between is forgotten",
-        named(known, "a store, nobody says which"),
+        "an administrator accepted the current store: expected was {}, found was {}; the gateway has forgotten the revocations, names and \
+         uses that the found store lacks",
+        named(known, "an unknown store"),
         named(found, "none")
     )
 }

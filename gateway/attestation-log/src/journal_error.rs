@@ -11,7 +11,7 @@ pub enum JournalError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
     /// Another process has the file open.
-    #[error("another gateway is writing {0}")]
+    #[error("a gateway is writing {0}; stop it first: `systemctl stop attest-gateway`")]
     InUse(PathBuf),
     /// A record could not be made durable; the log says why.
     #[error("the attestation log cannot be written")]

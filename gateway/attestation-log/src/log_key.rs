@@ -28,11 +28,11 @@ pub enum LogKeyError {
     File(#[from] WriteError),
     /// The file holds something else.
     #[error(
-        "{0} holds no Ed25519 key, PEM (PKCS #8); if it is lost, remove the file to have a new one made, and give auditors its public half"
+        "{0} holds no Ed25519 key in PEM (PKCS #8). Restore it; if it is lost, remove the file, restart the gateway, and give auditors the new public key: `attest-gateway log show-key`"
     )]
     NoKey(PathBuf),
     /// Other users can read the file.
-    #[error("{path} has mode {mode:04o}: only its owner may read it (chmod 0600)")]
+    #[error("{path} has mode {mode:04o}, but only its owner may read it: run chmod 0600")]
     Mode { path: PathBuf, mode: u32 },
     /// The system's random generator failed.
     #[error("the system's random generator failed")]

@@ -96,7 +96,7 @@ pub fn each<T: Default + Send>(
         }
     })?;
     if let Some(file) = files.first().filter(|_| too_many) {
-        let why = format!("this log has evidence of more than {MACHINES_LIMIT} machines: ask for less time");
+        let why = format!("this log has evidence of more than {MACHINES_LIMIT} machines: choose a shorter time with --days");
         return Err(LogReadError {
             path: file.path().to_owned(),
             source: io::Error::new(ErrorKind::InvalidData, why),

@@ -53,7 +53,7 @@ pub fn command_for(reject: &Reject) -> Option<String> {
             | TpmEvidenceError::EkUnknown { ek_digest }
             | TpmEvidenceError::EkCertificateUnread { ek_digest },
         ) => Some(format!(
-            "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's maker (docs/evidence/tpm.md); then boot again."
+            "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md); then boot again."
         )),
         _ => None,
     }

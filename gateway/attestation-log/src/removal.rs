@@ -94,6 +94,6 @@ impl fmt::Display for Removal {
         for Span { id, first, last, .. } in chains {
             write!(f, ", {first} to {last} of chain {id}")?;
         }
-        write!(f, "; kept are {} of them", kept.lines)
+        write!(f, "; {} of them are kept", kept.lines)
     }
 }

@@ -1,5 +1,5 @@
 //! Simulated Ignition: it asks for the config until the answer is not a 5xx, with the measured pauses and timeouts of Ignition
-//! (`docs/protocol.md`).
+//! (`docs/reference/protocol.md`).
 
 use std::net::Ipv4Addr;
 

@@ -84,7 +84,7 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
     // What may be written without that policy is every MachineConfig.
     if !pools.is_empty() && cluster.knows_admission_policies().await.is_ok_and(|known| !known) {
         findings.push(CheckResult::Degraded(
-            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-controller-second-stage away, and apply the objects by hand (docs/second-stage.md)"
+            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-controller-second-stage away, and apply the objects by hand (docs/how-to/second-stage.md)"
                 .to_owned(),
         ));
     }

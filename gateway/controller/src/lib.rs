@@ -1,6 +1,6 @@
 //! The controller does in the cluster what the gateway has no right to do. It approves the CSRs of kubelets whose machines have attested
-//! (`docs/approval.md`), and renews the pointers of machine sets (`docs/controller.md`). It makes the MachineConfigs of the second stage
-//! (`docs/second-stage.md`).
+//! (`docs/how-to/approve-csrs.md`), and renews the pointers of machine sets (`docs/how-to/run-the-controller.md`). It makes the MachineConfigs of the second stage
+//! (`docs/how-to/second-stage.md`).
 //!
 //! It is a program next to the gateway. Clients that have not attested reach the gateway; of the controller, a client reaches only health
 //! and metrics. Both have one store: the gateway notes attestations there, the controller spends them.

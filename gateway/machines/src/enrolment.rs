@@ -53,7 +53,7 @@ pub enum EnrolmentError {
         claimant: String,
     },
     /// The node has another name.
-    #[error("this node is registered as {given}, but asks for the name {asked}")]
+    #[error("this machine is registered as {given}, but asks for the name {asked}")]
     OtherName {
         /// The name it has: given by the administrator, or its own first choice.
         given: String,
@@ -73,7 +73,7 @@ impl EnrolmentError {
     pub fn alert(&self) -> Option<String> {
         match self {
             Self::NameTaken { name, owner, claimant } => Some(format!(
-                "{claimant} attests, and asks to be {name}, which is {owner}: the machine was replaced, or its TPM was, or another machine wants its name"
+                "{claimant} attests and asks for the name {name}, which belongs to {owner}: the machine or its TPM was replaced, or another machine claims its name"
             )),
             Self::OtherName { .. } | Self::Store(_) => None,
         }

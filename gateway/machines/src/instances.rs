@@ -53,7 +53,7 @@ impl InstanceError {
     #[must_use]
     pub fn alert(&self) -> Option<String> {
         match self {
-            Self::Claimed { instance, .. } => Some(format!("{instance} is claimed a second time: {self}")),
+            Self::Claimed { instance, .. } => Some(format!("another claimant presents {instance}: {self}")),
             Self::Store(_) => None,
         }
     }
@@ -282,7 +282,7 @@ enum InstanceHolder {
 
 fn superseded(instance: &NodeIdentity, first: &InstanceRecord) -> String {
     format!(
-        "{instance} attests by its own TPM, and was claimed at {} from {} without it, by {}: if that was not this machine, somebody has its configuration",
+        "{instance} now attests by its own TPM; it was claimed without TPM at {} from {}, by {}: if that was not this machine, somebody has its config",
         rfc3339(first.at),
         first.peer,
         first.holder

@@ -62,7 +62,7 @@ pub enum MachinesUnknown {
     #[error("the cluster's Machine objects and Nodes are not read yet")]
     NotYet,
     /// The snapshot is too old for the pool.
-    #[error("the cluster has told nothing of its Machine objects or Nodes for {age} s, and {limit} s is the most that the pool takes")]
+    #[error("the state of the cluster's Machine objects and Nodes is {age} s old; the pool accepts at most {limit} s")]
     TooOld { age: u64, limit: u64 },
 }
 

@@ -35,7 +35,7 @@ impl TryFrom<String> for Endorsement {
             ANY_TPM => Ok(Self::AnyTpmOfATrustedMaker),
             GCP_INSTANCE => Ok(Self::GcpInstance),
             _ => Err(format!(
-                "tpm.endorsement cannot be {word:?}: say \"allowlist\" (`ek add` for each machine), \"gcp-instance\", or, if any TPM of a manufacturer in ek-roots may join, \"{ANY_TPM}\" (earlier releases: \"any\")"
+                "tpm.endorsement cannot be {word:?}: say \"allowlist\" (`attest-gateway ek add` for each machine), \"gcp-instance\", or, if any TPM of a manufacturer in ek-roots may join, \"{ANY_TPM}\" (earlier releases: \"any\")"
             )),
         }
     }

@@ -50,7 +50,7 @@ pub enum PoolError {
     #[error("{path}: [inventory]: {problem}")]
     Machines { path: PathBuf, problem: String },
     /// A machine in two pools' inventories.
-    #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: a machine is of one pool")]
+    #[error("pool {pool}: its inventory names {machine}, and so does that of pool {other}: name each machine in one pool only")]
     TwoInventories { pool: String, other: String, machine: String },
     /// A manifest that cannot be used.
     #[error(transparent)]
@@ -76,7 +76,7 @@ pub enum PoolError {
     #[error("{path}: more than {limit} files")]
     TooMany { path: PathBuf, limit: usize },
     /// A file that changes while it is read.
-    #[error("{path}: it changes while it is read; it is read again when it is closed")]
+    #[error("{path}: the file changes while it is read; the gateway reads it again when its writer has closed it")]
     Changing { path: PathBuf },
     /// Bytes that are not UTF-8.
     #[error("{path}: not UTF-8 text")]
@@ -124,7 +124,7 @@ pub enum PoolError {
     #[error("{0}: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Name(PathBuf),
     /// A folder without any pool.
-    #[error("{0} holds no pools: a pool is a folder with pool.toml and its configs, see docs/pools.md")]
+    #[error("{0} holds no pools: create a folder for each, with pool.toml and configs, see docs/reference/pool-toml.md")]
     None(PathBuf),
 }
 

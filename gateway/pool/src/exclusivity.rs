@@ -22,7 +22,7 @@ pub(super) fn joined(policy: &AppraisalPolicy, endorsement: Endorsement, invento
         ""
     };
     Err(format!(
-        "{kinds}: nothing says that the TPM and the instance are one machine, so any TPM of a trusted maker could stand beside any instance's evidence: say {certificate}tpm.endorsement = \"allowlist\", or name each instance with its TPM in an [inventory]; docs/policy.md says what joins what"
+        "{kinds}: this evidence does not prove that the TPM belongs to the instance, so any TPM of a trusted manufacturer could be presented together with any instance's evidence. Set {certificate}tpm.endorsement = \"allowlist\", or name each instance with its TPM in an [inventory]; docs/explanation/evidence.md has the reason"
     ))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn somebodys(policy: &AppraisalPolicy, inventory: bool) -> Result<(),
     let checks_nothing = policy.azure_vtpm().is_some_and(|rules| rules.reference_values().checks_nothing());
     match anybodys_in_azure(policy) {
         Some(kinds) if checks_nothing && !inventory => Err(format!(
-            "{kinds}: every customer of Azure's would get what an attestation earns: [azure_vtpm] takes any subscription and checks no PCR. Name vm_ids there, or the values of PCRs, or the pool's machines in an [inventory]"
+            "{kinds}: machines of every customer of Azure's would get the attested grant, because [azure_vtpm] accepts any subscription and checks no PCR. Name vm_ids or values of PCRs there, or the pool's machines in an [inventory]"
         )),
         _ => Ok(()),
     }

@@ -287,7 +287,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
     // A certificate says no pool: without names, a worker could fetch the control plane's config.
     if kubelet != Earns::Refuse && kubelet_names.is_empty() {
         return Err(names(
-            "grants.kubelet gives something, so names must say which nodes are this pool's, such as names = [\"worker-*\"]".to_owned(),
+            "grants.kubelet grants a config, so names must list this pool's nodes, such as names = [\"worker-*\"]".to_owned(),
         ));
     }
     Ok(PoolFile {
@@ -329,11 +329,11 @@ fn policy(accepts: Vec<Combination>, rules: Rules, endorsement: Endorsement) -> 
     let by_certificate = endorsement == Endorsement::GcpInstance;
     if by_certificate && !instance_rules {
         return Err(
-            "tpm.endorsement is \"gcp-instance\", so [gcp] must say which instances; docs/evidence/gcp.md has an example".to_owned(),
+            "tpm.endorsement is \"gcp-instance\", so [gcp] must name the accepted instances; docs/how-to/gcp.md has an example".to_owned(),
         );
     }
     if instance_rules && !by_certificate && !policy.accepts_kind(Kind::Gcp) {
-        return Err("there is a section [gcp], but gcp is not among what is accepted".to_owned());
+        return Err("there is a section [gcp], but accepts does not list \"gcp\": add it, or remove the section".to_owned());
     }
     // The certificate of a vTPM says less than an identity token.
     let unprovable = gcp.filter(|gcp| gcp.service_accounts.is_some() || gcp.licenses.is_some() || gcp.max_instance_age_seconds.is_some());

@@ -29,12 +29,9 @@ impl HistoryRules {
     /// Returns descriptions of the refused changes.
     pub fn words(self) -> impl Iterator<Item = &'static str> {
         let all = [
-            (
-                self.counters_back,
-                "the TPM's counters, and its clock, are not behind what they were",
-            ),
-            (self.firmware_back, "the TPM's firmware is not older than it was"),
-            (self.another_log, "the event log says of the same PCR values what it said before"),
+            (self.counters_back, "the TPM's counters and clock have not gone backwards"),
+            (self.firmware_back, "the TPM's firmware is not older than before"),
+            (self.another_log, "the event log is unchanged where the PCR values are unchanged"),
         ];
         all.into_iter()
             .filter(|(answer, _)| *answer == HistoryPolicy::Refuse)

@@ -40,10 +40,10 @@ pub struct Needed {
 pub enum NeededError {
     /// The cluster has not been read yet, or the gateway reads none.
     #[error(
-        "needed_before_node_approved: the cluster has not said yet which MachineConfigs these are; it is asked if [cluster] in gateway.toml says how"
+        "needed_before_node_approved: the list of these MachineConfigs is not read from the cluster yet; reading it needs [cluster] in gateway.toml"
     )]
     Untold,
-    #[error("needed_before_node_approved: the cluster did not say which MachineConfigs these are: {0}")]
+    #[error("needed_before_node_approved: cannot read the list of these MachineConfigs from the cluster: {0}")]
     Failed(String),
     /// An object that cannot be used.
     #[error("needed_before_node_approved: {0}")]
@@ -57,7 +57,7 @@ pub enum NeededError {
     Nothing { pool: String },
     /// Another MachineConfig changes this entry, so it may contain what must not be given out before approval.
     #[error(
-        "needed_before_node_approved: the full config has {kind} {name:?} otherwise than the MachineConfigs that are needed before approval: one that is not changes it"
+        "needed_before_node_approved: {kind} {name:?} of the full config differs from the MachineConfigs that are needed before approval: another MachineConfig changes it"
     )]
     Changed { kind: &'static str, name: String },
     /// The server renders another state of the cluster, or omits the entry.

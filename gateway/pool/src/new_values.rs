@@ -62,7 +62,7 @@ impl NewValuesSection {
         } = self;
         if !policy.wants_reference_sets() {
             return Err(
-                "no rule looks for reference values, so that none is new: say \"reference values\" for a PCR, or name checks in boot"
+                "no rule uses reference values, so no value can be new: set \"reference values\" for a PCR, or name checks in boot"
                     .to_owned(),
             );
         }
@@ -71,11 +71,11 @@ impl NewValuesSection {
         }
         if !MACHINES_WANTED.contains(&machines) {
             let (least, most) = (MACHINES_WANTED.start(), MACHINES_WANTED.end());
-            return Err(format!("machines is {machines}; {least} to {most} can be"));
+            return Err(format!("machines is {machines}; allowed are {least} to {most}"));
         }
         if !WINDOW_HOURS.contains(&window_hours) {
             let (least, most) = (WINDOW_HOURS.start(), WINDOW_HOURS.end());
-            return Err(format!("window_hours is {window_hours}; {least} to {most} can be"));
+            return Err(format!("window_hours is {window_hours}; allowed are {least} to {most}"));
         }
         let wait_seconds = wait_minutes.saturating_mul(SECONDS_PER_MINUTE);
         let window_seconds = window_hours.saturating_mul(SECONDS_PER_HOUR);

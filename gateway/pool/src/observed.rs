@@ -13,7 +13,7 @@ pub(super) fn somebodys(policy: &AppraisalPolicy, listed: bool) -> Result<(), St
     match anybodys_in_azure(policy).or_else(|| anybodys_in_aws(policy)) {
         None => Ok(()),
         Some(kinds) => Err(format!(
-            "{kinds}: with observe = true, what was booted refuses nobody, so every customer of that cloud would get what an attestation earns: say whose machines are meant, or name them in an [inventory]"
+            "{kinds}: with observe = true no boot is refused, so machines of every customer of that cloud would get the attested grant: restrict the accounts or instances, or name the machines in an [inventory]"
         )),
     }
 }

@@ -1,5 +1,5 @@
 //! Check whether machine-config-daemon can take over a node with the pre-approved config, and move it to the full one. It covers those of
-//! the daemon's checks that depend on both configs. For all checks see `docs/second-stage.md`.
+//! the daemon's checks that depend on both configs. For all checks see `docs/how-to/second-stage.md`.
 
 use attest_ignition::Config;
 use attest_ignition::machine_config::MachineConfigContent;
@@ -39,22 +39,20 @@ const MODE_LIMIT: i64 = 0o777;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TakeoverObstacle {
     /// A part of the config that the daemon does not change.
-    #[error(
-        "it refuses to change {place} on a node, and that differs between both configs: have all of it needed before approval, or none"
-    )]
+    #[error("it refuses to change {place} on a node, and both configs differ there: have all of it needed before approval, or none")]
     Changed { place: String },
     /// LUKS volumes that it would never create.
-    #[error("it makes no LUKS volumes, and storage.luks differs between both configs: have all of it needed before approval, or none")]
+    #[error("it creates no LUKS volumes, and both configs differ in storage.luks: have all of it needed before approval, or none")]
     Luks,
     /// Users that it does not change.
-    #[error("it changes keys and password of user core only, and passwd.users differs between both configs in more than that")]
+    #[error("it changes only keys and password of user core, and both configs differ in more of passwd.users")]
     Users,
     /// Files that it refuses to write.
     #[error("it refuses to append to files, and to write {FORCE}: {0}")]
     Refused(String),
     /// Files that it cannot compare with what a node has.
     #[error(
-        "it compares the node's files with what the config says, and cannot where that is fetched, appended, compressed by something else than gzip, or of a mode above 0777: {0}"
+        "it compares the node's files with the config, and cannot compare files that are fetched, appended, compressed other than by gzip, or have a mode above 0777: {0}"
     )]
     Incomparable(String),
     /// A node without the file that it changes at each update.
@@ -69,7 +67,7 @@ pub(super) enum TakeoverObstacle {
     NoFirstBoot,
     /// A MachineConfig without an image, which does not match a node that was booted from one.
     #[error(
-        "its MachineConfig names no image, and a node that runs one is taken for another: put the ControllerConfig, or the pool and its rendered MachineConfig, into machine-configs"
+        "its MachineConfig names no OS image, so the daemon reports drift on each node: put the ControllerConfig, or the pool and its rendered MachineConfig, into machine-configs"
     )]
     NoImage,
 }

@@ -133,8 +133,8 @@ fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
     );
     // Who says nothing takes no maker's word, and hears so.
     assert_eq!(loaded("", &[]).unwrap().endorsement, Endorsement::Allowlist);
-    assert_eq!(says("", &[], "does not say tpm.endorsement"), 1);
-    assert_eq!(says(allowlist, &[], "does not say tpm.endorsement"), 0);
+    assert_eq!(says("", &[], "does not set tpm.endorsement"), 1);
+    assert_eq!(says(allowlist, &[], "does not set tpm.endorsement"), 0);
     // The word of earlier releases is no word any more.
     let told = loaded("endorsement = \"any\"", &[]).unwrap_err();
     for word in ["\"allowlist\"", "\"gcp-instance\"", "\"any-tpm-of-a-trusted-maker\""] {

@@ -24,7 +24,7 @@ impl Pool {
         let mut warnings = Vec::new();
         if !client_ca && self.grants.kubelet != Earns::Refuse {
             warnings.push(format!(
-                "pool {}: grants.kubelet gives nothing without tls.client_ca in gateway.toml",
+                "pool {}: grants.kubelet has no effect without tls.client_ca in gateway.toml",
                 self.name
             ));
         }
@@ -48,18 +48,18 @@ impl Pool {
         }
         if roots && self.policy.accepts_kind(Kind::Tpm) && self.endorsement_unsaid {
             warnings.push(format!(
-                "pool {} does not say tpm.endorsement, so it takes TPMs of the allowlist only, and none for its maker in the EK roots: say \"allowlist\", or \"{ANY_TPM}\"",
+                "pool {} does not set tpm.endorsement, so it accepts only TPMs of the allowlist, and ignores the EK roots: set it to \"allowlist\" or \"{ANY_TPM}\"",
                 self.name
             ));
         }
         if self.policy.observes() {
             warnings.push(format!(
-                "pool {} observes (observe = true): no machine is refused for what it has booted, which is only recorded; every machine that attests gets the attested grant",
+                "pool {} observes (observe = true): boots are recorded, but not refused; every machine that attests gets the attested grant",
                 self.name
             ));
             if self.policy.condition().is_some() && !self.policy.observes_condition() {
                 warnings.push(format!(
-                    "pool {}: its condition refuses although the pool observes: it speaks of more than what was booted, so it may say which machines may join",
+                    "pool {}: its condition refuses machines although the pool observes, because it uses more claims than those of the boot",
                     self.name
                 ));
             }
@@ -78,13 +78,13 @@ impl Pool {
         }
         if self.reopens_by_hibernation() && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
-                "pool {} takes a machine only while it boots, and does not ask for Secure Boot: a machine that was hibernated may get its memory back before its boot is ended, and root in it then attests. Let boot have \"secure-boot\" (kernels of distributions do not resume then), or see that no machine of the pool has a swap to hibernate to (docs/evidence/tpm.md#hibernation)",
+                "pool {} accepts machines only while they boot, but does not require Secure Boot: a hibernated machine may resume before its boot is complete, and root in it can attest. Add \"secure-boot\" to boot (kernels of distributions do not resume then), or give no machine of the pool a swap for hibernation (docs/explanation/evidence.md#hibernation)",
                 self.name
             ));
         }
         if let Some(checks) = self.of_what_is_measured_by_anybodys_loader() {
             warnings.push(format!(
-                "pool {} checks what a boot loader measures ({checks}) and not which one it is: another one measures what it likes. Let boot have \"images\" or \"authorities\", too, or list what PCR 4 or 7 may be",
+                "pool {} checks the measurements of a boot loader ({checks}), but not the boot loader itself, and another one may measure anything: add \"images\" or \"authorities\" to boot, or list values of PCR 4 or 7",
                 self.name
             ));
         }
@@ -94,7 +94,7 @@ impl Pool {
         });
         if by_cloud && self.policy.first_use() == FirstUse::MeansNothing && self.grants.attested != Earns::Refuse {
             warnings.push(format!(
-                "pool {}: any process that reaches an instance's metadata server gets what an attestation earns, at any time and as often as it likes: take attestation.first_use out of pool.toml, unless that is meant",
+                "pool {}: any process that reaches an instance's metadata server gets the attested grant, at any time and any number of times: remove attestation.first_use from pool.toml, unless this is intended",
                 self.name
             ));
         }
@@ -106,7 +106,7 @@ impl Pool {
         let names_no_tpm = |inventory: &PoolInventory| inventory.machines().names_no_tpm();
         if by_inventory && self.inventory.as_ref().is_some_and(names_no_tpm) {
             warnings.push(format!(
-                "pool {}: its inventory names no TPM beside any instance, so no instance with a TPM that only its maker vouches for is accepted",
+                "pool {}: its inventory names no TPM for any instance, so it accepts no instance whose TPM is endorsed only by its manufacturer",
                 self.name
             ));
         }
@@ -127,20 +127,20 @@ impl Pool {
         let missing = self.known.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
         warnings.extend(missing.map(|missing| {
             format!(
-                "pool {}: {} names {}, which the full config has and the pre-approved one has not, so a node with the latter lacks it: add it to upstream.include.files, or have its MachineConfig needed before approval",
+                "pool {}: {} names {}, which only the full config has, so pre-approved nodes lack it: add it to upstream.include.files, or have its MachineConfig needed before approval",
                 self.name, missing.named_by, missing.path
             )
         }));
         warnings.extend(self.of_second_stage());
         if self.unpinned {
             warnings.push(format!(
-                "pool {}: if the name in upstream.url ever leads to this gateway, it would take its own pre-approved config for the full one: set upstream.address or upstream.keys_sha256",
+                "pool {}: if the name in upstream.url resolves to this gateway, it fetches its own pre-approved config as the full one: set upstream.address or upstream.keys_sha256",
                 self.name
             ));
         }
         for name in &self.needless {
             warnings.push(format!(
-                "pool {}: pre_approved.acknowledged lists {name:?}, which is not there",
+                "pool {}: pre_approved.acknowledged lists {name:?}, which the config does not have: remove it",
                 self.name
             ));
         }
@@ -221,12 +221,12 @@ impl Pool {
             .collect();
         if self.second_stage_of_nobody {
             warnings.push(format!(
-                "pool {name}: second_stage.machine_config_daemon does nothing, as no grant earns \"pre-approved\""
+                "pool {name}: second_stage.machine_config_daemon has no effect, because no grant earns \"pre-approved\""
             ));
         }
         if self.second_stage && self.grants.kubelet == Earns::Full {
             warnings.push(format!(
-                "pool {name}: machine-config-daemon brings its nodes the full config, so do not have them apply it by `attest-node config apply`, too, which it would take for drift: set grants.kubelet = \"refuse\" if nothing else needs it"
+                "pool {name}: machine-config-daemon gives its nodes the full config, and reports drift if `attest-node config apply` applies it, too: set grants.kubelet = \"refuse\" if nothing else needs it"
             ));
         }
         warnings
@@ -240,13 +240,13 @@ impl Pool {
         let mut kinds = self.policy.accepts().iter().flat_map(Combination::kinds);
         if self.endorsement == Endorsement::GcpInstance || kinds.any(of_an_account) {
             warnings.push(format!(
-                "pool {}: any instance of the account that fits the rules gets this pool's config: name the pool's machines in an [inventory]",
+                "pool {}: any instance of the account that meets the rules gets this pool's config: name the pool's machines in an [inventory]",
                 self.name
             ));
         }
         if anybodys_in_azure(&self.policy).is_some() {
             warnings.push(format!(
-                "pool {}: any machine of any customer of Azure's that has the accepted PCRs gets this pool's config, as accept_any_subscription says: name the pool's machines in vm_ids of [azure_vtpm], or in an [inventory]",
+                "pool {}: with accept_any_subscription, machines of any customer of Azure's with the accepted PCRs get this pool's config: name the pool's machines in vm_ids of [azure_vtpm], or in an [inventory]",
                 self.name
             ));
         }

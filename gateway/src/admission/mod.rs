@@ -42,7 +42,7 @@ pub(crate) const CHALLENGES_EACH_SECOND: u64 = 800;
 /// Challenges that unauthenticated clients may spend at once, if the store is on objects of the cluster's API. Each is written to the
 /// cluster's own etcd. A rack of machines of a cloud that boots together needs as many.
 const SPENDS_AT_ONCE: u64 = 1000;
-/// Such challenges each second beyond that. Three gateways spend thirty, which is what `docs/replicas.md` says that this store bears.
+/// Such challenges each second beyond that. Three gateways spend thirty, which is what `docs/how-to/replicas.md` says that this store bears.
 const SPENDS_EACH_SECOND: u64 = 10;
 
 /// Everything that sources share.

@@ -147,13 +147,11 @@ fn less_than_due(record: &Record) -> Option<String> {
         RETRY_LIMIT_EXCEEDED => {
             "the node tried to attest, but this gateway answered 503 for longer than the pool's attestation.hold_seconds"
         }
-        GATEWAY_UNREACHABLE => {
-            "it wanted to attest, and has not reached this gateway, or has had nothing but errors of it, for as long as it waits"
-        }
-        TICKET_UNDELIVERABLE => "nothing that its Ignition reads can be written in its initramfs, so that a ticket does not reach it",
+        GATEWAY_UNREACHABLE => "the node tried to attest, but did not reach this gateway in time, or got only errors from it",
+        TICKET_UNDELIVERABLE => "attest-node cannot write a file that the node's Ignition reads, so a ticket does not reach it",
         _ => return None,
     };
-    (record.grant != Some(ConfigSet::Full)).then(|| format!("this node says {code}: {why}; it may get less than its due"))
+    (record.grant != Some(ConfigSet::Full)).then(|| format!("this node reports {code}: {why}; it may get a lesser config"))
 }
 
 /// Data of one config request.

@@ -1,4 +1,4 @@
-//! The HTTP API: what each endpoint takes and gives. `docs/protocol.md` describes it for people.
+//! The HTTP API: what each endpoint takes and gives. `docs/reference/protocol.md` describes it for people.
 
 mod accept;
 mod anchors;

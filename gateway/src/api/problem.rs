@@ -137,7 +137,7 @@ impl Refusal {
         Self {
             again_seconds: Some(again_seconds),
             ..Self::new(VALUE_PENDING, waits_for).with_command(format!(
-                "An administrator must accept or deny the new values: `attest-gateway reference-values pending {pool}`, then `accept` or `deny`; attest-node retries by itself."
+                "An administrator must accept or deny the new values; to list them: `attest-gateway reference-values pending {pool}`. attest-node retries by itself."
             ))
         }
     }
@@ -192,7 +192,7 @@ impl Refusal {
     }
 
     pub(super) fn attested_not_accepted(pool: &str) -> Self {
-        Self::new(ATTESTED_NOT_ACCEPTED, format!("pool {pool} gives nothing for an attestation"))
+        Self::new(ATTESTED_NOT_ACCEPTED, format!("pool {pool} grants no config for an attestation"))
     }
 
     pub(super) fn token_not_accepted(pool: &str) -> Self {
@@ -202,12 +202,15 @@ impl Refusal {
     pub(super) fn kubelet_not_accepted(pool: &str) -> Self {
         Self::new(
             KUBELET_NOT_ACCEPTED,
-            format!("pool {pool} gives nothing for a kubelet's certificate"),
+            format!("pool {pool} grants no config for a kubelet's certificate"),
         )
     }
 
     pub(super) fn evidence_required(pool: &str) -> Self {
-        Self::new(EVIDENCE_REQUIRED, format!("pool {pool} gives nothing to a node that shows nothing"))
+        Self::new(
+            EVIDENCE_REQUIRED,
+            format!("pool {pool} grants no config to unauthenticated clients"),
+        )
     }
 
     pub(super) fn credential_malformed(problem: &str) -> Self {

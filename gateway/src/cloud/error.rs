@@ -61,7 +61,7 @@ pub enum CloudUnavailable {
         waited: Duration,
     },
     /// The last fetched keys are too old to be used.
-    #[error("{what}: those that were fetched last could be used until {until}, now is {now}; {problem}")]
+    #[error("{what}: the ones fetched last expired at {until}, it is now {now}; {problem}")]
     TooOld {
         what: &'static str,
         /// Last second, since 1970, in which it could be used.

@@ -88,7 +88,7 @@ pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudSetting
                 None if certificates.contains(&certificate) => {}
                 None if certificates.len() < CERTIFICATES_PER_REGION_LIMIT => certificates.push(certificate),
                 None => refused.push(format!(
-                    "{}: one more than the {CERTIFICATES_PER_REGION_LIMIT} certificates of a region that are read",
+                    "{}: ignored, because a region may have at most {CERTIFICATES_PER_REGION_LIMIT} certificates",
                     path.display()
                 )),
                 Some(problem) => refused.push(format!("{}: {problem}", path.display())),
@@ -100,7 +100,7 @@ pub(super) fn region_certificates(folder: &Path) -> Result<Regions, CloudSetting
         let beyond: Vec<String> = regions.split_off(&first).into_keys().collect();
         let beyond = beyond.join(", ");
         refused.push(format!(
-            "{}: at most {REGIONS_LIMIT} regions are read; not these: {beyond}",
+            "{}: at most {REGIONS_LIMIT} regions are read; ignored: {beyond}",
             folder.display()
         ));
     }
@@ -174,9 +174,15 @@ pub(super) fn azure_trust(settings: &AzureSettings) -> Result<Azure, CloudSettin
 fn azure_problem(certificate: &CertificateDer<'static>, root: bool) -> Option<String> {
     match (root, EkRoots::is_self_issued(certificate)) {
         (true, false) => {
-            return Some("the certificate is not self-issued, so it is not a root; put such CAs into azure.intermediates".to_owned());
+            return Some(
+                "the certificate is not self-issued, so it is not a root: move it to the folder of azure.intermediates".to_owned(),
+            );
         }
-        (false, true) => return Some("it issued itself, so it is a root; if you trust it, azure.roots is the place".to_owned()),
+        (false, true) => {
+            return Some(
+                "the certificate is self-issued, so it is a root: if you trust it, move it to the folder of azure.roots".to_owned(),
+            );
+        }
         _ => {}
     }
     let trust = if root {
@@ -199,7 +205,10 @@ fn usable(
         match problem(&certificate) {
             None if usable.contains(&certificate) => {}
             None if usable.len() < limit => usable.push(certificate),
-            None => refused.push(format!("{}: one more than the {limit} certificates that are read", path.display())),
+            None => refused.push(format!(
+                "{}: ignored, because at most {limit} certificates are read",
+                path.display()
+            )),
             Some(problem) => refused.push(format!("{}: {problem}", path.display())),
         }
     }

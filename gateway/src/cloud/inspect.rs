@@ -22,24 +22,24 @@ impl Clouds {
                 Some("the MCS certificate has no DNS name that could be the gateway's name in identity tokens: set gcp.name".to_owned())
             }
             Kind::Gcp if self.google_keys.file().is_none() => {
-                self.no_authorities("Google's keys cannot be fetched; set outgoing.ca, or gcp.jwks")
+                self.no_authorities("Google's keys cannot be fetched: set outgoing.ca, or gcp.jwks")
             }
             Kind::AwsIdentityDocument if none_in(&|role| matches!(role, Role::AwsRegion(_))) => Some(format!(
-                "no certificate of a region is in {}: docs/evidence/aws-identity-document.md says where AWS publishes them",
+                "{} holds no certificate of a region: add those that AWS publishes, see docs/how-to/aws.md",
                 self.settings.aws.region_certificates.display()
             )),
             Kind::AwsNitroTpm if none_in(&|role| *role == Role::AwsNitroRoot) => Some(format!(
-                "no root is in {}: docs/evidence/aws-nitrotpm.md says where AWS publishes it",
+                "{} holds no root: add the one that AWS publishes, see docs/how-to/aws.md",
                 self.settings.aws.nitro_roots.display()
             )),
-            Kind::AwsSts => self.no_authorities("AWS STS cannot be asked; set outgoing.ca"),
+            Kind::AwsSts => self.no_authorities("AWS STS cannot be asked: set outgoing.ca"),
             Kind::Azure if self.settings.azure.clouds.is_empty() => Some("azure.clouds is empty".to_owned()),
             Kind::Azure if none_in(&|role| *role == Role::AzureRoot) => Some(format!(
-                "no root is in {}: docs/evidence/azure-attested-document.md says which ones Azure's certificates lead to",
+                "{} holds no root: add the roots of Azure's certificates, see docs/how-to/azure.md",
                 self.settings.azure.roots.display()
             )),
             Kind::AzureVtpm if none_in(&|role| *role == Role::AzureVtpmRoot) => Some(format!(
-                "no CA is in {}: docs/evidence/azure-vtpm.md says where Microsoft publishes them",
+                "{} holds no CA: add those that Microsoft publishes, see docs/how-to/azure.md",
                 self.settings.azure.vtpm_roots.display()
             )),
             _ => None,
@@ -93,7 +93,7 @@ impl Clouds {
                     "no others"
                 };
                 format!(
-                    "clouds {}; {} roots, {} CAs in between; {fetch}",
+                    "clouds {}; {} roots, {} intermediate CAs; {fetch}",
                     clouds.join(", "),
                     self.count(&|role| *role == Role::AzureRoot),
                     self.count(&|role| *role == Role::AzureIntermediate)
@@ -103,7 +103,7 @@ impl Clouds {
     }
 
     fn no_authorities(&self, what: &str) -> Option<String> {
-        (self.outgoing.authorities() == 0).then(|| format!("the system has no CAs, so {what}"))
+        (self.outgoing.authorities() == 0).then(|| format!("this host has no CA certificates, so {what}"))
     }
 
     fn count(&self, role: &dyn Fn(&Role) -> bool) -> usize {

@@ -129,7 +129,7 @@ impl BootstrapTokenTask {
         if wanted.len() > TOKENS_LIMIT {
             wrong.insert(
                 NAMESPACE.to_owned(),
-                format!("more than {TOKENS_LIMIT} bootstrap tokens: the rest is ignored"),
+                format!("more than {TOKENS_LIMIT} bootstrap tokens; the rest is ignored"),
             );
             wanted.truncate(TOKENS_LIMIT);
         }

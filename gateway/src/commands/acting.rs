@@ -66,7 +66,10 @@ pub(super) fn change_files<T>(
         Err(error) => Act::refused(verb, now(), by, &attest_command_line::in_full(error)),
     };
     if let Err(error) = tell(settings, &act) {
-        output::tell(format_args!("this could not be recorded: {}", attest_command_line::in_full(&error)));
+        output::tell(format_args!(
+            "cannot record this command in the attestation log: {}",
+            attest_command_line::in_full(&error)
+        ));
     }
     done.map(|(done, _)| done)
 }

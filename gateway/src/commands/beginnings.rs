@@ -38,11 +38,20 @@ pub(super) async fn machine(store: &dyn Store, given: &str) -> anyhow::Result<St
     }
     let mut ids: BTreeSet<String> = names.into_iter().map(|(_, identity)| identity).collect();
     ids.extend(enrolment::attested_tpms(store).await?);
-    ids.extend(enrolment::allowlist(store).await?.into_iter().map(|(digest, _)| format!("tpm:{digest}")));
+    ids.extend(
+        enrolment::allowlist(store)
+            .await?
+            .into_iter()
+            .map(|(digest, _)| format!("tpm:{digest}")),
+    );
     ids.extend(instances::list(store).await?.into_iter().map(|(instance, _)| instance));
     ids.extend(revocations::list(store).await?.into_keys());
     let is_tpm = given.len() >= LEAST && given.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let identity = if is_tpm { format!("tpm:{}", given.to_ascii_lowercase()) } else { given.to_owned() };
+    let identity = if is_tpm {
+        format!("tpm:{}", given.to_ascii_lowercase())
+    } else {
+        given.to_owned()
+    };
     let completed = completed(&identity, ids.iter().filter(|id| id.contains(':')).cloned())?;
     Ok(if ids.contains(&completed) { completed } else { given.to_owned() })
 }

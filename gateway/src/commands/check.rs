@@ -13,19 +13,19 @@ use super::{OutputOption, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway check --strict\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nA line is ok; warning, what is worth knowing; DEGRADED, what is broken while the rest is served; or ERROR, for which serve refuses to start.\nExit code 1 if serve would not start; with --strict, if any line is not ok. Nothing is made or changed, but with cluster.mcs_certificate and cluster.bootstrap_kubeconfig the first copies in state/cluster."
+    after_help = "Example: fail for warnings, too\n  attest-gateway check --strict\n\nExample: which configs an unauthenticated client gets at these addresses\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nExample: the same, on a machine that is not a gateway\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nEach line is ok, warning, DEGRADED (broken, while the rest is served) or ERROR (the gateway would not start). The exit code is 1 after\nan ERROR; with --strict after any line that is not ok.\n\nThe command changes nothing, except that with cluster.mcs_certificate and cluster.bootstrap_kubeconfig it writes the first copies in\nstate/cluster."
 )]
 pub(crate) struct Arguments {
-    /// Fail for warnings, and for what is broken while the rest is served, too.
+    /// Exit with 1 for warnings and DEGRADED, too.
     #[arg(long)]
     strict: bool,
-    /// Ask these addresses for configs like an unauthenticated client, instead: exit code 1 if one gives more than the pre-approved config.
-    /// Each is an IP address or a host's name, asked at 22623 (TLS) and 22624 (plain), where a cluster's own Machine Config Server answers.
-    /// With :PORT, it is asked at that one both ways.
+    /// Instead, fetch configs from these addresses like an unauthenticated client. Exit code 1 if one serves more than the pre-approved
+    /// config. An address is an IP address or host name; the ports are 22623 (TLS) and 22624 (plain), those of a cluster's Machine Config
+    /// Server. With :PORT, that port is asked both ways.
     #[arg(long, value_name = "ADDR", num_args = 1.., conflicts_with = "strict")]
     probe: Vec<String>,
-    /// With --probe: a pool and its pre-approved config, as `config render --set pre-approved` prints it (repeatable). These alone then say what
-    /// an unauthenticated client may get, and no gateway.toml is read: for a machine that is not a gateway.
+    /// With --probe: a pool and the file of its pre-approved config, as `config render --set pre-approved` prints it (repeatable). No
+    /// gateway.toml is read then, so the command runs on any machine.
     #[arg(long, value_name = "POOL=FILE", requires = "probe", value_parser = pool_and_file)]
     pre_approved: Vec<(String, PathBuf)>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 fn pool_and_file(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((pool, file)) if attest::challenge::is_pool_name(pool) && !file.is_empty() => Ok((pool.to_owned(), file.into())),
-        _ => Err("a pool's name, =, and a file, such as worker=worker.ign".to_owned()),
+        _ => Err("expected POOL=FILE, such as worker=worker.ign".to_owned()),
     }
 }
 

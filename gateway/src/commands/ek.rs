@@ -20,45 +20,44 @@ use super::{OutputOption, list, now, output, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Endorse a TPM by its EK. Takes effect at once, on a running gateway too.
+    /// Add an EK to the allowlist; running gateways accept it at once.
     #[command(
-        after_help = "Example:\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). Where to get it:\n  - the gateway's log, where it refused the TPM (code ek-not-endorsed)\n  - `attest-node ek list` on the machine\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE (tpm2_createek -u FILE)"
+        after_help = "Example:\n  attest-gateway ek add 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a --name worker-7\n\nThe digest is the SHA-256 of the EK's public key (DER SubjectPublicKeyInfo). To find it:\n  - in the gateway's log, at the refusal with code ek-not-endorsed: attest-gateway log show --verdict refused\n  - on the machine: attest-node ek list\n  - from an EK certificate: --certificate FILE, or\n      openssl x509 -in ek.crt -noout -pubkey | openssl pkey -pubin -outform der | sha256sum\n  - from tpm2-tools: --public FILE, as tpm2_createek -u FILE writes it"
     )]
     Add {
         /// The EK's digest: 64 hexadecimal digits.
         #[arg(required_unless_present_any = ["certificate", "public"], conflicts_with_all = ["certificate", "public"])]
         digest: Option<EkDigest>,
-        /// Take the digest from an EK certificate (PEM or DER). The certificate itself is not trusted for it.
+        /// Take the digest from an EK certificate (PEM or DER). This does not make the certificate trusted.
         #[arg(long, value_name = "FILE", conflicts_with = "public")]
         certificate: Option<PathBuf>,
         /// Take the digest from an EK public area (TPM2B_PUBLIC or TPMT_PUBLIC).
         #[arg(long, value_name = "FILE")]
         public: Option<PathBuf>,
-        /// The node's name: no other machine can then use it.
+        /// Name of the node. No other machine can use it then.
         #[arg(long, value_name = "NODE")]
         name: Option<String>,
-        /// A pool that this machine may join, and no other than those named (repeatable) [default: every pool].
+        /// Pool that this machine may join (repeatable) [default: every pool].
         #[arg(long, value_name = "POOL")]
         pool: Vec<String>,
-        /// Take the name from the machine that has it now.
+        /// Move the name here from the machine that has it now.
         #[arg(long, requires = "name")]
         replace: bool,
     },
-    /// List the endorsed EKs.
+    /// List the EKs of the allowlist.
     #[command(after_help = "Example:\n  attest-gateway ek list")]
     List {
         #[command(flatten)]
         format: OutputOption,
     },
-    /// Remove an EK from the allowlist, and block it even if its manufacturer is trusted. Its node's name stays taken until `attest-gateway
-    /// node forget NAME` frees it.
+    /// Remove an EK from the allowlist, and block it even if its manufacturer is trusted.
     #[command(
-        after_help = "Example:\n  attest-gateway ek remove 0f3c…64 digits…9a\n\nIt counts at once: the machine's tickets are worthless too. The entry stays in `ek list`, as removed, so that a maker's root in\nek-roots does not let the machine join pools that it could not join before; `ek add` endorses it again. With --leave-to-roots the\nentry is forgotten, and if the EK's certificate chains to a root, the machine may join every pool that takes this root."
+        after_help = "Example:\n  attest-gateway ek remove 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n\nRunning gateways refuse the machine from now on, with its tickets. The entry stays in the list as removed, and blocks the EK even if\na root in ek-roots endorses it. To endorse the EK again: attest-gateway ek add.\n\nWith --leave-to-roots the entry is deleted. If the EK certificate chains to a root in ek-roots, the machine may then join every pool\nthat accepts this root.\n\nThe node keeps its name. To free it: attest-gateway node forget NAME."
     )]
     Remove {
         /// Digest of the EK: 64 hexadecimal digits, or the first 8 or more.
         digest: String,
-        /// Forget the entry: whether the TPM is endorsed is for the roots in ek-roots to say, for every pool.
+        /// Delete the entry. The roots in ek-roots then decide for every pool whether the TPM is endorsed.
         #[arg(long)]
         leave_to_roots: bool,
     },
@@ -81,12 +80,12 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
                     EkDigest::from_public_area(&bytes).with_context(|| file.display().to_string())?
                 }
-                _ => bail!("no EK is named"),
+                _ => bail!("no EK was given: name a DIGEST, --certificate FILE or --public FILE"),
             };
             if let Some(name) = name
                 && !attest::challenge::is_node_name(name)
             {
-                bail!("{name:?}: a node's name has lower-case letters, digits, '-' and '.' only");
+                bail!("{name:?} is not a node name: use lower-case letters, digits, '-' and '.' only");
             }
             let settings = attest_gateway::settings::Settings::load(config)?;
             for pool in pool {
@@ -102,7 +101,8 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let revoked = change_store(config, Verb::EkAdd, |store| async move {
                 match enrolment::allow(&*store, ek, record, replace).await {
                     Err(error @ (EnrolmentError::NameTaken { .. } | EnrolmentError::OtherName { .. })) => {
-                        return Err(error).context("use --replace if this machine is to have the name now");
+                        return Err(error)
+                            .context("the name was not given to this machine: to move it here, run the command again with --replace");
                     }
                     other => other?,
                 }
@@ -115,7 +115,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             ))?;
             if revoked {
                 output::tell(format_args!(
-                    "it is revoked still, and gets nothing: `attest-gateway node restore {ek}`"
+                    "EK {ek} is still revoked, so its machine gets no config; to take the revocation back: `attest-gateway node restore {ek}`"
                 ));
             }
         }
@@ -148,15 +148,19 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 } else {
                     enrolment::disallow(&*store, digest, now()).await?
                 };
-                found(removed, || format!("EK {digest} is not on the allowlist"))?;
+                found(removed, || {
+                    format!("EK {digest} is not on the allowlist; to list all EKs: `attest-gateway ek list`")
+                })?;
                 Ok(digest)
             })?;
             if forget {
                 output::done(format_args!(
-                    "forgotten: EK {digest}; if a root in ek-roots endorses it, it may join every pool that takes this root"
+                    "deleted the allowlist entry of EK {digest}; if a root in ek-roots endorses the EK, its machine may join every pool that accepts this root"
                 ))?;
             } else {
-                output::done(format_args!("no longer endorsed: EK {digest}, by no root either"))?;
+                output::done(format_args!(
+                    "removed from the allowlist: EK {digest}; it is blocked even if a root in ek-roots endorses it"
+                ))?;
             }
         }
     }
@@ -167,5 +171,5 @@ fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
     let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
     let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
     let digest = unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate);
-    digest.with_context(|| format!("{} is not an EK certificate", file.display()))
+    digest.with_context(|| format!("{} does not hold an EK certificate", file.display()))
 }

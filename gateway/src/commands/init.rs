@@ -23,21 +23,21 @@ const SAMPLE_CONFIGS: [(&str, &str); 2] = [
     ("pre-approved", include_str!("../../dist/pre-approved.ign")),
 ];
 /// README of the folder of EK roots.
-const EK_ROOTS_README: &str = "Certificates of TPM makers (*.pem, *.crt, *.cer, *.der) go here: a TPM whose EK certificate chains to a self-issued one\n\
-    of them is endorsed in pools that say tpm.endorsement = \"any-tpm-of-a-trusted-maker\". Intermediates may lie here too; a file called\n\
-    *.root.pem (.crt, .cer, .der) holds roots, whoever has issued them. Single TPMs: `attest-gateway ek add`.\n";
+const EK_ROOTS_README: &str = "Put CA certificates of TPM manufacturers here (*.pem, *.crt, *.cer, *.der), roots and intermediates. A root is a self-issued\n\
+    certificate, or any certificate in a file *.root.pem (.crt, .cer, .der). A TPM whose EK certificate chains to a root is endorsed in\n\
+    pools with tpm.endorsement = \"any-tpm-of-a-trusted-maker\". To endorse a single TPM: `attest-gateway ek add`.\n";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway init /etc/attest-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\nWith a CA of yours:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\nWith a certificate of yours:\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nNothing that exists is overwritten. The CA's private key is needed only to sign further certificates: keep it elsewhere if you can (--ca-key-out)."
+    after_help = "Example:\n  attest-gateway init /etc/attest-gateway --host api-int.mycluster.example.com --ip 192.0.2.5\n\nExample: with your own CA\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.mycluster.example.com\n\nExample: with a certificate that your CA has signed\n  attest-gateway init gw --ca ca.crt --certificate mcs.crt --key mcs.key\n\nThe command overwrites nothing. The CA's private key is needed only to sign another certificate: store it on another machine if you\ncan (--ca-key-out)."
 )]
 pub(crate) struct Arguments {
-    /// The folder to make.
+    /// Folder to create.
     dir: PathBuf,
-    /// A DNS name that nodes use for this gateway (repeatable).
+    /// DNS name under which nodes reach this gateway (repeatable).
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// An address that nodes use for this gateway (repeatable).
+    /// IP address under which nodes reach this gateway (repeatable).
     #[arg(long, value_name = "ADDRESS")]
     ip: Vec<IpAddr>,
     #[command(flatten)]
@@ -66,7 +66,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let dir = &arguments.dir;
     let file = dir.join("gateway.toml");
     if file.exists() {
-        bail!("{} exists: this folder is a gateway's already", file.display());
+        bail!(
+            "{} exists: this folder belongs to a gateway already; name another folder",
+            file.display()
+        );
     }
     let settings = Settings::defaults(dir)?;
     let key = key_out(arguments, &settings.tls);
@@ -88,15 +91,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
     unfinished.made.clear();
-    output::done(format_args!("{} is a gateway's folder now:", dir.display()))?;
-    output::done("  gateway.toml               settings, all at their defaults")?;
-    output::done("  tls/mcs-ca.crt             the MCS CA: it goes into pointer configs")?;
+    output::done(format_args!("{}: created the gateway's folder:", dir.display()))?;
+    output::done("  gateway.toml               settings with their defaults")?;
+    output::done("  tls/mcs-ca.crt             the MCS CA, for pointer configs")?;
     output::done("  tls/mcs.crt, .key          the MCS certificate")?;
-    output::done("  ek-roots/                  put the certificates of your TPMs' makers here")?;
-    output::done("  pools/worker/              pool.toml, full/config.ign, pre-approved/config.ign: replace the samples")?;
-    output::done("  state/                     the store, the seal's key, the attestation log")?;
+    output::done("  ek-roots/                  folder for the CA certificates of TPM manufacturers")?;
+    output::done("  pools/worker/              samples to replace: pool.toml, full/config.ign, pre-approved/config.ign")?;
+    output::done("  state/                     store, keys and attestation log")?;
     output::done(said.trim_end())?;
-    output::done(format_args!("Next: attest-gateway --config {} check; then serve", file.display()))?;
+    output::done(format_args!(
+        "Next: attest-gateway --config {file} check && attest-gateway --config {file} serve",
+        file = file.display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -129,7 +135,7 @@ impl CreatedFiles {
     fn note(&mut self, path: &Path) -> anyhow::Result<()> {
         if fs::symlink_metadata(path).is_ok() {
             bail!(
-                "{} exists, and nothing is overwritten; if an init that was interrupted has left it, remove it",
+                "{} exists and was not changed; if an interrupted `attest-gateway init` created it, remove it and run the command again",
                 path.display()
             );
         }
@@ -165,7 +171,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
         install::first(files, &authorities, &chain, &text, now)?;
         let signer = install::today(files)?.authority;
         return Ok(format!(
-            "{}\nCA and certificate are yours: this machine can sign none. To renew the certificate, bring another\n(certificate renew --certificate FILE --key FILE).\n",
+            "{}\nThis machine has no CA key and cannot sign certificates. To renew the certificate, sign another one with your CA:\n`attest-gateway certificate renew --certificate FILE --key FILE`.\n",
             made_line(leaf, &signer)
         ));
     }
@@ -174,13 +180,15 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     if let Some(path) = &arguments.ca {
         let authorities = source::authorities(path)?;
         let Some(key_path) = &arguments.ca_key else {
-            bail!("--ca needs the CA's private key (--ca-key), or a certificate that it has signed (--certificate and --key)");
+            bail!(
+                "--ca needs a second option: the CA's private key (--ca-key), or a certificate that the CA has signed (--certificate and --key)"
+            );
         };
         let (ca, key) = brought(&authorities, key_path, files)?;
         let made = issue::serving(&ca, &key, &names, &wanted, now)?;
         install::first(files, &authorities, std::slice::from_ref(&made.certificate), &made.key.pem(), now)?;
         return Ok(format!(
-            "{}\nThe CA is yours, and its private key was not copied: to renew the certificate, bring it again (certificate renew --ca-key {}).\n",
+            "{}\nThe CA's private key was not copied. To renew the certificate: `attest-gateway certificate renew --ca-key {}`.\n",
             made_line(&made.certificate, &ca),
             key_path.display()
         ));
@@ -188,7 +196,7 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     let name = arguments.ca_name.clone().unwrap_or_else(|| issue::authority_name(now));
     let ca = issue::authority(&name, SigningKey::generate(wanted.algorithm)?, wanted.days, now)?;
     let made = issue::serving(&ca.certificate, &ca.key, &names, &wanted, now)?;
-    let key_out = key_out(arguments, files).context("there is no place for the CA's key")?;
+    let key_out = key_out(arguments, files).context("no file was named for the CA's private key: use --ca-key-out FILE")?;
     let folder = files::folder(&files.ca);
     files::make_private_folder(folder).with_context(|| folder.display().to_string())?;
     // The CA's key first: if it cannot be written, there must be no CA without one.
@@ -197,14 +205,14 @@ fn certificates(arguments: &Arguments, files: &TlsSettings) -> anyhow::Result<St
     install::first(files, &certificates, std::slice::from_ref(&made.certificate), &made.key.pem(), now)?;
     let kept = match arguments.ca_key_out {
         Some(_) => format!(
-            "The CA's private key is in {}, not in the gateway's folder: this machine cannot sign certificates without it. To renew the\n\
-             certificate, bring it (--ca-key); if it is lost, a new CA takes the place of this one (ca introduce).\n",
-            key_out.display()
+            "The CA's private key is in {key}. To renew the certificate: `attest-gateway certificate renew --ca-key {key}`.\n\
+             If the key is lost, replace the CA: `attest-gateway ca introduce`.\n",
+            key = key_out.display()
         ),
         None => format!(
-            "The CA's private key is in {}: this machine can sign certificates, and so can whoever breaks into it. Keep it elsewhere\n\
-             if you can, and bring it when the certificate is renewed (--ca-key).\n",
-            key_out.display()
+            "The CA's private key is in {key}: an intruder on this machine could sign certificates. Move it to another machine\n\
+             if you can. To renew the certificate with it: `attest-gateway certificate renew --ca-key FILE`.\n",
+            key = key_out.display()
         ),
     };
     Ok(format!("{}\n{kept}", made_line(&made.certificate, &ca.certificate)))
@@ -219,7 +227,7 @@ fn brought(authorities: &[Certificate], key: &Path, files: &TlsSettings) -> anyh
             Err(error) => refused = Some(error),
         }
     }
-    Err(refused.map_or_else(|| anyhow::anyhow!("there is no CA"), anyhow::Error::new))
+    Err(refused.map_or_else(|| anyhow::anyhow!("the file of --ca holds no CA certificate"), anyhow::Error::new))
 }
 
 fn names(arguments: &Arguments) -> GatewayNames {
@@ -229,7 +237,9 @@ fn names(arguments: &Arguments) -> GatewayNames {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        output::tell("no --host and no --ip: the certificate is for localhost only, which no node can use");
+        output::tell(
+            "neither --host nor --ip was given: the certificate is for localhost, and nodes cannot use it. To add names: `attest-gateway certificate renew --host NAME`",
+        );
     }
     names
 }

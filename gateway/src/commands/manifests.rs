@@ -14,44 +14,44 @@ use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Print the objects of the cluster, or a part of them.
+    /// Print the objects that run gateways in a cluster, or some of them.
     Render(Box<Arguments>),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway manifests render --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests render --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests render --platform baremetal --only machine-config | kubectl apply -f -\n  attest-gateway manifests render --platform none --only nft > door.nft && nft --check -f door.nft\n\nIn this order: each control-plane host must have a gateway before the MachineConfig is applied. From then on strangers get what that one gives, and nothing where there is none.\ndocs/install.md says how to install, upgrade and remove it all, and what a booting node gets at each step."
+    after_help = "Example: on bare metal, in this order\n  attest-gateway manifests render --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests render --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests render --platform baremetal --only machine-config | kubectl apply -f -\n\nExample: the nftables rules alone\n  attest-gateway manifests render --platform none --only nft > redirect.nft && nft --check -f redirect.nft\n\nApply the MachineConfig last, when each control-plane host runs a gateway. It sends the Machine Config Server's port to the gateway: a\nhost without a gateway then serves no configs.\n\nTo install, upgrade and remove all of it: docs/how-to/install-openshift.md."
 )]
 pub(crate) struct Arguments {
     /// Platform of the cluster's control plane.
     #[arg(long, value_enum)]
     platform: ClusterPlatform,
-    /// An address of a balancer that packets come with, and that is on no interface of the hosts (repeatable). Google Cloud's internal balancer has one.
+    /// Address of a load balancer that no interface of the hosts has (repeatable). Needed for Google Cloud's internal balancer.
     #[arg(long, value_name = "ADDRESS")]
     balancer_address: Vec<IpAddr>,
-    /// Numeric id of the gateway's user on the hosts: this user may reach the Machine Config Server where a network plugin keeps programs
-    /// from it. That of the pods, if nothing else is said.
+    /// Numeric id of the gateway's user on the hosts. The rules let this user reach the Machine Config Server where a network plugin
+    /// blocks other programs.
     #[arg(long, value_name = "UID", default_value_t = USER)]
     user: u32,
-    /// The gateway's image, with its registry and a tag or digest.
+    /// Image of the gateway, with its registry and a tag or digest.
     #[arg(long, value_name = "IMAGE")]
     image: Option<GatewayImage>,
-    /// Name of the control plane in pointers: one in the Machine Config Server's certificate.
+    /// Name of the control plane in pointers. The Machine Config Server's certificate must hold it.
     #[arg(long, value_name = "NAME")]
     host: Option<Host>,
-    /// A pool that is served (repeatable).
+    /// Pool to serve (repeatable).
     #[arg(long, value_name = "POOL", default_value = "worker")]
     pool: Vec<PoolName>,
-    /// A member of the etcd that keeps the store (repeatable). None, and no --with store: each host has a store of its own, which is right for one host.
+    /// Member of the etcd that holds the store (repeatable). Without --etcd and --with store each host has its own store; use that for a single host only.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
-    /// Function for which the gateway asks the cluster's API (repeatable): it gets the rights for that, and no others.
+    /// Function that uses the cluster's API (repeatable). The gateway gets only the rights for it.
     #[arg(long, value_enum, value_name = "PART")]
     with: Vec<ApiFeature>,
     /// Namespace of the gateway's objects.
     #[arg(long, value_name = "NAMESPACE", default_value = NAME)]
     namespace: Namespace,
-    /// A part of it all.
+    /// Print only these objects.
     #[arg(long, value_enum)]
     only: Option<Only>,
 }
@@ -61,11 +61,11 @@ pub(crate) struct Arguments {
 enum Only {
     /// Namespace, accounts, roles, the DaemonSet, and the controller's Deployment.
     Gateway,
-    /// gateway.toml and the pools' files, to begin with.
+    /// ConfigMaps with a first gateway.toml and the pools' files.
     Settings,
-    /// The MachineConfig that puts the table on every control-plane host.
+    /// The MachineConfig that puts the nftables rules on every control-plane host.
     MachineConfig,
-    /// The table of nftables alone, for a host that does not run OpenShift, or to look at.
+    /// The nftables rules alone, for a host without OpenShift, or for review.
     Nft,
 }
 
@@ -73,13 +73,16 @@ impl Arguments {
     fn gateway(&self) -> anyhow::Result<Vec<String>> {
         let gateway = InCluster {
             namespace: self.namespace.clone(),
-            image: self.image.clone().context("--image says which image the gateways run")?,
+            image: self
+                .image
+                .clone()
+                .context("--image is missing: name the image that the gateways run")?,
             pools: self.pools(),
             parts: self.parts(),
         };
         if gateway.parts.contains(&ApiFeature::SecondStage) {
             output::tell(
-                "--with second-stage: a ValidatingAdmissionPolicy holds the account to MachineConfigs of the second stage. An API before Kubernetes 1.30 (OpenShift 4.17) does not know that kind: kubectl says so and applies the role all the same, and the account can write any MachineConfig. See first that this prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
+                "--with second-stage: a ValidatingAdmissionPolicy limits the account to MachineConfigs of the second stage. Before Kubernetes 1.30 (OpenShift 4.17) the API lacks that kind; kubectl reports this, still applies the role, and the account can write any MachineConfig. Check first that this command prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
             );
         }
         Ok(gateway.objects())
@@ -87,44 +90,44 @@ impl Arguments {
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
         if self.parts().contains(&ApiFeature::Store) && !self.etcd.is_empty() {
-            output::tell("--etcd has the store: what --with store is for is not used");
+            output::tell("--etcd is set, so etcd holds the store; --with store has no effect");
         }
         let settings = InitialSettings {
             namespace: self.namespace.clone(),
             host: self
                 .host
                 .clone()
-                .context("--host says what pointers call the control plane: api-int.…")?,
+                .context("--host is missing: name the control plane's host in pointers, api-int.CLUSTER.DOMAIN")?,
             pools: self.pools(),
             etcd: self.etcd.clone(),
             parts: self.parts(),
         };
         if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
             output::tell(
-                "neither --etcd nor --with store: each host has a store of its own, and a node that attests at one and fetches from another is refused",
+                "neither --etcd nor --with store was given: each host has its own store, and a node that attests at one host and fetches from another is refused",
             );
         }
         if settings.parts.contains(&ApiFeature::Tokens) {
             output::tell(
-                "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
+                "--with tokens: the printed pools accept no tokens; to accept them, set token = \"full\" (or \"pre-approved\") under [grants] of the pool in ConfigMap attest-gateway-pools",
             );
         }
         let of_controller = settings.parts.iter().find(|part| part.is_of_controller());
         if let Some(part) = of_controller.filter(|_| settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store)) {
             anyhow::bail!(
-                "--with {}: attest-controller runs in pods of its own, and cannot reach the store of one host: name --etcd, or --with store (docs/controller.md has a controller next to an embedded store)",
+                "--with {}: attest-controller runs in its own pods, and cannot reach the store of one host: add --etcd or --with store. For a controller next to an embedded store: docs/how-to/run-the-controller.md",
                 part.name()
             );
         }
         if settings.parts.contains(&ApiFeature::Approval) && !settings.has_workers() {
-            anyhow::bail!("--with approval: its pools are those of workers, and --pool names none; name one");
+            anyhow::bail!("--with approval needs a worker pool, and --pool names none: add --pool worker");
         }
         let needs_ca = [ApiFeature::Pointers, ApiFeature::SecondStage]
             .iter()
             .any(|part| settings.parts.contains(part));
         if needs_ca && settings.parts.contains(&ApiFeature::McsCertificate) {
             output::tell(
-                "--with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; for pointers and second-stage, copy the operator's there, and again when the operator replaces them",
+                "--with mcs-certificate: attest-controller reads CAs and certificate from its own namespace: ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt). For pointers and second-stage, copy the operator's objects there, and again each time that the operator replaces them",
             );
         }
         Ok(settings.config_maps()?)

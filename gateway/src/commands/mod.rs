@@ -63,7 +63,11 @@ fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
     let folders = attest_pool::folders(&settings.pools)?.pools;
     let Some(folder) = folders.get(pool) else {
         let known: Vec<&str> = folders.keys().map(String::as_str).collect();
-        bail!("no pool {pool:?} in {}; pools: {}", settings.pools.display(), known.join(", "));
+        bail!(
+            "there is no pool {pool:?} in {}; existing pools: {}",
+            settings.pools.display(),
+            known.join(", ")
+        );
     };
     Ok(folder.clone())
 }

@@ -20,64 +20,63 @@ use super::{OutputOption, objects, output, table, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the machines that have attested, with their nodes' names, and those that are revoked; and instances of clouds, with their
-    /// claims.
+    /// List attested and revoked machines, and the claims of cloud instances.
     #[command(
-        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that has attested beside it (tpm:..., nitro-tpm), or, where there was none, to who made up the\nsecret that came with the evidence (claimant:...)."
+        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that attested together with it (tpm:…, aws-nitrotpm:…). Without a TPM it belongs to the first-boot\nsecret that came with its first evidence (claimant:…)."
     )]
     List {
         #[command(flatten)]
         format: OutputOption,
     },
-    /// Free a node's name, so that another machine can take it: the explicit re-enrolment after a repair.
+    /// Free a node's name, so that another machine can take it.
     #[command(
-        after_help = "Example:\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use, or from `ek add --name`. A name that `ek add` has given stays\nthat machine's: take its EK off the list first, `attest-gateway ek remove DIGEST`, or give it another name,\n`attest-gateway ek add DIGEST --name OTHER --replace`."
+        after_help = "Example: the machine of worker-7 was replaced\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use. A name that the allowlist gives is not freed by this command: remove the EK, or give\nit another name.\n  attest-gateway ek remove DIGEST\n  attest-gateway ek add DIGEST --name OTHER --replace"
     )]
     Forget {
-        /// Name that becomes free.
+        /// Name to free.
         name: String,
     },
-    /// Take a machine's TPM as it is now: forget how far its counters had come, which firmware it had, and what it had booted.
+    /// Forget the history of a machine's TPM: counters, firmware and boots.
     #[command(
-        after_help = "Examples:\n  attest-gateway node forget-history worker-7\n  attest-gateway node forget-history tpm:0f3c…64 digits…9a\n\nFor after its TPM was cleared, or a virtual machine was set back. A pool refuses such a machine if its pool.toml says so in [history];\nwhat it attests next is then compared with nothing. Its name and its instance stay its own."
+        after_help = "Example: the TPM of worker-7 was cleared\n  attest-gateway node forget-history worker-7\n\nExample: a virtual machine was rolled back; its TPM is named by its identity\n  attest-gateway node forget-history tpm:17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n\nA pool with [history] in its pool.toml refuses a TPM whose counters, firmware or event log went backwards or changed. After this\ncommand the next attestation is compared with nothing. The machine keeps its name and its instance."
     )]
     ForgetHistory {
-        /// The node's name, the digest of its EK, or its instance, as the log and the lists have it.
+        /// Name of the node, digest of its EK, or its instance, as the log and `node list` print it.
         #[arg(value_name = "WHAT")]
         what: String,
     },
-    /// Let an instance of a cloud be claimed again: by the node after it was provisioned again, or with another TPM.
+    /// Release the claim of a cloud instance, so that it can be claimed again.
     #[command(
-        after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to who first shows that it is his. Anybody else is refused with `instance-claimed`: look into that first,\nsome other process may have reached the instance's metadata server. The instance's name, if it has one, stays: `attest-gateway node forget`."
+        after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to its first claimant; other claimants are refused with instance-claimed. Find out first who the other claimant\nis: another process may have reached the instance's metadata server.\n\nThe instance keeps its name. To free it: attest-gateway node forget NAME."
     )]
     Release {
-        /// The instance, as the log and `node list` have it.
+        /// The instance, as the log and `node list` print it.
         instance: String,
     },
-    /// Revoke a machine: nothing is given to it from now on, whatever it shows. Its certificate stays good for the cluster.
+    /// Revoke a machine: gateways refuse it. The cluster still accepts its certificate.
     #[command(
-        after_help = "Example:\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n  attest-gateway node revoke 0f3c…64 digits…9a\n  attest-gateway node revoke aws:123456789012/i-0123456789abcdef0\n\nRevoked is everything that the machine is known by: its name, its TPM, its instance; what that is, is printed. It counts for the\nnext request, also on connections that are open: a challenge, an attestation, a ticket and a kubelet's client certificate are refused\nwith `node-revoked`. Provisioning tokens are not touched: `attest-gateway token revoke`."
+        after_help = "Example: revoke a machine by its node name, its EK or its instance\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n  attest-gateway node revoke 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n  attest-gateway node revoke aws:123456789012/i-0123456789abcdef0\n\nThe command revokes the machine's name, TPM and instance together, and prints them. Running gateways refuse the machine's next\nrequest with node-revoked: challenge, attestation, ticket and kubelet certificate.\n\nProvisioning tokens stay valid. To revoke one: attest-gateway token revoke NAME."
     )]
     Revoke {
-        /// The node's name (what its certificate says after `system:node:`), the digest of its EK, or its instance, as the log and the lists have it.
+        /// Name of the node (without `system:node:`), digest of its EK, or its instance, as the log and `node list` print it.
         #[arg(value_name = "WHAT")]
         what: String,
         /// Reason, for the attestation log; the node does not see it.
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
-        /// Also if nothing is known of such a machine: it has yet to come.
+        /// Revoke a machine that the store does not know yet.
         #[arg(long)]
         anyway: bool,
     },
-    /// Take a revocation back, with those that were made together with it.
+    /// Take a revocation back, with all that were made together with it.
     #[command(
-        after_help = "Example:\n  attest-gateway node restore worker-7\n\nIf another machine has taken the name of one that stays revoked:\n  attest-gateway node restore --only worker-7\n  attest-gateway ek add 0f3c…64 digits…9a --name worker-7 --replace"
+        after_help = "Example:\n  attest-gateway node restore worker-7\n\nExample: another machine has taken the name, and the old machine stays revoked\n  attest-gateway node restore --only worker-7\n  attest-gateway ek add DIGEST --name worker-7 --replace"
     )]
     Restore {
         /// The name, digest or instance that was revoked.
         #[arg(value_name = "WHAT")]
         what: String,
-        /// Nothing but this name or identity.
+        /// Restore only this name or identity, and leave the others revoked.
         #[arg(long)]
         only: bool,
     },
@@ -112,11 +111,11 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 let all = instances::list(&*store).await?.into_iter().map(|(instance, _)| instance);
                 let instance = completed(&given, all)?;
                 found(instances::release(&*store, &instance).await?, || {
-                    format!("instance {instance:?} has no claim; to list all claims: `attest-gateway node list`")
+                    format!("instance {instance:?} is not claimed; to list all claims: `attest-gateway node list`")
                 })?;
                 Ok(instance)
             })?;
-            output::done(format_args!("released: {released}"))?;
+            output::done(format_args!("released: instance {released}; its next attestation claims it"))?;
         }
         Command::Forget { name } => {
             let wanted = name.clone();
@@ -125,14 +124,14 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     format!("no node is named {wanted:?}; to list all nodes: `attest-gateway node list`")
                 })
             })?;
-            output::done(format_args!("forgotten: {name}"))?;
+            output::done(format_args!("forgotten: node {name}; another machine can take the name"))?;
         }
         Command::ForgetHistory { what } => {
             let given = what.clone();
             let forgotten = change_store(config, Verb::NodeForgetHistory, |store| async move {
                 let who = named(&machine(&*store, &given).await?)?;
                 found(history::forget(&*store, &who).await?, || {
-                    format!("{who} has no history; to list the machines that have attested: `attest-gateway node list`")
+                    format!("the store has no history of {who}; to list all machines: `attest-gateway node list`")
                 })?;
                 Ok(who)
             })?;
@@ -147,7 +146,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 let who = revocations::named(&listed).unwrap_or(listed);
                 let restored = revocations::restore(&*store, &who, only).await?;
                 found(!restored.is_empty(), || {
-                    format!("{what:?} is not revoked; `attest-gateway node list` shows who is")
+                    format!("{what:?} is not revoked; to list all revocations: `attest-gateway node list`")
                 })?;
                 Ok(restored)
             })?;
@@ -159,7 +158,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 
 fn named(what: &str) -> anyhow::Result<String> {
     revocations::named(what).with_context(|| {
-        format!("{what:?} is neither a node name (worker-7, not system:node:worker-7), nor an EK's digest of 64 digits, nor an instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…)")
+        format!("{what:?} is no node name (worker-7, not system:node:worker-7), no EK digest (64 hexadecimal digits) and no instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…); to list all machines: `attest-gateway node list`")
     })
 }
 
@@ -170,15 +169,15 @@ fn together(all: &BTreeSet<String>) -> String {
 fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyhow::Result<()> {
     let length = reason.map_or(0, |reason| reason.chars().count());
     if length > REASON_LIMIT_CHARACTERS {
-        bail!("the reason has {length} characters, at most {REASON_LIMIT_CHARACTERS} are kept");
+        bail!("--reason has {length} characters; use at most {REASON_LIMIT_CHARACTERS}");
     }
     let revoked = change_store(config, Verb::NodeRevoke, |store| async move {
         let who = named(&machine(&*store, what).await?)?;
         let Machine { all, seen } = revocations::machine(&*store, &who).await?;
         if !seen && !anyway {
             bail!(
-                "no machine is known by {who}, and nothing was revoked. To list known machines: `attest-gateway node list`, `attest-gateway ek list`; \
-                 to revoke it in advance: --anyway"
+                "the store knows no machine {who}; nothing was revoked. To list known machines: `attest-gateway node list`, `attest-gateway ek list`; \
+                 to revoke it in advance, add --anyway"
             );
         }
         Ok(revocations::revoke_machine(&*store, &who, all, super::now(), reason).await?)

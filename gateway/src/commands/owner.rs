@@ -26,8 +26,8 @@ struct Owner {
 pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
     if !act_if_there(settings)? {
         bail!(
-            "{} does not exist, and root would make it for itself: start the gateway once, which makes it, or run this as the gateway's user (runuser -u attest-gateway -- attest-gateway …)",
-            settings.state.display()
+            "{state} does not exist, and root cannot know which user it should belong to. Start the gateway once (`systemctl start attest-gateway`), or create the folder for its user: `attest-gateway state create {state} --owner $(id -u attest-gateway)`. Then run the command again",
+            state = settings.state.display()
         );
     }
     Ok(())
@@ -63,7 +63,7 @@ fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if owner.uid != 0 {
         owner.become_it()?;
-        output::tell(format_args!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display()));
+        output::tell(format_args!("running as user {}, the owner of {}", owner.uid, owner.of.display()));
     }
     Ok(true)
 }
@@ -103,9 +103,9 @@ impl Owner {
     fn become_it(&self) -> anyhow::Result<()> {
         self.take_over().with_context(|| {
             format!(
-                "{} belongs to user {}, and root cannot act as that user here; run this as that user",
+                "{} belongs to user {uid}, and this process may not switch to that user; run the command as user {uid}",
                 self.of.display(),
-                self.uid
+                uid = self.uid
             )
         })
     }

@@ -38,9 +38,10 @@ pub(crate) fn run(
     list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
     if !format.is_json() {
         output::line(match open {
-            0 => "an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach".to_owned(),
+            0 => "unauthenticated clients get no more than pre-approved configs at these addresses, as far as this machine can reach them"
+                .to_owned(),
             open => format!(
-                "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
+                "unauthenticated clients get more than the pre-approved config in {open} cases; to close these ports: docs/how-to/close-the-machine-config-server.md"
             ),
         })?;
     }
@@ -57,7 +58,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
         match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
             Err(error) => output::tell(format_args!(
-                "pool {name} cannot be read here, so any config of it that an unauthenticated client gets counts as too much; --pre-approved names the config that it may get: {error}"
+                "cannot read pool {name}, so each config of it counts as OPEN; to name its pre-approved config, add --pre-approved {name}=FILE: {error}"
             )),
         }
     }

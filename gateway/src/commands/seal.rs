@@ -14,15 +14,15 @@ use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Give the seal of challenges and tickets a new key now; a gateway does so by itself each month.
+    /// Rotate the key that encrypts challenges and tickets.
     #[command(
-        after_help = "Example:\n  attest-gateway seal rotate\n\nA running gateway seals with it within a minute; with store.key_file in an hour, when every replica has it. The key before opens\nuntil the longest-lived challenge and ticket that it sealed have expired, so no node notices. If a key was stolen, that is too long:\n--drop, and restart the gateways, which would go on with it for five minutes otherwise."
+        after_help = "Example: rotate now; gateways also rotate each month\n  attest-gateway seal rotate\n\nExample: a key was stolen; then restart every gateway\n  attest-gateway seal rotate --drop\n\nGateways use the new key within a minute; with store.key_file within an hour, when every replica has it. The previous key stays valid\nfor the challenges and tickets that it has encrypted, so no node notices.\n\nWith --drop all challenges and tickets become invalid at once, except on gateways that were not restarted, for five minutes."
     )]
     Rotate {
-        /// Drop all other keys, for one that was stolen: challenges and tickets under way are worthless.
+        /// Delete all other keys, because one was stolen. All challenges and tickets become invalid.
         #[arg(long)]
         drop: bool,
-        /// The key by which the keys in the store are encrypted is lost, on every host: take the one of store.key_file here.
+        /// Use the key of store.key_file on this host, because the previous store key is lost on every host.
         #[arg(long, requires = "drop")]
         key_lost: bool,
     },
@@ -49,7 +49,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let file = settings.seal_key();
             if !drop && file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
                 bail!(
-                    "{}: no key yet; `attest-gateway serve` creates it at its first start",
+                    "{}: the seal has no key yet; the gateway creates it at its first start: `attest-gateway serve`",
                     file.display()
                 );
             }
@@ -61,9 +61,9 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         })?,
     }
     match drop {
-        true => {
-            output::done("the seal has only a new key: all challenges and tickets are invalid. Restart the gateway now, and every replica")?
-        }
+        true => output::done(
+            "the seal has a new key, and no other: all challenges and tickets are invalid.\nNext: restart every gateway now: `systemctl restart attest-gateway`",
+        )?,
         false => output::done("the seal has a new key; challenges and tickets of the previous key stay valid until they expire")?,
     }
     Ok(ExitCode::SUCCESS)

@@ -16,7 +16,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway second-stage render | oc apply --server-side -f -\n\nOf each pool with second_stage.machine_config_daemon, the MachineConfig that its pre-approved config names. It must be in the cluster before a node boots with that config, and stay while one may: those that\nwere applied before are not taken away. --server-side, because what oc apply else notes on an object has no room for a MachineConfig.\ndocs/second-stage.md says what a node goes through."
+    after_help = "Example:\n  attest-gateway second-stage render | oc apply --server-side -f -\n\nThe command prints a MachineConfig for each pool with second_stage.machine_config_daemon. Apply it before a node boots with the pool's\npre-approved config, and leave earlier ones in the cluster while nodes may use them. Without --server-side the object is too large for\noc's annotation.\n\nSteps and troubleshooting: docs/how-to/second-stage.md."
 )]
 pub(crate) struct Arguments {
     /// Pool to print (repeatable) [default: every pool].
@@ -38,13 +38,13 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         match pool.second_stage().with_context(|| format!("pool {name}"))? {
             Some(object) => printed.push_str(&format!("{:#}\n", object.value)),
             None if named => bail!(
-                "pool {name} has no second stage: its pool.toml does not set second_stage.machine_config_daemon, or grants its pre-approved config to no one"
+                "pool {name} has no second stage: set second_stage.machine_config_daemon in its pool.toml, and let a grant earn the pre-approved config"
             ),
             None => {}
         }
     }
     if printed.is_empty() {
-        bail!("no pool has a second stage: none says second_stage.machine_config_daemon in pool.toml");
+        bail!("no pool has a second stage: set second_stage.machine_config_daemon in a pool's pool.toml");
     }
     output::print(printed)?;
     Ok(ExitCode::SUCCESS)

@@ -13,10 +13,10 @@ use super::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The console shows one line for each decision; the attestation log in the state folder has all of it, one JSON line each.\nSIGTERM or Ctrl-C: no new connections, requests under way finish."
+    after_help = "Example:\n  attest-gateway serve\n\nThe console shows one line for each decision. The attestation log in the state folder has the whole record of each decision, as a\nJSON line.\n\nAfter SIGTERM or Ctrl-C the gateway accepts no new connections, and finishes the requests in progress."
 )]
 pub(crate) struct Arguments {
-    /// Format of the console's lines, whatever gateway.toml says.
+    /// Format of the console's lines [default: log.format of gateway.toml].
     #[arg(long, value_enum)]
     log_format: Option<ConsoleFormat>,
 }

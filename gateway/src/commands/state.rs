@@ -18,21 +18,21 @@ const CONTEXT_LIMIT_BYTES: usize = 8192;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make the folder of a gateway's state for its user, as root.
+    /// Create the state folder for the gateway's user. Run as root.
     Create(Arguments),
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Run as root, before the gateway runs as its user: what the init container of `attest-gateway manifests render` does. A folder that is that user's already is left as it is."
+    after_help = "Example: as root, before the gateway runs as its user\n  attest-gateway state create /var/lib/attest-gateway --owner 991\n\nThe init container of `attest-gateway manifests render` runs this command. It does not change a folder that belongs to that user\nalready."
 )]
 pub(crate) struct Arguments {
-    /// The folder; what it is in has to be there.
+    /// Folder to create. Its parent folder must exist.
     folder: PathBuf,
-    /// The gateway's user, and group, by number.
+    /// Numeric id of the gateway's user; the group gets the same number.
     #[arg(long, value_name = "UID")]
     owner: u32,
-    /// The type that SELinux has to know it by, where there is SELinux: container_file_t, for a container.
+    /// SELinux type of the folder, on hosts with SELinux: container_file_t for a container.
     #[arg(long, value_name = "TYPE")]
     selinux_type: Option<String>,
 }
@@ -57,7 +57,10 @@ fn give(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         return Ok(());
     }
     if now.st_uid != 0 {
-        bail!("it belongs to user {}, not to root and not to user {owner}", now.st_uid);
+        bail!(
+            "the folder belongs to user {}, neither to root nor to user {owner}; choose another folder, or change its owner with chown",
+            now.st_uid
+        );
     }
     let folder = openat(&place, ".", OFlags::RDONLY | flags, Mode::empty())?;
     fchmod(&folder, Mode::RWXU)?;

@@ -23,42 +23,42 @@ use super::output;
 pub(crate) enum Command {
     /// Accept the current store, or initialize an empty one, after the gateway has refused to start.
     #[command(
-        after_help = "Example:\n  attest-gateway store accept\n\nThe gateway refuses a store that is not the one it knows: lost, emptied, another one, or restored from before. Bring the right one\nback if there is any. What is lost with it: nodes and EKs revoked or restricted since, names, and which tokens were used. Challenges\nand tickets under way become worthless: the seal gets a new key. The attestation log\nhas a line about it. Stop the gateway first; then look through `node list`, `ek list` and\n`token list`, and revoke again what has to be."
+        after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store accept\n  systemctl start attest-gateway\n\nThe gateway refuses to start if its store was lost, emptied, replaced or rolled back. Restore the right store if you still have it.\n\nThis command continues with the store that is there. It invalidates all challenges and tickets, and writes a line into the attestation\nlog. Revocations, restrictions, names and token uses that this store lacks are lost.\n\nAfterwards look through these lists, and repeat each lost revocation:\n  attest-gateway node list\n  attest-gateway ek list\n  attest-gateway token list"
     )]
     Accept,
-    /// Write all that the store holds to a new file, with a digest. No gateway may serve with it.
+    /// Write the whole store to a new file. Stop its gateways first.
     #[command(
-        after_help = "Example: to another host, or into another store\n  attest-gateway store export store.jsonl\n\nThe file holds what the store holds, for its owner only (0600); keep it as well as the state folder. What the gateway does after that is not\nin it: to take a copy while it serves, `store backup`."
+        after_help = "Example: move the store to another host or engine\n  systemctl stop attest-gateway\n  attest-gateway store export store.jsonl\n\nThe file is private (mode 0600); protect it like the state folder. It lacks later changes. To copy the store of a running gateway:\n  attest-gateway store backup FILE"
     )]
     Export { file: PathBuf },
-    /// Write a snapshot like `export`, while a gateway serves.
+    /// Write a snapshot of the store to a new file while gateways run.
     #[command(
-        after_help = "Example:\n  attest-gateway store backup /backup/store-$(date +%F).jsonl\n\nA backup that is restored forgets what was revoked and used up since: `store import` says so in the attestation log."
+        after_help = "Example:\n  attest-gateway store backup /backup/store-$(date +%F).jsonl\n\nA restored backup lacks all later revocations and token uses. `attest-gateway store import` restores it, and writes a line into the\nattestation log."
     )]
     Backup { file: PathBuf },
-    /// Take what `export` or `backup` has written into the store, which has to be empty: all of it, or nothing. No gateway may serve.
+    /// Import an exported file into an empty store. Stop its gateways first.
     #[command(
-        after_help = "Example:\n  attest-gateway store import store.jsonl\n\nThe file is read to its end first; one that is torn or altered is refused, and nothing is written. The store becomes another one than that which was\nwritten down, as by `store accept`: that one may have gone on since. So challenges and tickets under way are worthless, and the attestation log\nhas a line about it. Was something revoked, or a token used, after the file was written: do it again."
+        after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store import store.jsonl\n  systemctl start attest-gateway\n\nThe command verifies the whole file first. If the file is damaged, it imports nothing.\n\nThe imported store gets a new identity: the exported store may have changed since. All challenges and tickets become invalid, and the\nattestation log gets a line. Repeat each revocation that was made after the export."
     )]
     Import { file: PathBuf },
-    /// Take what the store holds into that of other settings, which has to be empty: from one engine to another, and back. No gateway may serve.
+    /// Migrate the store to another engine. Stop its gateways first.
     #[command(
-        after_help = "Example: from the embedded store to etcd\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nBoth sides are compared by their digest. The store becomes another one, as by `store import`, and the one that was copied says where it has gone:\nnobody goes on with it. One of both is the store at any time: a copy that was interrupted is done again, or taken back by --undo."
+        after_help = "Example: from the embedded store to etcd\n  systemctl stop attest-gateway\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nThe command compares both stores by their digest. The copy gets a new identity; the original is marked as moved, and no gateway opens\nit again. If the command was interrupted, run it again, or take it back with --undo."
     )]
     Copy {
-        /// The settings of the gateways that are to have it.
+        /// Settings that name the new store, which must be empty.
         #[arg(long, value_name = "GATEWAY.TOML")]
         to: PathBuf,
-        /// Take back a copy that was interrupted: the store is again where it was.
+        /// Take back an interrupted copy: the original store is used again.
         #[arg(long)]
         undo: bool,
     },
-    /// Make the key that replicas share (store.key_file), or put a new one in its place.
+    /// Create or replace the key that replicas share (store.key_file).
     #[command(
-        after_help = "Example: once, on one host; then copy the file to the others, mode 0600\n  attest-gateway store create-key\n\nExample: a new key, because somebody may have read the file\n  attest-gateway store create-key --rotate\n\nIt encrypts the seal's keys in the store. With --rotate they are encrypted anew; copy the file to the other hosts at once. Until then their\ngateways go on with the keys that they have, and do not start again. If somebody may have read file and store: seal rotate --drop, too."
+        after_help = "Example: once, on one host; then copy the file to the other hosts (mode 0600)\n  attest-gateway store create-key\n\nExample: replace the key, because it may have leaked\n  attest-gateway store create-key --rotate\n\nThe key encrypts the seal's keys in the store. After --rotate, copy the new file to the other hosts at once: their gateways keep\nrunning, but do not start again without it.\n\nIf file and store have both leaked, replace the seal's keys, too:\n  attest-gateway seal rotate --drop"
     )]
     CreateKey {
-        /// Put a new key in the place of the one that is there.
+        /// Replace the existing key.
         #[arg(long)]
         rotate: bool,
     },
@@ -86,7 +86,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 
 fn key_file(settings: &Settings) -> anyhow::Result<&Path> {
     let named = settings.store_key_file.as_deref();
-    named.context("gateway.toml names no key file: set store.key_file")
+    named.context("gateway.toml names no key file: set store.key_file in it, then run the command again")
 }
 
 fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
@@ -94,15 +94,15 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
     let id = change_files(settings, Verb::StoreKey, || {
         ensure!(
             file.symlink_metadata().is_err(),
-            "{} exists, and is left as it is: `store create-key --rotate` puts a new key in its place",
+            "{} exists and was not changed; to replace the key: `attest-gateway store create-key --rotate`",
             file.display()
         );
         let id = SealKeyRing::make_key_file(file)?;
         super::owner::give(settings, file)?;
         Ok((id, vec![ValueChange::file(file)]))
     })?;
-    output::done(format_args!("{}: a new key, {id}", file.display()))?;
-    output::done("Copy the file to every replica, for the gateway's user only (0600), and name it there: store.key_file")?;
+    output::done(format_args!("{}: created key {id}", file.display()))?;
+    output::done("Next: copy the file to every replica, owned by the gateway's user with mode 0600, and set store.key_file there")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -113,11 +113,11 @@ fn replace_key(config: &Path, settings: &Settings) -> anyhow::Result<ExitCode> {
         Ok(SealKeyRing::replace_key_file(&*store, file, now).await?)
     })?;
     output::done(format_args!(
-        "{}: key {new} in the place of {old}; the seal's keys in the store are encrypted by it",
+        "{}: replaced key {old} by {new}, which now encrypts the seal's keys in the store",
         file.display()
     ))?;
     output::done(format_args!(
-        "Copy the file to every replica now: one that has {old} only does not start again"
+        "Next: copy the file to every replica now; a replica that has only key {old} does not start again"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -179,7 +179,7 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     };
     if let Err(error) = kept() {
         output::tell(format_args!(
-            "the store does not keep the log's checkpoint yet; the gateway has it do so at its start: {error:#}"
+            "cannot write the log's checkpoint to the store; the gateway writes it at its next start: {error:#}"
         ));
     }
 }
@@ -190,11 +190,11 @@ fn say(accepted: AcceptedStore) -> anyhow::Result<()> {
         now,
     } = accepted;
     let named = |mark: Option<StoreMark>, otherwise: &str| mark.map_or_else(|| otherwise.to_owned(), |mark| mark.to_string());
-    output::done(format_args!("known was:   {}", named(known, "a store, nobody says which")))?;
-    output::done(format_args!("found was:   {}", named(found, "none")))?;
-    output::done(format_args!("accepted as: {now}"))?;
+    output::done(format_args!("expected store: {}", named(known, "unknown: its identity was lost")))?;
+    output::done(format_args!("found store:    {}", named(found, "none")))?;
+    output::done(format_args!("accepted store: {now}"))?;
     output::done(
-        "The seal has a new key: all challenges and tickets are invalid. Repeat all later revocations: `attest-gateway node list`, `ek list`, `token list`.",
+        "The seal has a new key: all challenges and tickets are invalid.\nNext: compare these lists, and repeat each revocation that the store lacks: `attest-gateway node list`, `attest-gateway ek list`, `attest-gateway token list`.",
     )
 }
 
@@ -203,7 +203,7 @@ fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     let named = || file.display().to_string();
     ensure!(
         file.symlink_metadata().is_err(),
-        "{} exists, and is left as it is: name another file",
+        "{} exists and was not changed: name another file",
         file.display()
     );
     let mut out = OpenOptions::new()
@@ -255,7 +255,10 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
 
 /// Keeps gateways with the state of these settings from serving, on this machine.
 fn alone(from: &Settings, to: &Settings) -> anyhow::Result<(CommandLog, Option<CommandLog>)> {
-    ensure!(from.store != to.store, "both settings name the same store");
+    ensure!(
+        from.store != to.store,
+        "--to names the store of --config, too: name the settings of another store"
+    );
     super::owner::act(to)?;
     make_private_folder(&to.state).with_context(|| to.state.display().to_string())?;
     let log = CommandLog::open(&to.attestation_log())?;
@@ -279,10 +282,10 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     keep_checkpoint(to, checkpoint.as_deref());
     match &contents {
         Some(contents) => print_contents(contents)?,
-        None => output::done("All of it was there already.")?,
+        None => output::done("The data was complete already: an earlier run has copied it.")?,
     }
     say(accepted)?;
-    output::done("The store that was copied says that it has gone there: nobody goes on with it. Remove it when you need it no more.")?;
+    output::done("The original store is marked as moved, and no gateway opens it again. Remove it when you no longer need it.")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -312,7 +315,7 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
         let ResolvedDecisions { given_back, unrecorded } = resolved;
         if given_back > 0 || !unrecorded.is_empty() {
             output::done(format_args!(
-                "Of decisions that were never recorded, {given_back} uses of tickets and tokens were given back; {} decisions go with the store, and are recorded by the next start.",
+                "Pending decisions: gave back {given_back} uses of tickets and tokens; {} decisions move with the store, and the next start records them.",
                 unrecorded.len()
             ))?;
         }
@@ -335,7 +338,7 @@ fn undo(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     })?;
     drop((log, other));
     output::done(format_args!(
-        "store {store} is in use again; the partial copy at {} is not a store",
+        "store {store} is in use again; remove the partial copy at {}, which no gateway opens",
         attest_store::place(&to.store)
     ))?;
     Ok(ExitCode::SUCCESS)

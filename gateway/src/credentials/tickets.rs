@@ -192,10 +192,10 @@ pub enum TicketError {
     #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970)")]
     Expired { expires: u64, now: u64 },
     /// It is too old, and was used before that, or its first use is too long ago.
-    #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970), and only one that was not used is good for longer")]
+    #[error("the ticket expired at {expires}, it is now {now} (seconds since 1970); the grace period is only for unused tickets")]
     ExpiredAfterUse { expires: u64, now: u64 },
     /// It is for another pool.
-    #[error("the ticket is for pool {ticket}, asked for was {asked}")]
+    #[error("the ticket is for pool {ticket}, but the request is for pool {asked}")]
     WrongPool {
         /// Pool that the ticket is for.
         ticket: String,
@@ -209,10 +209,10 @@ pub enum TicketError {
         uses: u32,
     },
     /// The allowlist no longer endorses the TPM, or not for this pool.
-    #[error("{identity} was on the allowlist for pool {pool} when it attested, but no longer is")]
+    #[error("{identity} was removed from the allowlist for pool {pool} after it attested")]
     Withdrawn { identity: NodeIdentity, pool: String },
     /// The instance was released, or went over to another.
-    #[error("{instance} belonged to {holder} when the ticket was earned, and was released since, or went over to another")]
+    #[error("{instance} belonged to {holder} when it attested; since then it was released, or claimed by another")]
     Released {
         instance: NodeIdentity,
         /// Owner of the instance when the ticket was earned.
@@ -220,7 +220,7 @@ pub enum TicketError {
     },
     /// The pool's inventory no longer names the machine, nor does an existing Machine object of the cluster.
     #[error(
-        "{identity} was in the inventory of pool {pool} when it attested, but no longer is, or has another TPM there, or is a Node now"
+        "{identity} was in the inventory of pool {pool} when it attested; since then it was removed, has another TPM there, or became a Node"
     )]
     NotInInventory {
         /// The cloud instance, or else the machine's identity.

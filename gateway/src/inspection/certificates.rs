@@ -63,14 +63,15 @@ fn look(files: &TlsSettings, serving: &ServingCertificate, now: UnixTime, findin
     let stage = rotation::stage(serving.authorities(), serving.signed_by());
     if stage != RotationStage::Settled {
         findings.push(InspectionFinding::Warning(format!(
-            "{} holds {} CAs: a rotation is under way ({stage}); `ca status` says what comes next",
+            "{} holds {} CAs: a rotation is in progress ({stage}); for the next step: `attest-gateway ca status`",
             files.ca.display(),
             serving.authorities().len()
         )));
     }
     findings.push(InspectionFinding::Good(match authority_keys::kept_key(files, signer) {
         Some(path) => format!("the CA's private key is in {}: this machine can sign certificates", path.display()),
-        None => "the CA's private key is kept elsewhere: to renew the certificate it must be brought".to_owned(),
+        None => "the CA's private key is not on this machine; to renew the certificate: `attest-gateway certificate renew --ca-key FILE`"
+            .to_owned(),
     }));
     findings.extend(serving.authorities().iter().map(|ca| validity(&files.ca, ca, now)));
     findings.extend(

@@ -19,12 +19,12 @@ pub fn findings(clouds: &Clouds) -> Vec<InspectionFinding> {
     let missing: Vec<String> = clouds.not_set_up().map(|(kind, missing)| format!("{kind} ({missing})")).collect();
     if !missing.is_empty() {
         findings.push(InspectionFinding::Good(format!(
-            "not set up, and not needed unless a pool accepts it: {}",
+            "not configured, and not needed unless a pool accepts it: {}",
             missing.join("; ")
         )));
     }
     let refused = clouds.refused().iter();
-    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("left out of the clouds' certificates: {refused}"))));
+    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("ignored a file of the clouds' certificates: {refused}"))));
     findings
 }
 
@@ -43,7 +43,7 @@ pub fn warnings(clouds: &Clouds, pool: &Pool) -> Vec<String> {
         .collect();
     if pool.endorsement == Endorsement::GcpInstance && clouds.vtpm_certificates().is_none() {
         warnings.push(format!(
-            "pool {} takes TPMs that Google endorses, and no CA of Google's is in {}: docs/evidence/gcp.md says where they are",
+            "pool {} accepts TPMs that Google endorses, but {} holds no CA of Google's: add them, see docs/how-to/gcp.md",
             pool.name(),
             clouds.vtpm_folder().display()
         ));

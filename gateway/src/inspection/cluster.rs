@@ -50,7 +50,7 @@ pub(super) async fn open(
     if depth == Depth::Thorough && !settings.state.exists() {
         if wanted.mcs_certificate || wanted.bootstrap_kubeconfig {
             findings.push(InspectionFinding::Degraded(format!(
-                "cluster: {} does not exist yet: what the cluster says is asked for when the gateway is started",
+                "cluster: {} does not exist yet; the gateway reads the cluster when it starts",
                 settings.state.display()
             )));
         }
@@ -83,7 +83,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
         // Nobody waits once more for an API that is away.
         return NeededState::Untold;
     }
-    findings.push(InspectionFinding::Good(format!("cluster: its API tells of {}", told.join(", "))));
+    findings.push(InspectionFinding::Good(format!("cluster: the API serves {}", told.join(", "))));
     cluster::needed(cluster, settings).await
 }
 

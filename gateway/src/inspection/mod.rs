@@ -134,7 +134,7 @@ impl Inspection {
             state::StateUse::Free => addresses(settings, &mut findings).await,
             state::StateUse::Served => {
                 findings.push(InspectionFinding::Good(format!(
-                    "a gateway is serving with {}: its log and its addresses are not tried",
+                    "a gateway is running with {}: not testing its log and its addresses",
                     settings.state.display()
                 )));
                 (None, None)
@@ -220,10 +220,10 @@ fn ek_roots(settings: &Settings, findings: &mut Vec<InspectionFinding>) -> Optio
         folder.certificates.len()
     )));
     let refused = folder.refused.iter();
-    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("left out of the EK roots: {refused}"))));
+    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("ignored a file of the EK roots: {refused}"))));
     if folder.roots.is_empty() {
         findings.push(InspectionFinding::Warning(
-            "no EK roots: only TPMs on the allowlist are endorsed (attest-gateway ek add)".to_owned(),
+            "no EK roots: only TPMs on the allowlist are endorsed (`attest-gateway ek add`)".to_owned(),
         ));
     }
     Some(folder)

@@ -56,7 +56,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
     };
     for name in known.bootstrap_tokens.iter().filter(|name| !takes_tokens(name)) {
         findings.push(InspectionFinding::Warning(format!(
-            "cluster.bootstrap_tokens names pool {name}, which is not served, or takes no tokens (grants.token in its pool.toml)"
+            "cluster.bootstrap_tokens names pool {name}, which is not served, or accepts no tokens: set grants.token in its pool.toml"
         )));
     }
     let names = pools.names();
@@ -83,7 +83,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
         let signs_nothing = |kinds: &&Combination| !kinds.kinds().iter().any(|kind| kind.signs_purpose());
         findings.extend(pool.policy.accepts().iter().find(signs_nothing).map(|kinds| {
             InspectionFinding::Warning(format!(
-                "pool {}: a machine that shows {kinds} signs no key for its kubelet: its CSR stays pending where attest-controller has approval.keys = \"attested\"",
+                "pool {}: evidence {kinds} holds no key of the kubelet, so the CSR stays pending if attest-controller has approval.keys = \"attested\"",
                 pool.name()
             ))
         }));
@@ -102,7 +102,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
         let without = pool.policy.without_values().into_iter();
         findings.extend(without.map(|words| {
             InspectionFinding::Warning(format!(
-                "pool {}: {words}: it observes, so its machines are taken; record values before it refuses (attest-audit reference-values record)",
+                "pool {}: {words}: the pool observes, so it accepts its machines; before it refuses, record values: `attest-audit reference-values record`",
                 pool.name()
             ))
         }));
@@ -117,7 +117,7 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
 fn lapse(pool: &Pool, now: u64) -> Option<InspectionFinding> {
     let (at, words) = pool.lapses()?;
     let text = format!(
-        "pool {}: the last reference values for {words} lapse at {}",
+        "pool {}: the last reference values for {words} expire at {}",
         pool.name(),
         rfc3339(at)
     );

@@ -116,7 +116,9 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding
     };
     match looked {
         Ok(true) => findings.push(InspectionFinding::Good(format!("{place} opens"))),
-        Ok(false) => findings.push(InspectionFinding::Good(format!("{place} does not exist yet; serve makes it"))),
+        Ok(false) => findings.push(InspectionFinding::Good(format!(
+            "{place} does not exist yet; the gateway creates it at its start"
+        ))),
         // `serve` waits for it, and says so.
         Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
         Err(error) if error.is_unanswered() => return findings.push(InspectionFinding::Degraded(format!("{place}: {error}"))),
@@ -152,22 +154,24 @@ fn ownership(settings: &Settings, folder: &Metadata, findings: &mut Vec<Inspecti
     let (path, mode) = (settings.state.display(), folder.mode() & 0o777);
     if mode & 0o077 != 0 {
         findings.push(if folder.uid() == geteuid().as_raw() {
-            InspectionFinding::Warning(format!("{path} has mode {mode:04o}: serve takes it from everybody but its owner"))
+            InspectionFinding::Warning(format!("{path} has mode {mode:04o}: the gateway sets it to 0700 at its start"))
         } else if mode & 0o007 != 0 {
-            let problem = format!("mode {mode:04o} lets everybody at keys and log, and it is not this user's to change");
+            let problem = format!("mode {mode:04o} lets all users read keys and log, and this user cannot change it");
             fault(
                 &settings.state,
-                &format!("{problem} (chmod 0700; in a volume, let `state` be a folder below it)"),
+                &format!("{problem}: run chmod 0700; in a volume, set `state` to a folder below it"),
             )
         } else {
-            InspectionFinding::Warning(format!("{path} has mode {mode:04o}, which lets a group at keys and log"))
+            InspectionFinding::Warning(format!(
+                "{path} has mode {mode:04o}, which lets a group read keys and log: run chmod 0700"
+            ))
         });
     }
     if let Ok(store) = fs::metadata(&settings.store.file)
         && store.uid() != folder.uid()
     {
         findings.push(InspectionFinding::Warning(format!(
-            "{} belongs to user {}, its folder to user {}: the gateway must run as the first (or chown -R it)",
+            "{} belongs to user {}, its folder to user {}: run the gateway as the first user, or give both to one user with chown -R",
             settings.store.file.display(),
             store.uid(),
             folder.uid()
@@ -183,9 +187,12 @@ fn to_be_made(folder: &Path) -> InspectionFinding {
     });
     let mut there = above.filter(|above| fs::symlink_metadata(above).is_ok());
     match there.next().map(writable) {
-        Some(Ok(())) => InspectionFinding::Good(format!("{} does not exist yet; serve makes it", folder.display())),
-        Some(Err(error)) => fault(folder, &format!("does not exist, and cannot be made: {error}")),
-        None => fault(folder, "does not exist, and cannot be made"),
+        Some(Ok(())) => InspectionFinding::Good(format!(
+            "{} does not exist yet; the gateway creates it at its start",
+            folder.display()
+        )),
+        Some(Err(error)) => fault(folder, &format!("does not exist, and cannot be created: {error}")),
+        None => fault(folder, "does not exist, and cannot be created"),
     }
 }
 
@@ -226,7 +233,7 @@ fn with_owner(path: &Path, error: &io::Error) -> String {
     match fs::metadata(path) {
         Ok(found) if error.kind() == io::ErrorKind::PermissionDenied => {
             let (owner, me) = (found.uid(), geteuid().as_raw());
-            format!("{error}: it belongs to user {owner}, and this is user {me} (chown it to the gateway's user)")
+            format!("{error}: it belongs to user {owner}, but this is user {me}: give it to the gateway's user with chown")
         }
         _ => error.to_string(),
     }

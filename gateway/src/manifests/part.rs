@@ -71,17 +71,17 @@ impl ApiFeature {
     #[must_use]
     pub const fn purpose(self) -> &'static str {
         match self {
-            Self::Configs => "Says when configs have to be fetched again",
-            Self::Inventory => "Accepts instances that Machines name",
-            Self::Tokens => "Takes bootstrap tokens of Kubernetes as provisioning tokens",
-            Self::ClientCa => "Is told which CAs sign the client certificates of kubelets",
-            Self::McsCertificate => "Shows the Machine Config Server's certificate, and takes a new one as the operator makes it",
-            Self::BootstrapKubeconfig => "Makes the kubelets' bootstrap kubeconfig of what the cluster has",
-            Self::Pointers => "Gives the pointers of machine sets the CAs that pointers carry now",
+            Self::Configs => "Watches when configs must be fetched again",
+            Self::Inventory => "Accepts instances that Machine objects name",
+            Self::Tokens => "Imports bootstrap tokens of Kubernetes as provisioning tokens",
+            Self::ClientCa => "Reads the CAs that sign the client certificates of kubelets",
+            Self::McsCertificate => "Serves with the Machine Config Server's certificate, and follows its rotation",
+            Self::BootstrapKubeconfig => "Creates the kubelets' bootstrap kubeconfig from the cluster's objects",
+            Self::Pointers => "Renews the CAs in the pointers of machine sets",
             Self::Approval => "Approves the CSRs of kubelets whose machines have attested",
-            Self::SecondStage => "Makes the MachineConfigs that hand a node over to machine-config-daemon",
-            Self::Store => "Keeps the store on objects of the API",
-            Self::AttestedNodes => "Shows the machines as objects, and takes edits of them",
+            Self::SecondStage => "Creates the MachineConfigs of the second stage",
+            Self::Store => "Stores the gateways' data in objects of the API",
+            Self::AttestedNodes => "Publishes machines as objects, and accepts edits of them",
         }
     }
 

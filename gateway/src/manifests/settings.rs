@@ -114,7 +114,7 @@ key = \"{CONFIGURATION}/store/tls.key\"
 /// Returns the text of `controller.toml`.
 fn controller((namespace, host): (&Namespace, &Host), etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let mut text = format!(
-        "# What is not here is at its default: docs/controller.md. A change counts when the pods are restarted.
+        "# Settings that are missing here have their defaults: docs/reference/controller-toml.md. A change counts when the pods are restarted.
 state = \"/var/lib/attest-controller\"
 pools = \"{CONFIGURATION}/pools\"
 
@@ -132,7 +132,7 @@ api = \"in-cluster\"
 [approval]
 enabled = true
 pools = [{}]
-# Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/approval.md.
+# Only a CSR for the key that its machine has attested. \"any\" approves others for the name: docs/how-to/approve-csrs.md.
 keys = \"attested\"
 ",
             workers(pools),
@@ -154,7 +154,7 @@ certificate = \"{CONFIGURATION}/mcs-tls/tls.crt\"
         let _ = write!(
             text,
             "
-# Of pools with second_stage.machine_config_daemon: docs/second-stage.md.
+# Of pools with second_stage.machine_config_daemon: docs/how-to/second-stage.md.
 [second_stage]
 enabled = true
 url = \"https://{host}:22623\"
@@ -203,7 +203,7 @@ key = \"{CONFIGURATION}/mcs-tls/tls.key\"
     };
     let [ek, gcp, region, nitro, azure, intermediates, azure_vtpm] = ANCHORS;
     format!(
-        "# What is not here is at its default: docs/configuration.md. A change counts when the pods are restarted.
+        "# Settings that are missing here have their defaults: docs/reference/gateway-toml.md. A change counts when the pods are restarted.
 listen = \"[::]:{GATEWAY_PORT}\"
 # Nodes come to the Machine Config Server's port; the table of `attest-gateway manifests render --only nft` leads them here.
 pointer_url = \"https://{host}:22623\"
@@ -246,7 +246,7 @@ fn pool(host: &Host, parts: &BTreeSet<ApiFeature>) -> String {
 url = \"https://{host}:22623\"
 address = \"{SERVER}\"
 ca = \"{ca}\"
-# What of it is pre-approved, by name, if grants.nothing says so: docs/pools.md.
+# What of it is pre-approved, by name, if grants.nothing says so: docs/reference/pool-toml.md.
 # [upstream.include]
 # files = [\"/etc/kubernetes/kubeconfig\"]
 "

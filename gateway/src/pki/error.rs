@@ -24,20 +24,20 @@ pub enum InstallError {
     #[error(transparent)]
     Serving(#[from] ServingError),
     /// The file is a manifest, which another program writes.
-    #[error(
-        "{0} is a manifest, which this command does not change: rotate it where it is generated; the gateway reloads it when it changes"
-    )]
+    #[error("{0} is a manifest, which this command does not change: rotate it where it is generated; the gateway reloads it by itself")]
     Manifest(PathBuf),
     /// CA and certificate are the cluster's: its operator replaces them.
     #[error(
-        "cluster.mcs_certificate says that CA and certificate are the cluster's: its operator replaces them, the gateway follows, and nothing is changed here"
+        "the cluster's operator rotates CA and certificate, and the gateway follows (cluster.mcs_certificate): nothing was changed here"
     )]
     OfCluster,
     /// Certificate and key are in one file.
-    #[error("{0} holds certificate and key: they are replaced one after the other, which needs two files")]
+    #[error(
+        "{0} holds both certificate and key: put them into two files (tls.certificate, tls.key), which can be replaced one after the other"
+    )]
     OneFile(PathBuf),
     /// The key that is needed is not here.
-    #[error("the private key of the CA {subject} is in none of {}: bring it (--ca-key FILE), or a certificate that was signed elsewhere", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
+    #[error("the private key of the CA {subject} is in none of {}: name it with --ca-key FILE, or a certificate that was signed elsewhere with --certificate and --key", .looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "))]
     NoAuthorityKey {
         /// Subject of the CA.
         subject: String,
@@ -48,6 +48,6 @@ pub enum InstallError {
     #[error("{path}: {problem}")]
     Unfit { path: PathBuf, problem: String },
     /// Another command is changing the files.
-    #[error("another command is changing the files in {0}")]
+    #[error("another command is changing the files in {0}: wait until it ends, then run this command again")]
     Busy(PathBuf),
 }

@@ -40,12 +40,16 @@ impl Expiry {
             let until = rfc3339(certificate.not_after);
             if now > certificate.not_after {
                 if self.over.insert(certificate.fingerprint) {
-                    notices.push(Notice::Over(format!("{text} expired at {until}: nodes refuse it")));
+                    notices.push(Notice::Over(format!(
+                        "{text} expired at {until}: nodes refuse it; for the steps: `attest-gateway certificate list`"
+                    )));
                 }
             } else if now.saturating_add(EXPIRY_WARNING_SECONDS) > certificate.not_after {
                 soon = true;
                 if due {
-                    notices.push(Notice::Soon(format!("{text} expires at {until}")));
+                    notices.push(Notice::Soon(format!(
+                        "{text} expires at {until}; for the steps: `attest-gateway certificate list`"
+                    )));
                 }
             }
         }

@@ -157,13 +157,13 @@ impl Default for CertificateRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// A certificate cannot be made: a name is invalid, or the random generator is broken.
-    #[error("cannot make the certificate: {0}")]
+    #[error("cannot create the certificate: {0}")]
     Certificate(#[from] rcgen::Error),
     /// The new certificate cannot be parsed.
-    #[error("the certificate that was made is of no use: {0}")]
+    #[error("the new certificate does not verify: {0}")]
     Unreadable(String),
     /// No name at all.
-    #[error("the certificate needs at least one name or address that nodes use")]
+    #[error("the certificate needs at least one name or address: use --host or --ip")]
     NoName,
     /// The clock is off by centuries.
     #[error("the clock says {0} seconds after 1970")]
@@ -172,7 +172,7 @@ pub enum CreateError {
     #[error("not a private key that can sign certificates (ECDSA P-256, P-384, P-521, Ed25519 or RSA)")]
     Key,
     /// The key is another CA's.
-    #[error("the key is not that of the CA {subject}")]
+    #[error("the private key does not belong to the CA {subject}")]
     OtherKey {
         /// Subject of the CA.
         subject: String,
@@ -397,9 +397,9 @@ mod tests {
                 .to_string();
             assert!(error.contains(expected), "{error}");
         };
-        check(&one.certificate, &other.key, &names("a"), "not that of the CA CN=one");
+        check(&one.certificate, &other.key, &names("a"), "not belong to the CA CN=one");
         check(&one.certificate, &one.key, &GatewayNames::default(), "at least one name");
-        check(&one.certificate, &one.key, &names("ä"), "cannot make");
+        check(&one.certificate, &one.key, &names("ä"), "cannot create");
         let leaf = serving(&one.certificate, &one.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         check(&leaf.certificate, &leaf.key, &names("a"), "is not a CA");
         assert!(matches!(

@@ -24,7 +24,7 @@ pub enum ServingError {
     #[error(transparent)]
     Source(#[from] CertificateFileError),
     /// No key in the file is the certificate's.
-    #[error("no key in {key} is that of {certificate}")]
+    #[error("{key} does not hold the private key of {certificate}")]
     WrongKey {
         /// Path of the certificate.
         certificate: PathBuf,
@@ -42,7 +42,7 @@ pub enum ServingError {
         now: u64,
     },
     /// The certificate has no name and no address.
-    #[error("{0} names no host and no address")]
+    #[error("{0} names no host and no address, so nodes cannot verify it")]
     NoName(PathBuf),
     /// Nodes would refuse it.
     #[error("nodes that trust {ca} refuse {certificate}: {problem}")]

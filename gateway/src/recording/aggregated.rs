@@ -149,7 +149,7 @@ impl BudgetOwner {
     const fn named(self) -> &'static str {
         match self {
             Self::Strangers => "who proved nothing",
-            Self::Genuine => "genuine machines that are refused and not known here",
+            Self::Genuine => "genuine but unknown machines that were refused",
         }
     }
 }
@@ -160,7 +160,7 @@ impl BudgetOwner {
 /// [`JournalError::Failed`] without random bytes.
 pub(super) fn begins((whose, network): Counted, now: u64) -> Result<LogEvent, JournalError> {
     let reason = format!(
-        "more decisions about {} than are recorded one by one: from now on they are counted",
+        "too many decisions about {}: from now on they are counted in aggregated records",
         whose.named()
     );
     line(network, now, reason, 0)
@@ -172,7 +172,7 @@ pub(super) fn begins((whose, network): Counted, now: u64) -> Result<LogEvent, Jo
 /// [`JournalError::Failed`] without random bytes.
 pub(super) fn sum(((whose, network), decisions, since): Sum, now: u64) -> Result<LogEvent, JournalError> {
     let reason = format!(
-        "{decisions} decisions about {} since {} are not recorded one by one",
+        "{decisions} decisions about {} since {} have no records of their own",
         whose.named(),
         rfc3339(since)
     );

@@ -17,9 +17,9 @@ use stages::Stages;
 use crate::metrics::Metrics;
 
 /// Alerts of decisions that were recorded after their gateway had ended, or had not been able to write.
-const UNANSWERED: &str = "recorded late: the node has not got this answer, and its evidence was not kept";
+const UNANSWERED: &str = "recorded late: the node did not get this answer; its evidence was not stored";
 const UNKNOWN: &str =
-    "recorded late: whether the node got this answer is in missing lines or in another gateway's log; its evidence was not kept";
+    "recorded late: missing lines or another gateway's log say whether the node got this answer; its evidence was not stored";
 
 /// Decisions that may wait to be recorded, before no more are made: each is in the store until then.
 const UNWRITTEN_LIMIT: usize = 100;

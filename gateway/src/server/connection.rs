@@ -253,11 +253,15 @@ impl ConnectionService {
             return tracing::debug!(%peer, %error, "TLS handshake failed");
         };
         self.metrics.tls_refused_by_client();
-        if self.refused.is_worth_saying(peer.ip(), self.clock.now().as_secs()) {
+        let now = self.clock.now().as_secs();
+        if self.refused.is_worth_saying(peer.ip(), now) {
             let current = self.tls.current();
             let leaf = current.serving.chain().first();
             let dates = leaf.map_or((0, u64::MAX), |leaf| (leaf.not_before, leaf.not_after));
-            tracing::warn!("{peer} refuses the MCS certificate ({alert:?}): {}", refused::hint(alert, dates));
+            tracing::warn!(
+                "{peer} refuses the MCS certificate ({alert:?}): {}",
+                refused::hint(alert, dates, now)
+            );
         }
     }
 }

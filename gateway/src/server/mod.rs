@@ -55,7 +55,7 @@ pub enum ServeError {
     #[error(transparent)]
     Faults(#[from] Faults),
     /// Another gateway serves with this state: it writes its attestation log.
-    #[error("another gateway is writing {0}")]
+    #[error("a gateway is writing {0}; stop it first: `systemctl stop attest-gateway`")]
     Served(std::path::PathBuf),
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]

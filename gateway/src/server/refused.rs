@@ -15,16 +15,25 @@ pub(super) fn alert(error: &std::io::Error) -> Option<AlertDescription> {
     }
 }
 
-/// Returns probable causes of this alert for a certificate that is valid between these times, and remedies.
-pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64)) -> String {
+/// Returns probable causes of this alert for a certificate that is valid between these times, and remedies. `now` is the gateway's time.
+pub(super) fn hint(alert: AlertDescription, (from, until): (u64, u64), now: u64) -> String {
     let dates = format!("{} to {}", rfc3339(from), rfc3339(until));
+    if now > until {
+        return format!("the certificate has expired, it was valid from {dates}; renew it: `attest-gateway certificate renew`");
+    }
+    if now < from {
+        return format!(
+            "the certificate is valid only from {dates}, and this gateway's clock says {}: set the gateway's clock",
+            rfc3339(now)
+        );
+    }
     match alert {
         // What attest-node sends, for a certificate that is not valid yet too.
         AlertDescription::CertificateExpired => {
-            format!("not valid now by that machine's clock: set its clock; the certificate is valid from {dates}")
+            format!("that machine's clock is wrong: set it; the certificate is valid from {dates}")
         }
         _ => format!(
-            "that machine's pointer lacks the CA that signed it, or has another name for the gateway: write a new pointer (`attest-gateway pointer create`, `attest-gateway ca status`); or its clock is outside {dates}"
+            "that machine's pointer lacks the CA that signed the certificate, or names another host: write a new pointer (`attest-gateway pointer create`; for the CAs in use: `attest-gateway ca status`); or that machine's clock is outside {dates}"
         ),
     }
 }
@@ -37,13 +46,18 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_wrong_is_no_missing_ca() {
-        let hint = |alert| hint(alert, (86_400, 2 * 86_400));
+        let dates = (86_400, 2 * 86_400);
+        let at = |now| super::hint(AlertDescription::CertificateExpired, dates, now);
+        let hint = |alert| hint(alert, dates, 86_401);
         let clock = hint(AlertDescription::CertificateExpired);
         assert!(
             clock.contains("clock") && clock.contains("1970-01-02") && clock.contains("1970-01-03"),
             "{clock}"
         );
         assert!(!clock.contains("pointer") && !clock.contains("CA"), "{clock}");
+        // The gateway's own certificate or clock is wrong, not the machine's.
+        assert!(at(2 * 86_400 + 1).contains("`attest-gateway certificate renew`"));
+        assert!(at(1).contains("set the gateway's clock"));
         // Ignition does not say which it is.
         let any = hint(AlertDescription::BadCertificate);
         assert!(

@@ -97,15 +97,11 @@ pub(super) fn checked(section: ClusterSection, folder: &Path) -> Result<Option<C
         ];
         return match said.into_iter().find(|(_, said)| *said) {
             None => Ok(None),
-            Some((key, _)) => Err((
-                key,
-                "set".to_owned(),
-                "without cluster.api no cluster is asked: say which, or take it out",
-            )),
+            Some((key, _)) => Err((key, "set".to_owned(), "it needs cluster.api: set cluster.api, or remove this key")),
         };
     };
     if !cfg!(feature = "cluster") {
-        let allowed = "this attest-gateway was built without the cluster's API: build it with the feature `cluster`, or take it out";
+        let allowed = "this attest-gateway was built without the cluster's API: build it with the feature `cluster`, or remove the section";
         return Err(("cluster.api", format!("{api:?}"), allowed));
     }
     let api = match api.as_str() {

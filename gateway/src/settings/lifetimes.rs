@@ -66,7 +66,7 @@ impl Default for TicketSection {
 
 /// Returns the time in which a challenge can be answered.
 pub(super) fn of_challenges(section: &ChallengeSection) -> Result<Duration, Fault> {
-    seconds("challenge.lifetime_seconds", section.lifetime_seconds, 900)
+    seconds("challenge.lifetime_seconds", section.lifetime_seconds, (900, "1 to 900 seconds"))
 }
 
 pub(super) fn of_tickets(section: &TicketSection) -> Result<TicketSettings, Fault> {
@@ -76,22 +76,21 @@ pub(super) fn of_tickets(section: &TicketSection) -> Result<TicketSettings, Faul
         uses,
     } = *section;
     if u64::from(late_seconds) > TICKET_LATE_LIMIT_SECONDS {
-        return Err(("ticket.late_seconds", late_seconds.to_string(), "0 to 604800, a week"));
+        return Err(("ticket.late_seconds", late_seconds.to_string(), "0 to 604800 seconds"));
     }
     if uses == 0 || uses > 100 {
         return Err(("ticket.uses", uses.to_string(), "1 to 100"));
     }
     Ok(TicketSettings {
-        lifetime: seconds("ticket.lifetime_seconds", lifetime_seconds, 86_400)?,
+        lifetime: seconds("ticket.lifetime_seconds", lifetime_seconds, (86_400, "1 to 86400 seconds"))?,
         late: Duration::from_secs(late_seconds.into()),
         uses,
     })
 }
 
-/// Returns a duration of so many seconds, if there is at least one and no more than `most`.
-pub(super) fn seconds(key: &'static str, value: u32, most: u32) -> Result<Duration, Fault> {
+/// Returns a duration of so many seconds, if there is at least one and no more than `most`. `allowed` is the range for people.
+pub(super) fn seconds(key: &'static str, value: u32, (most, allowed): (u32, &'static str)) -> Result<Duration, Fault> {
     if value == 0 || value > most {
-        let allowed = "seconds, at least 1 and at most a few minutes (a day for the ticket, an hour for checkpoints)";
         return Err((key, value.to_string(), allowed));
     }
     Ok(Duration::from_secs(value.into()))

@@ -74,19 +74,19 @@ pub(super) fn checked(section: &LimitsSection) -> Result<Limits, Fault> {
         drain_seconds,
     } = *section;
     if connections == 0 || waiting == 0 || requests == 0 {
-        return Err(("limits", "0".to_owned(), "connections, waiting and requests are at least 1"));
+        return Err(("limits", "0".to_owned(), "connections, waiting and requests must be at least 1"));
     }
     if body_bytes < BODY_BYTES_LEAST {
-        return Err(("limits.body_bytes", body_bytes.to_string(), "at least 4194304"));
+        return Err(("limits.body_bytes", body_bytes.to_string(), "at least 4194304 bytes"));
     }
     Ok(Limits {
         connections,
         waiting,
         requests,
         body_bytes,
-        handshake: seconds("limits.handshake_seconds", handshake_seconds, 120)?,
-        header: seconds("limits.header_seconds", header_seconds, 120)?,
-        request: seconds("limits.request_seconds", request_seconds, 300)?,
-        drain: seconds("limits.drain_seconds", drain_seconds, 300)?,
+        handshake: seconds("limits.handshake_seconds", handshake_seconds, (120, "1 to 120 seconds"))?,
+        header: seconds("limits.header_seconds", header_seconds, (120, "1 to 120 seconds"))?,
+        request: seconds("limits.request_seconds", request_seconds, (300, "1 to 300 seconds"))?,
+        drain: seconds("limits.drain_seconds", drain_seconds, (300, "1 to 300 seconds"))?,
     })
 }

@@ -145,14 +145,18 @@ pub(super) fn checked(section: LogSection) -> Result<LogSettings, Fault> {
         return Err(("attestation_log.segment_seconds", "0".to_owned(), "at least 1"));
     }
     if keep_bytes > 0 && keep_bytes < segment_bytes {
-        let allowed = "0, which keeps all of the log, or at least attestation_log.segment_bytes";
+        let allowed = "0, which keeps the whole log, or at least attestation_log.segment_bytes";
         return Err(("attestation_log.keep_bytes", keep_bytes.to_string(), allowed));
     }
     Ok(LogSettings {
         checkpoints: CheckpointSettings {
             name,
             records: checkpoint_records,
-            every: seconds("attestation_log.checkpoint_seconds", checkpoint_seconds, 3600)?,
+            every: seconds(
+                "attestation_log.checkpoint_seconds",
+                checkpoint_seconds,
+                (3600, "1 to 3600 seconds"),
+            )?,
         },
         segments: SegmentSettings {
             bytes: segment_bytes,

@@ -123,7 +123,7 @@ fn said(text: &str) -> BTreeMap<String, Value> {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
-    #[error("{path}: {source}; `attest-gateway init` makes a gateway's folder, --config names its gateway.toml")]
+    #[error("{path}: {source}; name the right gateway.toml with --config, or create a gateway's folder: `attest-gateway init FOLDER`")]
     Io { path: PathBuf, source: std::io::Error },
     /// The file is not TOML, or has unknown keys, or values of the wrong type.
     #[error("{path}: {}{hint}", source.to_string().trim_end())]
@@ -199,7 +199,7 @@ impl Settings {
         let file_of_store = state.join("gateway.db");
         let client_ca = match &cluster {
             Some(ClusterSettings { client_ca: true, .. }) if file.tls.client_ca.is_some() => {
-                let allowed = "tls.client_ca says it already: take one of them out";
+                let allowed = "tls.client_ca is set, too: remove one of both";
                 return Err(("cluster.client_ca", "true".to_owned(), allowed));
             }
             Some(ClusterSettings { client_ca: true, .. }) => Some(copies.join("kubelet-client-ca.crt")),
@@ -209,7 +209,7 @@ impl Settings {
             Some(ClusterSettings { mcs_certificate: true, .. })
                 if ["tls.ca", "tls.certificate", "tls.key"].iter().any(|key| said.contains_key(*key)) =>
             {
-                let allowed = "tls.ca, tls.certificate or tls.key say it already: take one of them out";
+                let allowed = "tls.ca, tls.certificate or tls.key is set, too: remove cluster.mcs_certificate, or these keys";
                 return Err(("cluster.mcs_certificate", "true".to_owned(), allowed));
             }
             Some(ClusterSettings { mcs_certificate: true, .. }) => Some(copies.join("machine-config-server.yaml")),

@@ -62,8 +62,8 @@ pub enum StoreError {
     },
     /// A copy of a store is incomplete.
     #[error(
-        "{0} is incomplete: an import or copy into it (store import, store copy) did not finish. Run that command again; or remove the data: \
-         etcdctl del --prefix, or kubectl delete secret"
+        "{0} is incomplete: `attest-gateway store import` or `attest-gateway store copy` did not finish. Run that command again, or remove the \
+         data: etcdctl del --prefix, or kubectl delete secret"
     )]
     Unfinished(PathBuf),
     /// Another store is in its place.
@@ -80,8 +80,8 @@ pub enum StoreError {
     },
     /// The store's content was moved to another place.
     #[error(
-        "{path} was migrated to {to} (store copy): configure that store. If the copy did not finish, run it \
-         again, or undo it (store copy --undo). If the data there is lost: `attest-gateway store accept`"
+        "{path} was migrated to {to}: configure that store. If the copy did not finish, run it again, or undo it: \
+         `attest-gateway store copy --to GATEWAY.TOML --undo`. If the data there is lost: `attest-gateway store accept`"
     )]
     Moved {
         path: PathBuf,

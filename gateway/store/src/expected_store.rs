@@ -95,7 +95,7 @@ impl ExpectedStore {
                     None => Ok(()),
                     Some(trace) => Err(StoreError::Lost {
                         path: place.to_owned(),
-                        known: format!("{} is there", trace.display()),
+                        known: format!("{} exists", trace.display()),
                     }),
                 };
             }
@@ -104,7 +104,7 @@ impl ExpectedStore {
             (StoreFile::Nothing, Some(known)) => {
                 return Err(StoreError::Lost {
                     path: place.to_owned(),
-                    known: format!("{} knows store {known}", self.source()),
+                    known: format!("{} names store {known}", self.source()),
                 });
             }
             (StoreFile::Store(found), Some(known)) => {

@@ -22,13 +22,17 @@ pub enum HouseError {
     #[error("line {line} {problem}: nothing was imported")]
     File { line: u64, problem: String },
     /// There is something in the store.
-    #[error("the store holds {0} keys, but an import requires an empty store. Remove the existing store first if it is not needed")]
+    #[error(
+        "the store holds {0} keys, but an import requires an empty store. If you do not need the existing store, remove it first, then run the command again"
+    )]
     NotEmpty(u64),
     /// A gateway serves, so that the store may change.
-    #[error("{place}: a gateway on {hosts} serves: stop it first; one that was killed counts for 15 s more")]
+    #[error("{place}: a gateway on {hosts} serves; stop it first: `systemctl stop attest-gateway`. After a kill, retry in 15 s")]
     Served { place: String, hosts: String },
     /// The store has gone on while it was read.
-    #[error("the store was written to during the command: nothing was copied. Stop the gateways that use it, then run the command again")]
+    #[error(
+        "the store was written to during the command: nothing was copied. Stop the gateways that use it (`systemctl stop attest-gateway`), then run the command again"
+    )]
     WentOn,
     /// The store was not moved.
     #[error("{0} was not migrated: nothing to undo")]

@@ -70,7 +70,7 @@ impl StoreSection {
     /// [`Fault`].
     pub fn checked(self, folder: &Path, cluster: Option<&ClusterAccess>, seal: SealAccess) -> Result<EngineSettings, Fault> {
         if let (SealAccess::None, Some(path)) = (seal, &self.key_file) {
-            let allowed = "for gateways only: this program needs no key of the seal, take it out";
+            let allowed = "for gateways only: remove it, since this program does not use the seal";
             return Err(("store.key_file", path.display().to_string(), allowed));
         }
         match self.engine {
@@ -93,15 +93,14 @@ fn without_etcd(section: &StoreSection) -> Result<(), Fault> {
     ];
     match said.into_iter().find(|(_, said)| *said) {
         None => Ok(()),
-        Some((key, _)) => Err((key, "set".to_owned(), "for etcd only: say engine = \"etcd\", or take it out")),
+        Some((key, _)) => Err((key, "set".to_owned(), "for etcd only: set engine = \"etcd\", or remove it")),
     }
 }
 
 /// Checks the settings that gateways with one store have to share.
 fn shares_a_key(section: &StoreSection, seal: SealAccess) -> Result<(), Fault> {
     if seal == SealAccess::Held && section.key_file.is_none() {
-        let allowed =
-            "gateways with one store share the key of the seal: `attest-gateway store create-key` makes the file, copy it to each";
+        let allowed = "gateways that share a store share this key: create the file with `attest-gateway store create-key`, and copy it to each gateway";
         return Err(("store.key_file", "not set".to_owned(), allowed));
     }
     Ok(())
@@ -117,13 +116,13 @@ fn timeout(seconds: u32) -> Result<Duration, Fault> {
 fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: SealAccess) -> Result<EngineSettings, Fault> {
     without_etcd(&section)?;
     let Some(cluster) = cluster else {
-        let allowed = "the store is on objects of the cluster's API: say in [cluster] how it is reached";
+        let allowed = "engine \"kubernetes\" needs the cluster's API: set cluster.api";
         return Err(("cluster.api", "not set".to_owned(), allowed));
     };
     shares_a_key(&section, seal)?;
     // With what is added to it, it is shorter than 253, as names of objects are.
     if !is_label(&section.prefix) {
-        let allowed = "what names of objects begin with: 1 to 63 of a-z, 0-9 and '-', no '-' first or last";
+        let allowed = "the prefix of object names has 1 to 63 of a-z, 0-9 and '-', with no '-' at either end";
         return Err(("store.prefix", format!("{:?}", section.prefix), allowed));
     }
     Ok(EngineSettings::Kubernetes(KubernetesSettings {
@@ -135,7 +134,7 @@ fn kubernetes(section: StoreSection, cluster: Option<&ClusterAccess>, seal: Seal
 
 fn etcd(section: StoreSection, folder: &Path, seal: SealAccess) -> Result<EngineSettings, Fault> {
     if !cfg!(feature = "etcd") {
-        let allowed = "this program was built without etcd: build it with the feature `etcd`, or take \"embedded\"";
+        let allowed = "this program was built without etcd: build it with the feature `etcd`, or use \"embedded\"";
         return Err(("store.engine", "\"etcd\"".to_owned(), allowed));
     }
     shares_a_key(&section, seal)?;
@@ -158,14 +157,10 @@ fn etcd(section: StoreSection, folder: &Path, seal: SealAccess) -> Result<Engine
         return Err(("store.prefix", format!("{prefix:?}"), allowed));
     }
     if encrypted && ca.is_none() {
-        return Err((
-            "store.ca",
-            "not set".to_owned(),
-            "with https, the CAs of etcd's certificates are needed",
-        ));
+        return Err(("store.ca", "not set".to_owned(), "https needs the CAs of etcd's certificates"));
     }
     if !encrypted && let Some(path) = ca.as_ref().or(certificate.as_ref()).or(key.as_ref()) {
-        let allowed = "for https only: say so in store.endpoints";
+        let allowed = "for https only: use https in store.endpoints";
         return Err(("store.ca, store.certificate or store.key", path.display().to_string(), allowed));
     }
     let identity = match (certificate, key) {

@@ -150,12 +150,12 @@ fn failed(file: &str, error: &rusqlite::Error) -> StoreError {
 
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process holds it: wait for that one, or end it",
-        Some(ErrorCode::DiskFull) => "make room on its disk",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process has locked the store: wait for it, or end it",
+        Some(ErrorCode::DiskFull) => "free space on the disk of the store",
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            "its user must be able to write the file and its folder"
+            "let the gateway's user write the store's file and its folder"
         }
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "bring back a copy that is whole",
-        _ => "its disk must be there, writable, and have room",
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "restore an intact copy of the store",
+        _ => "check that the store's disk is mounted, writable and not full",
     }
 }

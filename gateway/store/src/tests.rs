@@ -173,7 +173,7 @@ fn what_the_engine_says_comes_with_its_file_and_with_what_to_do() {
     };
     assert_eq!(Path::new(&place), file(&folder));
     assert!(
-        problem.contains("not a database") && advice == "bring back a copy that is whole",
+        problem.contains("not a database") && advice == "restore an intact copy of the store",
         "{problem}: {advice}"
     );
 }

@@ -43,7 +43,10 @@ async fn steps_of_the_ca_are_recorded_by_whom_and_found_by_the_gateway() {
     assert!(!gateway.try_command(&["ca", "switch"]).status.success());
     let refused = gateway.wait_for_acts(2, "ca.switch").remove(1);
     assert!(
-        refused["admin"]["refused"].as_str().unwrap().contains("`ca introduce` comes first"),
+        refused["admin"]["refused"]
+            .as_str()
+            .unwrap()
+            .contains("`attest-gateway ca introduce`"),
         "{refused}"
     );
     let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();

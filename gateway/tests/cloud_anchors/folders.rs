@@ -249,7 +249,7 @@ subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
         .unwrap();
     let warnings = inspection::clouds::warnings(&setup.open(), &pool);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: no root is in "));
+    assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: ") && warnings[0].contains(" holds no root"));
     assert!(warnings[1].contains("gcp-vtpm-roots"), "{}", warnings[1]);
     let vtpm = VtpmCa::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());

@@ -196,7 +196,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
     let alert = record["alerts"][0].as_str().unwrap();
     let first = format!("claimant:{}", super::machine::sha256(&node.claimant));
     assert!(
-        alert.contains(identity) && alert.contains("a second time") && alert.contains(&first),
+        alert.contains(identity) && alert.contains("another claimant presents") && alert.contains(&first),
         "{alert}"
     );
     gateway.line(|line| line.contains("ALERT") && line.contains(identity));

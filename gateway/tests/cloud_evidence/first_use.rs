@@ -37,7 +37,7 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
         let alert = refused["alerts"][0].as_str().unwrap();
         let first = format!("claimant:{}", sha256(&node.claimant));
         assert!(
-            alert.contains(identity) && alert.contains("a second time") && alert.contains(&first),
+            alert.contains(identity) && alert.contains("another claimant presents") && alert.contains(&first),
             "{alert}"
         );
         gateway.line(|line| line.contains("ALERT") && line.contains(identity));
@@ -260,7 +260,7 @@ async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
         &format!("[[\"gcp\"], [\"aws-identity-document\"]]\n{MEANS_NOTHING}"),
         &[GCP, DOCUMENT],
     );
-    let warning = "pool worker: any process that reaches an instance's metadata server gets what an attestation earns";
+    let warning = "pool worker: any process that reaches an instance's metadata server gets the attested grant";
     gateway.line(|line| line.contains(warning));
     assert!(String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).contains(warning));
     for machine in [Machine::new(), Machine::another()] {

@@ -182,7 +182,7 @@ async fn attack_29_a_tpm_is_beside_the_instance_that_the_inventory_names_with_it
 #[tokio::test(flavor = "multi_thread")]
 async fn check_says_what_a_pool_without_an_inventory_means() {
     let gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
-    let warning = "pool worker: any instance of the account that fits the rules gets this pool's config";
+    let warning = "pool worker: any instance of the account that meets the rules gets this pool's config";
     let check = || String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).into_owned();
     assert!(check().contains(warning), "{}", check());
     site::pool(&gateway, "worker", r#"[["gcp"]]"#, &[GCP, INVENTORY]);

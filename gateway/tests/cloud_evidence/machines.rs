@@ -377,7 +377,7 @@ async fn attack_29_a_bought_tpm_is_not_joined_to_an_instance_by_its_machine_obje
     );
     let said = String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).into_owned();
     assert!(
-        said.contains("nothing says that the TPM and the instance are one machine"),
+        said.contains("this evidence does not prove that the TPM belongs to the instance"),
         "{said}"
     );
     let api = api();

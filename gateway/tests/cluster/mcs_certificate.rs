@@ -141,7 +141,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     assert_eq!(carried(&gateway), 2);
     let status = gateway.command(&["ca", "status"]);
     assert!(
-        status.contains("switched") && status.contains("the cluster's operator replaces them"),
+        status.contains("switched") && status.contains("the cluster's operator rotates the CA"),
         "{status}"
     );
     let listed = gateway.command(&["certificate", "list"]);
@@ -217,7 +217,7 @@ async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
     // Root makes no state for the gateway's user by looking.
     let output = gateway.try_command(&["check"]);
     assert!(
-        said(&output).contains("does not exist yet: what the cluster says is asked for"),
+        said(&output).contains("does not exist yet; the gateway reads the cluster when it starts"),
         "{}",
         said(&output)
     );

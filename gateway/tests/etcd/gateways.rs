@@ -204,7 +204,7 @@ async fn attack_42_a_gateway_takes_another_store_on_etcd_only_when_it_is_told_to
     let also = two.command(&["store", "accept"]);
     two.run();
     let name = |said: &str| {
-        let line = said.lines().find(|line| line.starts_with("accepted as:")).unwrap().to_owned();
+        let line = said.lines().find(|line| line.starts_with("accepted store:")).unwrap().to_owned();
         line.split(' ').nth(2).unwrap().to_owned()
     };
     assert_eq!(name(&accepted), name(&also), "both have the same store");

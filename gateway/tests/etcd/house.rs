@@ -80,7 +80,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
     for token in [&once, &twice] {
         gateway.config("/config/worker", &[&bearer(token)]).await.is_config(&full);
     }
-    assert!(refusal(&copy(&gateway, "embedded.toml", "etcd.toml")).contains("another gateway is writing"));
+    assert!(refusal(&copy(&gateway, "embedded.toml", "etcd.toml")).contains("a gateway is writing"));
     gateway.terminate();
     gateway.wait();
     let before = contents(&backup(&gateway, "embedded.toml", "before.jsonl"));
@@ -92,7 +92,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
     assert!(
         String::from_utf8(copy(&gateway, "embedded.toml", "etcd.toml").stdout)
             .unwrap()
-            .contains("there already"),
+            .contains("complete already"),
         "once more is nothing more"
     );
 
@@ -112,7 +112,7 @@ async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
     let export = other.try_command(&["store", "export", other.path("export.jsonl").to_str().unwrap()]);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let said = refusal(&export);
-    assert!(said.contains("serves: stop it first") && said.contains(host.trim()), "{said}");
+    assert!(said.contains("serves; stop it first") && said.contains(host.trim()), "{said}");
     assert!(!other.path("export.jsonl").exists());
     gateway.terminate();
     gateway.wait();

@@ -32,7 +32,7 @@ async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_
     signal(one.process_id(), "STOP");
     let other = another(&one);
     let moving = || copy(&other, "gateway.toml", "to.toml");
-    assert!(refusal(&moving()).contains("serves: stop it first"));
+    assert!(refusal(&moving()).contains("serves; stop it first"));
     // As its lease is over when it has stood still for long enough.
     site.etcd.ctl(&["del", "--prefix", "b/replica/"]);
     let moved = moving();
@@ -110,7 +110,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
     let moved = copy(&gateway, "embedded.toml", "etcd.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
-        moved.status.success() && said.contains("1 uses of tickets and tokens were given back; 1 decisions go with the store"),
+        moved.status.success() && said.contains("gave back 1 uses of tickets and tokens; 1 decisions move with the store"),
         "{said}"
     );
     let gone_along = site.etcd.ctl(&["get", "--prefix", "--keys-only", "a/gateway/kv/pending/"]);
@@ -127,7 +127,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
     let moved = copy(&gateway, "etcd.toml", "embedded.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
-        moved.status.success() && said.contains("1 uses of tickets and tokens were given back; 2 decisions go with the store"),
+        moved.status.success() && said.contains("gave back 1 uses of tickets and tokens; 2 decisions move with the store"),
         "{said}"
     );
     assert_eq!(

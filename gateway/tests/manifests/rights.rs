@@ -375,10 +375,10 @@ fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
     // Bootstrap tokens are followed, and what they earn is the pools' to say.
     let tokens = said("tokens", "settings");
     assert!(
-        tokens.contains("no pool takes tokens") && tokens.contains("token = \"full\""),
+        tokens.contains("the printed pools accept no tokens") && tokens.contains("token = \"full\""),
         "{tokens}"
     );
-    assert!(!said("configs", "settings").contains("no pool takes tokens"));
+    assert!(!said("configs", "settings").contains("the printed pools accept no tokens"));
 }
 
 /// The administrator decides who may edit the machines' objects: the role exists, and no account has it. It gives no right to write an

@@ -3,7 +3,7 @@
 //! The order is that of `fetchProviderConfig` (coreos/ignition, `internal/exec/engine.go`, the same in 2.9 and 2.27): the kernel command line
 //! (`internal/providers/cmdline`), `user.ign` in Ignition's folders (`internal/providers/system`, `internal/distro`), the platform. The first
 //! that is there counts, also if it cannot be read. What Flatcar adds is in the patches of its package (flatcar/scripts,
-//! `sys-apps/ignition/files`) and in its `ignition-setup-pre.sh` (flatcar/bootengine). `docs/images.md` has the order as a table.
+//! `sys-apps/ignition/files`) and in its `ignition-setup-pre.sh` (flatcar/bootengine). `docs/how-to/images.md` has the order as a table.
 //!
 //! This program writes a `user.ign`. An Ignition that takes its config from the command line does not read it.
 

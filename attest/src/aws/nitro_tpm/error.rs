@@ -229,20 +229,20 @@ advice! {
     /// Every code a [`NitroTpmError`] can have.
     MALFORMED = "nitro-tpm-malformed", "The attestation document cannot be read", "Use an attest-node of the gateway's release; if it is, the document has changed its form: look for a newer gateway.";
     ALGORITHM = "nitro-tpm-algorithm", "The attestation document is not signed with ES384", "Use the unmodified attest-node; AWS signs with ES384 only.";
-    NOT_ENDORSED = "nitro-tpm-not-endorsed", "No configured root vouches for the attestation document", "Put AWS's root for the partition into nitro-roots and compare its fingerprint with AWS's documentation.";
+    NOT_ENDORSED = "nitro-tpm-not-endorsed", "The attestation document's certificate chains to no configured root", "Put AWS's root for the partition into the gateway's folder aws-nitro-roots, compare its fingerprint with AWS's documentation, and restart the gateway.";
     CERTIFICATE_TIME = "nitro-tpm-certificate-time", "A certificate of the attestation document is not valid at this time", "Compare the gateway's clock: these certificates live three hours. Boot again for a fresh document.";
     CERTIFICATE_INVALID = "nitro-tpm-certificate-invalid", "The certificates of the attestation document do not hold", "Boot again; if it stays, the document was altered on its way.";
     SIGNATURE = "nitro-tpm-signature", "The attestation document's signature is wrong", "Boot again; if it stays, the document was altered on its way.";
     SHAPE = "nitro-tpm-shape", "The attestation document is not of an instance's NitroTPM", "Attest from the instance, not from an enclave on it.";
     NONCE = "nitro-tpm-nonce", "The attestation document is not for this challenge", "Boot again; if it stays, somebody replays documents.";
     USER_DATA = "nitro-tpm-user-data", "The attestation document is not for this pool and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
-    OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the evidence beside it are about two instances", "Boot again; if it stays, somebody presents another instance's evidence.";
+    OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the other evidence are about two instances", "Boot again; if it stays, somebody presents another instance's evidence.";
     ACCOUNT = "nitro-tpm-account", "The pool does not take instances of this account", "Add the account to the pool's aws_nitro_tpm.accounts, and let the node send evidence that shows its account: an identity document or STS.";
     REGION = "nitro-tpm-region", "The pool does not take instances of this region", "Add the region to the pool's aws_nitro_tpm.regions.";
     INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's aws_nitro_tpm.instances.";
     AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock; boot again for a fresh document.";
     PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's aws_nitro_tpm.pcrs.";
-    BOOT_IS_OVER = "nitro-tpm-boot-is-over", "The instance attests after its boot, and the pool takes it while it boots only", "Reboot the instance: it attests while it boots, before anything else runs. If it was just rebooted, something of its boot extends PCR 13 (docs/evidence/aws-nitrotpm.md).";
+    BOOT_IS_OVER = "nitro-tpm-boot-is-over", "The instance attests after its boot, but the pool accepts it only while it boots", "Reboot the instance: it attests while it boots, before anything else runs. If it was just rebooted, something of its boot extends PCR 13 (docs/how-to/aws.md).";
 }
 
 impl NitroTpmError {

@@ -45,10 +45,10 @@ pub enum AzureVtpmError {
 
 advice! {
     /// The codes of an [`AzureVtpmError`], without those that every TPM's evidence can have, and those of attested documents.
-    CERTIFICATE = "azure-vtpm-certificate", "The certificate of the vTPM's AK does not hold", "Compare the gateway's clock and azure-vtpm-roots with the certificate (the gateway's log names it). Azure renews it by itself: boot again if it has expired.";
-    NOT_ENDORSED = "azure-vtpm-not-endorsed", "Nobody the gateway trusts has certified the vTPM's AK", "Add Azure's virtual TPM root, and the intermediate that the gateway's log names, to azure-vtpm-roots: docs/evidence/azure-vtpm.md says where Microsoft publishes them.";
+    CERTIFICATE = "azure-vtpm-certificate", "The certificate of the vTPM's AK does not verify", "Compare the gateway's clock and its folder azure-vtpm-roots with the certificate (the gateway's log names it). Azure renews it by itself: boot again if it has expired.";
+    NOT_ENDORSED = "azure-vtpm-not-endorsed", "The certificate of the vTPM's AK chains to no configured root", "Add Azure's virtual TPM root, and the intermediate that the gateway's log names, to the gateway's folder azure-vtpm-roots: docs/how-to/azure.md says where Microsoft publishes them.";
     OTHER_KEY = "azure-vtpm-other-key", "The certificate is about another key than the vTPM's AK", "Deallocate and start the machine; if it stays, somebody may be presenting another machine's certificate.";
-    VM_ID = "azure-vtpm-vm-id", "The quote does not say that the machine is the one it says to be", "Boot again; if it stays, the firmware measures other things than it did (the gateway's log has the PCR): look for a newer gateway. Otherwise somebody presents another machine's vmId.";
+    VM_ID = "azure-vtpm-vm-id", "The quote does not prove the vmId that the machine claims", "Boot again; if it stays, the firmware measures other things than it did (the gateway's log has the PCR): look for a newer gateway. Otherwise somebody presents another machine's vmId.";
 }
 
 impl AzureVtpmError {

@@ -11,7 +11,7 @@
 //! may have SETs that are not in DER's order (Nuvoton), since names are compared as bytes. *Configured* CAs may have critical
 //! certificatePolicies (STMicroelectronics, Intel, Infineon), see [`EkRoots`].
 //!
-//! Not done here: revocation (nothing here does I/O; see `docs/evidence/tpm.md`), and fetching issuers by URL, which would let a
+//! Not done here: revocation (nothing here does I/O; see `docs/explanation/evidence.md`), and fetching issuers by URL, which would let a
 //! node choose what the gateway connects to.
 
 mod error;

@@ -46,7 +46,7 @@ pub enum BootRefusal {
 
 advice! {
     /// The codes of a [`BootRefusal`].
-    pub(crate) BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
+    pub(crate) BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/explanation/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
     SECURE_BOOT_OFF = "secure-boot-off", "Secure Boot is off", "Turn Secure Boot on in the firmware setup.";
     BOOT_NOTHING_MEASURED = "boot-nothing-measured", "Nothing was measured of what the pool checks", "Take the check that the gateway's log names out of `boot` in the pool's pool.toml, if these machines boot otherwise.";
     DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images lacks some that the pool requires", "Update dbx on the machine (fwupdmgr update), or let a generation without these hashes be accepted for a while.";
@@ -61,7 +61,7 @@ const GRUB_ENVIRONMENT: &str = "The node calls this file GRUB's environment bloc
 const fn not_proven(why: &NotProven) -> Advice {
     let next_step = match why {
         NotProven::UnknownEvent { .. } => {
-            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-audit reference-values record` with --pcr-7-events while the pool observes (docs/reference-values.md)."
+            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-audit reference-values record` with --pcr-7-events while the pool observes (docs/how-to/strict-boot-rules.md)."
         }
         NotProven::DebugMode { .. } => {
             "Turn the firmware's debugger off in the firmware setup: while it is on, Secure Boot proves nothing."

@@ -36,9 +36,9 @@ pub enum VtpmError {
 
 advice! {
     /// The codes of a [`VtpmError`], without those of Google's other evidence.
-    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not hold", "Compare the gateway's clock and its Google roots with the certificate (the gateway's log names it).";
-    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "Google has not issued the vTPM's certificate", "Add Google's EK roots and intermediates to the gateway; docs/evidence/gcp.md says where to get them.";
-    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance anew as a Shielded VM; if it stays, use the identity token.";
+    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not verify", "Compare the gateway's clock and its folder gcp-vtpm-roots with the certificate (the gateway's log names it).";
+    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "The vTPM's certificate chains to no configured root of Google", "Put Google's EK roots and intermediates into the gateway's folder gcp-vtpm-roots; docs/how-to/gcp.md says where to get them.";
+    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance again as a Shielded VM; if it stays, use the identity token.";
     EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is about another EK", "Boot again; if it stays, somebody may be presenting another machine's certificate.";
 }
 

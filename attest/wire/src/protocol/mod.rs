@@ -1,7 +1,7 @@
 //! The wire messages of the gateway's API, version 1, shared by both ends.
 //!
 //! JSON over TLS. Binary values are standard base64 with padding ([`Blob`]); TPM structures travel in the TPM's own wire format. Unknown
-//! fields are refused: a field that one end does not understand must not be silently ignored. `docs/protocol.md` describes the same
+//! fields are refused: a field that one end does not understand must not be silently ignored. `docs/reference/protocol.md` describes the same
 //! messages for authors of other clients.
 
 mod challenge;
@@ -100,7 +100,7 @@ pub struct Problem {
     pub title: String,
     /// HTTP status of the answer.
     pub status: u16,
-    /// Stable, machine-readable; `docs/errors.md` lists them all.
+    /// Stable, machine-readable; `docs/reference/codes.md` lists them all.
     pub code: String,
     /// Cause of this refusal. Contains nothing that the node did not send or could not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! The door: the PCR that `attest-node` extends when a node has its config, so that whatever runs later has other PCRs than the boot had.
 //!
 //! Only a reset takes that back. Pools cannot choose the PCR: the node extends it before it knows of any pool, and on boots on which it
-//! asks none. The reasons for this PCR are in `docs/evidence/tpm.md`.
+//! asks none. The reasons for this PCR are in `docs/explanation/evidence.md`.
 
 use super::wire::HashAlg;
 

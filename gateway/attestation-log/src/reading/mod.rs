@@ -42,7 +42,7 @@ impl LogReadError {
 
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "; the log is its gateway's only: read it as that user, or as root",
+        io::ErrorKind::PermissionDenied => "; only the gateway's user may read the log: run the command as that user or as root",
         _ => "",
     }
 }

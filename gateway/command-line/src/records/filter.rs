@@ -27,7 +27,7 @@ pub struct Filter {
     /// Records of this pool.
     #[arg(long)]
     pool: Option<String>,
-    /// The code of a refusal, as docs/errors.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
+    /// The code of a refusal, as docs/reference/codes.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
@@ -283,7 +283,7 @@ impl Filter {
         }
         let code = self.code.as_deref().filter(|code| !known(code))?;
         Some(format!(
-            "this release refuses nobody by the code {code:?}; docs/errors.md lists the codes"
+            "this release refuses nobody by the code {code:?}; docs/reference/codes.md lists the codes"
         ))
     }
 }
@@ -477,6 +477,6 @@ mod tests {
         };
         assert_eq!(doubts("ek-not-endorsed"), None);
         assert_eq!(doubts("retry-limit-exceeded"), None);
-        assert!(doubts("ek-not-endorse").unwrap().contains("docs/errors.md"));
+        assert!(doubts("ek-not-endorse").unwrap().contains("docs/reference/codes.md"));
     }
 }

@@ -1,4 +1,4 @@
-//! CSRs of kubelets, approved if their machine has attested: `docs/approval.md`.
+//! CSRs of kubelets, approved if their machine has attested: `docs/how-to/approve-csrs.md`.
 //!
 //! ```text
 //! CertificateSigningRequest → CsrObject (trimmed) → Csr (request: PKCS#10, its signature verified) → RequestCache

@@ -1,5 +1,5 @@
 //! The MachineConfigs by which machine-config-daemon takes over nodes that have a pre-approved config. They are made in the cluster, and
-//! kept there for as long as a node may use them (`docs/second-stage.md`).
+//! kept there for as long as a node may use them (`docs/how-to/second-stage.md`).
 //!
 //! The controller makes these objects from what the gateways give to a pool's nodes: it fetches the pre-approved config as an
 //! unauthenticated client ([`Source`]). So it needs no source of configs, and no credential. A gateway is trusted for a name that no object

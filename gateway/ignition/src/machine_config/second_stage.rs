@@ -2,7 +2,7 @@
 //!
 //! The daemon uses the MachineConfig that the node's annotations name, and the cluster must have it. So the pre-approved config becomes a
 //! MachineConfig of its own: the node gets its name, the cluster gets the object. From then on the daemon moves the node to its pool's
-//! config, like any node. For the daemon's checks that it must pass see `docs/second-stage.md`.
+//! config, like any node. For the daemon's checks that it must pass see `docs/how-to/second-stage.md`.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

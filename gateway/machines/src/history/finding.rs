@@ -2,12 +2,12 @@
 
 use super::date::date;
 
-/// An anomaly of a known TPM. Each one can also have harmless causes, see `docs/evidence/tpm.md`.
+/// An anomaly of a known TPM. Each one can also have harmless causes, see `docs/explanation/measured-boot.md`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryFinding {
     /// Resets and restarts, or a safe clock, are behind what they were: before, and now.
     #[error(
-        "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or this is not the TPM it was",
+        "the TPM's counters ran backwards: resets {} to {}, restarts {} to {}, clock {} to {} ms; the TPM was cleared, or another TPM answers",
         .resets.0, .resets.1, .restarts.0, .restarts.1, .clock_ms.0, .clock_ms.1
     )]
     CountersBack {
@@ -20,7 +20,7 @@ pub enum HistoryFinding {
     FirmwareBack { before: u64, now: u64 },
     /// The PCR values match, but the log differs.
     #[error(
-        "the event log for PCR {pcr} differs from that of {}, although the PCR's value is the same: the parts without digests were altered, or the same files were booted from another place; compare with decision {decision}: `attest-audit log compare-boots --html`",
+        "the event log for PCR {pcr} differs from that of {}, although the PCR's value is the same: parts without digests were altered, or the same files were booted from another device; compare with decision {decision}: `attest-audit log compare-boots --html`",
         date(*.at)
     )]
     AnotherLog {

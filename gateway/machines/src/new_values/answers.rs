@@ -13,16 +13,16 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 /// Reason why an answer was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    #[error("pool {pool} has no question {id:?}: `attest-gateway reference-values pending` lists those that there are")]
+    #[error("pool {pool} has no question {id:?}; to list all: `attest-gateway reference-values pending {pool}`")]
     Unknown { pool: String, id: String },
     #[error("question {id} was answered before, by {by}")]
     Answered { id: String, by: String },
-    #[error("{id} was not denied")]
+    #[error("question {id} was not denied, so there is no denial to take back")]
     NotDenied { id: String },
-    #[error("the reason has {found} characters; 1 to {REASON_LIMIT_CHARACTERS} are kept")]
+    #[error("--reason has {found} characters; use 1 to {REASON_LIMIT_CHARACTERS}")]
     Reason { found: usize },
     #[error(
-        "pool {pool} has {DENIED_LIMIT} denied questions, the maximum: take one back whose value no machine has any more: `attest-gateway reference-values deny {pool} ID --take-back`"
+        "pool {pool} has {DENIED_LIMIT} denied questions, the maximum; take one back that no machine boots any more: `attest-gateway reference-values deny {pool} ID --take-back`"
     )]
     TooMany { pool: String },
     #[error(transparent)]

@@ -83,13 +83,13 @@ pub enum NotAwaited {
         at: u64,
         reason: String,
     },
-    #[error("it has waited since {} for an answer to question {question}", rfc3339(*.since))]
+    #[error("the machine has waited since {} for an answer to question {question}", rfc3339(*.since))]
     Over { question: String, since: u64 },
-    #[error("it does not wait: it has shown something else {CHANGES_LIMIT} times before")]
+    #[error("not waiting: the machine has booted other values {CHANGES_LIMIT} times before")]
     Changes,
-    #[error("it does not wait: there are {QUESTIONS_LIMIT} open questions of this pool")]
+    #[error("not waiting: the pool has {QUESTIONS_LIMIT} open questions, the maximum")]
     Questions,
-    #[error("it does not wait: {MACHINES_LIMIT} machines of this pool do")]
+    #[error("not waiting: {MACHINES_LIMIT} machines of the pool wait already, the maximum")]
     Machines,
 }
 

@@ -65,7 +65,7 @@ pub(super) fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBu
         return Ok((None, None));
     };
     let Some(machines) = machines else {
-        let nothing = "it names no machine: say instances, a file; or machines, whose objects the cluster has";
+        let nothing = "it names no machines: set instances (a file) or machines (the cluster's objects)";
         return instances.map(|instances| (Some(instances), None)).ok_or_else(|| nothing.to_owned());
     };
     let MachinesFile {
@@ -75,7 +75,7 @@ pub(super) fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBu
         wait_seconds,
     } = machines;
     if machine_sets.is_empty() && !control_plane {
-        return Err("machines has to say which: machine_sets = [\"NAME\", …], or control_plane = true".to_owned());
+        return Err("machines must name machine_sets = [\"NAME\", …], or control_plane = true".to_owned());
     }
     if machine_sets.len() > SETS_LIMIT {
         return Err(format!(
@@ -85,7 +85,7 @@ pub(super) fn inventory(section: Option<InventoryFile>) -> Result<(Option<PathBu
     }
     if !MAX_AGE_SECONDS.contains(&max_age_seconds) {
         return Err(format!(
-            "machines.max_age_seconds is {max_age_seconds}; {} to {} can be",
+            "machines.max_age_seconds is {max_age_seconds}; allowed are {} to {}",
             MAX_AGE_SECONDS.start(),
             MAX_AGE_SECONDS.end()
         ));
@@ -114,7 +114,7 @@ pub(super) fn nameable(policy: &AppraisalPolicy, endorsement: Endorsement) -> Re
     match policy.accepts().iter().find(unnamed) {
         None => Ok(()),
         Some(kinds) => Err(format!(
-            "{kinds}: no Machine object of a cluster names what this evidence is about, so [inventory] machines would admit nobody by it: name these machines in instances; docs/policy.md says which clouds' can be named"
+            "{kinds}: no Machine object of a cluster names what this evidence is about, so [inventory] machines would admit no machine: name these machines in instances; docs/how-to/strict-boot-rules.md has examples"
         )),
     }
 }

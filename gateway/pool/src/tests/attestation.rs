@@ -102,7 +102,7 @@ fn attack_58_a_pool_that_machines_reopen_by_hibernation_is_warned_of() {
         let warnings = load_text(&text).unwrap().warnings(false, false);
         let said = warnings
             .iter()
-            .any(|warning| warning.contains("hibernated") && warning.contains("no machine of the pool has a swap"));
+            .any(|warning| warning.contains("hibernated") && warning.contains("give no machine of the pool a swap"));
         assert_eq!(said, warned, "{text}{warnings:?}");
     };
     let (not_checked, listed) = ("\"not checked\"", format!("[\"{}\"]", "ab".repeat(32)));
@@ -121,7 +121,7 @@ fn what_a_loader_measures_is_worth_what_is_asked_of_the_loader() {
         let said = load_text(&text).map(|pool| {
             pool.warnings(false, false)
                 .iter()
-                .any(|warning| warning.contains("not which one it is"))
+                .any(|warning| warning.contains("not the boot loader itself"))
         });
         assert_eq!(said, Ok(warned), "{text}");
     };
@@ -188,11 +188,7 @@ fn kinds_and_their_sections_belong_together() {
         let error = format!("{kind} is accepted, so there must be a section [{section}]");
         check(&format!("[[\"{kind}\"]]"), &[TPM], Err(&error));
     }
-    check(
-        "",
-        &[TPM, GCP],
-        Err("there is a section [gcp], but gcp is not among what is accepted"),
-    );
+    check("", &[TPM, GCP], Err("there is a section [gcp], but accepts does not list \"gcp\""));
     check(
         "",
         &[TPM, REPLAYABLE],
@@ -222,7 +218,7 @@ fn a_combination_names_one_machine() {
 
 #[test]
 fn attack_29_a_tpm_and_an_instance_are_joined_or_the_administrator_joins_them() {
-    let apart = Err("nothing says that the TPM and the instance are one machine");
+    let apart = Err("this evidence does not prove that the TPM belongs to the instance");
     for (beside, sections) in [
         (r#""gcp""#, &[GCP][..]),
         (r#""azure""#, &[AZURE]),
@@ -300,7 +296,7 @@ fn a_pool_in_azure_is_somebodys() {
     );
     let any = |rest: &str| format!("[azure_vtpm]\naccept_any_subscription = true\n{rest}");
     let named = format!("[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n{NOTHING}");
-    let every_customer = Err("every customer of Azure's would get what an attestation earns");
+    let every_customer = Err("machines of every customer of Azure's would get the attested grant");
     check(ALONE, &[&any(NOTHING)], every_customer);
     check(
         r#"[["azure-vtpm", "azure"], ["azure-vtpm"]]"#,
@@ -349,7 +345,7 @@ fn a_pool_in_azure_is_somebodys() {
 fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
     let vtpm = format!("{OF_GOOGLE}{TPM}");
     check("", &[&vtpm, GCP], Ok("tpm"));
-    check("", &[&vtpm], Err("so [gcp] must say which instances"));
+    check("", &[&vtpm], Err("so [gcp] must name the accepted instances"));
     for rule in [
         "service_accounts = [\"a@b\"]\n",
         "licenses = [\"1\"]\n",
@@ -444,9 +440,9 @@ fn a_pool_says_which_machines_of_the_cluster_are_its_own() {
     gcp("control_plane = true, max_age_seconds = 60, wait_seconds = 0", ok);
     gcp("control_plane = true, max_age_seconds = 86400, wait_seconds = 3600", ok);
     for (said, expect) in [
-        ("", "machines has to say which"),
-        ("machine_sets = []", "machines has to say which"),
-        ("control_plane = false, wait_seconds = 9", "machines has to say which"),
+        ("", "machines must name machine_sets"),
+        ("machine_sets = []", "machines must name machine_sets"),
+        ("control_plane = false, wait_seconds = 9", "machines must name machine_sets"),
         ("machine_sets = [\"\"]", "is no pattern of names of machine sets"),
         ("machine_sets = [\"Worker\"]", "is no pattern of names of machine sets"),
         ("machine_sets = [\"a/b\"]", "is no pattern of names of machine sets"),
@@ -490,7 +486,7 @@ fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() 
     check(
         r#"[["tpm", "gcp"]]"#,
         &[ANY_TPM, TPM, GCP, objects],
-        Err("nothing says that the TPM and the instance are one machine"),
+        Err("this evidence does not prove that the TPM belongs to the instance"),
     );
     check(r#"[["tpm", "gcp"]]"#, &[ALLOWLIST, TPM, GCP, objects], Ok("tpm + gcp"));
 }
@@ -561,7 +557,7 @@ fn a_condition_that_a_pool_does_not_observe_is_warned_of() {
         let warnings = load_text(&text).unwrap().warnings(false, true);
         warnings
             .iter()
-            .any(|said| said.contains("its condition refuses although the pool observes"))
+            .any(|said| said.contains("its condition refuses machines although the pool observes"))
     };
     assert!(!warned("claims.tpm.pcrs['7'] == 'ab'"));
     assert!(warned("claims.tpm.clock_safe"));

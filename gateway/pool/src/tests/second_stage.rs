@@ -121,7 +121,7 @@ fn who_would_not_be_taken_over_is_warned_of() {
     // Nobody has the pre-approved config.
     let nobody = [("nothing = \"pre-approved\"", "nothing = \"refuse\"")];
     let [nothing] = warnings(&nobody).try_into().unwrap();
-    assert!(nothing.contains("does nothing"), "{nothing}");
+    assert!(nothing.contains("has no effect"), "{nothing}");
     assert_eq!(load(&early_and_late(), &nobody).unwrap().second_stage().unwrap(), None);
     // Two ways to the full config.
     let kubelet = [

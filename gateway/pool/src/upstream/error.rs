@@ -20,7 +20,7 @@ pub enum UpstreamError {
     #[error("{upstream}: {problem}")]
     Client { upstream: String, problem: String },
     /// An address for a name was given, but the URL has no name.
-    #[error("{upstream}: address is for a URL with a name; write the address into the URL")]
+    #[error("{upstream}: upstream.url has an address already: remove upstream.address")]
     AddressOfAddress { upstream: String },
     /// No connection, no TLS, no response in time, or an incomplete one.
     #[error("{upstream}, spec {version}: {problem}")]
@@ -76,7 +76,7 @@ pub enum UpstreamError {
 
 fn denial(status: Option<u16>) -> String {
     status.map_or_else(
-        || "every answer was of another version".to_owned(),
+        || "every answer had another spec version".to_owned(),
         |status| format!("HTTP {status}"),
     )
 }

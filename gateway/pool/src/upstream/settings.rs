@@ -43,19 +43,19 @@ pub enum BadSettings {
     #[error("url: {0}")]
     Url(#[from] url::ParseError),
     /// A URL with other parts than scheme, host and port.
-    #[error("url is https://host:port and nothing more")]
+    #[error("url must be https://host:port, without path or query")]
     UrlParts,
     /// A name that cannot be a pool's.
     #[error("pool: a pool's name has lower-case letters, digits, '-' and '.' only, at most 63")]
     Pool,
     /// An address although the URL contains one already.
-    #[error("address is for a url with a name; write the address into the url")]
+    #[error("url has an address already: remove address")]
     AddressOfAddress,
     /// Port 0, which cannot be connected to.
     #[error("address has port 0")]
     AddressPort,
     /// An interval that is too short or too long.
-    #[error("revalidate_seconds is {0}; {REVALIDATE_SECONDS_LEAST} to {REVALIDATE_SECONDS_LIMIT} are allowed")]
+    #[error("revalidate_seconds is {0}; allowed are {REVALIDATE_SECONDS_LEAST} to {REVALIDATE_SECONDS_LIMIT}")]
     Revalidate(u32),
 }
 
@@ -191,6 +191,6 @@ mod tests {
         check("a:22623", false);
         check("", false);
         let error = parse("ca = \"a\"\nurl = \"https://10.0.0.5:1\"\naddress = \"10.0.0.6:1\"").unwrap_err();
-        assert!(error.contains("address is for"), "{error}");
+        assert!(error.contains("remove address"), "{error}");
     }
 }

@@ -66,7 +66,7 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::NameTaken { name, .. } => {
                 // Which machine has the name is for the administrator to know.
                 Self::guarded(NODE_NAME_TAKEN, format!("the name {name} belongs to another machine"), &error).with_command(format!(
-                    "If this machine has taken the other's place: `attest-gateway node forget {name}`, then boot again."
+                    "If this machine replaces the other one: `attest-gateway node forget {name}`, then boot again."
                 ))
             }
             EnrolmentError::OtherName {
@@ -76,11 +76,11 @@ impl From<EnrolmentError> for Refusal {
             } => {
                 let pools: String = pools.iter().flat_map(|pool| [" --pool ", pool]).collect();
                 Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
-                    "The allowlist gives this machine its name. If it is to be {asked}: `attest-gateway ek add EK --name {asked}{pools} --replace` with the EK's digest that the gateway's log says, then boot again."
+                    "The allowlist gives this machine its name. If it should be {asked}: `attest-gateway ek add EK --name {asked}{pools} --replace`, with the EK's digest from the gateway's log; then boot again."
                 ))
             }
             EnrolmentError::OtherName { given, listed: None, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
-                "If this machine is to have another name: `attest-gateway node forget {given}`, then boot again."
+                "If this machine should get another name: `attest-gateway node forget {given}`, then boot again."
             )),
             EnrolmentError::Store(error) => Self::because(error),
         }
@@ -93,23 +93,23 @@ impl From<HistoryRefusal> for Refusal {
         let (code, told, if_meant) = match finding {
             HistoryFinding::CountersBack { .. } => (
                 TPM_COUNTERS_DECREASED,
-                "this TPM's counters are behind what they were",
+                "this TPM's counters went backwards",
                 "the TPM was cleared, or this virtual machine was rolled back",
             ),
             HistoryFinding::FirmwareBack { .. } => (
                 TPM_FIRMWARE_DOWNGRADED,
-                "this TPM's firmware is older than it was",
+                "this TPM's firmware was downgraded",
                 "the TPM's firmware was downgraded on purpose",
             ),
             HistoryFinding::AnotherLog { .. } => (
                 TPM_EVENT_LOG_CHANGED,
-                "the event log is another one than before, and the PCR values are the same",
-                "the machine boots the same files from another place",
+                "the event log differs from the last trusted boot, although the PCRs match",
+                "the machine boots the same files from another device",
             ),
         };
         // How far it had come, and when, is for the administrator to know.
         Self::guarded(code, told, &refusal).with_command(format!(
-            "If {if_meant}: `attest-gateway node forget-history {tpm}`, then boot again; if not, look into it first."
+            "If {if_meant}: `attest-gateway node forget-history {tpm}`, then boot again. Otherwise find the cause first: another TPM may answer in its place."
         ))
     }
 }
@@ -162,7 +162,7 @@ impl From<InstanceError> for Refusal {
 impl From<&Inexpressible> for Refusal {
     fn from(error: &Inexpressible) -> Self {
         // What the config is about is not everybody's business.
-        let told = format!("the pool's config cannot be said in spec {}", error.version);
+        let told = format!("the pool's config cannot be expressed in spec {}", error.version);
         Self::guarded(SPEC_VERSION_TOO_OLD, told, error)
     }
 }
@@ -218,7 +218,7 @@ impl From<TokenError> for Refusal {
             TokenError::Spent { .. } => Self::new(TOKEN_SPENT, &error),
             // How the networks lie is for the administrator to know.
             TokenError::WrongNetwork { peer, .. } => {
-                Self::guarded(TOKEN_WRONG_NETWORK, format!("the token is not for use from {peer}"), &error)
+                Self::guarded(TOKEN_WRONG_NETWORK, format!("the token may not be used from {peer}"), &error)
             }
             TokenError::Store(error) => Self::because(error),
         }

@@ -87,7 +87,7 @@ pub(super) fn answer(spec: &AttestedNodeSpec, machine: &StoredMachine, object: &
     let by_command = machine.revoked.as_ref().is_some_and(|revoked| !is_by(revoked, object));
     if spec.banned == Some(false) && by_command {
         why = why.or(Some("RevokedByCommand"));
-        said.push("a command has revoked it, so a command takes that back: attest-gateway node restore");
+        said.push("a command has revoked this machine, and only a command can restore it: attest-gateway node restore");
     }
     let message = said.join("; ");
     match why {
@@ -122,12 +122,12 @@ impl Hands<'_> {
                 let banned = by_object::ban(&*self.own(Verb::NodeRevoke), identity, object, why.as_deref(), now).await?;
                 done(match banned {
                     EditResult::Changed(all) => format!("revoked: {}", together(&all)),
-                    EditResult::Already | EditResult::ByCommand => "it is revoked already".to_owned(),
+                    EditResult::Already | EditResult::ByCommand => "the machine is revoked already".to_owned(),
                 })
             }
             EditStep::Lift => match by_object::lift(&*self.own(Verb::NodeRestore), identity, object).await? {
                 EditResult::Changed(all) => done(format!("restored: {}", together(&all))),
-                EditResult::Already => done("it is not revoked".to_owned()),
+                EditResult::Already => done("the machine is not revoked".to_owned()),
                 EditResult::ByCommand => return Ok(None),
             },
         }))
@@ -137,7 +137,7 @@ impl Hands<'_> {
         let Some(ek) = identity.strip_prefix("tpm:").and_then(|digits| digits.parse().ok()) else {
             return Ok(Some(refused(
                 "NotATpm",
-                "only TPMs are on the allowlist: of an instance, the pool says whether it is taken",
+                "only TPMs can be on the allowlist; instances are accepted by the rules of their pool",
             )));
         };
         let Approved { pools, node_name } = approved;
@@ -145,7 +145,7 @@ impl Hands<'_> {
             return Ok(Some(refused("NameInvalid", format!("{name:?} is not a node name"))));
         }
         if pools.is_empty() {
-            return Ok(Some(refused("PoolUnknown", "it names no pool")));
+            return Ok(Some(refused("PoolUnknown", "the object names no pool")));
         }
         if let Some(pool) = pools.iter().find(|pool| !self.pools.contains(pool)) {
             return Ok(Some(refused("PoolUnknown", format!("pool {pool:?} does not exist"))));
@@ -155,7 +155,7 @@ impl Hands<'_> {
             Ok(EditResult::Changed(_) | EditResult::Already) => done(format!("endorsed for {}", pools.join(", "))),
             Ok(EditResult::ByCommand) => refused(
                 "RemovedByCommand",
-                "a command has taken its EK off the allowlist, so a command puts it back: attest-gateway ek add",
+                "a command has removed this EK from the allowlist, and only a command can add it again: attest-gateway ek add",
             ),
             Err(EnrolmentError::NameTaken { name, owner, .. }) => refused("NameTaken", format!("the name {name} belongs to {owner}")),
             Err(EnrolmentError::OtherName { given, .. }) => refused("OtherName", format!("this machine is known as {given}")),

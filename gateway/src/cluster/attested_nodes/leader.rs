@@ -213,7 +213,7 @@ impl Leading {
             ),
             Ok(spec) if !self.takes_edits => {
                 if *spec != AttestedNodeSpec::default() {
-                    let why = "the gateways' cluster.attested_nodes is not \"edit\": nothing is done";
+                    let why = "edits are off: the gateways' cluster.attested_nodes is not \"edit\"";
                     status.say(
                         ConditionType::Accepted,
                         ConditionAnswer::new(false, "EditsAreOff", why),
@@ -335,7 +335,7 @@ impl Leading {
         let (before, generation) = (node.status().into_owned(), node.generation());
         let mut status = before.clone();
         let why =
-            "no machine is known by this name, and what it says is not done: objects are named tpm-DIGEST, or CLOUD-SHA256 of an identity";
+            "no machine has this name, so the edit was ignored: objects are named tpm-DIGEST, or CLOUD- and the SHA-256 of an identity";
         let now = self.clock.now().as_secs();
         status.say(
             ConditionType::Accepted,

@@ -55,14 +55,14 @@ impl StoredMachine {
         status.say(ConditionType::Banned, banned, generation, now);
         let approved = match &self.listed {
             Some(EkRecord { removed: Some(at), .. }) => {
-                ConditionAnswer::new(false, "Removed", format!("taken off the allowlist at {}", rfc3339(*at)))
+                ConditionAnswer::new(false, "Removed", format!("removed from the allowlist at {}", rfc3339(*at)))
             }
             Some(record) if record.pools.is_empty() => ConditionAnswer::new(true, "Allowlisted", "for every pool"),
             Some(record) => ConditionAnswer::new(true, "Allowlisted", format!("for {}", record.pools.join(", "))),
             None => ConditionAnswer::new(
                 None,
                 "NotListed",
-                "the allowlist has no entry of it: who else vouches for it says what it gets",
+                "the EK has no entry in the allowlist; EK roots or the cloud may endorse it",
             ),
         };
         status.say(ConditionType::Approved, approved, generation, now);

@@ -1,4 +1,4 @@
-//! `kubectl get attestednodes`: an object of the API for each machine, and what is edited there: `docs/attested-nodes.md`.
+//! `kubectl get attestednodes`: an object of the API for each machine, and what is edited there: `docs/reference/attested-nodes.md`.
 //!
 //! ```text
 //! the gateway's own attestation log → facts (attestations, refusals and served configs)  ┐

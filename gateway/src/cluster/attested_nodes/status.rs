@@ -261,7 +261,7 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
     (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
-/// Returns a code of `docs/errors.md` as the reason of a condition, which has no hyphens.
+/// Returns a code of `docs/reference/codes.md` as the reason of a condition, which has no hyphens.
 pub(super) fn reason_of_code(code: &str) -> String {
     let word = |word: &str| {
         let mut characters = word.chars();

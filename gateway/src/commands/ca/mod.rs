@@ -27,9 +27,9 @@ use super::{OutputOption, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a CA by itself: two files, and nothing else. No gateway needs to be here.
+    /// Create a CA in two files, on any machine.
     #[command(
-        after_help = "Example: on a machine that is kept offline\n  attest-gateway ca create --out ca.crt --key-out ca.key\nThen, where the gateway is:\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.example.com\n  attest-gateway ca introduce --certificate ca.crt      (in a gateway that is there already)"
+        after_help = "Example: on an offline machine\n  attest-gateway ca create --out ca.crt --key-out ca.key\n\nExample: on the gateway's machine, for a new gateway\n  attest-gateway init gw --ca ca.crt --ca-key ca.key --host api-int.example.com\n\nExample: on the gateway's machine, for an existing gateway\n  attest-gateway ca introduce --certificate ca.crt"
     )]
     Create {
         /// File for the certificate.
@@ -43,12 +43,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         kind: CertificateOptions,
     },
-    /// First step of a rotation: a second CA, which every pointer that is written from then on carries too.
+    /// First step of a rotation: add a second CA, which new pointers carry, too.
     #[command(
-        after_help = "Example:\n  attest-gateway ca introduce\nThen write new pointers, and when `ca status` says that none of the old ones is in use:\n  attest-gateway ca switch"
+        after_help = "Example:\n  attest-gateway ca introduce\n\nAfterwards write new pointers for every pool. When `attest-gateway ca status` says that no old pointer is in use, run\n`attest-gateway ca switch`."
     )]
     Introduce {
-        /// A CA that was made elsewhere [default: one is made here].
+        /// CA certificate that was created elsewhere [default: create one].
         #[arg(long, value_name = "FILE", conflicts_with_all = ["key_out", "name", "algorithm"])]
         certificate: Option<PathBuf>,
         /// File for the new CA's private key [default: next to tls.ca].
@@ -59,15 +59,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         kind: CertificateOptions,
     },
-    /// Second step: a certificate by the newest CA. Pointers that lack it do not work from then on.
+    /// Second step: issue a certificate by the newest CA. Pointers without it stop working.
     #[command(
-        after_help = "Example:\n  attest-gateway ca switch\nIn a cluster with machine sets, if their pointers carry that CA:\n  attest-controller pointer list && attest-gateway ca switch\nWith the CA's key kept elsewhere, and a certificate that was signed there:\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
+        after_help = "Example:\n  attest-gateway ca switch\n\nExample: only if the pointers of all machine sets carry the new CA\n  attest-controller pointer list && attest-gateway ca switch\n\nExample: the CA's key is on another machine, where the certificate was signed\n  attest-gateway ca switch --certificate mcs.crt --key mcs.key"
     )]
     Switch {
         /// The newest CA's private key [default: the one next to tls.ca].
         #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
         ca_key: Option<PathBuf>,
-        /// A certificate that the newest CA has signed elsewhere.
+        /// Certificate that the newest CA has signed elsewhere.
         #[arg(long, value_name = "FILE", requires = "key", conflicts_with = "algorithm")]
         certificate: Option<PathBuf>,
         /// Private key of that certificate.
@@ -78,17 +78,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         caution: Caution,
     },
-    /// Third step: pointers carry only the CA in use.
-    #[command(after_help = "Example:\n  attest-gateway ca retire --discard-key")]
+    /// Third step: remove the old CA from new pointers.
+    #[command(after_help = "Example:\n  attest-gateway ca retire --discard-key\n\nPointers that carry both CAs keep working.")]
     Retire {
-        /// Remove the old CA's private key, if it is here, instead of giving it another name.
+        /// Delete the old CA's private key instead of renaming it.
         #[arg(long)]
         discard_key: bool,
         #[command(flatten)]
         caution: Caution,
     },
-    /// Show the stage of the rotation, the CAs, the pointers that were seen, and whether the next step is safe.
-    #[command(after_help = "Example:\n  attest-gateway ca status --within 90d")]
+    /// Show stage, CAs and used pointers of the rotation, and its next step.
+    #[command(after_help = "Example: count pointers that were used within the last 90 days\n  attest-gateway ca status --within 90d")]
     Status {
         #[command(flatten)]
         within: Within,
@@ -99,21 +99,21 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CaNameOptions {
-    /// Name of the CA [default: machine-config-server-ca@ and the time]. Two CAs of one gateway must differ in it.
+    /// Name of the CA [default: machine-config-server-ca@ and the time]. The CAs of one gateway must have different names.
     #[arg(long, value_name = "NAME", value_parser = common_name)]
     name: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Within {
-    /// Age up to which pointers that were seen count: a number with s, m, h or d.
+    /// Consider pointers that were used within this time: a number with s, m, h or d.
     #[arg(long, value_name = "TIME", default_value_t = format!("{WITHIN_DAYS}d"), value_parser = checked)]
     within: String,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Caution {
-    /// Go on although pointers are in the way.
+    /// Continue although pointers without the newest CA are in use.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -161,11 +161,11 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 
 fn create(out: &Path, key_out: &Path, name: &CaNameOptions, kind: &CertificateOptions) -> anyhow::Result<()> {
     if out == key_out {
-        bail!("--out and --key-out are one file: the key goes into one of its own");
+        bail!("--out and --key-out name the same file: name a separate file for the key");
     }
     for file in [out, key_out] {
         if file.symlink_metadata().is_ok() {
-            bail!("{} exists, and nothing is overwritten: name another file", file.display());
+            bail!("{} exists and was not changed: name another file", file.display());
         }
     }
     let wanted = kind.wanted(None);
@@ -176,12 +176,14 @@ fn create(out: &Path, key_out: &Path, name: &CaNameOptions, kind: &CertificateOp
     // The key first: without it, the certificate is of no use.
     files::create(key_out, files::PRIVATE, &made.key.pem())?;
     files::create(out, files::PUBLIC, &made.certificate.pem())?;
-    output::done(format_args!("{}: the CA {}", out.display(), described(&made.certificate)))?;
+    output::done(format_args!("{}: created the CA {}", out.display(), described(&made.certificate)))?;
     output::done(format_args!(
-        "{}: its private key (0600); whoever has it can make certificates that every node with this CA in its pointer accepts",
+        "{}: its private key (mode 0600). Keep it secret: it signs certificates that every node with this CA in its pointer accepts",
         key_out.display()
     ))?;
-    output::done("Nothing is installed: `init --ca`, or `ca introduce --certificate` in a gateway that is there already.")?;
+    output::done(
+        "Next, on the gateway's machine: for a new gateway `attest-gateway init FOLDER --ca ca.crt --ca-key ca.key`, for an existing one `attest-gateway ca introduce --certificate ca.crt`",
+    )?;
     Ok(())
 }
 
@@ -216,7 +218,7 @@ fn introduce(
     let stage = stage(&today);
     if stage != RotationStage::Settled {
         bail!(
-            "{} holds {} CAs already (stage {stage}): `ca status` says what comes next",
+            "{} holds {} CAs already (stage {stage}); for the next step: `attest-gateway ca status`",
             settings.tls.ca.display(),
             today.authorities.len()
         );
@@ -227,14 +229,14 @@ fn introduce(
             let brought = source::authorities(path)?;
             let [ca] = brought.as_slice() else {
                 bail!(
-                    "{} holds {} certificates; one is introduced at a time",
+                    "{} holds {} certificates; name a file with exactly one",
                     path.display(),
                     brought.len()
                 );
             };
             if !ca.is_current(now) {
                 bail!(
-                    "{}: {} is valid from {} until {}",
+                    "{}: {} is not valid now, only from {} until {}",
                     path.display(),
                     ca.subject,
                     rfc3339(ca.not_before),
@@ -243,7 +245,7 @@ fn introduce(
             }
             if ca.subject == today.authority.subject && ca.key != today.authority.key {
                 bail!(
-                    "{}: the CA in use has the same subject {} and another key: clients could mistake one for the other",
+                    "{}: the CA in use has the same subject {} but another key, and clients could confuse them: create the new CA with another --name",
                     path.display(),
                     ca.subject
                 );
@@ -256,7 +258,7 @@ fn introduce(
             let taken = |name: &str| today.authority.subject == format!("CN={name}");
             let name = match &name.name {
                 Some(name) if taken(name) => {
-                    bail!("the CA in use is named {name} as well: two CAs of one gateway must have different names")
+                    bail!("the CA in use has the same name {name}: use another --name")
                 }
                 Some(name) => name.clone(),
                 // One that was made in this second.
@@ -272,12 +274,12 @@ fn introduce(
     let key = match key {
         Some(path) => format!("the new CA's private key: {}", path.display()),
         None => {
-            "the new CA's private key stays where it is: `ca switch` needs it (--ca-key), or a certificate that it has signed".to_owned()
+            "the new CA's private key was not copied: `attest-gateway ca switch` needs it (--ca-key), or a certificate that it has signed (--certificate)".to_owned()
         }
     };
     let said = format!(
-        "{} carries a second CA: {}\n  in use until the switch: {}\n  {key}\n\
-         Next: write new pointers (`attest-gateway pointer create`), for every pool; they carry both. Then `ca status`, then `ca switch`.",
+        "{}: added a second CA: {}\n  in use until the switch: {}\n  {key}\n\
+         Next: write new pointers for every pool, which carry both CAs: `attest-gateway pointer create`; then `attest-gateway ca status`; then `attest-gateway ca switch`.",
         settings.tls.ca.display(),
         described(&ca),
         described(&today.authority)
@@ -298,15 +300,15 @@ fn switch(
     match stage(&today) {
         RotationStage::Introduced => {}
         RotationStage::Settled => bail!(
-            "{} holds one CA, and it signs the certificate: `ca introduce` comes first",
+            "{} holds one CA, and it signs the certificate; add a second CA first: `attest-gateway ca introduce`",
             settings.tls.ca.display()
         ),
-        RotationStage::Switched => bail!("the newest CA signs the certificate already: `ca retire` comes next"),
+        RotationStage::Switched => bail!("the newest CA signs the certificate already; the next step: `attest-gateway ca retire`"),
         RotationStage::Foreign if caution.force => {}
         RotationStage::Foreign => bail!("{}", foreign(&settings, &today)),
     }
     refuse_unless_safe(config, &today, caution)?;
-    let newest = today.authorities.last().context("there is no CA")?;
+    let newest = today.authorities.last().context("the file of tls.ca holds no CA")?;
     let now = Clock::System.now();
     let made = match brought {
         Some((certificate, key)) => installation.bring(newest, certificate, key, now)?,
@@ -319,9 +321,9 @@ fn switch(
         )?,
     };
     let said = format!(
-        "{}\nA gateway that serves takes it within a second. Pointers without the new CA do not work any longer: the gateway's log names\n\
-         the peers that refuse the certificate, and attest_gateway_tls_refused_by_client_total counts them.\n\
-         Next: `ca status`; then `ca retire`.",
+        "{}\nRunning gateways use it within a second. Pointers without the new CA no longer work: the gateway's log names the clients that\n\
+         refuse the certificate, and attest_gateway_tls_refused_by_client_total counts them.\n\
+         Next: `attest-gateway ca status`; then `attest-gateway ca retire`.",
         made_line(&made, newest)
     );
     Ok((said, vec![thing("tls.certificate", Some(&today.certificate), Some(&made))]))
@@ -337,28 +339,31 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
         RotationStage::Settled
             if authority_keys::kept_key(&settings.tls, &today.authority)
                 .is_some_and(|path| path == authority_keys::next_authority_key(&settings.tls)) => {}
-        RotationStage::Settled => bail!("{} holds one CA, which is in use: nothing to retire", settings.tls.ca.display()),
-        RotationStage::Introduced => bail!("the older CA signs the certificate still: `ca switch` comes first"),
+        RotationStage::Settled => bail!(
+            "{} holds one CA, which is in use; there is no CA to retire",
+            settings.tls.ca.display()
+        ),
+        RotationStage::Introduced => bail!("the older CA still signs the certificate; do this first: `attest-gateway ca switch`"),
         RotationStage::Foreign if caution.force => {}
         RotationStage::Foreign => bail!("{}", foreign(&settings, &today)),
     }
     refuse_unless_safe(config, &today, caution)?;
     let retired = installation.retire(discard_key, Clock::System.now())?;
-    let dropped = |ca| format!("dropped from {}: {}", settings.tls.ca.display(), described(ca));
+    let dropped = |ca| format!("removed from {}: {}", settings.tls.ca.display(), described(ca));
     let mut said: Vec<String> = retired.dropped.iter().map(dropped).collect();
     said.push(format!("  in use: {}", described(&today.authority)));
     match (&retired.old_key, discard_key) {
         (Some(path), _) => said.push(format!(
-            "  the old CA's private key is now {}: nothing needs it any longer",
+            "  the old CA's private key is now {}, and is no longer needed",
             path.display()
         )),
-        (None, true) => said.push("  no private key of the old CA is here any longer".to_owned()),
+        (None, true) => said.push("  the old CA's private key is no longer on this machine".to_owned()),
         (None, false) => {}
     }
     if let Some(path) = &retired.key {
         said.push(format!("  the private key of the CA in use is now {}", path.display()));
     }
-    said.push("New pointers carry one CA. Pointers with both go on working.".to_owned());
+    said.push("New pointers carry one CA. Pointers with both CAs keep working.".to_owned());
     let things = retired.dropped.iter().map(|ca| thing("tls.ca", Some(ca), None)).collect();
     Ok((said.join("\n"), things))
 }

@@ -24,7 +24,7 @@ pub(super) fn stage(today: &Today) -> RotationStage {
 
 pub(super) fn foreign(settings: &Settings, today: &Today) -> String {
     format!(
-        "{} holds {} CAs, which these commands have not made: take out those that nobody needs, or use --force",
+        "{} holds {} CAs, which these commands did not create: remove the CAs that are not needed from the file, or use --force",
         settings.tls.ca.display(),
         today.authorities.len()
     )
@@ -34,8 +34,7 @@ const NOT_SAFE: &str = "NOT SAFE";
 const CA_COLUMNS: [&str; 5] = ["CA", "SUBJECT", "UNTIL", "PRIVATE KEY", "SIGNS"];
 const SIGHTING_COLUMNS: [&str; 6] = ["POOL", "POINTER CARRIES", "ACCEPTED", "FIRST SEEN", "LAST SEEN", "FROM"];
 /// Hint to the pointers that no gateway has seen yet.
-const MACHINE_SETS: &str =
-    "\nmachine sets: `attest-controller pointer list` shows which CAs the pointers of a cluster's machine sets carry";
+const MACHINE_SETS: &str = "\nmachine sets: to list the CAs in the pointers of a cluster's machine sets: `attest-controller pointer list`";
 
 /// Returns the sightings of pointers, and whether the next step is safe.
 fn sighted(config: &Path, today: &Today, within: &Within) -> anyhow::Result<(Vec<Sighting>, Safety)> {
@@ -53,21 +52,21 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        output::tell("--force: pointers that were seen are not asked about");
+        output::tell("--force: not checking which pointers are in use");
         return Ok(());
     }
     let (_, safety) = sighted(config, today, &caution.within)?;
     let within = &caution.within.within;
     if !safety.is_safe() {
         bail!(
-            "not safe: pointers without the CA {}, seen within {within}:\n{}Give their machines new pointers, or use --force (or a shorter --within).",
+            "not safe: pointers without the CA {} were used within {within}:\n{}Give their machines new pointers, or use --force (or a shorter --within).",
             newest(today),
             sightings_table(&safety.in_the_way)
         );
     }
     if !safety.known {
         output::tell(format_args!(
-            "no pointer was seen within {within}: nothing speaks against it, and nothing is known"
+            "no pointer was used within {within}, so it is unknown whether pointers lack the new CA"
         ));
     }
     Ok(())
@@ -112,7 +111,7 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
     output::print(format_args!("\n{}", table(CA_COLUMNS, &authorities)))?;
     output::line(format_args!("\n{}", made_line(&today.certificate, &today.authority)))?;
     if all.is_empty() {
-        output::line("\npointers: none was seen yet")?;
+        output::line("\npointers: none was used yet")?;
     } else {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
@@ -123,9 +122,9 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
     }
     if stage == RotationStage::Switched {
         output::line(
-            "Machines that refuse the certificate do not get as far as to be seen: look for \"refuses the MCS certificate\" in the log,",
+            "Machines that refuse the certificate are not in these lists: look for \"refuses the MCS certificate\" in the gateway's log,",
         )?;
-        output::line("and at attest_gateway_tls_refused_by_client_total.")?;
+        output::line("and at the metric attest_gateway_tls_refused_by_client_total.")?;
     }
     Ok(())
 }
@@ -133,21 +132,26 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
 /// Returns the next step of the rotation, and whether it is safe.
 fn next_step(settings: &Settings, today: &Today, safety: &Safety, within: &str) -> anyhow::Result<String> {
     if settings.tls.serving_of_cluster {
-        return Ok("the cluster's operator replaces them, and the gateway follows (cluster.mcs_certificate)".to_owned());
+        return Ok("none: the cluster's operator rotates the CA, and the gateway follows (cluster.mcs_certificate)".to_owned());
     }
     if source::is_manifest(&settings.tls.ca)? {
-        return Ok(format!("{} is a manifest: its writer rotates it", settings.tls.ca.display()));
+        return Ok(format!(
+            "none here: {} is a manifest; rotate the CA where the manifest is generated",
+            settings.tls.ca.display()
+        ));
     }
     let stage = stage(today);
     Ok(match (stage.next(), safety.is_safe(), safety.known) {
         (None, ..) => foreign(settings, today),
-        (Some(next), ..) if stage == RotationStage::Settled => format!("`{next}`, whenever you like: nothing stops working by it"),
-        (Some(next), true, true) => format!("`{next}`, safe: no pointer seen within {within} is in the way"),
+        (Some(next), ..) if stage == RotationStage::Settled => format!("`attest-gateway {next}`, at any time: everything keeps working"),
+        (Some(next), true, true) => {
+            format!("`attest-gateway {next}`, safe: all pointers that were used within {within} carry the newest CA")
+        }
         (Some(next), true, false) => {
-            format!("`{next}`. No pointer was seen within {within}: nothing speaks against it, and nothing is known")
+            format!("`attest-gateway {next}`, unknown whether safe: no pointer was used within {within}")
         }
         (Some(next), false, _) => format!(
-            "`{next}`, {NOT_SAFE}: pointers without the CA {}, seen within {within}:",
+            "`attest-gateway {next}`, {NOT_SAFE}: pointers without the CA {} were used within {within}:",
             newest(today)
         ),
     })
@@ -155,9 +159,9 @@ fn next_step(settings: &Settings, today: &Today, safety: &Safety, within: &str) 
 
 const fn meaning(stage: RotationStage) -> &'static str {
     match stage {
-        RotationStage::Settled => "one CA, and it signs the certificate",
-        RotationStage::Introduced => "new pointers carry a second CA; the older one signs still",
-        RotationStage::Switched => "the newer CA signs; new pointers carry both",
+        RotationStage::Settled => "one CA, which signs the certificate",
+        RotationStage::Introduced => "new pointers carry a second CA; the older CA still signs",
+        RotationStage::Switched => "the newer CA signs; new pointers carry both CAs",
         RotationStage::Foreign => "more than two CAs",
     }
 }
@@ -171,8 +175,8 @@ fn sighting_rows(sightings: &[Sighting]) -> Vec<[String; 6]> {
         .iter()
         .map(|sighting| {
             let says = match sighting.authorities.as_deref() {
-                None => "says nothing".to_owned(),
-                Some([]) => "none that is known".to_owned(),
+                None => "unknown".to_owned(),
+                Some([]) => "no known CA".to_owned(),
                 Some(all) => all.join(" "),
             };
             [

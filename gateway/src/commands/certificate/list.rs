@@ -24,7 +24,7 @@ const MODE_BITS: u32 = 0o777;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway certificate list\n  attest-gateway certificate list --output json | jq '.[] | select(.state != \"good\")'\n\nExit code 1 if one of them is broken, expired or not yet valid."
+    after_help = "Example:\n  attest-gateway certificate list\n\nExample: only those that need attention\n  attest-gateway certificate list --output json | jq '.[] | select(.state != \"good\")'\n\nThe exit code is 1 if one is broken, expired or not yet valid."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

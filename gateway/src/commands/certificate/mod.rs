@@ -18,21 +18,21 @@ use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Replace the MCS certificate and its key by new ones of the same CA.
+    /// Replace the MCS certificate and its key, signed by the same CA.
     #[command(
-        after_help = "Example: the same names, another ten years, by a CA key that is kept elsewhere\n  attest-gateway certificate renew --ca-key /media/safe/mcs-ca.key\n\nA gateway that serves takes the new certificate within a second, and drops no connection. Pointers stay as they are."
+        after_help = "Example: renew for the same names and ten years, with the CA's key from another place\n  attest-gateway certificate renew --ca-key /media/safe/mcs-ca.key\n\nRunning gateways use the new certificate within a second, and drop no connection. Pointers stay valid."
     )]
     Renew {
         /// The CA's private key [default: the one next to tls.ca].
         #[arg(long, value_name = "FILE")]
         ca_key: Option<PathBuf>,
-        /// A DNS name that nodes use for this gateway (repeatable) [default: today's names and addresses].
+        /// DNS name under which nodes reach this gateway (repeatable) [default: names and addresses of the present certificate].
         #[arg(long, value_name = "NAME")]
         host: Vec<String>,
-        /// An address that nodes use for this gateway (repeatable).
+        /// IP address under which nodes reach this gateway (repeatable).
         #[arg(long, value_name = "ADDRESS")]
         ip: Vec<IpAddr>,
-        /// A certificate that the same CA has signed elsewhere [default: one is made here].
+        /// Certificate that the same CA has signed elsewhere [default: create one].
         #[arg(long, value_name = "FILE", requires = "key", conflicts_with_all = ["ca_key", "host", "ip", "algorithm"])]
         certificate: Option<PathBuf>,
         /// Private key of that certificate.
@@ -41,17 +41,17 @@ pub(crate) enum Command {
         #[command(flatten)]
         kind: CertificateOptions,
     },
-    /// List every certificate and key in use: purpose, file, expiry, rotation. Exit code 1 if one is broken or not valid now.
+    /// List every certificate and key in use. Exit code 1 if one is not valid.
     List(list::Arguments),
 }
 
 /// Kind of certificate, for every command that makes one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CertificateOptions {
-    /// Its key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: as before; at first ecdsa-p256].
+    /// Kind of key: ecdsa-p256, rsa-2048, rsa-3072 or rsa-4096 [default: that of the present certificate; else ecdsa-p256].
     #[arg(long, value_name = "KIND")]
     pub algorithm: Option<Algorithm>,
-    /// Number of days that it is valid.
+    /// Validity in days.
     #[arg(long, value_name = "DAYS", default_value_t = issue::VALIDITY_DAYS, value_parser = clap::value_parser!(u32).range(1..=i64::from(issue::VALIDITY_LIMIT_DAYS)))]
     pub days: u32,
 }
@@ -109,7 +109,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         ))
     })?;
     output::done(format_args!(
-        "{made}\nA gateway that serves takes it within a second. Pointers stay as they are."
+        "{made}\nRunning gateways use it within a second. Pointers stay valid."
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -117,7 +117,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 /// Returns a line about a serving certificate that was made.
 pub(super) fn made_line(made: &Certificate, authority: &Certificate) -> String {
     let shortened = if made.not_after == authority.not_after {
-        ", when its CA ends"
+        " (when its CA expires)"
     } else {
         ""
     };

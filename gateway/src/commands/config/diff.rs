@@ -39,7 +39,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         })
         .collect();
     if rows.is_empty() && !arguments.format.is_json() {
-        output::line(format_args!("pool {}: a node gets nothing more once it is approved", pool.name()))?;
+        output::line(format_args!("pool {}: full and pre-approved config are the same", pool.name()))?;
     } else {
         list(arguments.format, ["KIND", "NAME", "CHANGE", "BYTES"], &rows)?;
     }

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Print a pool's config as a node would get it.
+    /// Print a pool's config as nodes get it.
     Render(render::Arguments),
-    /// List the part of a pool's config that a node gets only after it is approved.
+    /// Compare a pool's pre-approved config with its full config.
     Diff(diff::Arguments),
 }
 

@@ -11,7 +11,7 @@ use crate::commands::{output, pool};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what a node of pool worker gets before it is approved\n  attest-gateway config render --pool worker --set pre-approved --spec 3.4.0\n\nIt is printed as it would be served, without spaces; `| jq` makes it readable. The full config may hold secrets."
+    after_help = "Example: the pre-approved config of pool worker\n  attest-gateway config render --pool worker --set pre-approved --spec 3.4.0\n\nThe output is compact, as nodes get it; `| jq` indents it. The full config may hold secrets."
 )]
 pub(crate) struct Arguments {
     /// Pool of the config.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Config of the pool to print.
     #[arg(long, value_enum)]
     set: ConfigChoice,
-    /// The spec version, as the node's Ignition asks for it.
+    /// Spec version that the node's Ignition asks for.
     #[arg(long, value_name = "VERSION", default_value_t = SpecVersion::NEWEST)]
     spec: SpecVersion,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Arguments {
 /// Kind of a pool's config.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum ConfigChoice {
-    /// For a node that has proven what it is.
+    /// The config of attested nodes.
     Full,
-    /// For a node that has to submit its CSR.
+    /// The config with which a node submits its CSR.
     PreApproved,
 }
 

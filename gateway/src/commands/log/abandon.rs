@@ -22,10 +22,10 @@ const DIGITS: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: gw-2 was set up anew, and its old log is nowhere any more\n  attest-gateway log abandon 6f0c51d2\n\nUntil then `audit` says that the chain is missing: the store knows that it was signed. Afterwards it is not required. The store keeps its last checkpoint\nfor ever, with who abandoned it, and `audit` and `log status` show that; the log of another gateway has it, too (log.abandon). A gateway that serves, or was\nkilled less than 15 s ago, is refused. A chain that is signed on after it was abandoned is required again.\n\nExample: log.key of this gateway was lost, and it has started with a new one\n  attest-gateway log abandon 6f0c51d2\n\nThat abandons the checkpoint by the old key only. Lines that are there have to be the ones that were signed all the same."
+    after_help = "Example: gw-2 was set up again, and its old log is lost\n  attest-gateway log status\n  attest-gateway log abandon 6f0c51d2\n\nExample: this gateway lost its log.key, and has started with a new one\n  attest-gateway log abandon 6f0c51d2\n\nUntil then `attest-audit log audit` reports the chain as missing, because the store has its checkpoint. Afterwards it no longer\nrequires the chain, and shows who abandoned it. With a new log.key, only the signature by the old key is given up: the lines must\nstill be there.\n\nThe command refuses the chain of a gateway that runs, or was killed less than 15 s ago. If the chain is signed again later, the audit\nrequires it again."
 )]
 pub(crate) struct Arguments {
-    /// The chain's id, or its first 8 digits or more, as `attest-audit log audit` and `log status` show them.
+    /// Id of the chain, or at least its first 8 digits, as `log status` prints it.
     chain: String,
 }
 
@@ -40,24 +40,24 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let abandoned = change_store_as(who, config, Verb::LogAbandon, async |store| {
         ensure!(
             wanted.len() >= DIGITS,
-            "{wanted:?} is too short: give the first {DIGITS} digits of the chain, as `attest-audit log audit` shows them"
+            "chain {wanted:?} is too short: give at least its first {DIGITS} digits, as `attest-gateway log status` prints them"
         );
         let all = kept(&*store).await?;
         let chain = the_chain(&all, wanted)?;
         let is_wanted = |kept: &LastCheckpoint| kept.line.chain.id == chain && Some(kept.key()) != own;
         ensure!(
             all.iter().any(is_wanted),
-            "chain {chain} is this gateway's own: it is in its log, or another one there says what is missing"
+            "chain {chain} belongs to this gateway, and is signed by its present log.key: it cannot be abandoned; to check its log: `attest-audit log audit`"
         );
         let has_served = all.iter().any(|kept| own == Some(kept.key()));
         ensure!(
             has_served || here.as_ref() != Some(&chain),
-            "chain {chain} is in this gateway's log, and nothing in the store is signed by its log.key: if that was replaced, start the gateway first"
+            "chain {chain} is in this gateway's log, but the store has no checkpoint by its present log.key: if log.key was replaced, start the gateway once, then run the command again"
         );
         if let Some(Abandoned { at, by }) = all.iter().filter(|kept| is_wanted(kept)).find_map(|kept| kept.abandoned.as_ref())
             && all.iter().filter(|kept| is_wanted(kept)).all(|kept| kept.abandoned.is_some())
         {
-            bail!("chain {chain} was abandoned on {} by {by}", rfc3339(*at));
+            bail!("chain {chain} was abandoned already, on {} by {by}", rfc3339(*at));
         }
         let serves_as = store.serves_as().map(str::to_owned);
         // By a key before its own this gateway may abandon what it has signed while it serves: it has served with the new one.
@@ -68,7 +68,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         match abandon(&*store, is_wanted, this.as_deref(), Abandoned { at: now(), by }).await? {
             AbandonOutcome::Done(abandoned) => Ok(abandoned),
             AbandonOutcome::Serves(kept) => bail!(
-                "gateway {} serves, or was killed less than 15 s ago: chain {chain} is not lost. Stop it first; if it has a new log.key, abandon the chain at its host",
+                "gateway {} runs, or was killed less than 15 s ago, so chain {chain} may not be lost. Stop that gateway first (`systemctl stop attest-gateway` on its host), or, if it has a new log.key, run this command on its host",
                 kept.line.checkpoint.replica
             ),
             AbandonOutcome::Changed => {
@@ -96,8 +96,8 @@ fn the_chain(all: &[LastCheckpoint], wanted: &str) -> anyhow::Result<String> {
     let mut chains = chains.into_iter();
     match (chains.next(), chains.next()) {
         (Some(chain), None) => Ok(chain.clone()),
-        (None, _) => bail!("no chain that the store knows begins with {wanted:?}: `attest-gateway log status` shows which there are"),
-        (Some(one), Some(other)) => bail!("several chains begin with {wanted:?}, as {one} and {other}: give more digits"),
+        (None, _) => bail!("the store has no chain that begins with {wanted:?}; to list all chains: `attest-gateway log status`"),
+        (Some(one), Some(other)) => bail!("several chains begin with {wanted:?}, among them {one} and {other}: give more digits"),
     }
 }
 
@@ -106,6 +106,6 @@ fn own_key(settings: &Settings) -> anyhow::Result<Option<LogPublicKey>> {
     match LogKey::read(&settings.log_key()) {
         Ok(key) => Ok(Some(key.public())),
         Err(LogKeyError::Io { source, .. }) if source.kind() == ErrorKind::NotFound && !settings.attestation_log().exists() => Ok(None),
-        Err(error) => bail!("cannot determine which chains are this gateway's own: {error}"),
+        Err(error) => bail!("cannot read this gateway's log.key, so its own chains are unknown; nothing was abandoned: {error}"),
     }
 }

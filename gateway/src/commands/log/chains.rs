@@ -50,7 +50,7 @@ impl Chains {
             more => format!(" and before {more} more lines"),
         };
         output::tell(format_args!(
-            "attest-gateway: these are lines of several chains: `attest-audit log audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
+            "attest-gateway: the output has lines of several chains. To verify it, cut it before line {}{more} (`csplit FILE {}`), and give all pieces to `attest-audit log audit`",
             named.join(", "),
             named.join(" ")
         ));

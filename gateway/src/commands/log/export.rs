@@ -14,12 +14,12 @@ use crate::commands::output::{Output, ReaderState, stdout};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --out november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are the log's own, byte for byte: without filters `attest-audit log audit --log` verifies them, and `--continued` the last of them; with filters lines are missing. Where they are of several chains they verify when they are cut apart, and standard error says where.\nTo a terminal control characters are written as JSON escapes.\nExit code 1 if a line is no record: without a filter it is written all the same, unless it is cut off or longer than 16 MiB."
+    after_help = "Example: November, for an archive\n  attest-gateway log export --since 2026-11-01T00:00:00Z --until 2026-11-30T23:59:59Z --out november.jsonl\n\nExample: refusals, as a table\n  attest-gateway log export --verdict refused | jq -r '[.time, .pool, .name // .identity // .peer, .code, .reason] | @csv' > refused.csv\n\nThe lines are those of the log, byte for byte; on a terminal control characters are JSON escapes. Without filters\n`attest-audit log audit --log FILE` verifies them (with --continued, if the beginning is missing). If they belong to several chains,\nstandard error says where to cut the file.\n\nThe exit code is 1 if a line is not a record. Without filters such a line is written, too, unless it is torn or longer than 16 MiB."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: LogSource,
-    /// New file to write to, which appears when it is complete; standard output otherwise.
+    /// New file, which appears when it is complete [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }

@@ -36,7 +36,7 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
             }
             Ok(None) => {}
             Err(error) => output::tell(format_args!(
-                "attest-gateway: what {node} is known by is taken from the log, because the store cannot be read: {error:#}"
+                "attest-gateway: cannot read the identities of {node} from the store; taking them from the log: {error:#}"
             )),
         }
     }
@@ -71,5 +71,5 @@ fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String
         Ok(Some(all.into_iter().filter(|known| known != node).collect()))
     };
     let read = std::thread::scope(|scope| scope.spawn(read).join());
-    read.map_err(|_| anyhow!("the store could not be read"))?
+    read.map_err(|_| anyhow!("the thread that reads the store failed"))?
 }

@@ -16,13 +16,13 @@ pub(crate) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     owner::act(&settings)?;
     // None is made.
     if !AnyStore::look(&settings.store)? {
-        bail!("no store yet: start a gateway with these settings first");
+        bail!("there is no store yet; the gateway creates it at its first start: `attest-gateway serve`");
     }
     let store = AnyStore::open(&settings.store)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let kept = runtime.block_on(kept(&store))?;
     if kept.is_empty() {
-        bail!("the store does not say yet that anything was signed: a gateway that serves tells it");
+        bail!("the store has no checkpoints yet; a running gateway writes the first one within a minute of its start");
     }
     let mut text = String::new();
     for kept in kept {

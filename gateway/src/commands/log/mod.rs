@@ -23,26 +23,25 @@ use super::{OutputOption, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Print the public half of the key that signs the attestation log's checkpoints, PEM: for auditors.
+    /// Print the public key (PEM) that verifies the attestation log's checkpoints.
     #[command(
-        after_help = "Example:\n  attest-gateway log show-key > gateway-1.pub\n\nKeep it where nobody who can write the log can: with it, `attest-audit log audit --log-key` tells the log that this gateway has written from any other.\nThe key is made at the first start, state/log.key, and is this gateway's own."
+        after_help = "Example:\n  attest-gateway log show-key > gateway-1.pub\n\nStore the file where nobody who can write the log can change it. An auditor proves with it that this gateway wrote the log:\nattest-audit log audit --log-key gateway-1.pub.\n\nEach gateway creates its own key, state/log.key, at its first start."
     )]
     ShowKey,
-    /// List recorded decisions, the last of them or those that filters choose; or print one whole.
+    /// List decisions, or print one whole record.
     Show(show::Arguments),
-    /// Print the last decisions, and each one that comes.
+    /// Print the last decisions, and follow new ones.
     Tail(tail::Arguments),
-    /// Write records as JSON lines, as they are.
+    /// Write records as JSON lines, byte for byte.
     Export(export::Arguments),
-    /// Print the checkpoints of the store as JSON lines, for `attest-audit log audit --checkpoints`: what the logs must hold.
+    /// Print the store's checkpoints as JSON lines, for `attest-audit log audit --checkpoints`.
     ListCheckpoints,
-    /// List the chains of which the store keeps a checkpoint: of each gateway that has served, by each key, and those that were abandoned.
+    /// List the log chains that the store has checkpoints of.
     Status {
         #[command(flatten)]
         format: OutputOption,
     },
-    /// Declare a gateway's log lost for good, or accept a new log.key: `audit` no longer requires what was signed, and shows who declared
-    /// it.
+    /// Declare a gateway's log lost for good, or accept its new log.key.
     Abandon(abandon::Arguments),
 }
 
@@ -64,7 +63,7 @@ fn key(settings: &Settings) -> anyhow::Result<LogKey> {
     let file = settings.log_key();
     if file.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         bail!(
-            "{}: no such key yet; `attest-gateway serve` creates it at its first start",
+            "{}: the log has no key yet; the gateway creates it at its first start: `attest-gateway serve`",
             file.display()
         );
     }

@@ -19,21 +19,21 @@ const LAST: usize = 50;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: who was refused in the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: what became of a node, all of it\n  attest-gateway log show --node worker-7 --all\n\nExample: one record, whole\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all, the last 50. Columns are cut; --wide cuts nothing. With --node NAME, what only claimed the\nidentity of that node, and proved nothing, is NAME (claimed). A code in brackets is what the node says it was refused by. Times are UTC.\nExit code 1 if a line cannot be read as a record."
+    after_help = "Example: refusals of the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: all decisions about a node\n  attest-gateway log show --node worker-7 --all\n\nExample: one whole record\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all the command lists the last 50 decisions. Times are UTC. --wide prints the columns at full length.\n\nNAME (claimed) is a client that only claimed the node's identity, and proved nothing. A code in brackets is a refusal that the node\nitself reports.\n\nThe exit code is 1 if a line is not a record."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: LogSource,
-    /// All of them, however many there are.
+    /// List all decisions.
     #[arg(long, conflicts_with = "last")]
     all: bool,
     /// Print all columns at full length.
     #[arg(long)]
     wide: bool,
-    /// Print one record whole: by its id, the beginning of it (at least 8 digits), or its number in its chain.
+    /// Print one whole record: by its id, at least 8 digits of it, or its number in its chain.
     #[arg(long, value_name = "ID|N", value_parser = record, conflicts_with_all = ["all", "last", "wide"])]
     record: Option<RecordSelector>,
-    /// Output format; `json` is the records as they are, one on a line.
+    /// Output format; `json` prints the records unchanged, one on a line.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OutputFormat,
 }
@@ -87,7 +87,7 @@ fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector,
     output.flush()?;
     let is_unread = unread.say();
     if found == 0 {
-        bail!("no record of the log is that one");
+        bail!("the log has no such record; to list all records: `attest-gateway log show --all`");
     }
     Ok(ExitCode::from(u8::from(is_unread)))
 }

@@ -24,18 +24,18 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: for a program, each record as it is\n  attest-gateway log tail --last 0 --output json | jq -c .code\n\nIt goes on over rotated logs and restarts of the gateway, until Ctrl-C."
+    after_help = "Example: refusals of one pool, as they come\n  attest-gateway log tail --pool worker --verdict refused\n\nExample: each new record for a program\n  attest-gateway log tail --last 0 --output json | jq -c .code\n\nThe command follows rotated logs and restarts of the gateway, until Ctrl-C."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
     filter: Filter,
-    /// Begin with the last N of them.
+    /// Begin with the last N decisions.
     #[arg(long, short = 'n', value_name = "N", default_value_t = LAST)]
     last: usize,
     /// Print all columns at full length.
     #[arg(long)]
     wide: bool,
-    /// Output format; `json` is the records as they are, one on a line.
+    /// Output format; `json` prints the records unchanged, one on a line.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OutputFormat,
 }
@@ -69,14 +69,14 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             FollowedLine::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
             FollowedLine::TooLong(length) => {
                 output::tell(format_args!(
-                    "attest-gateway: a line of {length} bytes, which no gateway writes; `attest-audit log audit` says more"
+                    "attest-gateway: skipping a line of {length} bytes, which no gateway writes; for details: `attest-audit log audit`"
                 ));
                 ReaderState::There
             }
             FollowedLine::SetBack => {
                 output.flush()?;
                 output::tell(
-                    "attest-gateway: the log does not hold any more what was read of it: it was cut, or another file is in its place, and `attest-audit log audit` says more. It is gone on with what it holds now, the last of it first",
+                    "attest-gateway: the log was truncated or replaced; continuing with the last lines of the present file. For details: `attest-audit log audit`",
                 );
                 follower = begin(&log, filter, arguments.last)?;
                 continue;
@@ -98,10 +98,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
 }
 
 fn leave_out(follower: &mut LogFollower, error: &LogReadError) {
-    output::tell(format_args!(
-        "attest-gateway: {}; what comes after it is gone on with",
-        visible(&error.to_string())
-    ));
+    output::tell(format_args!("attest-gateway: {}; skipping this file", visible(&error.to_string())));
     follower.leave_out(&error.path);
 }
 

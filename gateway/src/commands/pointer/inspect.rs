@@ -40,7 +40,7 @@ pub(super) fn run(config: &Path, file: &Path, format: OutputOption) -> anyhow::R
         .map_err(|error| {
             judgement
                 .reasons
-                .push(format!("this gateway has no certificate that it could serve with: {error}"))
+                .push(format!("this gateway cannot serve with its MCS certificate: {error}"))
         })
         .ok();
 
@@ -51,29 +51,29 @@ pub(super) fn run(config: &Path, file: &Path, format: OutputOption) -> anyhow::R
     if let Some(refused) = &reading.refused {
         judgement
             .reasons
-            .push(format!("Ignition would not take it: {}", clean(&refused.to_string())));
+            .push(format!("Ignition rejects the config: {}", clean(&refused.to_string())));
     }
     if reading.cut {
         judgement
             .reasons
-            .push("it has far more sources or CAs than any pointer, and the last were not looked at".to_owned());
+            .push("the pointer has too many sources or CAs; the last ones were not checked".to_owned());
     }
     for authority in &reading.authorities {
         match authority {
             PointerCa::Certificate(_) => {}
-            PointerCa::NotLookedAt(why) => judgement.remarks.push(format!("a CA was not looked at: {why}")),
-            PointerCa::Broken(why) => judgement.reasons.push(format!("a CA in it is of no use: {why}")),
+            PointerCa::NotLookedAt(why) => judgement.remarks.push(format!("a CA was not checked: {why}")),
+            PointerCa::Broken(why) => judgement.reasons.push(format!("a CA in the pointer cannot be used: {why}")),
         }
     }
     let (ours, others): (Vec<&ConfigSource>, Vec<&ConfigSource>) = reading.sources.iter().partition(|source| source.pool.is_some());
     for other in others {
         let place = &other.place;
         judgement.remarks.push(format!(
-            "{place} leads elsewhere than to https://host:port/config/POOL, and was not looked at"
+            "{place} is not of the form https://host:port/config/POOL, and was not checked"
         ));
     }
     if ours.is_empty() {
-        let nowhere = "no source in it leads to a gateway: https://host:port/config/POOL";
+        let nowhere = "the pointer has no source of a gateway: https://host:port/config/POOL";
         judgement.reasons.push(nowhere.to_owned());
     }
     for source in &ours {
@@ -194,13 +194,13 @@ impl Judgement {
         }
         if !url.username().is_empty() || url.password().is_some() {
             self.remarks
-                .push(format!("{shown}: it has a user or a password, which this gateway does not look at"));
+                .push(format!("{shown}: the gateway ignores the user and password in the URL"));
         }
         let (port, listen) = (url.port_or_known_default(), settings.listen.port());
         let led_here = settings.pointer_url.as_ref().and_then(Url::port_or_known_default);
         if let Some(port) = port.filter(|port| *port != listen && Some(*port) != led_here) {
             self.remarks.push(format!(
-                "{shown}: this gateway listens on port {listen}; something must lead there from port {port}"
+                "{shown}: this gateway listens on port {listen}; redirect port {port} to it"
             ));
         }
         if let Some(pool) = &source.pool
@@ -217,12 +217,11 @@ impl Judgement {
         match attest_pointers::accepts(reading.certificates(), serving.chain(), &host, now) {
             Ok(()) => self
                 .remarks
-                .push(format!("a node with exactly these CAs takes the certificate in use for {host}")),
+                .push(format!("nodes with these CAs accept the certificate in use for {host}")),
             Err(error) => {
                 let error = clean(&error.to_string());
-                self.reasons.push(format!(
-                    "a node with exactly these CAs refuses the certificate in use for {host}: {error}"
-                ));
+                self.reasons
+                    .push(format!("nodes with these CAs refuse the certificate in use for {host}: {error}"));
             }
         }
         let bundle: Vec<Fingerprint> = serving.authorities().iter().map(|authority| authority.fingerprint).collect();
@@ -232,12 +231,13 @@ impl Judgement {
             .map(Fingerprint::short)
             .collect();
         match attest_pointers::said(source.url.as_ref().and_then(Url::query), &bundle) {
-            None => self
-                .remarks
-                .push("its URL does not say which CAs it carries (?ca=), so `ca status` cannot tell".to_owned()),
+            None => self.remarks.push(
+                "the pointer's URL does not list its CAs (?ca=), so `attest-gateway ca status` cannot tell which it carries".to_owned(),
+            ),
             Some(said) if said != carried => {
-                self.remarks
-                    .push("its URL says other CAs (?ca=) than it carries, so `ca status` is told wrong".to_owned());
+                self.remarks.push(
+                    "the pointer's URL lists other CAs (?ca=) than it carries, so `attest-gateway ca status` shows wrong ones".to_owned(),
+                );
             }
             Some(_) => {}
         }
@@ -254,11 +254,11 @@ impl Judgement {
         let short = newest.fingerprint.short();
         self.remarks
             .push(match (carries(newest), newest.fingerprint == serving.signed_by()) {
-                (true, true) => format!("it carries the newest CA {short}, which signs the certificate in use"),
-                (true, false) => format!("it carries the newest CA {short}: it holds after `ca switch`, too"),
-                (false, true) => format!("it lacks the newest CA {short}, which signs the certificate in use: write it again"),
+                (true, true) => format!("the pointer carries the newest CA {short}, which signs the certificate in use"),
+                (true, false) => format!("the pointer carries the newest CA {short}: it also works after `attest-gateway ca switch`"),
+                (false, true) => format!("the pointer lacks the newest CA {short}, which signs the certificate in use: write it again with `attest-gateway pointer create`"),
                 (false, false) => {
-                    format!("it lacks the newest CA {short}: after `ca switch` nodes with it are lost; write it again before")
+                    format!("the pointer lacks the newest CA {short}: it stops working after `attest-gateway ca switch`. Write it again first: `attest-gateway pointer create`")
                 }
             });
     }
@@ -270,13 +270,13 @@ impl Judgement {
         let (first, more) = (credentials.next(), credentials.next().is_some());
         if more {
             self.reasons
-                .push("it shows more than one credential, which is refused (credential-ambiguous)".to_owned());
+                .push("the pointer has more than one credential, which the gateway refuses (credential-ambiguous)".to_owned());
         }
         // Spec 2 has no headers, which a ticket stands in.
         let attests = !reading.version.starts_with("2.");
         if first.is_none() && !attests && grants.attested != grants.nothing {
             self.reasons.push(format!(
-                "spec {} has no place for a ticket: nodes with it cannot attest, and would get {} instead of {}; write it in spec 3.1 or newer (`attest-gateway pointer create --spec 3.1.0`), or give it a token",
+                "spec {} has no place for a ticket: nodes with this pointer cannot attest, and get {} instead of {}. Write it in spec 3.1 or newer (`attest-gateway pointer create --spec 3.1.0`), or give it a token",
                 reading.version,
                 word(grants.nothing),
                 word(grants.attested)
@@ -285,24 +285,28 @@ impl Judgement {
         match first {
             None if !attests => {}
             None if grants.nothing != Earns::Refuse => {
-                self.remarks
-                    .push(format!("it has no token: by itself it gets the {} config", word(grants.nothing)));
+                self.remarks.push(format!(
+                    "the pointer has no token: without an attestation nodes get the {} config",
+                    word(grants.nothing)
+                ));
             }
             None if grants.attested != Earns::Refuse => {
                 self.remarks.push(format!(
-                    "it has no token: pool {pool} gives something only to nodes that attest (attest-node)"
+                    "the pointer has no token: pool {pool} serves only nodes that attest (attest-node)"
                 ));
             }
-            None => self.reasons.push(format!("it has no token, and pool {pool} gives nothing without")),
+            None => self
+                .reasons
+                .push(format!("the pointer has no token, and pool {pool} grants nothing without one")),
             Some(PointerCredential::Unreadable(problem)) => self.reasons.push((*problem).to_owned()),
             Some(PointerCredential::Ticket) => {
-                let ticket = "it has a ticket: that is what a node makes of its pointer, and good for minutes";
+                let ticket = "the pointer has a ticket, which a node adds to its pointer while it boots, and which is valid for minutes: inspect the original pointer";
                 self.reasons.push(ticket.to_owned());
             }
             Some(PointerCredential::Token(text)) => {
                 if grants.token == Earns::Refuse {
                     self.reasons.push(format!(
-                        "it has a token, and pool {pool} takes none (grants.token in its pool.toml)"
+                        "the pointer has a token, but pool {pool} accepts none: set grants.token in its pool.toml"
                     ));
                 }
                 let (text, pool, now) = (text.clone(), pool.to_owned(), Clock::System.now());

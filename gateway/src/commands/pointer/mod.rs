@@ -31,29 +31,29 @@ const SECRET_NAME_LIMIT_BYTES: usize = 253;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  attest-gateway pointer create --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n  attest-gateway pointer create --pool worker --format secret | oc apply -f -\n  attest-gateway pointer create --pool worker --token-file rack7.token > worker.ign\n  attest-gateway pointer inspect worker.ign\n\nThe pointer config names the gateway and the CAs of tls.ca, and nothing secret unless it carries a token. It says in its URL which CAs\nthose are (?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
+    after_help = "Example: a pointer config for a pool, for any machine that can attest\n  attest-gateway pointer create --pool worker --url https://api-int.mycluster.example.com:22623 > worker.ign\n\nExample: as the Secret of the Machine API\n  attest-gateway pointer create --pool worker --format secret | oc apply -f -\n\nExample: with a provisioning token\n  attest-gateway pointer create --pool worker --token-file rack7.token > worker.ign\n\nThe pointer config holds the gateway's URL and the CAs of tls.ca. It is not secret, unless it carries a token. Its URL lists the CAs\n(?ca=), so that `attest-gateway ca status` can tell which pointers are in use."
 )]
 pub(crate) struct Create {
-    /// The pool that nodes with this pointer join.
+    /// Pool that nodes with this pointer join.
     #[arg(long)]
     pool: String,
-    /// The URL at which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
+    /// URL at which nodes reach the gateway, https://host:port [default: `pointer_url` of gateway.toml; else the certificate's first
     /// name, and the port of `listen`].
     #[arg(long)]
     url: Option<Url>,
-    /// A provisioning token for machines that cannot attest. Every reader of the pointer has it then. On the command line every user of
-    /// this machine can see it, in `ps`: better use --token-file.
+    /// Provisioning token for machines that cannot attest. Every reader of the pointer can use it. Other users of this machine see the
+    /// command line in `ps`: prefer --token-file.
     // A token is base64url: one in 64 begins with a hyphen.
     #[arg(long, conflicts_with = "token_file", allow_hyphen_values = true)]
     token: Option<String>,
-    /// A file with the token, or - for standard input.
+    /// File with the token, or - for standard input.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The pointer's spec version: 3.1.0 is read by every Ignition of OpenShift 4.6 and later, 2.2.0 by those before. In 2.2.0 a token
-    /// is in the URL, as there are no headers.
+    /// Spec version of the pointer: 3.1.0 for OpenShift 4.6 and later, 2.2.0 for earlier releases. In 2.2.0, which has no headers, a token
+    /// is part of the URL.
     #[arg(long, default_value = "3.1.0", value_name = "2.2.0|3.1.0...3.6.0")]
     spec: SpecVersion,
-    /// The config itself (worker.ign), or the Kubernetes Secret that the Machine API gives to new machines.
+    /// Print the config itself, or the Kubernetes Secret that the Machine API gives to new machines.
     #[arg(long, value_enum, default_value = "ignition")]
     format: PointerFormat,
     /// The Secret's name [default: POOL-user-data].
@@ -65,9 +65,9 @@ pub(crate) struct Create {
 pub(crate) enum Command {
     /// Print a pointer config: the first Ignition config of a node.
     Create(Box<Create>),
-    /// Say what a pointer trusts, and whether this gateway would satisfy it. Exit code 1 if not.
+    /// Show whether nodes with a pointer would accept this gateway. Exit code 1 if not.
     #[command(
-        after_help = "Examples:\n  attest-gateway pointer inspect worker.ign\n  oc -n openshift-machine-api get secret worker-user-data -o yaml | attest-gateway pointer inspect -\n\nReads an Ignition config of spec 2 or 3, or a Secret with userData, YAML or JSON, of at most 1 MiB. A token in it is looked up; it is\nneither used nor shown."
+        after_help = "Example:\n  attest-gateway pointer inspect worker.ign\n\nExample: the pointer of a cluster's machine set\n  oc -n openshift-machine-api get secret worker-user-data -o yaml | attest-gateway pointer inspect -\n\nThe file is an Ignition config of spec 2 or 3, or a Secret with userData (YAML or JSON), of at most 1 MiB. A token in it is looked up,\nbut neither used nor printed."
     )]
     Inspect {
         /// The pointer, or - for standard input.
@@ -125,7 +125,9 @@ fn secret(name: &str, pointer: &[u8]) -> anyhow::Result<Zeroizing<String>> {
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let bytes = name.as_bytes();
     if bytes.len() > SECRET_NAME_LIMIT_BYTES || !name.bytes().all(plain) || !ends(name.bytes().next()) || !ends(name.bytes().last()) {
-        bail!("a Secret's name has lower-case letters, digits, '-' and '.' only, at most {SECRET_NAME_LIMIT_BYTES}");
+        bail!(
+            "--secret-name {name:?} is not a name of a Secret: use at most {SECRET_NAME_LIMIT_BYTES} lower-case letters, digits, '-' and '.'"
+        );
     }
     // Quoted: `123` and `true` are names too.
     Ok(secret_manifest::labelled(
@@ -141,7 +143,7 @@ fn token_of(file: &Path) -> anyhow::Result<Zeroizing<String>> {
     let text = std::str::from_utf8(&bytes).ok().map(str::trim);
     let text = text
         .filter(|text| !text.is_empty())
-        .with_context(|| format!("{}: holds no token", file.display()))?;
+        .with_context(|| format!("{}: the file is empty or not text; name a file with one token", file.display()))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 
@@ -158,7 +160,7 @@ pub(super) fn read(file: &Path, limit_bytes: usize) -> anyhow::Result<Vec<u8>> {
         .read_to_end(&mut bytes)
         .context("standard input")?;
     if bytes.len() > limit_bytes {
-        bail!("standard input: has more than {limit_bytes} bytes");
+        bail!("standard input has more than {limit_bytes} bytes");
     }
     Ok(bytes)
 }
@@ -171,10 +173,12 @@ pub(super) fn base_url(settings: &Settings, url: Option<&Url>) -> anyhow::Result
     }
     let path = &settings.tls.certificate;
     let chain = source::certificates(path)?;
-    let host = chain
-        .first()
-        .and_then(|certificate| certificate.names.first())
-        .with_context(|| format!("{} has no name; use --url", path.display()))?;
+    let host = chain.first().and_then(|certificate| certificate.names.first()).with_context(|| {
+        format!(
+            "{}: the certificate has no DNS name or IP address; name the gateway's URL with --url",
+            path.display()
+        )
+    })?;
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     Ok(Url::parse(&format!("https://{host}:{}", settings.listen.port()))?)
 }

@@ -22,7 +22,7 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
     let shown = Zeroizing::new(text.to_owned());
     let found = store.read(move |transaction| tokens::look_up(transaction, &shown));
     let Some((token, used)) = found.await? else {
-        return Ok(Worth::Bad("the token is unknown here".to_owned()));
+        return Ok(Worth::Bad("the store does not know the token".to_owned()));
     };
     let (name, until) = (&token.name, rfc3339(token.expires));
     if !token.pools.contains(pool) {
@@ -35,12 +35,12 @@ pub(super) async fn describe(store: &dyn Store, text: &str, pool: &str, now: Uni
         format!(", from {} only", networks.join(", "))
     };
     Ok(match token.state(used, now) {
-        TokenState::Current => Worth::Good(format!("token {name:?} is current, until {until}{from}")),
+        TokenState::Current => Worth::Good(format!("token {name:?} is current, valid until {until}{from}")),
         TokenState::Previous => Worth::Good(format!(
-            "token {name:?} was rotated: this is the previous one, good until {until}{from}"
+            "token {name:?} was rotated; the pointer has the previous one, valid until {until}{from}"
         )),
         TokenState::Expired => Worth::Bad(format!("token {name:?} expired at {until}")),
-        TokenState::Spent => Worth::Bad(format!("token {name:?} was used {used} times, which is as often as it may be")),
+        TokenState::Spent => Worth::Bad(format!("all {used} uses of token {name:?} are spent")),
     })
 }
 
@@ -76,19 +76,24 @@ mod tests {
         };
         let one_pool = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"uses":null}"#;
         let until = "1970-01-01T00:01:40Z";
-        check(one_pool, &text, &format!("good: token \"a\" is current, until {until}")).await;
-        check(one_pool, "guessed", "bad: the token is unknown here").await;
-        check(one_pool, "not base64", "bad: the token is unknown here").await;
-        check(one_pool, &BASE64URL_NOPAD.encode(&[8; 32]), "bad: the token is unknown here").await;
+        check(one_pool, &text, &format!("good: token \"a\" is current, valid until {until}")).await;
+        check(one_pool, "guessed", "bad: the store does not know the token").await;
+        check(one_pool, "not base64", "bad: the store does not know the token").await;
+        check(
+            one_pool,
+            &BASE64URL_NOPAD.encode(&[8; 32]),
+            "bad: the store does not know the token",
+        )
+        .await;
         let pools = r#"{"name":"a","pools":["infra","worker"],"created":1,"expires":100,"networks":["192.0.2.0/24"]}"#;
         check(
             pools,
             &text,
-            &format!("good: token \"a\" is current, until {until}, from 192.0.2.0/24 only"),
+            &format!("good: token \"a\" is current, valid until {until}, from 192.0.2.0/24 only"),
         )
         .await;
         let previous = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"superseded":{"at":50,"by":"x"}}"#;
-        let said = format!("good: token \"a\" was rotated: this is the previous one, good until {until}");
+        let said = format!("good: token \"a\" was rotated; the pointer has the previous one, valid until {until}");
         check(previous, &text, &said).await;
         let expired = r#"{"name":"a","pools":["worker"],"created":1,"expires":99,"uses":null}"#;
         check(expired, &text, "bad: token \"a\" expired at 1970-01-01T00:01:39Z").await;
@@ -96,9 +101,9 @@ mod tests {
         check(other, &text, "bad: token \"a\" is not for pool worker").await;
         let twice = r#"{"name":"a","pools":["worker"],"created":1,"expires":100,"uses":2}"#;
         for (used, expected) in [
-            (0, format!("good: token \"a\" is current, until {until}")),
-            (1, format!("good: token \"a\" is current, until {until}")),
-            (2, "bad: token \"a\" was used 2 times, which is as often as it may be".to_owned()),
+            (0, format!("good: token \"a\" is current, valid until {until}")),
+            (1, format!("good: token \"a\" is current, valid until {until}")),
+            (2, "bad: all 2 uses of token \"a\" are spent".to_owned()),
         ] {
             check(twice, &text, &expected).await;
             assert_eq!(store.uses(EntryKind::TokenUse, &id).await.unwrap(), used);

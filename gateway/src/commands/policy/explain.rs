@@ -39,11 +39,11 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
         let becomes = match observes {
-            true => "its machine is let in, as the pool observes".to_owned(),
-            false => format!("its machine waits for {} min at most", rules.wait_seconds / 60),
+            true => "the machine is trusted, because the pool observes".to_owned(),
+            false => format!("the machine waits for at most {} min", rules.wait_seconds / 60),
         };
         format!(
-            "What no reference value has, and is all that is wrong: {becomes}, and the administrator is asked once {} machines have booted it.\n",
+            "If a boot fails only by values that match no reference value, {becomes}. The gateway asks the administrator once {} machines have booted them.\n",
             rules.machines
         )
     })
@@ -60,11 +60,9 @@ fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &Refe
 /// Describes each rule in a line.
 fn words(policy: &AppraisalPolicy) -> String {
     let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
-    let mut text = format!("A node shows {}.\n", accepts.join(", or "));
+    let mut text = format!("A node presents {}.\n", accepts.join(", or "));
     if policy.observes() {
-        text.push_str(
-            "The pool observes: what is marked \"observed\" refuses nobody. What does not hold of it is recorded (would_refuse).\n",
-        );
+        text.push_str("The pool observes: rules marked \"observed\" refuse no machine; their failures are recorded (would_refuse).\n");
     }
     let observed = |is: bool| if is { "observed: " } else { "" };
     for (section, values) in values(policy) {
@@ -76,7 +74,10 @@ fn words(policy: &AppraisalPolicy) -> String {
     }
     if let Some(condition) = policy.condition() {
         let observed = observed(policy.observes_condition());
-        text.push_str(&format!("And this is true of the claims:\n- {observed}{}\n", condition.source()));
+        text.push_str(&format!(
+            "This condition on the claims holds:\n- {observed}{}\n",
+            condition.source()
+        ));
     }
     text
 }
@@ -86,7 +87,7 @@ fn of_history(rules: HistoryRules) -> String {
     let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
     match lines.as_str() {
         "" => lines,
-        lines => format!("[history], since it was trusted last\n{lines}"),
+        lines => format!("[history], compared with the last trusted attestation\n{lines}"),
     }
 }
 
@@ -124,7 +125,7 @@ mod tests {
         let policy = AppraisalPolicy::of_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
         let words = words(&policy);
         for expected in [
-            "A node shows tpm.",
+            "A node presents tpm.",
             "[tpm]",
             "the PCRs 0, 1, 2, 3, 4, 5, 6, 7 of sha256 are quoted",
             "PCR 0: not checked",

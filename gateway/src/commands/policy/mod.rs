@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Say in words what a pool requires of a node that attests.
+    /// Print a pool's requirements for attesting nodes in words.
     Explain(explain::Arguments),
 }
 

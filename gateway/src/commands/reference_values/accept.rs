@@ -13,7 +13,7 @@ use crate::commands::{output, pool_folder, with_store};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: a question of `attest-gateway reference-values pending`, after what it names was looked at\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n\nA generation with exactly these values is added to the file, which a serving gateway reads by itself; machines that wait are trusted when they come again. Other\ngateways have files of their own: bring the file there. A question that was denied can be accepted, too."
+    after_help = "Example: review the question first, then accept it\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c5d92a7b14e68c03f9d2b75a81e64 --set kernels.json --name 'kernel 6.12.43'\n\nThe command adds a generation with exactly these values to the file. Running gateways reload the file; waiting machines are trusted\nwhen they retry. Copy the file to the other gateways' hosts.\n\nA denied question can be accepted later."
 )]
 pub(crate) struct Arguments {
     /// Pool of the questions.
@@ -21,13 +21,13 @@ pub(crate) struct Arguments {
     /// Ids of the questions, or their first 8 characters or more.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
-    /// The file in the pool's folder of reference values that gets them; it is made if it is not there.
+    /// File in the pool's folder of reference values, *.json; it is created if it does not exist.
     #[arg(long, value_name = "FILE")]
     set: PathBuf,
     /// Name of the generation [default: question ID].
     #[arg(long)]
     name: Option<String>,
-    /// Until when they are accepted, such as 2026-06-03T10:00:00Z.
+    /// Time at which the generation expires, such as 2026-06-03T10:00:00Z [default: never].
     #[arg(long, value_name = "TIME", value_parser = time)]
     until: Option<Time>,
 }
@@ -39,7 +39,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let ids = &whole_ids(config, pool, ids)?;
     let folder = pool_folder(&settings, pool)?;
     let (sets, _) = attest_pool::reference_values(&folder)?;
-    let sets = sets.with_context(|| format!("pool {pool} has no [reference_values]: the file would not be used"))?;
+    let sets = sets.with_context(|| {
+        format!("pool {pool} has no section [reference_values] in its pool.toml, so it would not read the file: add the section first")
+    })?;
     let file = in_folder(&sets, &arguments.set)?;
     let (values, first) = read_as_owner(config, pool, ids)?;
     let mut accepted = Values::default();
@@ -68,7 +70,11 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     change_store_as(by, config, Verb::ReferenceValuesAccept, |store| async move {
         Ok(new_values::accept(&*store, pool, ids, &answered).await?)
     })?;
-    output::done(format_args!("{}: {name:?} has {} values", file.display(), values.len()))
+    output::done(format_args!(
+        "{}: added generation {name:?} with {} values",
+        file.display(),
+        values.len()
+    ))
 }
 
 /// Returns the ids, whole, of questions that may be given by their beginning.
@@ -87,7 +93,7 @@ fn whole_ids(config: &Path, pool: &str, given: &[String]) -> anyhow::Result<Vec<
 /// write.
 fn read_as_owner(config: &Path, pool: &str, ids: &[String]) -> anyhow::Result<(Vec<NewValue>, Question)> {
     let read = || with_store(config, |store| async move { Ok(new_values::values_of(&store, pool, ids).await?) });
-    std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("the store could not be read"))?
+    std::thread::scope(|scope| scope.spawn(read).join()).map_err(|_| anyhow!("cannot read the store: the thread that read it failed"))?
 }
 
 /// Returns the path of the file, in the folder that the pool reads.
@@ -97,11 +103,15 @@ fn in_folder(folder: &Path, set: &Path) -> anyhow::Result<PathBuf> {
     if let Some(parent) = parent {
         let is_it = parent.canonicalize().ok() == folder.canonicalize().ok() && folder.exists();
         if !is_it {
-            bail!("{}: the pool reads files in {}", set.display(), folder.display());
+            bail!(
+                "--set {}: the pool reads its files from {}; name a file there",
+                set.display(),
+                folder.display()
+            );
         }
     }
     if set.extension().is_none_or(|extension| extension != "json") {
-        bail!("{}: the pool reads *.json only", set.display());
+        bail!("--set {}: the pool reads *.json only; name a file with that ending", set.display());
     }
     Ok(folder.join(name))
 }

@@ -10,7 +10,7 @@ use crate::commands::{now, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: nobody has rolled this out\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'unknown kernel on rack 7'\n\nMachines whose boots have all of it are refused at once from now on, with the refusal that there is without any question; the log says that it was denied, by whom\nand why. With less of it, or with another value in its place, a boot is another question."
+    after_help = "Example:\n  attest-gateway reference-values deny worker 0f3c5d92a7b14e68c03f9d2b75a81e64 --reason 'unknown kernel on rack 7'\n\nGateways refuse machines whose boots have all of these values from now on; the attestation log has the reason. A boot with fewer or\nother values is another question."
 )]
 pub(crate) struct Arguments {
     /// Pool of the question.
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Reason, for the attestation log; the node does not see it.
     #[arg(long, value_name = "TEXT", required_unless_present = "take_back")]
     reason: Option<String>,
-    /// Take a denial back: who boots it asks again.
+    /// Take a denial back: the question is open again.
     #[arg(long, conflicts_with = "reason")]
     take_back: bool,
 }

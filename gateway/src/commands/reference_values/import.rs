@@ -8,12 +8,12 @@ use crate::commands::output;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway reference-values import vendor.json --to pools/worker/reference-values/vendor.json\n\nEach generation is added that has not lapsed is added as imported from that file, by whoever runs this, now; until when it is accepted stays as it is there.\nA file *.corim or *.cbor is an unsigned CoRIM; what was signed you verify yourself."
+    after_help = "Example:\n  attest-gateway reference-values import vendor.json --to pools/worker/reference-values/vendor.json\n\nThe command adds each generation that has not expired; its expiry stays. The new file names you, the time and the imported file as\nits origin.\n\nA file *.corim or *.cbor is an unsigned CoRIM. If it was signed, verify the signature yourself before the import."
 )]
 pub(crate) struct Arguments {
-    /// The file whose generations are added.
+    /// File to import.
     from: PathBuf,
-    /// The file that they are added to; it is made if it is not there.
+    /// File to add the generations to; it is created if it does not exist.
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 }
@@ -36,7 +36,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     imported.retain(|generation| generation.is_accepted_at(now().at));
     let count = imported.len();
     if count == 0 {
-        bail!("{}: no generation in it is accepted now", arguments.from.display());
+        bail!(
+            "{}: all generations in it have expired; nothing was imported",
+            arguments.from.display()
+        );
     }
     for mut generation in imported {
         generation.from = ValueOrigin::Imported { file: file.clone() };
@@ -44,5 +47,5 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         generations.push(generation);
     }
     write(&arguments.to, generations)?;
-    output::done(format_args!("{}: {count} generations more", arguments.to.display()))
+    output::done(format_args!("{}: added {count} generations", arguments.to.display()))
 }

@@ -17,23 +17,23 @@ use attest_command_line::reference_set_file::{bytes, generation, now, read, read
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the generations of files: since when, by whom, from what, until when.
+    /// List the generations of files, with author, origin and expiry.
     List(list::Arguments),
     /// Print the values of a generation.
     Show(show::Arguments),
-    /// List what machines have booted that no reference value has, while they wait for an answer.
+    /// List booted values that match no reference value, as questions to answer.
     Pending(pending::Arguments),
-    /// Accept what a question is about: add it to a file of the pool.
+    /// Accept the values of questions: add them to a file of the pool.
     Accept(accept::Arguments),
-    /// Deny what a question is about: machines that boot it are refused.
+    /// Deny the values of a question: machines that boot them are refused.
     Deny(deny::Arguments),
-    /// Add the generations of another file.
+    /// Add the generations of another file, or of a CoRIM.
     Import(import::Arguments),
-    /// Print one file of the generations that are accepted now, of several files.
+    /// Print the accepted generations of several files as one file.
     Export(export::Arguments),
-    /// Let a generation lapse: now, or at a time.
+    /// Set the expiry of a generation.
     Lapse(lapse::Arguments),
-    /// Remove a generation. Records that were made by it are replayed all the same.
+    /// Remove a generation. The audit of older records does not need it.
     Remove(remove::Arguments),
 }
 

@@ -14,12 +14,12 @@ const NAMED_LIMIT: usize = 3;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what machines have booted that no reference value has\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c…32 digits…9a --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c…32 digits…9a --reason 'nobody has rolled this out'\n\nAll that a boot has beyond the pool's reference values is one question, with a row for each value. MACHINES is how many have shown all of it, and how many the\npool wants before it asks. Names are the node's own words, unless they stand in quotation marks alone. Below stands who waits for each answer, until when, and\nwhich machines have booted something else besides, for which a yes is not enough."
+    after_help = "Example: list the questions, then answer each\n  attest-gateway reference-values pending worker\n  attest-gateway reference-values accept worker 0f3c5d92a7b14e68c03f9d2b75a81e64 --set kernels.json --name 'kernel 6.12.43'\n  attest-gateway reference-values deny worker 0f3c5d92a7b14e68c03f9d2b75a81e64 --reason 'not rolled out by us'\n\nA question has one row for each value of one boot that no reference value matches. MACHINES counts the machines that booted all of\nthem, of the number that the pool wants before it asks. Names come from the nodes and are not verified, except names that stand in\nquotation marks alone.\n\nBelow the table are the waiting machines with their deadlines. For some machines an acceptance is not enough: they have booted other\nunknown values, too."
 )]
 pub(crate) struct Arguments {
     /// Pool of the questions [default: every pool].
     pool: Option<String>,
-    /// Also those that were answered.
+    /// Include answered questions.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -111,16 +111,16 @@ fn rows(row: &QuestionRow, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
 fn below(row: &QuestionRow, rules: Option<&NewValueRules>, now: u64) -> String {
     let mut lines = vec![
         format!("question {} of pool {}", row.id, row.pool),
-        "  a boot had all of that, and nothing else that was refused: accepted, it is enough for".to_owned(),
+        "  if accepted, these machines are trusted (they booted these values, and nothing else that is refused):".to_owned(),
     ];
     lines.extend(row.showing.iter().map(|one| format!("  - {}", waits(one, rules, now))));
     if row.more > 0 {
-        lines.push(format!("  - and {} machines more", row.more));
+        lines.push(format!("  - and {} more machines", row.more));
     }
     let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.beside.iter().partition(|beside| beside.more.is_empty());
     lines.extend(within.iter().map(|beside| {
         let RelatedQuestion { id, machines, .. } = beside;
-        format!("  - {machines} machines of question {id}, which is about nothing else")
+        format!("  - {machines} machines of question {id}, whose values are all in this question")
     }));
     lines.extend(beyond.iter().map(|beside| {
         let RelatedQuestion { id, machines, more } = beside;
@@ -129,15 +129,15 @@ fn below(row: &QuestionRow, rules: Option<&NewValueRules>, now: u64) -> String {
             what.push(format!("and {left} more"));
         }
         format!(
-            "  it is not enough for {machines} machines of question {id}, which have also booted: {}",
+            "  not enough for {machines} machines of question {id}, which also booted: {}",
             what.join("; ")
         )
     }));
     if row.more_beside > 0 {
-        lines.push(format!("  {} questions more have something in common with it", row.more_beside));
+        lines.push(format!("  {} more questions share values with it", row.more_beside));
     }
     lines.push(format!(
-        "  by the pool's rules as they are now, where that machine has attested: attest-audit policy test {} --record {}",
+        "  to test the pool's present rules, on the gateway where that machine attested: `attest-audit policy test {} --record {}`",
         row.pool, row.question.decision
     ));
     let lines: String = lines.iter().map(|line| format!("{}\n", visible(line))).collect();
@@ -160,14 +160,14 @@ fn waits(one: &Showing, rules: Option<&NewValueRules>, now: u64) -> String {
     };
     let since = rfc3339(one.since);
     if one.observed {
-        return format!("{who}: let in since {since}, because the pool observes");
+        return format!("{who}: trusted since {since}, because the pool observes");
     }
     let Some(rules) = rules else {
-        return format!("{who}: has waited since {since}; the pool has no [new_values] now, or cannot be read");
+        return format!("{who}: waits since {since}; its pool has no [new_values] any more, or cannot be read");
     };
     let until = one.since.saturating_add(rules.wait_seconds);
     match until.saturating_sub(now) {
-        0 => format!("{who}: has waited from {since} until {}, and is refused", rfc3339(until)),
+        0 => format!("{who}: refused; it waited from {since} until {}", rfc3339(until)),
         // In minutes, while there are some.
         left => {
             let left = if left < 60 { left } else { left.next_multiple_of(60) };

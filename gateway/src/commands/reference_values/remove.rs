@@ -18,5 +18,5 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     generation(&mut generations, file, name)?;
     generations.retain(|generation| generation.name != *name);
     write(file, generations)?;
-    output::done(format_args!("{}: {name:?} is removed", file.display()))
+    output::done(format_args!("{}: removed generation {name:?}", file.display()))
 }

@@ -25,39 +25,38 @@ const IMPORT_LIMIT_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Create {
-    /// The pool it is for; may be repeated.
+    /// Pool of the token (repeatable).
     #[arg(long, required = true)]
     pool: Vec<String>,
-    /// Name of the token in the attestation log [default: the pool and something random].
+    /// Name of the token, for commands and the attestation log [default: the pool and a random suffix].
     #[arg(long)]
     name: Option<String>,
-    /// Number of machines that it is good for: of times that it can be used. A machine that keeps a claimant, as attest-node does, and
-    /// boots again within its first boot uses it once. Of others, each fetch counts [default: no limit].
+    /// Number of uses [default: no limit]. A machine with attest-node uses the token once, even if it reboots during its first boot.
+    /// Without attest-node each fetch is a use.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     uses: Option<u32>,
-    /// With --uses: time after a use in which another one from the same address is the same machine, and costs nothing. This is for
-    /// machines without attest-node that boot again within their first boot. Behind NAT or a balancer all machines have one address, and so
-    /// have the programs on a machine [default: not at all].
+    /// With --uses: time after a use in which further fetches from the same address cost no use [default: 0]. For machines without
+    /// attest-node that reboot during their first boot. Machines behind one NAT or balancer share an address.
     #[arg(long, value_parser = seconds, requires = "uses")]
     again: Option<u64>,
     /// Lifetime of the token: a number with s, m, h or d [default: 24h; with --rotate-every, twice that and the grace period].
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
-    /// From where it may be used, such as 192.0.2.0/24 or 2001:db8::/48; may be repeated [default: from everywhere].
+    /// Network from which it may be used, such as 192.0.2.0/24 or 2001:db8::/48 (repeatable) [default: any].
     #[arg(long, value_parser = attest_gateway::network::network)]
     network: Vec<IpNet>,
-    /// Have the serving gateway replace it by itself, that often.
+    /// Have the running gateway replace the token at this interval.
     #[arg(long, value_parser = seconds, requires = "into")]
     rotate_every: Option<u64>,
-    /// With --rotate-every: grace period of the token before [default: 24h].
+    /// With --rotate-every: grace period of the previous token [default: 24h].
     #[arg(long, value_parser = seconds_or_none, requires = "rotate_every")]
     grace: Option<u64>,
-    /// With --rotate-every: the folder for NAME.token, NAME.secret.yaml and NAME-POOL.ign. The gateway must be able to write there.
+    /// With --rotate-every: folder for NAME.token, NAME.secret.yaml and NAME-POOL.ign. The gateway's user must be able to write there.
     #[arg(long, requires = "rotate_every", value_name = "FOLDER")]
     into: Option<PathBuf>,
-    /// Import this token instead of making one: a file with it (- is standard input), or with the manifest of a Secret that has it under
-    /// `token`. Or the manifest of a bootstrap token of Kubernetes, which is valid here for as long as there at most. At least 128 random
-    /// bits: 22 characters of Base64, or 32 hexadecimal digits. The original stays where it is; the token is not printed again.
+    /// Import a token from this file (- is standard input) instead of creating one. The file holds the token, the manifest of a Secret
+    /// with the token under `token`, or the manifest of a Kubernetes bootstrap token, whose expiry is kept. The token needs 128 random
+    /// bits: 22 characters of Base64, or 32 hexadecimal digits. It is not printed again.
     #[arg(long, value_name = "FILE")]
     from_file: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +72,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         let grants = attest_pool::grants(&super::super::pool_folder(&settings, pool)?)?;
         if grants.token == Earns::Refuse {
             output::tell(format_args!(
-                "pool {pool} accepts no tokens yet: set grants.token = \"full\" in its pool.toml"
+                "pool {pool} accepts no tokens yet; set grants.token = \"full\" in its pool.toml"
             ));
         }
     }
@@ -95,7 +94,9 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     let made = now();
     let lifetime = lifetime(arguments.ttl, standard, expires, made.as_secs())?;
     if expires.is_some() && rotation.is_some() {
-        bail!("it expires where it is from, and the cluster makes others: --rotate-every is for tokens that are this gateway's");
+        bail!(
+            "--rotate-every cannot rotate a bootstrap token of Kubernetes, which expires in the cluster: import it without --rotate-every"
+        );
     }
     let draft = |name| Draft {
         name,
@@ -119,10 +120,10 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
             None => tokens::create(&*store, draft(name), &ca, made).await?,
         })
     })?;
-    describe(&created.record, if brought { "it is the one that you have" } else { SHOWN });
+    describe(&created.record, if brought { "imported; it is not shown again" } else { SHOWN });
     if !brought || arguments.shape.format != TokenOutput::Token {
         match arguments.shape.show(&settings, &created) {
-            Err(error) if brought => return Err(error.context("the token is in the store, and could not be shown in another form")),
+            Err(error) if brought => return Err(error.context("the token was imported, but could not be printed in the form of --format")),
             Err(error) => return Err(lost(config, by, &created, error)),
             Ok(()) => {}
         }
@@ -134,15 +135,15 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
 fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyhow::Error {
     let TokenRecord { name, rotation, .. } = &created.record;
     if let Some(Rotation { into, .. }) = rotation {
-        return error.context(format!("token {name:?} could not be shown; its files are in {}", into.display()));
+        return error.context(format!("cannot print token {name:?}; its files are in {}", into.display()));
     }
     let revoked = change_store_as(by, config, Verb::TokenRevoke, async |store| {
         Ok(tokens::withdraw(&*store, created).await?)
     });
     error.context(match revoked {
-        Ok(()) => format!("token {name:?} could not be shown and was revoked: no token was created"),
+        Ok(()) => format!("cannot print token {name:?}; it was revoked: run the command again"),
         Err(failed) => format!(
-            "token {name:?} could not be shown, and could not be revoked again ({}); do that: attest-gateway token revoke {name}",
+            "cannot print token {name:?}, and cannot revoke it ({}); revoke it: `attest-gateway token revoke {name}`",
             attest_command_line::in_full(&failed)
         ),
     })
@@ -153,8 +154,8 @@ fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyho
 fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
     let why = super::super::pool(settings, pool).ok()?.boots_again()?;
     Some(format!(
-        "pool {pool}: its full config has {why}, so that its machines boot again within their first boot, and fetch twice: without attest-node in their \
-         initramfs each takes two of the uses; --again 15m takes the second from the same address for the same machine (docs/tokens.md)"
+        "pool {pool}: its full config has {why}, so its machines reboot during their first boot and fetch twice. Without attest-node in their \
+         initramfs each machine spends two uses; with --again 15m the second fetch from the same address is free (docs/how-to/tokens.md)"
     ))
 }
 
@@ -165,7 +166,7 @@ fn lifetime(asked: Option<u64>, standard: u64, expires: Option<u64>, now: u64) -
     };
     let left = expires.saturating_sub(now);
     if left == 0 {
-        bail!("it has expired, at {}", rfc3339(expires));
+        bail!("the token expired at {}: import another one", rfc3339(expires));
     }
     Ok(asked.map_or(left, |asked| asked.min(left)).min(LONGEST_SECONDS))
 }
@@ -193,9 +194,9 @@ fn rotation(settings: &Settings, arguments: &Create) -> anyhow::Result<Option<Ro
     };
     let folder = into
         .canonicalize()
-        .with_context(|| format!("{}; make the folder first, for the gateway's user", into.display()))?;
+        .with_context(|| format!("--into {}: create the folder first, owned by the gateway's user", into.display()))?;
     if !folder.is_dir() {
-        bail!("{} is not a folder", folder.display());
+        bail!("--into {}: not a folder", folder.display());
     }
     Ok(Some(Rotation {
         every,

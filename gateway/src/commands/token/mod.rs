@@ -20,27 +20,28 @@ use super::{OutputOption, output, with_store};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a provisioning token and print it. It is shown this once; only its hash is kept.
+    /// Create a provisioning token and print it. It cannot be shown again.
     #[command(
-        after_help = "Example: a token for one machine, good for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that is replaced every month, and written to where the next pointer is made of it\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attest-gateway/tokens\n\nExample: a token that is in pointers already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: grants.token in its pool.toml."
+        after_help = "Example: a token for one machine, valid for a day\n  attest-gateway token create --pool worker --name rack7 --uses 1 --ttl 24h\n\nExample: a token that the gateway replaces every month, in a folder that your provisioning reads\n  attest-gateway token create --pool worker --name fleet --network 192.0.2.0/24 --rotate-every 30d --into /var/lib/attest-gateway/tokens\n\nExample: import a token that pointers carry already\n  oc -n openshift-config get secret machineconfig-auth -o yaml | attest-gateway token create --pool worker --name old --ttl 30d --from-file -\n\nThe pool must accept tokens: set grants.token in its pool.toml."
     )]
     Create(Box<create::Create>),
-    /// Replace a token: print a new one of the same name, for the same pools, networks and number of uses. The one before stays valid for
-    /// the grace period.
+    /// Replace a token by a new one with the same name, pools, networks and uses.
+    ///
+    /// The previous token stays valid for the grace period.
     #[command(
-        after_help = "Example: the next token, as a pointer config\n  attest-gateway token rotate rack7 --format pointer > worker.ign\n\nExample: the token has leaked\n  attest-gateway token rotate rack7 --grace 0s"
+        after_help = "Example: print the next token as a pointer config\n  attest-gateway token rotate rack7 --format pointer > worker.ign\n\nExample: the token has leaked; invalidate it at once\n  attest-gateway token rotate rack7 --grace 0s"
     )]
     Rotate(Box<rotate::Rotate>),
-    /// List the tokens: what they are called, good for and worth, not their text.
+    /// List the tokens with pools, state and uses, without their text.
     #[command(
-        after_help = "Example:\n  attest-gateway token list\n\nSTATE is current; previous, of a token that was rotated and is good still; expired; or spent."
+        after_help = "Example:\n  attest-gateway token list\n\nSTATE is current, previous (rotated, and valid for its grace period), expired or spent."
     )]
     List {
         #[command(flatten)]
         format: OutputOption,
     },
-    /// Make every token of a name worthless, current and previous. Takes effect at once, on a running gateway too.
-    #[command(after_help = "Example:\n  attest-gateway token revoke rack7")]
+    /// Revoke all tokens of a name, current and previous.
+    #[command(after_help = "Example:\n  attest-gateway token revoke rack7\n\nRunning gateways refuse the token from now on.")]
     Revoke {
         /// Name of the token.
         name: String,
@@ -55,7 +56,9 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
         Command::Revoke { name } => {
             let settings = Settings::load(config)?;
             if tokens::is_followed(name) && settings.cluster.is_some_and(|cluster| !cluster.bootstrap_tokens.is_empty()) {
-                bail!("{name:?} is one of the cluster's bootstrap tokens, and would be imported again while it exists: delete its Secret");
+                bail!(
+                    "token {name:?} is imported from the cluster's bootstrap tokens, and would be imported again: delete its Secret in kube-system instead"
+                );
             }
             let wanted = name.clone();
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
@@ -65,14 +68,16 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 })?;
                 Ok(revoked)
             })?;
-            output::done(format_args!("revoked: {revoked} of name {name:?}"))?;
+            output::done(format_args!("revoked: {revoked} tokens named {name:?}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn unpublished(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow::anyhow!("the token is good, but its files have not all changed, and the serving gateway will rotate it again: {error}")
+    anyhow::anyhow!(
+        "the token is valid, but not all of its files could be written; the running gateway will rotate the token again: {error}"
+    )
 }
 
 fn list(config: &Path, format: OutputOption) -> anyhow::Result<()> {

@@ -17,10 +17,10 @@ use crate::commands::output;
 pub(crate) struct Rotate {
     /// Name of the token.
     name: String,
-    /// Grace period of the token before: a number with s, m, h or d. 0s makes it worthless at once [default: as it was created, or 24h].
+    /// Grace period of the previous token: a number with s, m, h or d; 0s revokes it at once [default: that of its creation, or 24h].
     #[arg(long, value_parser = seconds_or_none)]
     grace: Option<u64>,
-    /// Lifetime of the new token [default: as long as the one before was].
+    /// Lifetime of the new token [default: that of the previous token].
     #[arg(long, value_parser = seconds)]
     ttl: Option<u64>,
     #[command(flatten)]
@@ -45,8 +45,8 @@ pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
         Ok(tokens::rotate(&*store, &wanted, options, &ca, now()).await?)
     })?;
     match previous_until {
-        Some(until) => output::tell(format_args!("token {name:?}: the one before is good until {}", rfc3339(until))),
-        None => output::tell(format_args!("token {name:?}: the previous one is invalid from now on")),
+        Some(until) => output::tell(format_args!("token {name:?}: the previous token is valid until {}", rfc3339(until))),
+        None => output::tell(format_args!("token {name:?}: the previous token is invalid from now on")),
     }
     describe(&created.record, SHOWN);
     shape.show(settings, &created).map_err(|error| lost(&created.record, error))?;
@@ -56,9 +56,9 @@ pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
 /// Adds to an error that the new token was not delivered. The one before ends all the same, and nothing else can replace it.
 fn lost(TokenRecord { name, rotation, .. }: &TokenRecord, error: anyhow::Error) -> anyhow::Error {
     error.context(match rotation {
-        Some(Rotation { into, .. }) => format!("token {name:?} was rotated, and could not be shown; its files are in {}", into.display()),
+        Some(Rotation { into, .. }) => format!("token {name:?} was rotated, but cannot be printed; its files are in {}", into.display()),
         None => format!(
-            "token {name:?} was rotated, and the new one could not be shown, so nobody has it: rotate it again, attest-gateway token rotate {name}"
+            "token {name:?} was rotated, but the new token cannot be printed and is lost; rotate it again: `attest-gateway token rotate {name}`"
         ),
     })
 }

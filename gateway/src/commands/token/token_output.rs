@@ -17,18 +17,18 @@ use super::super::pointer::base_url;
 use super::join;
 
 /// Remark that precedes a new token.
-pub(super) const SHOWN: &str = "it is shown this once:";
+pub(super) const SHOWN: &str = "it is shown only now:";
 
 /// Form in which a token is printed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TokenOutputOptions {
-    /// The token; the Secret machineconfig-auth for the namespace openshift-config; or a pointer config with the token.
+    /// Print the token, the Secret machineconfig-auth of the namespace openshift-config, or a pointer config with the token.
     #[arg(long, value_enum, value_name = "FORM", default_value = "token")]
     pub(super) format: TokenOutput,
-    /// In pointers: URL at which nodes reach the gateway [default: the certificate's first name, and the port of `listen`].
+    /// URL of the gateway in pointers [default: `pointer_url` of gateway.toml; else the certificate's first name and the port of `listen`].
     #[arg(long)]
     pub(super) url: Option<Url>,
-    /// With --format pointer: which of the token's pools.
+    /// With --format pointer: pool of the pointer, one of the token's pools.
     #[arg(long, value_name = "POOL")]
     for_pool: Option<String>,
 }
@@ -56,7 +56,7 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
     let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
     let uses = uses.map_or_else(|| "any number of times".to_owned(), |uses| format!("{uses} times"));
     let again = again.map_or_else(String::new, |again| {
-        format!(", and for {} after each of them from the same address", lasting(again))
+        format!(", free again from the same address for {} after each", lasting(again))
     });
     let from = if networks.is_empty() {
         String::new()
@@ -64,13 +64,13 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
         format!(", from {}", join(networks))
     };
     output::tell(format_args!(
-        "token {name:?} for {plural} {}, good until {}, {uses}{again}{from}; {text}",
+        "token {name:?} for {plural} {}, valid until {}, {uses}{again}{from}; {text}",
         pools.join(", "),
         rfc3339(*expires)
     ));
     if let Some(Rotation { every, grace, into, .. }) = rotation {
         output::tell(format_args!(
-            "it is in {}, and is replaced there every {}; the one before is good for {} then",
+            "token {name:?} is in {}; the gateway replaces it there every {}, and accepts the previous token for {}",
             into.display(),
             lasting(*every),
             lasting(*grace)
@@ -100,7 +100,7 @@ impl TokenOutputOptions {
             .filter(|pool| self.for_pool.as_ref().is_none_or(|wanted| wanted == *pool));
         let (Some(pool), None) = (wanted.next(), wanted.next()) else {
             let pools: Vec<&str> = pools.iter().map(String::as_str).collect();
-            bail!("a pointer is for one pool: use --for-pool with one of {}", pools.join(", "));
+            bail!("a pointer names one pool: add --for-pool with one of {}", pools.join(", "));
         };
         let url = self.url.as_ref().or(rotation.map(|rotation| &rotation.url));
         let authorities = source::authorities(&settings.tls.ca)?;
@@ -129,7 +129,7 @@ impl TokenOutputOptions {
         };
         match output::write(Zeroizing::new(shown).as_bytes())? {
             ReaderState::There => Ok(()),
-            ReaderState::Gone => bail!("nobody reads standard output"),
+            ReaderState::Gone => bail!("standard output was closed"),
         }
     }
 }

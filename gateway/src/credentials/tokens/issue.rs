@@ -57,13 +57,13 @@ pub struct Created {
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// The name cannot be shown in a line.
-    #[error("a token's name has 1 to {NAME_LIMIT_CHARACTERS} printable characters")]
+    #[error("the token's name is invalid: use 1 to {NAME_LIMIT_CHARACTERS} printable characters")]
     Name,
     /// The name cannot be a file's.
-    #[error("the name {0:?} is to be a file's: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
+    #[error("the name {0:?} cannot name files: use letters, digits, '.', '_' and '-', and begin with a letter or digit")]
     FileName(String),
     /// The name is one of those that the cluster's tokens have.
-    #[error("the name {0:?} is one of the cluster's bootstrap tokens: create, change and delete it in the cluster")]
+    #[error("the name {0:?} is reserved for the cluster's bootstrap tokens: create, change and delete those in the cluster")]
     Followed(String),
     /// The name is in use.
     #[error(
@@ -80,7 +80,7 @@ pub enum IssueError {
     TooOften(u64),
     /// It would die before it is rotated.
     #[error(
-        "a token that rotates every {} and is good for {} after that must live for at least {} (--ttl), not {}",
+        "a token with rotation every {} and a grace period of {} needs --ttl of at least {}, not {}",
         lasting(*.every), lasting(*.grace), lasting(.every.saturating_add(*.grace)), lasting(*.lifetime)
     )]
     TooShort {
@@ -92,7 +92,7 @@ pub enum IssueError {
         lifetime: u64,
     },
     /// Another token is written into the same file.
-    #[error("token {name:?} is written into {file} already; use another name, or another folder")]
+    #[error("token {name:?} already uses the file {file}: choose another name or another folder")]
     FileTaken {
         /// Name of the other token.
         name: String,
@@ -111,7 +111,7 @@ pub enum IssueError {
     #[error("the token's files cannot be written, so nothing was changed: {0}")]
     Publish(#[from] PublishError),
     /// The system's random generator fails.
-    #[error("the system's random generator fails")]
+    #[error("the system's random generator failed")]
     Random,
     #[error(transparent)]
     Store(#[from] StoreError),

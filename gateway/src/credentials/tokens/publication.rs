@@ -46,7 +46,7 @@ pub enum PublishError {
     #[error(transparent)]
     Pointer(#[from] PointerBuildError),
     /// The system's random generator fails.
-    #[error("the system's random generator fails")]
+    #[error("the system's random generator failed")]
     Random,
     /// The task that writes was stopped.
     #[error("writing was interrupted")]
@@ -213,7 +213,7 @@ fn keep_strangers_out(folder: &Path) -> std::io::Result<()> {
     const BY_EVERYBODY: u32 = 0o002;
     let mode = fs::metadata(folder)?.mode();
     if mode & BY_EVERYBODY != 0 && mode & STICKY == 0 {
-        return Err(std::io::Error::other("everybody can write to the folder (chmod 0700)"));
+        return Err(std::io::Error::other("all users can write to the folder: run chmod 0700"));
     }
     Ok(())
 }
@@ -237,7 +237,7 @@ fn can_replace(folder: &Path, file: &File, target: &Path) -> std::io::Result<()>
     let owner = file.metadata()?.uid();
     if folder.mode() & STICKY != 0 && ![existing.uid(), folder.uid()].contains(&owner) {
         return Err(std::io::Error::other(format!(
-            "the file belongs to user {}, and only that user can replace it in this folder",
+            "the file belongs to user {}, and only that user may replace it in this folder: remove it, or use another folder",
             existing.uid()
         )));
     }

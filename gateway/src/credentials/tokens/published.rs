@@ -50,7 +50,7 @@ pub enum FollowError {
     #[error("has no expiration: not imported")]
     Endless,
     /// The cluster itself would not find it.
-    #[error("is not named bootstrap-token- followed by the token's id: not a token in the cluster either")]
+    #[error("its name is not bootstrap-token-ID, so the cluster ignores it, too: not imported")]
     Name,
 }
 

@@ -78,7 +78,7 @@ pub enum TokenError {
         now: u64,
     },
     /// It is for another pool.
-    #[error("token {name:?} is for pool {token}, asked for was {asked}")]
+    #[error("token {name:?} is for pool {token}, but the request is for pool {asked}")]
     WrongPool {
         name: String,
         /// Pools that it is for.
@@ -87,7 +87,7 @@ pub enum TokenError {
         asked: String,
     },
     /// It is not for use from there.
-    #[error("token {name:?} is for use from {token}, it came from {peer}")]
+    #[error("token {name:?} may be used from {token}, but the request came from {peer}")]
     WrongNetwork {
         name: String,
         /// Networks that it may come from.
@@ -178,7 +178,7 @@ impl PresentedToken {
         } = self.record;
         let stale = superseded.map(|superseded| {
             format!(
-                "stale pointer: token {name:?} was rotated at {}; the one shown is good until {} still",
+                "stale pointer: token {name:?} was rotated at {}; the previous one, which was used, is valid until {}",
                 rfc3339(superseded.at),
                 rfc3339(expires)
             )

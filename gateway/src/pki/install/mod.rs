@@ -190,7 +190,9 @@ impl<'a> Installation<'a> {
             None if next.exists() => {
                 let key = signing_keys(&next)?.into_iter().next().ok_or(CreateError::Key)?;
                 if authorities.iter().any(|authority| authority.key == key.public()) {
-                    return Err(unfit("is the key of a CA in use; it is not overwritten"));
+                    return Err(unfit(
+                        "this file holds the key of a CA in use, and was not changed: name another file",
+                    ));
                 }
                 (next.clone(), key)
             }
@@ -204,7 +206,7 @@ impl<'a> Installation<'a> {
         let IssuedCertificate { certificate, .. } = issue::authority(name, key, wanted.days, now)?;
         if certificate.key_kind != wanted.algorithm.key_kind() {
             return Err(unfit(
-                "was left behind by another command, and is of another kind; remove it if it is nobody's",
+                "another command left this file, which has another kind of key; remove it if nothing uses it",
             ));
         }
         self.add(&certificate)?;

@@ -173,7 +173,12 @@ fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
         algorithm: Algorithm::Rsa2048,
         ..CertificateRequest::default()
     };
-    assert!(introduce(&rsa, None).unwrap_err().to_string().contains("left behind"));
+    assert!(
+        introduce(&rsa, None)
+            .unwrap_err()
+            .to_string()
+            .contains("another command left this file")
+    );
     let taken = folder.path("mcs-ca.key");
     assert!(
         introduce(&CertificateRequest::default(), Some(&taken))
@@ -187,7 +192,7 @@ fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
         introduce(&CertificateRequest::default(), None)
             .unwrap_err()
             .to_string()
-            .contains("not overwritten")
+            .contains("was not changed")
     );
 }
 
@@ -243,7 +248,7 @@ fn files_of_others_are_left_alone() {
     );
     refused(
         &|folder| folder.files.key.clone_from(&folder.files.certificate),
-        "holds certificate and key",
+        "holds both certificate and key",
     );
     refused(&|folder| fs::remove_file(&folder.files.certificate).unwrap(), "mcs.crt");
     let folder = folder();

@@ -17,13 +17,13 @@ const TOO_MANY_REQUESTS: u16 = 429;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The process does not run in a pod, or the pod has no service account.
-    #[error("no service account of a pod: {}; outside of a pod, cluster.api names a kubeconfig", with_causes(.0))]
+    #[error("cannot read the pod's service account: {}; outside of a pod, set cluster.api to the path of a kubeconfig", with_causes(.0))]
     InCluster(InClusterError),
     /// The kubeconfig cannot be used.
     #[error("{path}: {}", with_causes(.error))]
     Kubeconfig { path: PathBuf, error: KubeconfigError },
     /// The kubeconfig accepts any server as the API: it sets `insecure-skip-tls-verify`.
-    #[error("{path}: insecure-skip-tls-verify would accept any server's answers; configure the CA instead")]
+    #[error("{path}: insecure-skip-tls-verify would accept answers of any server: configure the CA instead")]
     Insecure { path: PathBuf },
     /// The API's URL is not https.
     #[error("{api}: https is required, because the answers decide who is trusted")]

@@ -53,7 +53,7 @@ async fn statuses(members: &Members, until: Instant, health: &mut StoreHealth) {
         ));
         if size.saturating_mul(100) >= quota.saturating_mul(QUOTA_WARNING_PERCENT) {
             health.warnings.push(format!(
-                "{endpoint}: {} of {} MiB of its quota ({by}) are used, and beyond it etcd takes no writes: compact and defragment it \
+                "{endpoint}: {} of {} MiB of its quota ({by}) are used; when it is full, etcd refuses writes: compact and defragment it \
                  (etcdctl compact, defrag); --auto-compaction-retention keeps it small",
                 size >> 20,
                 quota >> 20

@@ -138,7 +138,7 @@ pub(super) async fn look_at(
         })
         .collect();
     let text = |get: &etcd_client::GetResponse| get.kvs().first().map(|found| String::from_utf8_lossy(found.value()).into_owned());
-    let without = || foreign(members, "an answer without what was asked for");
+    let without = || foreign(members, "the answer lacks the requested keys");
     if !answer.succeeded() {
         let [anything, taking] = gets.as_slice() else {
             return Err(without());
@@ -146,7 +146,7 @@ pub(super) async fn look_at(
         return match anything.count() {
             0 => Ok((None, revision)),
             _ if !taking.kvs().is_empty() => Err(StoreError::Unfinished(members.place.clone().into())),
-            _ => Err(foreign(members, "it has keys, and none that says `schema`")),
+            _ => Err(foreign(members, "it has keys, but no key `schema`")),
         };
     }
     let [schema, identity, mark, wrote, set_back] = gets.as_slice() else {
@@ -157,7 +157,7 @@ pub(super) async fn look_at(
     if version > VERSION {
         return Err(newer(members, version));
     }
-    let identity = text(identity).ok_or_else(|| foreign(members, "it does not say who it is"))?;
+    let identity = text(identity).ok_or_else(|| foreign(members, "it has no readable identity"))?;
     let StoreIdentity {
         v: of_identity,
         id,
@@ -167,7 +167,7 @@ pub(super) async fn look_at(
     } = serde_json::from_str(&identity).map_err(|_| {
         foreign(
             members,
-            "it says nothing readable of who it is; if a newer release has written it: run that one",
+            "its identity cannot be read; if a newer release has written it, run that release",
         )
     })?;
     if i64::from(of_identity) > VERSION {

@@ -108,7 +108,7 @@ impl EtcdSnapshot {
         let Some(found) = found else {
             return Err(StoreError::Lost {
                 path: place.to_owned(),
-                known: "what it holds was asked for".to_owned(),
+                known: "its content was requested".to_owned(),
             });
         };
         Ok(Self { below, found, revision })

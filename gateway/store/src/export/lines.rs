@@ -44,11 +44,11 @@ fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
 /// Reads a file to its end, and checks that it is complete.
 pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), HouseError>) -> Result<Exported, HouseError> {
     let mut number = 1;
-    let head: ExportHeader =
-        serde_json::from_str(&next(&mut lines, number)?).map_err(|error| problem(number, &format!("is no head: {error}")))?;
+    let head: ExportHeader = serde_json::from_str(&next(&mut lines, number)?)
+        .map_err(|error| problem(number, &format!("is not the head of an exported store: {error}")))?;
     if head.format != FORMAT || head.version != VERSION {
         let found = format!(
-            "is of {} {}, and this release reads {FORMAT} {VERSION} only",
+            "is of {} {}, but this release reads only {FORMAT} {VERSION}",
             head.format, head.version
         );
         return Err(problem(number, &found));
@@ -79,7 +79,7 @@ fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
     if text.ends_with('\n') {
         Ok(text)
     } else {
-        Err(problem(number, "is not there, or is torn: the file is not whole"))
+        Err(problem(number, "is missing or torn: the file is incomplete"))
     }
 }
 
@@ -88,7 +88,7 @@ fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Res
     let said: Contents = serde_json::from_str(text).map_err(|error| problem(number, &format!("cannot be read: {error}")))?;
     if said != found {
         let differ = format!(
-            "says {} keys with digest {}, and {} with {} were read",
+            "states {} keys with digest {}, but {} with {} were read",
             said.count, said.sha256, found.count, found.sha256
         );
         return Err(problem(number, &differ));
@@ -96,7 +96,7 @@ fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Res
     if lines.fill_buf()?.is_empty() {
         Ok(said)
     } else {
-        Err(problem(number, "is the end, and something comes after it"))
+        Err(problem(number, "is the end, but more lines follow"))
     }
 }
 

@@ -113,7 +113,7 @@ impl StoreLocation {
             engine: "kubernetes",
             place: place.clone(),
             problem: error.to_string(),
-            advice: "look at [cluster] in gateway.toml".to_owned(),
+            advice: "check [cluster] in gateway.toml".to_owned(),
         };
         let (client, namespace) = cluster_api::client_that_asks_once(&settings.cluster)
             .await
@@ -229,7 +229,7 @@ impl StoreLocation {
         let damaged = |why: String| RequestFailure::Damaged(format!("secret {name} {why}"));
         let data = found.data.and_then(|mut data| data.remove(DATA)).unwrap_or_default();
         if hex(&data.0) != sha256 {
-            return Err(damaged("is not what was written there".to_owned()));
+            return Err(damaged("does not hold the content that was written".to_owned()));
         }
         unpack(&data.0).map(Some).map_err(damaged)
     }

@@ -283,7 +283,7 @@ pub(super) async fn fetch(
 
 /// Said of a leaf that the state names, and that is not there.
 pub(super) fn lost(name: &str) -> RequestFailure {
-    RequestFailure::Damaged(format!("secret {name} is gone, and holds a part of the store"))
+    RequestFailure::Damaged(format!("secret {name}, which holds a part of the store, is missing"))
 }
 
 #[cfg(test)]

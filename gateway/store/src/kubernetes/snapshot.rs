@@ -33,7 +33,7 @@ impl KubernetesSnapshot {
         let Some(view) = view else {
             return Err(StoreError::Lost {
                 path: place.to_owned(),
-                known: "what it holds was asked for".to_owned(),
+                known: "its content was requested".to_owned(),
             });
         };
         Ok(Self { below, view })

@@ -76,7 +76,7 @@ fn check_by(
         why,
     };
     if let Some(host) = told.set_back_by() {
-        return Err(set_back(format!("a gateway on {host} has found that")));
+        return Err(set_back(format!("a gateway on {host} detected this")));
     }
     match lacking_commits(known, told) {
         Some(Wrote { replica, commits }) => Err(set_back(format!(

@@ -45,10 +45,10 @@ pub enum BadEntry {
 #[derive(Debug, thiserror::Error)]
 pub enum IncludeError {
     /// A node would boot from it unconfigured.
-    #[error("include names nothing")]
+    #[error("include is empty: name files, units, users or other entries")]
     Nothing,
     /// A typing error, or the full config changed: either way nodes would get less than they should.
-    #[error("include.{list}: the full config has nothing that is {entry:?}")]
+    #[error("include.{list}: the full config has no entry {entry:?}")]
     Unmatched { list: &'static str, entry: String },
     /// The selected parts are not a valid config.
     #[error("the included parts are not a valid config: {0}")]

@@ -128,50 +128,40 @@ fn proxy_and_cas_come_with_what_must_be_fetched() {
 
 #[test]
 fn what_matches_nothing_is_an_error() {
-    refused(&[], &[], &[], "include names nothing");
+    refused(&[], &[], &[], "include is empty");
     refused(
         &["/etc/kubernetes/ca.cert"],
         &[],
         &[],
-        "include.files: the full config has nothing that is \"/etc/kubernetes/ca.cert\"",
+        "include.files: the full config has no entry \"/etc/kubernetes/ca.cert\"",
     );
     refused(
         &["/etc/kubernetes"],
         &[],
         &[],
-        "include.files: the full config has nothing that is \"/etc/kubernetes\"",
+        "include.files: the full config has no entry \"/etc/kubernetes\"",
     );
     refused(
         &["/etc/kubernetes/**", "/opt/*"],
         &[],
         &[],
-        "include.files: the full config has nothing that is \"/opt/*\"",
+        "include.files: the full config has no entry \"/opt/*\"",
     );
-    refused(
-        &["/opt/**"],
-        &[],
-        &[],
-        "include.files: the full config has nothing that is \"/opt/**\"",
-    );
+    refused(&["/opt/**"], &[], &[], "include.files: the full config has no entry \"/opt/**\"");
     refused(
         &["/etc/kubernetes/ca.crt/*"],
         &[],
         &[],
-        "include.files: the full config has nothing that is \"/etc/kubernetes/ca.crt/*\"",
+        "include.files: the full config has no entry \"/etc/kubernetes/ca.crt/*\"",
     );
     refused(
         &[],
         &["a.service", "c.service"],
         &[],
-        "include.units: the full config has nothing that is \"c.service\"",
+        "include.units: the full config has no entry \"c.service\"",
     );
-    refused(
-        &[],
-        &["1.conf"],
-        &[],
-        "include.units: the full config has nothing that is \"1.conf\"",
-    );
-    refused(&[], &[], &["Core"], "include.users: the full config has nothing that is \"Core\"");
+    refused(&[], &["1.conf"], &[], "include.units: the full config has no entry \"1.conf\"");
+    refused(&[], &[], &["Core"], "include.users: the full config has no entry \"Core\"");
 }
 
 #[test]

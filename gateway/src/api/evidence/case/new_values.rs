@@ -68,7 +68,7 @@ impl EvidenceCase<'_> {
                     named(values)
                 );
                 let alert = format!(
-                    "told to retry for {} s, until question {} is answered ({} of {} machines have these values): `attest-gateway reference-values pending {}`, then `accept` or `deny`",
+                    "told to retry for {} s, until question {} is answered ({} of {} machines have these values): list the values: `attest-gateway reference-values pending {}`",
                     wait.left_seconds,
                     wait.question,
                     wait.machines,

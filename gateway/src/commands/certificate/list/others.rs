@@ -15,8 +15,8 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let mut items = of_etcd(settings, now);
     if let Some(ca) = &settings.clouds.outgoing.ca {
         items.extend(of_file(ca, now, || Item {
-            purpose: "by it the gateway knows the clouds' servers that it asks (Google's keys, Azure's CAs, AWS STS)",
-            fails: "nothing is fetched of clouds: evidence that needs it is not verified",
+            purpose: "verifies the clouds' servers that the gateway asks (Google's keys, Azure's CAs, AWS STS)",
+            fails: "the gateway cannot reach the clouds' servers, and cannot verify evidence that needs them",
             rotates: "replace the file of outgoing.ca, and restart the gateway".to_owned(),
             ..brought("outgoing CA", ca)
         }));
@@ -32,7 +32,7 @@ fn brought(name: &str, path: &Path) -> Item {
         state: CertificateState::Good,
         problem: None,
         purpose: "",
-        made: "brought along".to_owned(),
+        made: "elsewhere".to_owned(),
         place: place(path),
         fails: "",
         expires: None,
@@ -41,29 +41,29 @@ fn brought(name: &str, path: &Path) -> Item {
 }
 
 fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
-    const FAILS: &str = "the gateway has no store: it serves nobody";
+    const FAILS: &str = "the gateway cannot reach its store, and serves no nodes";
     let EngineSettings::Etcd(etcd) = &settings.store.engine else {
         return Vec::new();
     };
     let mut items = Vec::new();
     if let Some(ca) = &etcd.ca {
         items.extend(of_file(ca, now, || Item {
-            purpose: "by it the gateway knows the members of etcd that keep the store",
+            purpose: "verifies the etcd members that hold the store",
             fails: FAILS,
-            rotates: "replace the file of store.ca, both CAs in it meanwhile, and restart the gateway".to_owned(),
+            rotates: "put old and new CA into the file of store.ca, restart the gateway, then remove the old CA".to_owned(),
             ..brought("etcd CA", ca)
         }));
     }
     if let Some((certificate, key)) = &etcd.identity {
         items.extend(of_file(certificate, now, || Item {
-            purpose: "shown to etcd: it says who the gateway is there",
+            purpose: "authenticates the gateway to etcd",
             fails: FAILS,
             rotates: "replace the files of store.certificate and store.key, and restart the gateway".to_owned(),
             ..brought("etcd client certificate", certificate)
         }));
         let item = Item {
             purpose: "the private key of the etcd client certificate",
-            fails: "as the certificate; whoever has it can read and write the store",
+            fails: "like the certificate; a thief of the key can read and write the store",
             rotates: "with the certificate".to_owned(),
             ..brought("etcd client key", key)
         };
@@ -86,9 +86,9 @@ fn of_clouds(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let mut items = Vec::new();
     for (name, path) in folders {
         let item = |name: &str| Item {
-            purpose: "evidence of this cloud's machines is verified against it",
-            fails: "evidence that stands on it is refused; other evidence is not",
-            rotates: "put the cloud's other certificate into the folder, and restart the gateway".to_owned(),
+            purpose: "verifies evidence of this cloud's machines",
+            fails: "evidence that chains to it is refused",
+            rotates: "put the cloud's new certificate into the folder, and restart the gateway".to_owned(),
             ..brought(name, path)
         };
         match folder::read(path) {

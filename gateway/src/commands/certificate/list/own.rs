@@ -15,9 +15,8 @@ use super::{CertificateState, Item, clean, described, place};
 
 /// Beginnings of the names of CAs that this program or the cluster's operator makes.
 const USUAL_NAMES: [&str; 2] = ["CN=machine-config-server-ca@", "CN=attestation-gateway MCS CA"];
-const CA_PURPOSE: &str = "every pointer carries it: by it, and by nothing else, a booting node knows this gateway";
-const CA_FAILS: &str =
-    "nodes that boot refuse the gateway: Ignition tries again for ever, attest-node gives up; nodes that run do not notice";
+const CA_PURPOSE: &str = "trust anchor in every pointer: booting nodes accept only gateways whose certificate it signed";
+const CA_FAILS: &str = "booting nodes refuse the gateway: Ignition retries forever, attest-node gives up; running nodes do not notice";
 const KEY_PURPOSE: &str = "signs new MCS certificates; the gateway serves without it";
 
 /// Returns all items, in the order of trust.
@@ -44,7 +43,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
                 place: place(&settings.tls.ca),
                 fails: CA_FAILS,
                 expires: None,
-                rotates: "put it back from where it came, or write new pointers with another".to_owned(),
+                rotates: "restore the file, or create another CA and write new pointers".to_owned(),
             }
             .problem(error),
         ),
@@ -113,21 +112,25 @@ fn ca(
     let signs = signed_by == Some(authority.fingerprint);
     let is_newest = newest == Some(authority.fingerprint);
     let rotates = match (signs, is_newest) {
-        (true, true) => "ca introduce, write new pointers, ca switch, ca retire; `ca status` says what comes next",
-        (true, false) => "on its way out: it signs the certificate in use still; when pointers carry the newest CA: ca switch",
-        (false, true) if signed_by.is_some() => "introduced, and signs nothing yet: write new pointers, then ca switch",
-        (false, false) if signed_by.is_some() => "on its way out, and signs nothing in use: ca retire",
-        (false, _) => "not known while the certificate in use is broken; `ca status`",
+        (true, true) => {
+            "`attest-gateway ca introduce`, new pointers, `attest-gateway ca switch`, `attest-gateway ca retire`; for the next step: `attest-gateway ca status`"
+        }
+        (true, false) => {
+            "being replaced, and still signs the certificate in use; when all pointers carry the newest CA: `attest-gateway ca switch`"
+        }
+        (false, true) if signed_by.is_some() => "introduced, and signs nothing yet: write new pointers, then `attest-gateway ca switch`",
+        (false, false) if signed_by.is_some() => "replaced, and no longer signs the certificate in use: `attest-gateway ca retire`",
+        (false, _) => "unknown while the certificate in use is broken; see `attest-gateway ca status`",
     };
     let usual = USUAL_NAMES.iter().any(|name| authority.subject.contains(name));
     let by = if usual {
-        "named as this program (or the cluster's operator) names its own"
+        "by this program or the cluster's operator, according to its name"
     } else {
-        "brought along"
+        "elsewhere"
     };
     let key = match keys.iter().find(|key| holds(key, authority)) {
         Some(key) => format!(
-            "its private key is in {}: whoever has this machine can sign with it",
+            "its private key is in {}: an intruder on this machine can sign with it",
             key.path.display()
         ),
         None => "its private key is not on this machine".to_owned(),
@@ -157,15 +160,15 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
         name: "MCS certificate".to_owned(),
         state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::of(leaf, now)),
         problem: None,
-        purpose: "shown in each TLS handshake: it proves to the node that this is the gateway its pointer means",
+        purpose: "proves to nodes, in each TLS handshake, that this is the gateway of their pointer",
         made: leaf.map_or_else(
             || "not known".to_owned(),
             |leaf| format!("{}; for {}", described(leaf), clean(&leaf.names.join(", "))),
         ),
         place: place(&settings.tls.certificate),
-        fails: "nodes that boot refuse the gateway until it is replaced; no pointer needs to change",
+        fails: "booting nodes refuse the gateway until the certificate is renewed; pointers stay valid",
         expires: ends,
-        rotates: "certificate renew; or put certificate and key there yourself. Taken within a second, or at SIGHUP; no connection drops"
+        rotates: "`attest-gateway certificate renew`, or replace both files. Used within a second, or after SIGHUP; no connection drops"
             .to_owned(),
     };
     match (problem, &item.state) {
@@ -184,9 +187,9 @@ fn key(settings: &Settings) -> Item {
         purpose: "the MCS certificate's private key; evidence is bound to it, so that it cannot be relayed through another server",
         made: "with the certificate".to_owned(),
         place: place(path),
-        fails: "the gateway does not start, or keeps the pair it has; whoever has the key can pose as the gateway",
+        fails: "the gateway does not start, or keeps the previous pair; a thief of the key can pose as the gateway",
         expires: None,
-        rotates: "with the certificate: certificate renew".to_owned(),
+        rotates: "with the certificate: `attest-gateway certificate renew`".to_owned(),
     };
     private(item, path, public_keys(path).map(drop))
 }
@@ -214,9 +217,9 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
                 None => format!("belongs to no CA in {}", settings.tls.ca.display()),
             },
             place: place(&key.path),
-            fails: "no new certificate without it: bring it (--ca-key), or introduce another CA; whoever has it can pose as the gateway",
+            fails: "certificates cannot be renewed without it (--ca-key); a thief of the key can pose as the gateway",
             expires: None,
-            rotates: "with its CA: ca introduce, ca switch, ca retire. It may be kept elsewhere, and brought when it is needed".to_owned(),
+            rotates: "with its CA: `attest-gateway ca introduce`, `attest-gateway ca switch`, `attest-gateway ca retire`. Store it on another machine if you can".to_owned(),
         };
         match &key.found {
             Some(found) => {
@@ -228,8 +231,8 @@ fn ca_keys(settings: &Settings, authorities: &[Certificate], keys: &[AuthorityKe
             }
             // Where a single CA's key would be. The others come and go with a rotation.
             None if key.name == "CA key" => items.push(Item {
-                made: "elsewhere, or put away".to_owned(),
-                place: format!("not on this machine ({} would be the place)", key.path.display()),
+                made: "elsewhere".to_owned(),
+                place: format!("not on this machine (expected at {})", key.path.display()),
                 ..item
             }),
             None => {}
@@ -245,12 +248,13 @@ fn log(settings: &Settings) -> Item {
         name: "log key".to_owned(),
         state: CertificateState::NotHere,
         problem: None,
-        purpose: "Ed25519: signs how far the attestation log has come, and nothing else",
-        made: "by serve, at its first start".to_owned(),
+        purpose: "Ed25519: signs the checkpoints of the attestation log, and nothing else",
+        made: "by the gateway, at its first start".to_owned(),
         place: place(&path),
-        fails: "auditors do not know the new one's checkpoints; whoever has it can make a log that holds",
+        fails: "auditors reject checkpoints of a new key until they get its public half; a thief of the key can forge a log",
         expires: None,
-        rotates: "not by itself; remove the file, restart, and give auditors both public halves (log key)".to_owned(),
+        rotates: "by hand: remove the file, restart the gateway, and give auditors both public keys (`attest-gateway log show-key`)"
+            .to_owned(),
     };
     if !path.exists() {
         return item;
@@ -269,11 +273,11 @@ fn store_key(path: &Path) -> Item {
         state: CertificateState::Good,
         problem: None,
         purpose: "AES-256-GCM: the seal's keys are encrypted by it in the store that replicas share",
-        made: "by `store create-key`: 32 random bytes; every replica has the same file".to_owned(),
+        made: "by `attest-gateway store create-key`: 32 random bytes; every replica has the same file".to_owned(),
         place: place(path),
-        fails: "a gateway without it does not start; whoever has it, and reads the store, can make tickets",
+        fails: "a gateway without it does not start; a thief of key and store can forge tickets",
         expires: None,
-        rotates: "store create-key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
+        rotates: "`attest-gateway store create-key --rotate`, then copy the file to all replicas; if it was stolen, also `attest-gateway seal rotate --drop`".to_owned(),
     };
     private(item, path, SealKeyRing::look_at_key_file(path).map_err(|error| error.to_string()))
 }
@@ -287,12 +291,12 @@ fn seal(settings: &Settings) -> Item {
         name: "seal key".to_owned(),
         state: CertificateState::NotHere,
         problem: None,
-        purpose: "AES-256-GCM: challenges and tickets are given away under it, and taken back unread by anybody else",
-        made: "by serve, at its first start and each month: 32 random bytes".to_owned(),
+        purpose: "AES-256-GCM: encrypts challenges and tickets",
+        made: "by the gateway, at its first start and each month: 32 random bytes".to_owned(),
         place: place(&path),
-        fails: "nodes with a ticket are refused, and must boot again; whoever has it can make tickets",
+        fails: "nodes with a ticket are refused, and must boot again; a thief of the key can forge tickets",
         expires: None,
-        rotates: "by itself each month, or seal rotate; if it was stolen: seal rotate --drop, and restart the gateway".to_owned(),
+        rotates: "each month by itself, or `attest-gateway seal rotate`; if it was stolen: `attest-gateway seal rotate --drop`, then restart the gateway".to_owned(),
     };
     if !path.exists() {
         return item;

@@ -54,12 +54,14 @@ fn kubelet_client_ca(settings: &Settings, now: UnixTime) -> Vec<Item> {
         name: "kubelet client CA".to_owned(),
         state: CertificateState::Good,
         problem: None,
-        purpose: "a node whose kubelet has a client certificate by it can get what its pool's grants.kubelet says",
-        made: "by the cluster, which replaces it by itself now and then".to_owned(),
+        purpose: "verifies the client certificates of kubelets, for grants.kubelet of the pools",
+        made: "by the cluster, which replaces it from time to time".to_owned(),
         place: place(path),
-        fails: "nodes that were approved do not get the full config by their kubelet's certificate; nothing else changes",
+        fails: "approved nodes do not get the full config by their kubelet's certificate",
         expires: None,
-        rotates: "oc -n openshift-config-managed get configmap kube-apiserver-client-ca -o yaml, into this file".to_owned(),
+        rotates:
+            "write the output of this command into the file: oc -n openshift-config-managed get configmap kube-apiserver-client-ca -o yaml"
+                .to_owned(),
     })
 }
 
@@ -68,12 +70,12 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
         name: name.to_owned(),
         state: CertificateState::Good,
         problem: None,
-        purpose: "endorses TPMs: an EK certificate that chains to a root in this folder is taken for a real TPM's",
-        made: "by a maker of TPMs; brought along".to_owned(),
+        purpose: "endorses TPMs whose EK certificate chains to it",
+        made: "by a TPM manufacturer".to_owned(),
         place: place(&settings.ek_roots),
-        fails: "TPMs of this maker are not endorsed, and their nodes do not attest; those on the allowlist (ek add) do",
+        fails: "TPMs of this manufacturer are endorsed only by the allowlist (`attest-gateway ek add`)",
         expires: None,
-        rotates: "put the maker's other certificate into the folder, and restart the gateway".to_owned(),
+        rotates: "put the manufacturer's new certificate into the folder, and restart the gateway".to_owned(),
     };
     let folder = match ek_roots::load(&settings.ek_roots) {
         Ok(folder) => folder,
@@ -94,7 +96,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
             .min_by_key(|certificate| certificate.not_after)
             .map_or_else(Vec::new, |first| {
                 vec![Item {
-                    made: format!("by makers of TPMs; brought along. The first to end: {}", described(first)),
+                    made: format!("by TPM manufacturers. The first to expire: {}", described(first)),
                     state: of_maker(first, now),
                     expires: Some(first.not_after),
                     ..item(&format!("{} EK roots", read.len()))
@@ -123,10 +125,10 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         name,
         state: CertificateState::Good,
         problem: None,
-        purpose: "by it, and by nothing else, the gateway knows the Machine Config Server that the pool's config comes from",
-        made: "by the cluster; brought along".to_owned(),
+        purpose: "verifies the Machine Config Server from which the gateway fetches the pool's config",
+        made: "by the cluster".to_owned(),
         place,
-        fails: "the pool is served as it was read last; after a restart of the gateway it is not served",
+        fails: "the gateway serves the pool's last config; after a restart it does not serve the pool",
         expires: None,
         rotates: "replace the file that pool.toml names".to_owned(),
     };
@@ -151,7 +153,7 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         };
         items.extend(of_file(&upstream.ca, now, || Item {
             rotates: format!(
-                "replace the file, and send SIGHUP (in the pool's folder it is read again by itself); both CAs may be in it meanwhile. [upstream] ca in {}",
+                "replace the file of [upstream] ca in {}, and send SIGHUP (not needed in the pool's folder). During the change it may hold both CAs",
                 file.display()
             ),
             ..item(format!("upstream CA of pool {pool}"), place(&upstream.ca))
@@ -159,9 +161,9 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         for key in &upstream.keys_sha256 {
             let digest = key.to_string();
             items.push(Item {
-                purpose: "the upstream's key, pinned: a server with another is not asked, whoever signed its certificate",
+                purpose: "pins the upstream's key: the gateway fetches only from a server with this key",
                 made: format!("SHA-256 of the key: {digest}"),
-                rotates: "add the next key to keys_sha256 before the upstream changes, take the old one out after".to_owned(),
+                rotates: "add the next key to keys_sha256 before the upstream changes, and remove the old one afterwards".to_owned(),
                 ..item(
                     format!("upstream key of pool {pool} {}", digest.chars().take(16).collect::<String>()),
                     format!("[upstream] keys_sha256 in {}", file.display()),

@@ -208,7 +208,7 @@ async fn what_was_rotated_is_good_for_the_grace_period_and_not_a_second_longer()
         said.starts_with("stale pointer: token \"a\" was rotated at 2027-01-15T09:00:00Z"),
         "{said}"
     );
-    assert!(said.ends_with("is good until 2027-01-16T08:59:59Z still"), "{said}");
+    assert!(said.ends_with("is valid until 2027-01-16T08:59:59Z"), "{said}");
     let refused = place.redeem(&first, START + HOUR + DAY).await.unwrap_err();
     assert!(refused.to_string().contains("its pointer is stale"), "{refused}");
     // The one that took its place is as the first was.

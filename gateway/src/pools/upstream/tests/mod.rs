@@ -94,7 +94,7 @@ async fn one_version_of_spec_3_is_enough_and_one_there_must_be() {
     let server = Server::start(|_| answer(200, "", r#"{"ignition":{"version":"2.2.0"}}"#)).await;
     has(
         &server.fetch(server.settings()).await.unwrap_err(),
-        &["every answer was of another version"],
+        &["every answer had another spec version"],
     );
 }
 

@@ -274,6 +274,29 @@ fn an_ek_is_named_by_its_digest_its_certificate_or_its_public_area() {
 }
 
 #[test]
+fn completes_an_identifier_from_its_beginning() {
+    let gateway = Gateway::init();
+    let (one, other) = ("0a".repeat(32), format!("0a0a0a0a{}", "0b".repeat(28)));
+    gateway.command(&["ek", "add", &one]);
+    let revoked = gateway.command(&["node", "revoke", "0a0a0a0a"]);
+    assert!(revoked.contains(&format!("tpm:{one}")), "{revoked}");
+    gateway.command(&["node", "restore", "tpm:0a0a0a0a"]);
+    gateway.command(&["ek", "add", &other]);
+    assert!(refused(&gateway, &["ek", "remove", "0a0a0a0a"]).contains("give more characters"));
+    assert!(refused(&gateway, &["node", "revoke", "0a0a0a0a"]).contains("give more characters"));
+    gateway.command(&["ek", "remove", "0a0a0a0a0b"]);
+    let list = gateway.command(&["ek", "list"]);
+    assert!(
+        list.lines().any(|line| line.starts_with(&other) && line.contains("removed")) && !list.contains(&format!("{one}  -     none")),
+        "{list}"
+    );
+    // A name is whole.
+    gateway.command(&["ek", "add", &one, "--name", "worker-10", "--replace"]);
+    assert!(refused(&gateway, &["node", "forget", "worker-1"]).contains("no node is named"));
+    assert!(refused(&gateway, &["node", "revoke", "worker-1"]).contains("no machine is known"));
+}
+
+#[test]
 fn errors_say_what_to_do_next() {
     let gateway = Gateway::init();
     let path = |name: &str| gateway.path(name).display().to_string();

@@ -71,16 +71,16 @@ members! {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No combination at all.
-    #[error("no kind of evidence is accepted")]
+    #[error("accepts names no kind of evidence")]
     Nothing,
     /// A combination is listed twice.
-    #[error("{0} is accepted twice")]
+    #[error("accepts names {0} twice")]
     Repeated(Combination),
     /// A kind is accepted, and the policy has no rules for it.
-    #[error("{0} is accepted, so there must be a section [{section}]", section = .0.section())]
+    #[error("{0} is in accepts, so the section [{section}] is required", section = .0.section())]
     NoRules(Kind),
     /// Rules for a kind that is not accepted.
-    #[error("there is a section [{section}], but {0} is not among what is accepted", section = .0.section())]
+    #[error("section [{section}] is present, but {0} is not in accepts", section = .0.section())]
     NotAccepted(Kind),
     /// Rules that mean nothing among these kinds.
     #[error("{together}: {problem}")]
@@ -90,7 +90,7 @@ pub enum PolicyError {
         problem: &'static str,
     },
     /// A condition that could never hold.
-    #[error("the condition cannot be meant: {0}")]
+    #[error("the condition can never hold as written: {0}")]
     Condition(String),
 }
 
@@ -218,7 +218,7 @@ impl AppraisalPolicy {
     /// A rule has no value there, and the pool does not observe; or no rule looks there. A pool that observes may have none yet: they are recorded while it does.
     pub fn with_reference_sets(mut self, sets: &Arc<ReferenceSets>) -> Result<Self, String> {
         if sets.digests().next().is_some() && !self.wants_reference_sets() {
-            return Err("no rule looks for reference values: say \"reference values\" for a PCR, or name checks in boot".to_owned());
+            return Err("no rule uses reference values: set a PCR to \"reference values\", or add checks to boot".to_owned());
         }
         macro_rules! one {
             ($kind:ident, $member:ident, $room:ty) => {
@@ -230,7 +230,7 @@ impl AppraisalPolicy {
         each_machine!(one);
         if let (false, Some(missing)) = (self.observe, self.without_values().first()) {
             return Err(format!(
-                "{missing}; with observe = true the pool is taken without, until values are recorded"
+                "{missing}; with observe = true the pool loads without them, until values are recorded"
             ));
         }
         self.reference_sets = sets.digests().cloned().collect();

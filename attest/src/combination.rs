@@ -19,7 +19,7 @@ pub enum CombinationError {
     #[error("{0} is named twice")]
     Repeated(Kind),
     /// No kind in the combination identifies the node.
-    #[error("a combination needs at least one kind that says who the node is: any but \"token\"")]
+    #[error("a combination needs at least one kind that identifies the node: any but \"token\"")]
     Nobody,
     /// A machine is in one cloud.
     #[error("{0} and {1} are evidence of different clouds: no machine has both")]

@@ -70,12 +70,12 @@ impl Inventory {
             }
             let tpm = words.next();
             if words.next().is_some() {
-                return Err(wrong("a line has an identity, and perhaps a TPM after it".to_owned()));
+                return Err(wrong("a line has an identity, and optionally a TPM after it".to_owned()));
             }
             check_identity(machine).map_err(wrong)?;
             if tpm.is_some_and(|tpm| !is_tpm(tpm) || is_tpm(machine)) {
                 return Err(wrong(
-                    "after an instance comes its TPM, such as tpm:<64 hexadecimal digits>, or nothing".to_owned(),
+                    "after an instance, only its TPM may follow, such as tpm:<64 hexadecimal digits>".to_owned(),
                 ));
             }
             if machines.len() == INVENTORY_LIMIT_MACHINES {
@@ -134,7 +134,7 @@ impl Inventory {
             accepted: Withheld::words(
                 named
                     .as_deref()
-                    .unwrap_or("none there, as its inventory names none beside that instance"),
+                    .unwrap_or("no TPM, because its inventory lists none for that instance"),
             ),
         })
     }

@@ -79,7 +79,7 @@ impl TryFrom<String> for SetPattern {
         let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'*');
         if !(1..=PATTERN_LIMIT_BYTES).contains(&pattern.len()) || !pattern.bytes().all(known) {
             return Err(format!(
-                "{pattern:?} is no pattern of names of machine sets: 1 to {PATTERN_LIMIT_BYTES} of a-z, 0-9, '-', '.' and '*'"
+                "{pattern:?} is not a pattern of machine set names: 1 to {PATTERN_LIMIT_BYTES} of a-z, 0-9, '-', '.' and '*'"
             ));
         }
         Ok(Self(pattern))
@@ -301,7 +301,7 @@ impl NamedMachine {
         if let Some(other) = &self.other_pool {
             return Err(Reject::OfTwoPools {
                 machine: machine(),
-                accepted: Withheld::words(format!("none that pool {other} has as well")),
+                accepted: Withheld::words(format!("no machine that pool {other} also selects")),
             });
         }
         if object.ends {
@@ -323,7 +323,7 @@ impl NamedMachine {
             return Err(Reject::InventoryTpm {
                 machine: machine(),
                 found: found.clone(),
-                accepted: Withheld::words("none there that only its maker vouches for, as a Machine object names no TPM"),
+                accepted: Withheld::words("no TPM that only its manufacturer endorses, because a Machine object names no TPM"),
             });
         }
         Ok(object)

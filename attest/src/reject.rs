@@ -1,7 +1,7 @@
 //! Reasons why evidence is refused: the fact, with both values if there are two.
 //!
 //! There are three readers. The node gets [`Reject::code`], the next step and [`Reject::told`]; the log gets [`Reject::detail`]; the audit
-//! record gets all of it, with the evidence itself. `docs/reference/codes.md` lists the codes for people.
+//! record gets all of it, with the evidence itself. `docs/reference/codes.md` lists the codes.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ refusals! {
             now: u64,
         },
         /// The node can show nothing that the pool accepts.
-        #[error("the node can show {}, which is not enough", combination::list(.offered))]
+        #[error("the node offers {}, which no combination that the pool accepts covers", combination::list(.offered))]
         KindsOffered {
             /// The kinds that the node offers.
             offered: BTreeSet<Kind>,
@@ -49,7 +49,7 @@ refusals! {
             shown: BTreeSet<Kind>,
         },
         /// The evidence is of kinds that the pool does not accept any more.
-        #[error("the evidence is {}, which is not accepted any more", combination::list(.shown))]
+        #[error("the evidence is {}, which the pool no longer accepts", combination::list(.shown))]
         KindsAccepted {
             /// The kinds that the evidence has.
             shown: BTreeSet<Kind>,
@@ -57,12 +57,12 @@ refusals! {
             accepted: Withheld,
         },
         /// There is nothing to verify or to compare evidence of this kind with.
-        #[error("the gateway has nothing to hold evidence of the kind {kind} against")]
+        #[error("the gateway has no trust anchors for evidence of the kind {kind}")]
         NothingToHoldAgainst {
             kind: Kind,
         },
         /// Evidence of different machines.
-        #[error("the evidence is about different machines: {first} and {second}")]
+        #[error("the evidence identifies different machines: {first} and {second}")]
         IdentitiesDiffer {
             /// Identity according to one kind.
             first: String,
@@ -70,16 +70,16 @@ refusals! {
             second: String,
         },
         /// The evidence has no claimant for the instance.
-        #[error("the first to show an instance's evidence has the instance, and this node does not say who it is: it has sent no claimant")]
+        #[error("an instance belongs to the first node that claims it, and this node has sent no instance claim")]
         ClaimantMissing,
         /// Another claimant than the one who asked for the challenge.
-        #[error("the claimant is another one than the challenge was for")]
+        #[error("the instance claim differs from the one that the challenge was for")]
         Claimant,
         /// The pool's condition does not hold.
         #[error(transparent)]
         Condition(#[from] ConditionRefusal),
         /// The provisioning token that the evidence needs was not accepted, or not looked up.
-        #[error("the evidence needs a provisioning token beside it, and none was taken")]
+        #[error("the evidence requires a valid provisioning token, and the node sent none")]
         TokenMissing,
         /// The machine is not in the pool's inventory.
         #[error("{machine} is not in the pool's inventory")]
@@ -88,7 +88,7 @@ refusals! {
             machine: String,
         },
         /// The TPM shown with an instance is not the one that the pool's inventory names.
-        #[error("{machine} shows the TPM {found}, which the pool's inventory does not name beside it")]
+        #[error("{machine} has the TPM {found}, and the pool's inventory lists another TPM for it")]
         InventoryTpm {
             machine: String,
             /// Its TPM: `tpm:<EkDigest>`, or `none`.
@@ -97,20 +97,20 @@ refusals! {
             accepted: Withheld,
         },
         /// More than one Machine object names the machine: one of them is wrong, and it is not known which.
-        #[error("{machine} is named by {objects} Machine objects of the cluster")]
+        #[error("{objects} Machine objects of the cluster name {machine}")]
         NamedTwice {
             machine: String,
             objects: usize,
         },
         /// The machine's Machine object is of no machine set of the pool's.
-        #[error("the Machine object of {machine} is none of the pool's")]
+        #[error("the Machine object of {machine} does not belong to the pool")]
         OfAnotherSet {
             machine: String,
             /// Selection of the pool's Machine objects.
             accepted: Withheld,
         },
         /// Another pool would have the machine as well.
-        #[error("{machine} is another pool's as well")]
+        #[error("{machine} also belongs to another pool")]
         OfTwoPools {
             machine: String,
             /// The pool that also has the machine.
@@ -122,12 +122,12 @@ refusals! {
             machine: String,
         },
         /// The machine has joined before.
-        #[error("a Node of the cluster is {machine} already")]
+        #[error("the cluster already has a Node for {machine}")]
         HasNode {
             machine: String,
         },
         /// The machine was there before its Machine object, so it is not the one that the cluster has made for that.
-        #[error("{machine} was made at {instance}, its Machine object at {object} (seconds since 1970)")]
+        #[error("{machine} was created at {instance}, its Machine object at {object} (seconds since 1970)")]
         OlderThanMachine {
             machine: String,
             /// Creation time of the instance according to its cloud.
@@ -159,22 +159,22 @@ impl From<NoToken> for Reject {
 
 advice! {
     /// The codes of a [`Reject`], without those of the clouds' modules: see [`advices`].
-    pub MALFORMED_REQUEST = "malformed-request", "The request cannot be read", "Use an attest-node of the gateway's release.";
-    pub CHALLENGE_EXPIRED = "challenge-expired", "The evidence came too late", "attest-node asks for a new challenge by itself; if this repeats, the TPM is very slow: raise the gateway's challenge lifetime.";
-    EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node cannot show what the pool accepts", "Compare what the node can show with `accepts` in the pool's pool.toml: the gateway's log names both.";
-    pub EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence is not what the gateway asked for", "Use an attest-node of the gateway's release.";
-    EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has no trust anchors for this kind of evidence", "Give the gateway the trust anchors of this kind: docs/evidence says where they come from, `attest-gateway check` which are missing.";
-    IDENTITIES_DIFFER = "identities-differ", "The evidence is about different machines", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
-    NOT_IN_INVENTORY = "instance-not-in-inventory", "The machine is not in the pool's inventory", "If the machine is this pool's, add it to the pool's inventory: one line, as the gateway's log names it. It is read again at once.";
-    INVENTORY_TPM = "instance-tpm-not-in-inventory", "The TPM is not the one that the inventory lists for the instance", "If the machine has this TPM, put it behind the instance in the pool's inventory, as the gateway's log names both.";
-    NAMED_TWICE = "instance-named-twice", "More than one Machine object names the machine", "Find out which of the Machine objects with this providerID is wrong, and delete it; then boot again.";
-    OF_ANOTHER_SET = "instance-of-another-set", "The machine's Machine object does not belong to the pool", "If the machine is this pool's, name its machine set in inventory.machines of pool.toml; otherwise let its pointer config name the pool of its machine set.";
-    OF_TWO_POOLS = "instance-of-two-pools", "The machine belongs to another pool as well", "Name its machine set, or the machine, in the inventory of one pool only: the gateway's log names the other.";
-    MACHINE_ENDS = "instance-machine-ends", "The machine's Machine object is being deleted, or has failed", "Nothing, if the machine is to go; otherwise let its machine set make another.";
-    HAS_NODE = "instance-has-node", "The machine is already a Node of the cluster", "If the machine was provisioned anew: delete its Machine object, so that its machine set makes another; if not, somebody shows another machine's identity.";
-    OLDER_THAN_MACHINE = "instance-older-than-machine", "The machine is older than its Machine object", "Delete the Machine object, so that its machine set makes another; if nobody has made this instance by hand, look for who has.";
-    CLAIMANT_MISSING = "claimant-missing", "The node sent no claim for the instance", "Use an attest-node of the gateway's release.";
-    CLAIMANT_MISMATCH = "claimant-mismatch", "Another claimant asked for the challenge", "Use the unmodified attest-node.";
+    pub MALFORMED_REQUEST = "malformed-request", "The request is not valid JSON of the attestation protocol, or a field is out of bounds", "Use the attest-node of the gateway's release.";
+    pub CHALLENGE_EXPIRED = "challenge-expired", "The challenge had expired when the evidence arrived", "attest-node requests a new challenge by itself. If this repeats, the TPM is slow: raise `challenge.lifetime_seconds` in gateway.toml.";
+    EVIDENCE_NOT_ACCEPTED = "evidence-not-accepted", "The node has no combination of evidence that the pool accepts", "Compare the node's kinds of evidence with `accepts` in the pool's pool.toml. The gateway's log names both.";
+    pub EVIDENCE_INCOMPLETE = "evidence-incomplete", "The evidence differs from what the challenge asked for", "Use the attest-node of the gateway's release.";
+    EVIDENCE_NOT_CONFIGURED = "evidence-not-configured", "The gateway has no trust anchors for this kind of evidence", "Run `attest-gateway check`: it lists the missing trust anchors. The how-to page of the cloud or of TPMs says where to get them.";
+    IDENTITIES_DIFFER = "identities-differ", "Two pieces of evidence identify different machines", "Boot again. If this repeats, somebody may be presenting another machine's evidence.";
+    NOT_IN_INVENTORY = "instance-not-in-inventory", "The pool's inventory does not list the machine", "If the machine belongs to this pool, add it to the pool's inventory: one line, with the identity in the gateway's log. The gateway reloads the inventory at once.";
+    INVENTORY_TPM = "instance-tpm-not-in-inventory", "The inventory lists another TPM for the instance", "If the machine has this TPM, write it after the instance in the pool's inventory. The gateway's log names both.";
+    NAMED_TWICE = "instance-named-twice", "More than one Machine object has the machine's providerID", "Delete the wrong Machine object, then boot again.";
+    OF_ANOTHER_SET = "instance-of-another-set", "The machine's Machine object does not belong to the pool", "If the machine belongs to this pool, add its machine set to `inventory.machines` in pool.toml. Otherwise change the pool in its pointer config.";
+    OF_TWO_POOLS = "instance-of-two-pools", "The inventories of two pools select the machine", "Remove the machine, or its machine set, from one of the two inventories. The gateway's log names the other pool.";
+    MACHINE_ENDS = "instance-machine-ends", "The machine's Machine object is being deleted, or has failed", "Do nothing if the machine should be removed. Otherwise delete its Machine object: the machine set creates another one.";
+    HAS_NODE = "instance-has-node", "The cluster already has a Node for the machine", "If the machine was provisioned again, delete its Machine object: the machine set creates another one. If not, somebody presents another machine's identity.";
+    OLDER_THAN_MACHINE = "instance-older-than-machine", "The cloud instance is older than its Machine object", "Delete the Machine object: the machine set creates another one. Then find out who created this instance.";
+    CLAIMANT_MISSING = "claimant-missing", "The node sent no instance claim", "Use the attest-node of the gateway's release.";
+    CLAIMANT_MISMATCH = "claimant-mismatch", "The instance claim differs from the one that the challenge was for", "Use the unmodified attest-node.";
 }
 
 /// The EK that a node presents is not the public area of an EK.

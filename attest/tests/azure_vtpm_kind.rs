@@ -156,7 +156,7 @@ fn two_quotes_prove_a_boot_each() {
     assert_eq!(holds(each), Ok(true));
     let said = holds("claims.azure_vtpm.boot.grub.all(g, has(g.text))").unwrap_err();
     assert!(
-        said.contains("claims.azure_vtpm.boot.grub: PCR 8 is not explained by the log"),
+        said.contains("claims.azure_vtpm.boot.grub is absent: the log's events do not give the quoted PCR 8"),
         "{said}"
     );
 }

@@ -193,7 +193,7 @@ fn attack_24_whatever_else_was_booted_is_refused() {
     );
     let image = good.clone().image("another", "\\EFI\\BOOT\\BOOTX64.EFI");
     check(&image, Check::Images, not, &refused(4, "boot loader or kernel"));
-    check(&image, Check::Images, not, "the node calls it \"\\\\EFI\\\\BOOT\\\\BOOTX64.EFI\"");
+    check(&image, Check::Images, not, "the node names it \"\\\\EFI\\\\BOOT\\\\BOOTX64.EFI\"");
     check(&with(&good, 2, b"driver", b""), Check::Drivers, not, &refused(2, "driver"));
     check(&good.clone().grub("insmod evil"), Check::Grub, not, &refused(8, "text of GRUB's"));
     check(&good.clone().grub("insmod evil"), Check::Grub, not, "(\"insmod evil\")");

@@ -91,14 +91,14 @@ impl Machine {
 
 #[test]
 fn attack_47_a_machine_whose_boot_is_over() {
-    let closed = "as attest-node has left it";
+    let closed = "attest-node extended it at the end of the boot";
     for extensions in [0, 2] {
         let booted = firmware(extensions);
         for words in [&[CLOSING_WORD][..], &[OS_SEPARATOR, CLOSING_WORD], &[CLOSING_WORD, OS_SEPARATOR]] {
             Machine::is(then(&booted, words)).sending(&booted).is_over(closed);
         }
         // It need not be its word.
-        let other = "something else was extended since";
+        let other = "software extended it after the firmware";
         for words in [
             &[&b"another"[..]][..],
             &[CLOSING_WORD, CLOSING_WORD],
@@ -125,7 +125,7 @@ fn attack_47_a_log_that_has_the_end_of_the_boot_for_a_part_of_it() {
             &[b"another", CLOSING_WORD, OS_SEPARATOR],
         ] {
             let closed = then(&booted, words);
-            Machine::is(closed.clone()).sending(&closed).is_over("no firmware has it");
+            Machine::is(closed.clone()).sending(&closed).is_over("no firmware logs it");
         }
         // As the first, and under another type.
         let mut early = then(&booted, &[CLOSING_WORD]);
@@ -139,7 +139,7 @@ fn attack_47_a_log_that_has_the_end_of_the_boot_for_a_part_of_it() {
         Machine::is(booted.clone()).sending(&none).is_judged(Ok(()));
         Machine::is(then(&booted, &[CLOSING_WORD]))
             .sending(&none)
-            .is_over("as attest-node has left it");
+            .is_over("attest-node extended it at the end of the boot");
         // Nor does the word in another PCR.
         let elsewhere = booted.clone().event(12, EV_IPL, CLOSING_WORD);
         Machine::is(elsewhere.clone()).sending(&elsewhere).is_judged(Ok(()));

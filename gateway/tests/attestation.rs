@@ -554,7 +554,7 @@ async fn a_pool_says_whether_anything_depends_on_the_event_log() {
         record["reason"]
             .as_str()
             .unwrap()
-            .contains("explains none of them (event-log-malformed)")
+            .contains("matches none of them (event-log-malformed)")
     );
     gateway.attest(sending("worker", None), None).await.ticket();
     gateway.attest(sending("infra", None), None).await.refused(403, "event-log-missing");

@@ -160,7 +160,7 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
         (
             "garbage certificate",
             &|gateway| put(gateway, "tls/mcs.crt", "{"),
-            "mcs.crt: is no manifest",
+            "mcs.crt: is not a manifest",
         ),
         (
             "half a certificate",

@@ -333,7 +333,10 @@ fn errors_say_what_to_do_next() {
     fs::write(gateway.path("state/attestation.jsonl"), "").unwrap();
     refused(&["log", "export", "--out", &none], "No such file");
     fs::write(path("export.part"), "").unwrap();
-    refused(&["log", "export", "--out", &path("export")], "was broken off; remove it if none is");
+    refused(
+        &["log", "export", "--out", &path("export")],
+        "was interrupted; if no command is running, remove it",
+    );
     refused(&["certificate", "renew", "--certificate", &der, "--key", &der], "-inform der");
 }
 

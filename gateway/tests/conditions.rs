@@ -144,12 +144,12 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
         "{not_met}"
     );
     let undecided = site.refused(&uki_machine(), None, "condition-undecided").await;
-    let missing = "there is no claims.tpm.boot: no event log leads to what was quoted";
+    let missing = "claims.tpm.boot is absent: no event log gives the quoted PCRs";
     assert!(undecided["reason"].as_str().unwrap().contains(missing), "{undecided}");
     // Of one PCR the log does not lead to, the parts that are read from it are missing.
     let booted = uki_machine().event(11, EV_IPL, b"systemd's own");
     let unexplained = site.refused(&booted, Some(&uki_machine()), "condition-undecided").await;
-    let said = "claims.tpm.boot.uki_sections: PCR 11 is not explained by the log";
+    let said = "claims.tpm.boot.uki_sections is absent: the log's events do not give the quoted PCR 11";
     assert!(unexplained["reason"].as_str().unwrap().contains(said), "{unexplained}");
 
     let id = |record: &Value| record["id"].as_str().unwrap().to_owned();
@@ -166,8 +166,8 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
     let same = id(&trusted);
     let diff = |by: &str, succeeds: bool| site.said(&["log", "compare-boots", &same, &same, "--by", by], succeeds);
     diff("tpm", true);
-    assert!(diff("azure-vtpm", false).contains("no event log that explains what was quoted"));
-    assert!(diff("vtpm", false).contains("no kind of evidence, such as tpm or azure-vtpm"));
+    assert!(diff("azure-vtpm", false).contains("no event log that matches the quote"));
+    assert!(diff("vtpm", false).contains("expected a kind of evidence, such as tpm or azure-vtpm"));
     assert!(
         site.said(&["policy", "explain", POOL], true)
             .contains("- claims.tpm.boot.secure_boot && ")
@@ -187,7 +187,7 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
         .edit_pool(POOL, "claims.tpm.boot.secure_boot", "claims.tpm.boot.grub == []");
     let checked = site.said(&["check"], true);
     assert!(
-        checked.contains("claims.tpm.boot.grub is read from PCR 8, which [tpm] does not name in pcrs"),
+        checked.contains("claims.tpm.boot.grub comes from PCR 8, which is not in pcrs of [tpm]"),
         "{checked}"
     );
 }

@@ -77,7 +77,13 @@ async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
     given(&asked(&bought, "worker").await);
     asked(&bought, "infra").await.refused(403, "ek-not-endorsed");
     let record = gateway.records().pop().unwrap();
-    assert!(record["reason"].as_str().unwrap().contains("or taken by the pool"), "{record}");
+    assert!(
+        record["reason"]
+            .as_str()
+            .unwrap()
+            .contains("or the pool has no root of TPM manufacturers"),
+        "{record}"
+    );
     // Also of a challenge that was given while the pool took it.
     let into = |pool: &str| {
         next_boot(&bought).but(|case| {

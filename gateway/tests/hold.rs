@@ -126,7 +126,10 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
     abandoned(&gateway, &format!("ek-not-endorsed {}", "0".repeat(32)), None).await;
     let table = gateway.command(&["log", "audit"]);
     assert!(table.contains("0 different"), "{table}");
-    let notes: Vec<&str> = table.lines().filter(|line| line.contains("the node says")).collect();
+    let notes: Vec<&str> = table
+        .lines()
+        .filter(|line| line.contains("the node reports (unverified)"))
+        .collect();
     assert_eq!(notes.len(), 2, "{table}");
     assert!(
         notes[0].contains("which is ek-not-endorsed") && notes[1].contains("which is no refused attestation"),

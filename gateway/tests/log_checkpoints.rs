@@ -490,11 +490,7 @@ async fn the_last_checkpoint_says_what_it_has_signed_and_no_more() {
         (",\"chain\":", &more("\"alerts\":[\"x\"]"), "alerts does not belong there"),
         (",\"chain\":", &more("\"user_agent\":\"x\""), "user_agent does not belong there"),
         (",\"chain\":", &more("\"counted\":7"), "counted does not belong there"),
-        (
-            "\"decision\":\"checkpoint\"",
-            "\"decision\":\"config\"",
-            "1 lines that cannot be read",
-        ),
+        ("\"decision\":\"checkpoint\"", "\"decision\":\"config\"", "1 unreadable lines"),
     ] {
         let edited = last.replacen(from, to, 1);
         assert_ne!(edited, last, "{from}");

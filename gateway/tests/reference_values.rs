@@ -141,14 +141,14 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     assert_eq!(site.boots(&log).await.status, 403);
     let record = site.last_evidence();
     assert!(
-        record["reason"].as_str().unwrap().contains("when it lapsed") && record["at"].as_u64() >= Some(at),
+        record["reason"].as_str().unwrap().contains("until it expired at") && record["at"].as_u64() >= Some(at),
         "{record}"
     );
 
     // By the rules as they are now, and as they were.
     let id = accepted["id"].as_str().unwrap();
     let now = site.said(&["policy", "test", POOL, "--record", id], false);
-    assert!(now.contains("NO") && now.contains("when it lapsed"), "{now}");
+    assert!(now.contains("NO") && now.contains("until it expired at"), "{now}");
     assert_eq!(site.said(&["policy", "test", POOL, "--record", &id[..8]], false), now);
     for wrong in [&id[..7], "worker-0", "ffffffff"] {
         let said = site.said(&["policy", "test", POOL, "--record", wrong], false);
@@ -302,7 +302,7 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
     let record = ["reference-values", "record", &identity, "--name", "first", "--to", &file];
     let said = site.said(&record, false);
     for words in [
-        "left out: no values by which \"authorities\" holds: ",
+        "left out: no values for \"authorities\": ",
         "--pcr-7-events lists it",
         "nothing was written",
         "--partial",
@@ -337,14 +337,14 @@ async fn evidence_with_more_pcrs_than_the_pool_asks_for_by_now_can_be_tested() {
     assert_eq!(site.boots(&log).await.status, 200);
     let id = site.last_evidence()["id"].as_str().unwrap().to_owned();
     let test = ["policy", "test", POOL, "--record", &id];
-    assert!(!site.said(&test, true).contains("are left out"));
+    assert!(!site.said(&test, true).contains("ignoring quoted PCRs"));
     site.gateway.edit_pool(POOL, more, fewer);
     let said = site.said(&test, true);
-    assert!(said.contains("are left out: tpm 8, tpm 9"), "{said}");
+    assert!(said.contains("ignoring quoted PCRs: tpm 8, tpm 9"), "{said}");
     let simulated = site.said(&["policy", "simulate", POOL], true);
     assert!(simulated.starts_with("1 machines: 1 would be accepted"), "{simulated}");
     // What was not quoted is not there, whatever else was.
     site.gateway.edit_pool(POOL, fewer, "\"0-10\" = \"not checked\"");
     let said = site.said(&test, false);
-    assert!(said.contains("NO") && !said.contains("are left out"), "{said}");
+    assert!(said.contains("NO") && !said.contains("ignoring quoted PCRs"), "{said}");
 }

@@ -153,7 +153,7 @@ async fn names_both_digests_and_the_causes_if_the_folder_is_another() {
         assert!(said.contains(&format!("recorded: {recorded}\n")), "{said}");
         let rendered = said.split_once("rendered: ").unwrap().1.lines().next().unwrap();
         assert!(rendered.len() == 64 && rendered != recorded, "{said}");
-        for cause in ["the folder is of another time", "a kubeconfig", "another release"] {
+        for cause in ["the folder has changed since", "a kubeconfig", "another release"] {
             assert!(said.contains(cause), "{cause}: {said}");
         }
         assert!(said.contains(served.record("full")["time"].as_str().unwrap()), "{said}");
@@ -186,7 +186,7 @@ async fn refuses_a_record_that_is_not_there_or_not_the_only_one() {
     let id = served.id("full");
     for unknown in [if id.starts_with("00000000") { "11111111" } else { "00000000" }, "9999"] {
         let said = served.refused(unknown, &then, &[]);
-        assert!(said.contains("no record of the log is that one"), "{said}");
+        assert!(said.contains("the log has no such record"), "{said}");
     }
     for usage in ["", "worker-7", "7f"] {
         assert_eq!(served.run(usage, &then, &[]).status.code(), Some(2), "{usage:?}");

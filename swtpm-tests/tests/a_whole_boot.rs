@@ -216,7 +216,7 @@ fn boots_later(site: &mut Site, release: DebianRelease, folder: &Path) {
 fn ends(console: &Process) -> usize {
     let lines = console.lines().into_iter();
     lines
-        .filter(|line| line.contains("attest-node: this boot is over: PCR 13 is extended"))
+        .filter(|line| line.contains("attest-node: boot complete: PCR 13 is extended"))
         .count()
 }
 
@@ -228,6 +228,6 @@ fn refused_to_root(console: &Process) {
     let [note, refused] = said.as_slice() else {
         panic!("{said:#?}{}", console.tail())
     };
-    assert!(note.contains("attest-node: note: this boot is over"), "{note}");
+    assert!(note.contains("attest-node: note: the boot is complete"), "{note}");
     assert!(refused.contains("[tpm-boot-is-over]; next: Reset the machine"), "{refused}");
 }

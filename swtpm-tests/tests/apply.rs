@@ -184,7 +184,7 @@ fn check(release: DebianRelease) {
     assert_eq!(*approved.lock().unwrap(), 1, "{}", console.tail());
     assert_eq!(said(console, "kept"), ["700 root 1"], "{}", console.tail());
     let refused = said(console, "refused attest-node: ").join("\n");
-    let twice = "not possible: storage.files[0] (/etc/attest-gateway/pre-approved): it is there, and overwrite is not true";
+    let twice = "not repeatable: storage.files[0] (/etc/attest-gateway/pre-approved): it exists, and overwrite is not true";
     assert!(
         refused.contains(twice) && refused.contains("[ignition-not-repeatable]"),
         "{refused}"

@@ -13,8 +13,8 @@ use swtpm_tests::{EkAuthority, POOL, Programs, TestEndorsement, TestFolder, Test
 use tss_esapi::constants::StartupType;
 
 /// The node's message about a boot that it has ended.
-const IS_OVER: &str = "attest-node: this boot is over: PCR 13 is extended (sha256), and until a reset this machine cannot attest";
-const WAS_OVER: &str = "attest-node: this boot was over already: PCR 13 is extended";
+const IS_OVER: &str = "attest-node: boot complete: PCR 13 is extended (sha256); until a reset, this machine cannot attest";
+const WAS_OVER: &str = "attest-node: boot already complete: PCR 13 is extended";
 
 fn close(tcti: &str, arguments: &[&str]) -> Output {
     let mut close = Command::new(&Programs::build().unwrap().node);
@@ -145,7 +145,7 @@ fn a_boot_goes_on_whatever_the_tpm_does() {
         "no-such-tcti:",
         &[],
         1,
-        "PCR 13 IS NOT EXTENDED: the TCTI \"no-such-tcti:\" is not understood",
+        "PCR 13 IS NOT EXTENDED: the TCTI \"no-such-tcti:\" is invalid",
     );
     let bounded = |port: u16, said: &str| {
         let begun = Instant::now();
@@ -186,7 +186,7 @@ fn attack_47_root_attests_after_the_boot() {
     };
     let accepted = |log: Option<&LogBuilder>| {
         let (success, said) = attest(log);
-        assert!(success && !said.contains("this boot is over"), "{said}");
+        assert!(success && !said.contains("boot complete"), "{said}");
     };
     let refused = |log: Option<&LogBuilder>| {
         let (success, said) = attest(log);
@@ -204,7 +204,10 @@ fn attack_47_root_attests_after_the_boot() {
     accepted(Some(&log(&[])));
     check(&tpm.tcti(), &[], 0, IS_OVER);
     let said = refused(None);
-    assert!(said.contains("attest-node: note: this boot is over (PCR 13 is extended)"), "{said}");
+    assert!(
+        said.contains("attest-node: note: the boot is complete (PCR 13 is extended)"),
+        "{said}"
+    );
     for words in [&[][..], &[CLOSING_WORD], &[b"another"], &[CLOSING_WORD, OS_SEPARATOR]] {
         refused(Some(&log(words)));
     }

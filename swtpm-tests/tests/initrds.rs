@@ -359,7 +359,7 @@ fn is_attested(distribution: &Distribution, boot: &Boot, site: &mut Site) {
     boot.follows(&[distribution.order[place - 1], UNIT, "ignition-fetch.service"]);
     // Not before Ignition has its config, and before it does anything with it.
     boot.follows(&["ignition-fetch.service", CLOSE, "ignition-disks.service"]);
-    assert!(boot.says("attest-node: this boot is over: PCR 13 is extended"));
+    assert!(boot.says("attest-node: boot complete: PCR 13 is extended"));
     // What limits the wait for the network ends with it: it would kill who has that process's number by then.
     assert!(!boot.said.iter().any(|line| line.contains("limits")), "{:?}", boot.said);
     assert!(boot.says("attest-node: attested as tpm:") && boot.says("; ticket written to /usr/lib/ignition/user.ign"));

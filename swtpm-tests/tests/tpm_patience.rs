@@ -133,7 +133,7 @@ fn a_certificate_that_cannot_be_read_is_no_missing_one() {
             "[ek-certificate-unread]",
         ],
     );
-    assert!(!said.contains("comes without a certificate"), "{said}");
+    assert!(!said.contains("has no certificate"), "{said}");
     let record = bench.last_record();
     assert_eq!(record.code(), Some("ek-certificate-unread"), "{record:?}");
     let table = Command::new(&swtpm_tests::Programs::build().unwrap().node)
@@ -147,7 +147,7 @@ fn a_certificate_that_cannot_be_read_is_no_missing_one() {
     );
     // One that has none says so.
     let bare = TpmServer::start(&bench.folder.path().join("bare"), swtpm_tests::TestEndorsement::None).unwrap();
-    does_not_attest(&node.with_tcti(bare.tcti()), &["comes without a certificate", "[ek-not-endorsed]"]);
+    does_not_attest(&node.with_tcti(bare.tcti()), &["has no certificate", "[ek-not-endorsed]"]);
 }
 
 #[test]

@@ -117,18 +117,18 @@ pub fn run(settings: BootOptions) -> ExitCode {
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
         say(&format!(
-            "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
+            "ignoring attest-node.wait={word} on the kernel command line: expected a number of seconds, such as 90"
         ));
     }
     if let Some(word) = &platform.storage_not_understood {
         say(&format!(
-            "{}={word} on the kernel command line is not understood: a filesystem's label, a folder's path, or none is expected",
+            "ignoring {}={word} on the kernel command line: expected a filesystem's label, a folder's path, or none",
             storage::ARGUMENT
         ));
     }
     if let Some(word) = &platform.name_not_understood {
         say(&format!(
-            "{NAME_ARGUMENT}={word} on the kernel command line is not a node name: lower-case letters, digits, '-' and '.' are expected"
+            "ignoring {NAME_ARGUMENT}={word} on the kernel command line: a node name has lower-case letters, digits, '-' and '.' only"
         ));
     }
     let name = platform.name.clone().or(settings.name);
@@ -156,7 +156,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
         Ok(Err(RecvTimeoutError::Timeout)) => Err(Failure::new(
             "deadline",
             format!("{seconds} s have passed, most likely because the TPM does not answer"),
-            "run `attest-node ek list` on this node to see whether its TPM works; a slow one needs a longer --deadline",
+            "run `attest-node ek list` on this node to check its TPM; a slow TPM needs a longer --deadline",
         )),
         Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Err(Failure::new(
             "internal",
@@ -225,9 +225,11 @@ fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode
     }
     let outcome = match written {
         Some(Ok(())) if attested.is_empty() && untold.is_empty() => {
-            "the pointer config is unchanged, but for a header that says who shows its token"
+            "the pointer config is unchanged, except for a header that identifies the node that uses its token"
         }
-        Some(Ok(())) if attested.is_empty() => "the pointer config is unchanged, but for a header that says why",
+        Some(Ok(())) if attested.is_empty() => {
+            "the pointer config is unchanged, except for a header that reports this failure to the gateway"
+        }
         Some(Ok(())) => "the other sources have their tickets",
         _ => "the pointer config is unchanged",
     };
@@ -298,7 +300,7 @@ fn work(
                 return Err(absent.clone().into());
             }
             // Whoever gave it a token knows that it is no failure.
-            let reason = format!("{absent}; the pointer config has a provisioning token, which Ignition shows");
+            let reason = format!("{absent}; Ignition uses the provisioning token in the pointer config");
             // What Ignition fetches by a proxy this program cannot ask.
             if deliverable.is_err() || pointer.wait() == Some(Duration::ZERO) {
                 return Ok(BootOutcome::Nothing(reason));

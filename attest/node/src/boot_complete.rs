@@ -38,7 +38,7 @@ pub fn run(settings: &CloseOptions) -> ExitCode {
         }
         Err(failure) => {
             say(&format!(
-                "PCR {BOOT_COMPLETE_PCR} IS NOT EXTENDED: {failure}; until it is, whatever runs on this node can attest as its boot can"
+                "PCR {BOOT_COMPLETE_PCR} IS NOT EXTENDED: {failure}; until it is, any program on this node can attest as a booting machine"
             ));
             ExitCode::FAILURE
         }
@@ -62,10 +62,10 @@ fn close(settings: &CloseOptions) -> Result<String, Failure> {
     })?;
     match result {
         Ok(Closed::Now(banks)) => Ok(format!(
-            "this boot is over: PCR {BOOT_COMPLETE_PCR} is extended ({}), and until a reset this machine cannot attest to pools that accept only booting machines",
+            "boot complete: PCR {BOOT_COMPLETE_PCR} is extended ({}); until a reset, this machine cannot attest to pools that accept only booting machines",
             banks.join(", ")
         )),
-        Ok(Closed::Before) => Ok(format!("this boot was over already: PCR {BOOT_COMPLETE_PCR} is extended")),
+        Ok(Closed::Before) => Ok(format!("boot already complete: PCR {BOOT_COMPLETE_PCR} is extended")),
         Err(absent @ (TpmError::Absent { .. } | TpmError::Version12)) => Ok(format!("nothing to do: {absent}")),
         Err(error) => Err(error.into()),
     }
@@ -102,7 +102,7 @@ pub fn say_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
     let closed = |value: &Vec<u8>| is_closed(bank, &vec![0; bank.digest_bytes()], value);
     if pcrs.get(&BOOT_COMPLETE_PCR).is_some_and(closed) {
         say(&format!(
-            "note: this boot is over (PCR {BOOT_COMPLETE_PCR} is extended): a pool that takes machines while they boot refuses it; reset this machine, and it attests as it boots"
+            "note: the boot is complete (PCR {BOOT_COMPLETE_PCR} is extended): pools that accept only booting machines refuse this machine; reset it to attest during the boot"
         ));
     }
 }

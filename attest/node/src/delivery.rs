@@ -142,15 +142,15 @@ impl Delivery {
     fn undeliverable(&self, obstacle: &DeliveryObstacle) -> Failure {
         let next_step = match obstacle {
             DeliveryObstacle::Shared => {
-                "start attest-node by its unit, whose MountFlags=slave lets it write there: systemctl restart attest-node.service"
+                "start attest-node with its unit, which has MountFlags=slave: `systemctl restart attest-node.service`"
             }
             DeliveryObstacle::Filesystem | DeliveryObstacle::Error(_) => {
-                "make this folder writable in the initramfs (docs/how-to/images.md of the gateway says how it is on which image), or name another \
-                 file that Ignition reads with --out"
+                "make this folder writable in the initramfs (see docs/how-to/images.md of the gateway), or name another file that Ignition \
+                 reads with --out"
             }
         };
         let reason = format!(
-            "a ticket could not be given to Ignition: {} cannot be written: {obstacle}",
+            "cannot pass the ticket to Ignition: {} cannot be written: {obstacle}",
             self.path.display()
         );
         Failure::new(TICKET_UNDELIVERABLE, reason, next_step)
@@ -160,7 +160,7 @@ impl Delivery {
 impl fmt::Display for DeliveryObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shared => f.write_str("it is mounted read-only, and this program shares its mounts with all others"),
+            Self::Shared => f.write_str("it is mounted read-only, and this program shares its mount namespace with other programs"),
             Self::Filesystem => f.write_str("its filesystem is read-only"),
             Self::Error(error) => f.write_str(error),
         }

@@ -39,7 +39,7 @@ pub fn table(keys: &[EndorsementKey]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(table, "{mark} {:<16} {:<64} {certificate}", key.label, key.digest.to_string());
     }
-    table.push_str("* attests. On the gateway: `attest-gateway ek add <SHA-256>` if no configured root has issued its certificate.\n");
+    table.push_str("* is the key that attests. If no root of the gateway has issued its certificate, run `attest-gateway ek add <SHA-256>` on the gateway.\n");
     table
 }
 

@@ -22,7 +22,7 @@ pub fn wait() {
     };
     wait_until(ready, SAY_EVERY, |waited| {
         console::say(&format!(
-            "waiting for {} s so far: the kernel has no random numbers yet, so nothing can be encrypted; a virtual machine gets them at once from a virtio-rng device, and random.trust_cpu=on on the kernel command line takes them from the processor; {WAY_OUT}",
+            "waiting for the kernel's random numbers for {} s so far; add a virtio-rng device to a virtual machine, or random.trust_cpu=on to the kernel command line; {WAY_OUT}",
             waited.as_secs()
         ));
         console::extend(EXTEND, "Waiting for the kernel's random numbers");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
+use crate::codes::CODES;
 
 /// Longest text of others repeated on the console, in characters: about two lines.
 const QUOTED_LIMIT_CHARS: usize = 400;
@@ -24,66 +24,10 @@ pub struct Failure {
     pub refusal: Option<String>,
 }
 
-/// The codes that this program gives by itself, without those of a gateway's refusals; `docs/reference/codes.md` lists both.
-pub const CODES: [&str; 52] = [
-    "pointer-not-found",
-    "pointer-overridden",
-    "pointer-unclear",
-    "pointer-malformed",
-    "pointer-version",
-    "pointer-no-ca",
-    "pointer-ca",
-    "tpm-absent",
-    "tpm-failed",
-    "tpm-busy",
-    "tpm-lockout",
-    "tpm-no-endorsement-key",
-    "tpm-bank-missing",
-    GATEWAY_UNREACHABLE,
-    "gateway-failing",
-    RETRY_LIMIT_EXCEEDED,
-    "gateway-answer",
-    "gateway-protocol",
-    "gateway-task",
-    "tls-unknown-ca",
-    "tls-wrong-name",
-    "tls-not-yet-valid",
-    "tls-expired",
-    "tls-failed",
-    "deadline",
-    TICKET_UNDELIVERABLE,
-    "output",
-    "internal",
-    "refused",
-    "tls-ca",
-    "kubelet-certificate",
-    "kubelet-certificate-unasked",
-    "config-source",
-    "apply-unsupported",
-    "apply-arranged",
-    "apply-failed",
-    "ignition-not-repeatable",
-    "ignition-version",
-    "metadata-unreachable",
-    "metadata-refused",
-    "metadata-answer",
-    "provisioning-media",
-    "nitro-tpm-failed",
-    "sts-request",
-    "no-accepted-evidence",
-    "kubelet-key",
-    "kubelet-kubeconfig",
-    "kubelet-request",
-    "kubelet-request-denied",
-    "kubelet-request-unanswered",
-    "kubelet-certificate-answer",
-    "kubelet-store",
-];
-
 impl Failure {
     /// A failure with one of [`CODES`].
     pub(crate) fn new(code: &'static str, reason: impl fmt::Display, next_step: impl Into<String>) -> Self {
-        debug_assert!(CODES.contains(&code), "{code}");
+        debug_assert!(CODES.iter().any(|advice| advice.code == code), "{code}");
         Self {
             code: code.to_owned(),
             reason: reason.to_string(),
@@ -154,7 +98,7 @@ mod tests {
 
     #[test]
     fn codes_are_unique() {
-        let unique: std::collections::BTreeSet<&str> = CODES.into_iter().collect();
+        let unique: std::collections::BTreeSet<&str> = CODES.iter().map(|advice| advice.code).collect();
         assert_eq!(unique.len(), CODES.len());
     }
 }

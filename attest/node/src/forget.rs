@@ -63,7 +63,7 @@ fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &im
         }
     }
     let unmounted = known.iter().filter(|label| !disks.are_there(label));
-    unmounted.for_each(|label| said.left(&format!("no filesystem has the label {label} any more"), &by_hand(label)));
+    unmounted.for_each(|label| said.left(&format!("the filesystem labelled {label} no longer exists"), &by_hand(label)));
     for folder in [Some(storage), kept.as_ref()].into_iter().flatten() {
         if let Storage::Folder(root) = folder
             && let Err(error) = folder::erase(root)
@@ -109,8 +109,8 @@ impl ForgetReport {
     /// Most likely there is nothing: this boot has not kept it there.
     fn unseen(&mut self, label: &str, error: &str) {
         self.lines.push(format!(
-            "note: the filesystem labelled {label} could not be looked at ({error}); if an earlier part of this first boot has kept there what \
-             gateways know this node by, this removes it: {}",
+            "note: the filesystem labelled {label} cannot be read ({error}); if an earlier part of this first boot stored the first-boot secret \
+             there, remove it with `{}`",
             by_hand(label)
         ));
     }
@@ -118,7 +118,7 @@ impl ForgetReport {
     fn left(&mut self, what: &str, command: &str) {
         self.left = true;
         self.lines.push(format!(
-            "THE SECRET BY WHICH GATEWAYS KNOW THIS NODE IS LEFT OVER: {what}; remove it on the booted system, before a workload reads it: {command}"
+            "THE FIRST-BOOT SECRET IS LEFT OVER: {what}; on the booted system, remove it before a workload reads it: `{command}`"
         ));
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         machine.state().set_place("boot");
         loud(
             &machine.forget(&Storage::Usual, &Folders::default()),
-            &["no filesystem has the label boot any more"],
+            &["the filesystem labelled boot no longer exists"],
         );
     }
 }

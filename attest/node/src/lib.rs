@@ -3,10 +3,10 @@
 //! A run in reading order ([`boot`]): the pointer config is found where Ignition would find it ([`ignition`], [`pointer`]), in a cloud's
 //! user data, too ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
-//! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
-//! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
+//! ([`failure`]), or takes too long ([`deadline`]), the pointer is unchanged, except for a header that reports the failure to the gateway, and
+//! the node gets the config of an unauthenticated client. The node waits much longer for a gateway that tells it to retry ([`wait`]).
 //!
-//! After Ignition has its config, and on every later boot, the boot is over ([`door`]): software that runs then cannot attest to a pool
+//! After Ignition has its config, and on every later boot, the boot is over ([`boot_complete`]): software that runs then cannot attest to a pool
 //! that accepts machines only while they boot.
 //!
 //! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
@@ -23,6 +23,7 @@ pub mod boot;
 pub mod boot_complete;
 pub mod claimant;
 pub mod cloud;
+pub mod codes;
 pub mod config;
 pub mod console;
 pub mod deadline;

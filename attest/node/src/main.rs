@@ -20,109 +20,114 @@ use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use clap::{Parser, Subcommand};
 
-/// Proves to the attestation gateway what this node is, before Ignition fetches its config.
+/// Attests this node to the attestation gateway before Ignition fetches its config.
 #[derive(Parser)]
-#[command(version)]
+#[command(
+    version,
+    after_help = "Example: attest during the first boot, as the unit in the initramfs does\n  attest-node attest\n\nExample: list the TPM's endorsement keys, to add one to a gateway's allowlist\n  attest-node ek list\n\nExit codes: 0 success, or nothing to do; 1 failure, with one line on stderr; 2 wrong usage."
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// The TPM, as a TCTI string
+    /// TCTI of the TPM
     #[arg(long, global = true, default_value = device::DEFAULT_TCTI)]
     tcti: String,
-    /// Endorsement key to use: auto (the first with a certificate), rsa or ecc
+    /// Kind of endorsement key: auto (the first key with a certificate), rsa or ecc
     #[arg(long, global = true, value_name = "KIND", default_value = "auto")]
     ek: EkChoice,
-    /// The folder for what the booted system has of the initramfs: this program, and the pointer config without its credentials
+    /// Folder that passes this program, and the pointer config without credentials, from the initramfs to the booted system
     #[arg(long, global = true, value_name = "FOLDER", default_value = keep::FOLDER)]
     kept: PathBuf,
 }
 
-/// Attests to the gateway of the pointer config, and gives Ignition the pointer with the ticket.
-///
-/// Finds the pointer config as Ignition would, attests to the gateway that it names with this node's TPM, with what its cloud says of
-/// it, or with both, and writes the same pointer with the ticket that it earned to Ignition's user.ign. If anything fails, the pointer stays as it is, but for a
-/// header that tells a gateway why, and one line on stderr says it. Exits with 0 if the node has attested or has nothing to attest to, 1 if it has not attested, 2 on wrong usage.
+// Options of `attest`.
 #[derive(clap::Args)]
 struct AttestArguments {
-    /// Pointer config to use instead of what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
+    /// Pointer config [default: as Ignition: user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data]
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
-    /// Path to which the pointer with the ticket is written [default: the user.ign that Ignition reads; else /usr/lib/ignition/user.ign]
+    /// Output file for the pointer config with the ticket [default: the user.ign that Ignition reads; else /usr/lib/ignition/user.ign]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The firmware's event log; sent if it is there
+    /// Firmware's event log; sent if the file exists
     #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
     event_log: PathBuf,
-    /// The most seconds that this node's own work may take; the time restarts after each wait for a gateway
+    /// Time limit for this node's own work, in seconds; restarts after each wait for a gateway
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
     deadline: u64,
-    /// The most seconds to wait for a gateway that cannot be reached or has errors only; attest-node.wait=SECONDS on the kernel command line
-    /// comes before it [default: for ever, as Ignition does]
+    /// Time limit for waiting for a gateway that is unreachable or answers 5xx, in seconds; attest-node.wait=SECONDS on the kernel
+    /// command line takes precedence [default: no limit, as in Ignition]
     #[arg(long, value_name = "SECONDS")]
     wait: Option<u64>,
-    /// The most seconds to wait for a gateway that tells this node to retry, if its pool allows longer [default: as the pool says; one hour if
-    /// no gateway says anything]
+    /// Time limit for waiting for a gateway that tells this node to retry (503), in seconds, if the pool's limit is longer [default: the
+    /// pool's limit, or one hour]
     #[arg(long, value_name = "SECONDS", default_value_t = HOLD_LIMIT_SECONDS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=HOLD_LIMIT_SECONDS))]
     hold: u64,
-    /// Attestation key to make: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM cannot make that]
+    /// Kind of attestation key: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM does not support that]
     #[arg(long, value_name = "KIND")]
     ak: Option<AkKind>,
-    /// Name that this node wants to be known by
+    /// Node name to request from the gateway
     #[arg(long)]
     name: Option<String>,
-    /// Attest a key that the kubelet of the booted system will have, to each gateway that accepts one, and not only to one that approves
-    /// its CSR; attest-node.kubelet-key on the kernel command line does the same, and attest-node.kubelet-key=no switches it off
+    /// Attest a key for the booted system's kubelet to every gateway that accepts one, not only to a gateway that approves its CSR;
+    /// attest-node.kubelet-key on the kernel command line does the same, and attest-node.kubelet-key=no disables the key
     #[arg(long)]
     kubelet_key: bool,
-    /// The kernel command line, with the platform and the arguments that outrank user.ign
+    /// File with the kernel command line, which names the platform and overrides user.ign
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// The folder of the firmware's DMI tables, which name the cloud
+    /// Folder of the firmware's DMI tables, which name the cloud
     #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
     dmi: PathBuf,
-    /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
+    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: MetadataAddress,
-    /// Storage for the secret by which gateways recognise this node after a reboot of this first boot: a filesystem's label, the path of a
-    /// folder, or none; attest-node.first-boot-secret-on= on the kernel command line takes precedence [default: the filesystem labelled boot,
-    /// EFI-SYSTEM or EFI, the first that exists]
+    /// Storage for the first-boot secret, which keeps the instance claim across a reboot during the first boot: a filesystem's label, a
+    /// folder's path, or none; attest-node.first-boot-secret-on= on the kernel command line takes precedence [default: the first
+    /// filesystem labelled boot, EFI-SYSTEM or EFI]
     #[arg(long, value_name = "LABEL")]
     first_boot_secret_on: Option<Storage>,
-    /// AWS's program that asks a NitroTPM for its attestation document; a name is looked for in PATH
+    /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
     #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
     nitro_tpm_attest: PathBuf,
-    /// The folder for state that is kept until the next boot, such as the secret by which gateways recognise this node
+    /// Folder for state until the next boot, such as the first-boot secret
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Attest to the gateway, and give Ignition the pointer config with the ticket; the initramfs does so at the first boot
+    /// Attest to the gateway, and give Ignition the resulting ticket
+    #[command(
+        after_help = "Example: as the unit in the initramfs does during the first boot\n  attest-node attest\n\nExample: with a pointer config in a file\n  attest-node attest --pointer pointer.ign --out /usr/lib/ignition/user.ign\n\nFinds the pointer config as Ignition would, and attests to its gateway with the TPM, the cloud's evidence, or both. Then writes the pointer\nconfig with the ticket to Ignition's user.ign.\n\nOn a failure, the pointer config is unchanged, except for a header that reports the failure to the gateway. One line on stderr has the\nfailure, its code, and the next step.\n\nExit codes: 0 attested, or nothing to attest to; 1 not attested; 2 wrong usage."
+    )]
     Attest(Box<AttestArguments>),
-    /// This TPM's endorsement keys
+    /// List this TPM's endorsement keys
     #[command(subcommand)]
     Ek(EkCommand),
-    /// The pool's full config, for a node whose CSR was approved
+    /// Fetch or apply the pool's full config with the kubelet's certificate
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// The kubelet's client certificate for the key that this node has attested
+    /// Request the kubelet's client certificate for its attested key
     #[command(subcommand)]
     KubeletCertificate(KubeletCertificateCommand),
-    /// This program in the booted system
+    /// Copy this program to the booted system
     #[command(subcommand)]
     Program(ProgramCommand),
-    /// The secret by which gateways recognise this node during its first boot
+    /// Remove the first-boot secret, which holds this node's instance claim
     #[command(subcommand)]
     FirstBootSecret(FirstBootSecretCommand),
-    /// The end of this boot, as gateways see it
+    /// Mark this boot as complete for gateways
     #[command(subcommand)]
     Boot(BootCommand),
 }
 
 #[derive(Subcommand)]
 enum EkCommand {
-    /// List the TPM's endorsement keys, with the digests for `attest-gateway ek add`
+    /// List the TPM's endorsement keys, with digests for `attest-gateway ek add`
+    #[command(
+        after_help = "Example:\n  attest-node ek list\n\nThe key that attests is marked with *. If no root of the gateway has issued its certificate, add its digest to the allowlist on the\ngateway: `attest-gateway ek add DIGEST`."
+    )]
     List {
         /// Output format: text, or json
         #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -139,42 +144,54 @@ enum OutputFormat {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Fetch the config by the kubelet's client certificate, and write it to a file
-    #[command(after_help = "Example:\n  attest-node config fetch --pointer /etc/attest-node/pointer.ign --out /run/full.ign")]
+    /// Fetch the full config with the kubelet's client certificate into a file
+    #[command(
+        after_help = "Example:\n  attest-node config fetch --pointer /etc/attest-node/pointer.ign --out /run/full.ign\n\nConnects to the gateway that the pointer config names, and trusts the CAs in the pointer config only. Sends the kubelet's client certificate,\nand no ticket or token.\n\nExit codes: 0 the file is written; 1 failure: the file is unchanged, and one line on stderr has the reason; 2 wrong usage."
+    )]
     Fetch {
-        /// File that is written, readable by its owner only
+        /// Output file; only its owner can read it
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
         #[command(flatten)]
         arguments: Box<ConfigArguments>,
     },
-    /// Fetch the config by the kubelet's client certificate, and have Ignition apply it at the next boot
+    /// Fetch the full config, and let Ignition apply it at the next boot
+    #[command(
+        after_help = "Example:\n  attest-node config apply && systemctl reboot\n\nRepeats the distribution's own first boot. Before any change, rejects each setting that Ignition could not apply again, with its reason.\nDoes not reboot. `attest-node config undo` reverts it until the reboot.\n\nExit codes: 0 Ignition applies the config at the next boot; 1 failure: nothing is changed, and one line on stderr has the reason;\n2 wrong usage."
+    )]
     Apply(Box<ConfigArguments>),
-    /// Take back what `config apply` has arranged
+    /// Revert `attest-node config apply` before the reboot
+    #[command(
+        after_help = "Example:\n  attest-node config undo\n\nExit codes: 0 Ignition does not run at the next boot; 1 failure; 2 wrong usage."
+    )]
     Undo(Box<ConfigArguments>),
 }
 
 #[derive(Subcommand)]
 enum KubeletCertificateCommand {
-    /// Get the certificate before the kubelet asks for one with a key of its own
+    /// Request the certificate before the kubelet creates its own key
+    #[command(
+        after_help = "Example: as attest-node-kubelet-certificate.service does\n  attest-node kubelet-certificate request\n\nCreates a CSR with the kubelet's bootstrap credential, waits for its approval, and puts certificate and key into the kubelet's certificate\ndirectory. Then removes the key from its earlier location. A valid certificate in that directory is left unchanged.\n\nExit codes: 0 the certificate is present, or no key was attested; 1 no certificate: the kubelet creates a CSR with its own key, which a\ngateway that requires the attested key does not approve; 2 wrong usage."
+    )]
     Request(KubeletCertificateArguments),
 }
 
 #[derive(Subcommand)]
 enum ProgramCommand {
-    /// Keep this program for the booted system; a unit of the initramfs does so at each boot
+    /// Copy this program from the initramfs to the booted system
+    #[command(after_help = "Example: as a unit in the initramfs does at each boot\n  attest-node program copy")]
     Copy {
-        /// Have the unit that gets the kubelet's certificate in the booted system wait for the network; attest-node.kubelet-key on the
-        /// kernel command line does the same, and attest-node.kubelet-key=no leaves no such unit
+        /// Let the booted system's unit for the kubelet's certificate wait for the network; attest-node.kubelet-key on the kernel
+        /// command line does the same, and attest-node.kubelet-key=no creates no such unit
         #[arg(long)]
         kubelet_key: bool,
-        /// The folder with this program, what it needs and a script that starts it, if the booted system does not have it
+        /// Folder with this program, its libraries and a start script, for a booted system that lacks them
         #[arg(long, value_name = "FOLDER")]
         program: Option<PathBuf>,
-        /// The kernel command line, with the platform
+        /// File with the kernel command line, which names the platform
         #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
         cmdline: PathBuf,
-        /// The folder of the firmware's DMI tables, which name the cloud
+        /// Folder of the firmware's DMI tables, which name the cloud
         #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
         dmi: PathBuf,
     },
@@ -182,106 +199,92 @@ enum ProgramCommand {
 
 #[derive(Subcommand)]
 enum FirstBootSecretCommand {
-    /// Remove the secret from disk and memory, once Ignition is done
+    /// Remove the first-boot secret from disk and memory after the first boot
+    #[command(
+        after_help = "Example: as a unit does when Ignition has finished\n  attest-node first-boot-secret remove\n\nOverwrites and removes the secret in every possible location, so that no workload of the booted system can read it.\n\nExit codes: 0 no secret is left; 1 a secret is left: one line on stderr has its location, and the command that removes it; 2 wrong usage."
+    )]
     Remove(RemoveSecretArguments),
 }
 
 #[derive(Subcommand)]
 enum BootCommand {
-    /// Extend the PCR by which gateways tell that a machine boots
+    /// Extend PCR 13, so that later software cannot attest
+    #[command(
+        after_help = "Example: as units do when Ignition has its config, and at the start of later boots\n  attest-node boot complete\n\nExtends PCR 13, the boot-complete PCR, in each bank of the TPM. Until a reset, this machine cannot attest to pools that accept only booting\nmachines. A second run has no effect.\n\nExit codes: 0 the PCR is extended, or the machine has no TPM; 1 the PCR is not extended: one line on stderr has the reason; 2 wrong usage."
+    )]
     Complete(CompleteArguments),
 }
 
-/// Ends this boot for gateways: extends PCR 13 in each bank of the TPM, so that software that runs later cannot attest to a pool that
-/// accepts machines only while they boot, until this machine is reset.
-///
-/// Its unit runs it in the initramfs when Ignition has its config, and at the start of later boots. Running it once is enough, and again
-/// does no harm. Exits with 0 if the PCR is extended, or the machine has no TPM, 1 if it is not extended (one line on stderr says why), 2 on
-/// wrong usage.
+// Options of `boot complete`.
 #[derive(clap::Args)]
 struct CompleteArguments {
-    /// The most seconds that it may take: a TPM that is busy is asked again until then
+    /// Time limit in seconds; commands to a busy TPM are retried until then
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
 }
 
-/// Gets the kubelet's client certificate for the key that this node has attested in its initramfs, before the kubelet asks for one with a key of its own.
-///
-/// Asks with the kubelet's bootstrap credential, waits for the approval, and puts certificate and key where the kubelet finds them; then
-/// the key is removed from where it was kept. An existing certificate that is good is left as it is. Exits with 0 if there is a
-/// certificate, or no key, 1 without a certificate: the kubelet then asks by itself, and a gateway that knows of the key does not approve
-/// that. 2 on wrong usage.
+// Options of `kubelet-certificate request`.
 #[derive(clap::Args)]
 struct KubeletCertificateArguments {
-    /// The kubelet's bootstrap kubeconfig [default: /etc/kubernetes/kubeconfig or /etc/kubernetes/bootstrap-kubelet.conf, the first that is there]
+    /// Bootstrap kubeconfig of the kubelet [default: /etc/kubernetes/kubeconfig or /etc/kubernetes/bootstrap-kubelet.conf, the first that exists]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The node's name, as the kubelet has it [default: KUBELET_NODE_NAME in the environment, or this machine's host name]
+    /// Node name of the kubelet [default: KUBELET_NODE_NAME in the environment, or this machine's host name]
     #[arg(long)]
     name: Option<String>,
-    /// The kubelet's certificate directory
+    /// Certificate directory of the kubelet
     #[arg(long, value_name = "FOLDER", default_value = store::FOLDER)]
     certificates: PathBuf,
-    /// The folder on disk in which the key is found after a reboot
+    /// Folder on disk that keeps the key across a reboot
     #[arg(long, value_name = "FOLDER", default_value = key::FOLDER)]
     keys: PathBuf,
-    /// The most seconds to wait for the certificate
+    /// Time limit for waiting for the certificate, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
 }
 
-/// Removes the secret by which gateways recognise this node, from disk and memory, so that no workload of the booted system finds it.
-///
-/// Its unit runs it when Ignition has written everything. It searches every possible location of the secret, overwrites it and removes it.
-/// Exits with 0 if nothing is left, 1 if it is left over (one line on stderr says where, and the command that removes it), 2 on wrong
-/// usage.
+// Options of `first-boot-secret remove`.
 #[derive(clap::Args)]
 struct RemoveSecretArguments {
-    /// Possible location of the secret, if not a usual one: same values as of `attest-node attest`
+    /// Location of the secret other than the default ones: same values as for `attest-node attest`
     #[arg(long, value_name = "LABEL")]
     first_boot_secret_on: Option<Storage>,
-    /// The folder for state that is kept until the next boot
+    /// Folder for state until the next boot
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
-    /// The kernel command line
+    /// File with the kernel command line
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
 }
 
-/// Fetches the full config for a node whose CSR was approved, from the gateway that the pointer config names; writes it to a file, or has
-/// Ignition apply it at the next boot.
-///
-/// Shows the kubelet's client certificate and nothing else: a ticket or token of the pointer's is not sent. Trusts the CAs in the pointer
-/// config only. `config apply` reuses the distribution's own first-boot mechanism, and refuses beforehand each setting that Ignition could not
-/// apply again, with its reason. It does not reboot. If anything fails, nothing is changed and the last line on stderr says why. Exits with
-/// 0 if that is done, 1 if not, 2 on wrong usage.
+// Options of `config`.
 #[derive(clap::Args)]
 struct ConfigArguments {
-    /// Pointer config to use instead of the one of this boot, if that was kept, or what Ignition would find (user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data)
+    /// Pointer config [default: the copy of this boot's; else as Ignition: user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data]
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
-    /// The config's URL, https://HOST:PORT/config/POOL, if the pointer config names none or several
+    /// URL of the config, https://HOST:PORT/config/POOL, if the pointer config names none or several
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The kubelet's client certificate and its key, in one PEM file
+    /// PEM file with the kubelet's client certificate and its key
     #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/pki/kubelet-client-current.pem")]
     certificate: PathBuf,
-    /// The version of Ignition's specification to ask for [default: 3.3.0 for a file; for `config apply` the newest that this Ignition reads]
+    /// Spec version of the config [default: 3.3.0 for a file; for `config apply` the newest that this Ignition supports]
     #[arg(long, value_name = "VERSION", value_parser = config::spec_version)]
     spec: Option<String>,
-    /// The most seconds that all of this may take; a gateway that is not ready is asked again until then
+    /// Time limit in seconds; requests to a gateway that is not ready are retried until then
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     deadline: u64,
-    /// The kernel command line, with the platform
+    /// File with the kernel command line, which names the platform
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// The folder of the firmware's DMI tables, which name the cloud
+    /// Folder of the firmware's DMI tables, which name the cloud
     #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
     dmi: PathBuf,
-    /// The cloud's metadata server, http://ADDRESS:PORT [default: http://169.254.169.254]
+    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
     #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
     metadata: MetadataAddress,
-    /// The root of the system to apply the config to
+    /// Root of the system to which the config is applied
     #[arg(long, hide = true, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
 }

@@ -209,7 +209,7 @@ impl NodePlatform {
                 }
                 looked_at.push_str(&format!(" and {}", file.display()));
             }
-            (Some(other), None) => looked_at.push_str(&format!("; the config of platform {other} cannot be read by this program")),
+            (Some(other), None) => looked_at.push_str(&format!("; this program does not support configs of platform {other}")),
             (None, _) | (Some(_), Some(_)) => {
                 if let Some(CloudInstance { cloud, metadata }) = self.instance(metadata, deadline)? {
                     if let Some(bytes) = cloud::user_data(cloud, &metadata, deadline)? {

@@ -192,7 +192,7 @@ impl Patience {
         let says = || {
             let limit = left.map_or_else(String::new, |left| format!("; retrying for at most {} s", left.as_secs()));
             format!(
-                "waiting for {} s so far: {failure}{limit}; Ignition needs it too, and waits for it; {WAY_OUT}",
+                "waiting for {} s so far: {failure}{limit}; Ignition waits for the same gateway; {WAY_OUT}",
                 waited.as_secs()
             )
         };
@@ -247,7 +247,7 @@ fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
         format!(", because: {what}")
     };
     format!(
-        "waiting: {url} tells this node to retry{why}{what}; for {} s so far; retrying for at most {} s, while Ignition waits; {WAY_OUT}",
+        "waiting for {} s so far: {url} tells this node to retry{why}{what}; retrying for at most {} s, while Ignition waits; {WAY_OUT}",
         held.as_secs(),
         left.as_secs()
     )
@@ -341,7 +341,7 @@ mod tests {
         let first = said(0).unwrap_or_default();
         for part in [
             "https://a/v1/attest",
-            "[unavailable], because: the store is away; for 0 s so far",
+            "[unavailable], because: the store is away; retrying",
             "for 0 s so far",
             "for at most 3600 s",
             "rd.systemd.mask=attest-node.service",

@@ -169,7 +169,7 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
         "{said}"
     );
     assert!(
-        said.contains("note: systemd will take that boot for a first one") && !said.contains(SECRET),
+        said.contains("note: systemd treats that boot as a first boot") && !said.contains(SECRET),
         "{said}"
     );
     let asked = gateway.asked.lock().unwrap().join("");
@@ -190,7 +190,7 @@ fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
     // Once is enough.
     let again = run(folder.path(), &["apply"]);
     assert!(String::from_utf8(again.stderr).unwrap().contains("[apply-arranged]; next: reboot"));
-    for said in ["taken back", "there is nothing to take back"] {
+    for said in ["taken back", "nothing to revert"] {
         let output = run(folder.path(), &["undo"]);
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stderr).unwrap().contains(said));
@@ -231,9 +231,9 @@ fn what_ignition_cannot_do_twice_is_refused_with_all_its_points_and_nothing_is_c
         &[],
         true,
         &[
-            "attest-node: not possible: ignition.config.replace: Ignition would fetch another config",
-            "attest-node: not possible: storage.files[0] (/etc/there): it is there, and overwrite is not true",
-            "Ignition cannot do 2 of this config's points on a system that exists [ignition-not-repeatable]; next: ",
+            "attest-node: not repeatable: ignition.config.replace: Ignition would fetch another config",
+            "attest-node: not repeatable: storage.files[0] (/etc/there): it exists, and overwrite is not true",
+            "Ignition cannot apply 2 entries of this config on an installed system [ignition-not-repeatable]; next: ",
         ],
     );
     // A preset is heeded only where the boot loader can say so, and by a systemd that knows the word.
@@ -303,7 +303,7 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         "Ignition 2.27.0",
         &kept(json!({"outranked_by": "/etc/ignition/user.ign"})),
         &[],
-        &["/etc/ignition/user.ign, which outranks", "[pointer-overridden]"],
+        &["/etc/ignition/user.ign, which overrides", "[pointer-overridden]"],
     );
     // As an older version has kept it.
     check(
@@ -313,7 +313,7 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
         &[
             "which base configs",
             "cannot determine",
-            "[apply-unsupported]; next: make the initramfs",
+            "[apply-unsupported]; next: rebuild the initramfs",
         ],
     );
     let stamped = |folder: &Path| fs::write(folder.join("root/boot/ignition.firstboot"), "").unwrap();

@@ -97,7 +97,7 @@ impl Run {
     fn failed_with_token(&self, pointer: &str, said: &[&str]) {
         self.ends_unattested(
             said,
-            "; the pointer config is unchanged, but for a header that says who shows its token",
+            "; the pointer config is unchanged, except for a header that identifies the node that uses its token",
         );
         let mut written: Value = serde_json::from_str(self.written.as_ref().unwrap()).unwrap();
         let source = written.pointer_mut("/ignition/config/merge/0").unwrap().as_object_mut().unwrap();
@@ -189,7 +189,7 @@ fn the_name_that_a_node_asks_for_is_that_of_the_kernel_command_line_before_its_u
     check("gcp attest-node.name=worker-2", &["--name", "worker-1"], Some("worker-2"));
     let said = check("gcp attest-node.name=Worker_2", &["--name", "worker-1"], Some("worker-1"));
     assert!(
-        said.contains("attest-node.name=Worker_2 on the kernel command line is not a node name"),
+        said.contains("ignoring attest-node.name=Worker_2 on the kernel command line"),
         "{said}"
     );
 }
@@ -221,14 +221,14 @@ fn no_gateway_gets_what_it_may_not_have() {
         &json!({"gcp": {"gateway": "https://vault.example/"}}),
         "an identity token for \"https://vault.example/\"",
     );
-    check_task_refused(&json!({"gcp": {"gateway": "vault.example/x"}}), "which is no host's name");
-    check_task_refused(&json!({"gcp": {"gateway": ""}}), "which is no host's name");
+    check_task_refused(&json!({"gcp": {"gateway": "vault.example/x"}}), "which is not a host name");
+    check_task_refused(&json!({"gcp": {"gateway": ""}}), "which is not a host name");
     check_task_refused(&json!({"azure": {}}), "evidence of the kind azure, which was not offered");
     check_task_refused(
         &json!({"gcp": {"gateway": "api-int.example"}, "token": {}}),
         "evidence of the kind token, which was not offered",
     );
-    check_task_refused(&json!({}), "nothing that says what this node is");
+    check_task_refused(&json!({}), "no kind of evidence that identifies this node");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_metadata_server_that_fails_is_said_and_the_pointer_stays() {
         run(folder.path(), Some("gcp"), &[], &server.base, &["--deadline", "9"]).failed_with_token(&gateway.pointer(), said);
     };
     check(|| status(404), &["refuses with status 404", "[metadata-refused]; next: "]);
-    check(|| ok("<html>"), &["no identity token", "[metadata-answer]; next: "]);
+    check(|| ok("<html>"), &["data other than an identity token", "[metadata-answer]; next: "]);
     check(|| status(500), &["answers 500", "[metadata-unreachable]; next: "]);
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), Some("gcp"), &[], "http://127.0.0.1:1", &["--deadline", "2"]).failed(&["[metadata-unreachable]; next: "]);
@@ -264,7 +264,7 @@ fn an_instance_without_a_service_account_has_nothing_to_show() {
     });
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), Some("gcp"), &[], &metadata.base, &[])
-        .failed_with_token(&gateway.pointer(), &["which is gcp", "[no-accepted-evidence]; next: "]);
+        .failed_with_token(&gateway.pointer(), &["the gateway accepts: gcp", "[no-accepted-evidence]; next: "]);
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn check_not_asked(id: Option<&str>, dmi: &[(&str, &str)], said: &str) {
 
 #[test]
 fn metal_is_not_asked_for_a_metadata_server() {
-    check_not_asked(Some("metal"), &[], "the config of platform metal cannot be read");
-    check_not_asked(Some("metal"), GCP_DMI, "the config of platform metal cannot be read");
-    check_not_asked(Some("vmware"), &[], "the config of platform vmware cannot be read");
+    check_not_asked(Some("metal"), &[], "does not support configs of platform metal");
+    check_not_asked(Some("metal"), GCP_DMI, "does not support configs of platform metal");
+    check_not_asked(Some("vmware"), &[], "does not support configs of platform vmware");
     check_not_asked(Some("qemu"), &[], "QEMU's fw_cfg");
     check_not_asked(None, QEMU_DMI, "QEMU's fw_cfg");
 }
@@ -498,7 +498,7 @@ fn a_gateway_is_told_who_uses_a_token_and_nobody_else_is() {
     let keep = disk.path().to_str().unwrap();
     let first = told("3.0.0", keep);
     assert_ne!(first[0], first[1], "each gateway has its own");
-    assert_eq!(told("3.4.0", keep), first, "a reboot of this first boot");
+    assert_eq!(told("3.4.0", keep), first, "the first-boot secret across a reboot");
     assert_ne!(told("3.4.0", "none"), first);
     // Whoever has a token and nothing to attest by was asked for nothing.
     let asked = |gateway: &Gateway| {

@@ -287,7 +287,7 @@ fn identity_tokens_are_asked_for_with_their_audience() {
         "<html>",
         "e30.\r\ne30.x",
     ] {
-        check_token(wrong, Err("no identity token"));
+        check_token(wrong, Err("data other than an identity token"));
     }
 }
 
@@ -349,7 +349,10 @@ fn check_identity_document(body: &'static str, expect: bool) {
     let document = aws::ImdsSession::open(&metadata, long()).unwrap().identity_document(long());
     match expect {
         true => assert_eq!(document.unwrap(), body),
-        false => assert!(document.unwrap_err().to_string().contains("no PKCS#7 message"), "{body}"),
+        false => assert!(
+            document.unwrap_err().to_string().contains("data other than a PKCS#7 message"),
+            "{body}"
+        ),
     }
 }
 
@@ -412,25 +415,30 @@ fn check_no_sts(region: &'static str, role: &'static str, credentials: &'static 
 
 #[test]
 fn what_cannot_be_signed_is_not() {
-    check_no_sts("eu-central-1.evil.example/", "worker-role", CREDENTIALS, "no region");
-    check_no_sts("<html>", "worker-role", CREDENTIALS, "no region");
-    check_no_sts("eu-central-1", "worker/../role", CREDENTIALS, "no role");
-    check_no_sts("eu-central-1", "..", CREDENTIALS, "no role");
-    check_no_sts("eu-central-1", "worker-role\nother", CREDENTIALS, "no role");
+    check_no_sts("eu-central-1.evil.example/", "worker-role", CREDENTIALS, "other than a region name");
+    check_no_sts("<html>", "worker-role", CREDENTIALS, "other than a region name");
+    check_no_sts("eu-central-1", "worker/../role", CREDENTIALS, "other than a role name");
+    check_no_sts("eu-central-1", "..", CREDENTIALS, "other than a role name");
+    check_no_sts("eu-central-1", "worker-role\nother", CREDENTIALS, "other than a role name");
     check_no_sts("eu-central-1", "other-role", CREDENTIALS, "refuses with status 404");
-    check_no_sts("eu-central-1", "worker-role", r#"{"Code":"Failed","SECRET":1}"#, "no credentials");
-    check_no_sts("eu-central-1", "worker-role", "SECRET", "no credentials");
+    check_no_sts(
+        "eu-central-1",
+        "worker-role",
+        r#"{"Code":"Failed","SECRET":1}"#,
+        "other than credentials",
+    );
+    check_no_sts("eu-central-1", "worker-role", "SECRET", "other than credentials");
     check_no_sts(
         "eu-central-1",
         "worker-role",
         r#"{"AccessKeyId":"A","SecretAccessKey":"SECRET","Token":"SECRET\r\nX: y"}"#,
-        "cannot stand in headers",
+        "a header cannot have",
     );
     check_no_sts(
         "eu-central-1",
         "worker-role",
         r#"{"AccessKeyId":"A","SecretAccessKey":"SECRET","Token":""}"#,
-        "cannot stand in headers",
+        "a header cannot have",
     );
 }
 
@@ -449,7 +457,7 @@ fn user_data_of_azure_is_base64() {
     assert!(server.asked()[0].is("GET", "/metadata/instance/compute/userData?api-version=2021-01-01&format=text"));
     let (_server, with) = microsoft(|_, _| ok("{}"));
     let error = user_data(Cloud::Azure, &with, long()).unwrap_err();
-    assert!(error.to_string().contains("no Base64"), "{error}");
+    assert!(error.to_string().contains("not Base64"), "{error}");
 }
 
 #[test]
@@ -467,7 +475,7 @@ fn the_vm_id_of_azure_is_a_uuid() {
     for wrong in ["", "worker-1", "b1310a36d40046f682cb6217df846586"] {
         let (_server, metadata) = microsoft(move |_, _| ok(wrong));
         let error = azure::vm_id(&metadata, long()).unwrap_err();
-        assert!(error.to_string().contains("no UUID"), "{error}");
+        assert!(error.to_string().contains("not a UUID"), "{error}");
     }
 }
 
@@ -518,8 +526,8 @@ fn attested_documents_have_the_encoding_that_is_read() {
         long(),
         Err("the encoding \"pkcs1\""),
     );
-    check_document(r#"{"encoding":"pkcs7","signature":"!"}"#.to_owned(), long(), Err("no Base64"));
-    check_document(r#"{"encoding":"pkcs7"}"#.to_owned(), long(), Err("no attested document"));
-    check_document("<html>".to_owned(), long(), Err("no attested document"));
+    check_document(r#"{"encoding":"pkcs7","signature":"!"}"#.to_owned(), long(), Err("not Base64"));
+    check_document(r#"{"encoding":"pkcs7"}"#.to_owned(), long(), Err("other than an attested document"));
+    check_document("<html>".to_owned(), long(), Err("other than an attested document"));
     check_document("x".repeat(40_000), long(), Err("more than 32768 bytes"));
 }

@@ -79,7 +79,7 @@ fn there_may_be_nothing_to_do() {
         .unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();
     assert!(ended.status.success() && said.lines().count() == 1, "{said}");
-    for part in ["nothing to do", "no TPM 2.0", "has a provisioning token"] {
+    for part in ["nothing to do", "no TPM 2.0", "Ignition uses the provisioning token"] {
         assert!(said.contains(part), "{part:?} is missing in {said}");
     }
     check(
@@ -135,8 +135,8 @@ fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
         &[],
         1,
         &[
-            "not attested: ignition.config.url is on the kernel command line: Ignition takes the pointer config from there",
-            "this node gets what anybody gets [pointer-overridden]; next: take this argument off",
+            "not attested: ignition.config.url is on the kernel command line: Ignition reads the pointer config from there",
+            "this node would get an unauthenticated client's config [pointer-overridden]; next: remove this argument from",
             "; the pointer config is unchanged",
         ],
     );

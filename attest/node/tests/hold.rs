@@ -188,7 +188,7 @@ fn a_limit_is_the_administrators_and_the_gateway_is_told() {
         let run = run_with(folder.path(), &metadata, arguments, cmdline);
         run.failed(&[
             "[gateway-unreachable]; next: ",
-            "; the pointer config is unchanged, but for a header that says why",
+            "; the pointer config is unchanged, except for a header that reports this failure",
         ]);
         assert_eq!(run.written.unwrap(), unreachable(&gateway));
         assert!(
@@ -213,7 +213,7 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
     run.failed(&[
         "has answered 503 for 1 s",
         "[retry-limit-exceeded]; next: ",
-        "; the pointer config is unchanged, but for a header that says why",
+        "; the pointer config is unchanged, except for a header that reports this failure",
     ]);
     let waiting = run.stderr.lines().next().unwrap();
     for part in [
@@ -254,7 +254,7 @@ fn who_was_refused_says_by_which_decision() {
             (asked == path).then(|| Some((403, String::new(), document.to_string())))
         });
         let run = run(&metadata, &["--deadline", "20"]);
-        run.failed(&["[ek-not-endorsed]; next: n; the pointer config is unchanged, but for a header that says why"]);
+        run.failed(&["[ek-not-endorsed]; next: n; the pointer config is unchanged, except for a header that reports this failure"]);
         let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
         pointer["ignition"]["config"]["merge"][0]["httpHeaders"] = json!([{"name": "attestation-not-attested", "value": expect}]);
         assert_eq!(run.written.unwrap(), pointer);
@@ -280,7 +280,7 @@ fn nobody_is_held_against_the_will_of_who_started_the_program() {
     run.failed(&[
         "answers 503",
         "[gateway-failing]",
-        "; the pointer config is unchanged, but for a header that says who",
+        "; the pointer config is unchanged, except for a header that identifies the node",
     ]);
     let pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
     assert_eq!((run.written, run.stderr.lines().count()), (Some(pointer), 1));
@@ -322,7 +322,7 @@ fn the_console_says_what_an_administrator_is_asked() {
     });
     let run = run(&metadata, &["--deadline", "20"]);
     run.attested();
-    let expect = format!("tells this node to retry [value-pending], because: {what}; for 0 s so far; retrying for at most {LONG} s");
+    let expect = format!("tells this node to retry [value-pending], because: {what}; retrying for at most {LONG} s");
     assert!(run.stderr.lines().next().unwrap().contains(&expect), "{}", run.stderr);
     let told = gateway.told.lock().unwrap();
     let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();

@@ -239,7 +239,7 @@ fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
     site.api.disturb(Disturbance::Down);
     let mut run = site.spawn(&[]);
     let said = line(&mut run);
-    assert!(said.contains("cannot be asked") && !said.contains(&site.token), "{said}");
+    assert!(said.contains("cannot be reached") && !said.contains(&site.token), "{said}");
     assert!(site.path("keys/kubelet-key.pem").exists());
     assert!(run.try_wait().unwrap().is_none());
     // The answer to the first request is lost: the second finds that it was done.
@@ -321,12 +321,12 @@ fn a_certificate_that_was_not_asked_for_is_not_taken() {
     check_refused(named("system:masters", "system:node:worker-1"), "not for a node");
     check_refused(
         |csr| certificate(csr, |params| params.not_after = rcgen::date_time_ymd(2021, 1, 1)),
-        "not good any more",
+        "it has expired",
     );
-    check_refused(|_| "x".to_owned(), "no certificate in it");
+    check_refused(|_| "x".to_owned(), "it has no certificate");
     check_refused(
         |_| "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned(),
-        "no certificate",
+        "not a certificate",
     );
     check_refused(|csr| certificate(csr, |_| ()).repeat(100), "larger than");
 }
@@ -341,7 +341,11 @@ fn a_request_that_was_denied_ends_it_and_says_why() {
         site.api.put(csr);
         let ended = site.end(run);
         assert!(!ended.success, "{}", ended.said);
-        for part in ["[kubelet-request-denied]", "NotOurs by hand", "with a key that is not attested"] {
+        for part in [
+            "[kubelet-request-denied]",
+            "NotOurs by hand",
+            "with its own key, which is not attested",
+        ] {
             assert!(ended.said.contains(part), "{part}: {}", ended.said);
         }
         site.has_key_only();
@@ -371,9 +375,9 @@ fn what_is_not_approved_and_what_is_no_answer_is_waited_for_and_said() {
     // At once: each waits for as long as it may.
     thread::scope(|scope| {
         scope.spawn(|| check_waits(|_| (), "is not approved yet"));
-        scope.spawn(|| check_waits(approved, "is approved, and not signed yet"));
-        scope.spawn(|| check_waits(|csr| csr["spec"]["request"] = json!(7), "something else than a request"));
-        scope.spawn(|| check_waits(|csr| csr["status"] = json!({"certificate": ["x"]}), "something else than a request"));
+        scope.spawn(|| check_waits(approved, "is approved, but not signed yet"));
+        scope.spawn(|| check_waits(|csr| csr["spec"]["request"] = json!(7), "does not answer with a CSR"));
+        scope.spawn(|| check_waits(|csr| csr["status"] = json!({"certificate": ["x"]}), "does not answer with a CSR"));
         let huge = |csr: &mut Value| csr["metadata"]["annotations"] = json!({"a": "x".repeat(300 * 1024)});
         scope.spawn(move || check_waits(huge, "more than 262144 bytes"));
     });
@@ -392,7 +396,7 @@ fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
     fs::write(site.path("kubeconfig"), wrong).unwrap();
     site.api.forget_asked();
     let ended = site.end(site.spawn(&["--wait", "1"]));
-    assert!(!ended.success && ended.said.contains("cannot be asked"), "{}", ended.said);
+    assert!(!ended.success && ended.said.contains("cannot be reached"), "{}", ended.said);
     assert!(site.api.asked().is_empty());
     fs::remove_file(site.path("kubeconfig")).unwrap();
     let ended = site.end(site.spawn(&["--wait", "1"]));

@@ -22,24 +22,24 @@ impl BootMention {
     pub(super) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
         let Self { kind, part, is_asked_for } = self;
         if !is_what_was_booted(kind, BOOT) {
-            return Err(format!("there is never a claims.{kind}.{BOOT}"));
+            return Err(format!("claims.{kind}.{BOOT} does not exist"));
         }
         let Some(name) = part else {
             return match is_asked_for {
                 true => Ok(()),
                 false => Err(format!(
-                    "it has to name a part of claims.{kind}.{BOOT}, such as claims.{kind}.{BOOT}.secure_boot"
+                    "the condition must name a part of claims.{kind}.{BOOT}, such as claims.{kind}.{BOOT}.secure_boot"
                 )),
             };
         };
         let Some(part) = BootPart::named(name) else {
             return Err(format!(
-                "there is never a claims.{kind}.{BOOT}.{name}; docs/reference/conditions.md lists all of them"
+                "claims.{kind}.{BOOT}.{name} does not exist; docs/reference/conditions.md lists the claims"
             ));
         };
         match asked_pcrs(kind) {
             Some(pcrs) if !pcrs.contains(&part.pcr()) => Err(format!(
-                "claims.{kind}.{BOOT}.{name} is read from PCR {}, which [{kind}] does not name in pcrs",
+                "claims.{kind}.{BOOT}.{name} comes from PCR {}, which is not in pcrs of [{kind}]",
                 part.pcr()
             )),
             _ => Ok(()),
@@ -65,13 +65,13 @@ pub(super) fn add(seen: &mut Value, mentions: &BTreeSet<BootMention>, claims: &C
     let boots = claims.measured_boots();
     for BootMention { kind, part, is_asked_for } in mentions {
         if part.is_none() && !is_asked_for {
-            return Err(format!("it names no part of claims.{kind}.{BOOT}"));
+            return Err(format!("the condition names no part of claims.{kind}.{BOOT}"));
         }
         let Some(of_kind) = seen.get_mut(kind).and_then(Value::as_object_mut) else {
             continue;
         };
         let Some((_, boot)) = boots.iter().find(|(proven, _)| proven.section() == kind) else {
-            say(format!("there is no claims.{kind}.{BOOT}: no event log leads to what was quoted"));
+            say(format!("claims.{kind}.{BOOT} is absent: no event log gives the quoted PCRs"));
             continue;
         };
         let parts = of_kind.entry(BOOT).or_insert_with(|| Value::Object(Map::new()));
@@ -79,12 +79,12 @@ pub(super) fn add(seen: &mut Value, mentions: &BTreeSet<BootMention>, claims: &C
             continue;
         };
         let Some(part) = BootPart::named(name) else {
-            say(format!("there is no claims.{kind}.{BOOT}.{name}"));
+            say(format!("claims.{kind}.{BOOT}.{name} is absent"));
             continue;
         };
         match boot.part(part, LIST_LIMIT) {
             Ok(value) => drop(parts.insert(name.clone(), value)),
-            Err(NoPart::NotProven(why)) => say(format!("there is no claims.{kind}.{BOOT}.{name}: {why}")),
+            Err(NoPart::NotProven(why)) => say(format!("claims.{kind}.{BOOT}.{name} is absent: {why}")),
             Err(too_many) => return Err(format!("claims.{kind}.{BOOT}.{name}: {too_many}")),
         }
     }

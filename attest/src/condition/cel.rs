@@ -121,7 +121,7 @@ impl Parsed {
         context.add_variable_from_value(CLAIMS, value(claims));
         match Value::resolve(&self.expression, &context) {
             Ok(Value::Bool(holds)) => Ok(holds),
-            Ok(_) => Err("it is neither true nor false".to_owned()),
+            Ok(_) => Err("the result is neither true nor false".to_owned()),
             Err(error) => Err(error.to_string().chars().take(PROBLEM_LIMIT_BYTES).collect()),
         }
     }
@@ -172,7 +172,9 @@ impl Walk {
                 // What an element holds is copied.
                 let plain = list.elements.iter().all(is_literal) && list.optional_indices.is_empty();
                 if !plain {
-                    return Err(ConditionError::NotAllowed("a list of what is no plain value".to_owned()));
+                    return Err(ConditionError::NotAllowed(
+                        "a list with elements other than plain values".to_owned(),
+                    ));
                 }
                 self.all(&list.elements, depth)?
             }

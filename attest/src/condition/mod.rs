@@ -39,7 +39,9 @@ pub enum ConditionError {
     #[error("the condition has {found} bytes, at most {SOURCE_LIMIT_BYTES} are read")]
     TooLong { found: usize },
     /// A character that is read in no place.
-    #[error("the condition has {found:?} in line {line}, column {column}; it may have printable ASCII characters but for '\\' and '`'")]
+    #[error(
+        "the condition has {found:?} in line {line}, column {column}; only printable ASCII characters other than '\\' and '`' are allowed"
+    )]
     Character { found: char, line: usize, column: usize },
     /// More brackets than a parser without a bound of its own is given.
     #[error("the condition opens more than {OPENINGS_LIMIT} brackets and choices, here in line {line}, column {column}")]
@@ -48,10 +50,10 @@ pub enum ConditionError {
     #[error("the condition has a syntax error: line {line}, column {column}: {problem}")]
     Syntax { line: usize, column: usize, problem: String },
     /// The expression uses something that conditions do not have.
-    #[error("the condition uses {0}, which conditions do not support; docs/reference/conditions.md lists what they support")]
+    #[error("the condition uses {0}, which conditions do not support; docs/reference/conditions.md has the supported language")]
     NotAllowed(String),
     /// The expression names an unknown variable.
-    #[error("the condition speaks of {0:?}; there is `claims`, and what all(), exists() and exists_one() name")]
+    #[error("the condition uses {0:?}; the only names are `claims` and the variables of all(), exists() and exists_one()")]
     NoSuchName(String),
     /// The expression is nested too deep.
     #[error("the condition is nested more than {DEPTH_LIMIT} deep")]
@@ -74,7 +76,7 @@ pub enum ConditionRefusal {
         accepted: Withheld,
     },
     /// The condition is neither true nor false of these claims.
-    #[error("the pool's condition says nothing of this machine")]
+    #[error("the pool's condition cannot be evaluated for this machine")]
     Undecided {
         /// The reason, and the condition: it belongs to the pool, as does what it mentions.
         accepted: Withheld,
@@ -82,8 +84,8 @@ pub enum ConditionRefusal {
 }
 
 advice! {
-    pub NOT_MET = "condition-not-met", "The pool's condition is not met", "Compare the record's claims with `condition` in [attestation] of the pool's pool.toml: the gateway's log names it.";
-    UNDECIDED = "condition-undecided", "The pool's condition says nothing of these claims", "Let `condition` in the pool's pool.toml ask with has() for what not every machine has: the gateway's log says what went wrong.";
+    pub NOT_MET = "condition-not-met", "The machine's claims do not meet the pool's condition", "Compare the record's claims with `condition` in [attestation] of the pool's pool.toml. The gateway's log names the condition.";
+    UNDECIDED = "condition-undecided", "The pool's condition cannot be evaluated for the machine's claims", "The gateway's log names the failing part of `condition` in the pool's pool.toml. Test each optional claim with has() first.";
 }
 
 impl ConditionRefusal {
@@ -132,7 +134,7 @@ impl Condition {
     pub(crate) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
         // It would never be there, and `has()` would say so of any boot.
         if self.parsed.asks_for_boot_elsewhere() {
-            return Err("what was booted has to be named as claims.<kind>.boot.<part>".to_owned());
+            return Err("facts about the boot must be written as claims.<kind>.boot.<part>".to_owned());
         }
         self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))
     }

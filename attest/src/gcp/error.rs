@@ -29,7 +29,7 @@ pub enum GcpError {
     #[error("the identity token's header names no key (\"kid\")")]
     KeyIdMissing,
     /// No key of Google has the token's key id. The keys may have changed since they were fetched.
-    #[error("the identity token is signed with key {kid:?}, which is none of Google's known keys")]
+    #[error("the identity token is signed with key {kid:?}, which is not among Google's known keys")]
     KeyUnknown {
         /// Key id named in the header.
         kid: String,
@@ -44,7 +44,7 @@ pub enum GcpError {
         found: String,
     },
     /// The token was made for another audience.
-    #[error("the identity token is for {found:?}, this challenge's is for {expected:?}")]
+    #[error("the identity token is for {found:?}, this challenge requires {expected:?}")]
     Audience {
         /// Value of the claim `aud`.
         found: String,
@@ -107,7 +107,7 @@ pub enum GcpError {
         issued: u64,
     },
     /// The token was issued to another party than the account that it is about.
-    #[error("the identity token is about service account {subject}, and was issued to {party}")]
+    #[error("the identity token names service account {subject}, but was issued to {party}")]
     AuthorizedParty {
         /// Value of the claim `sub`.
         subject: String,
@@ -163,13 +163,13 @@ pub enum GcpError {
         accepted: Withheld,
     },
     /// The pool has a rule about what a vTPM's certificate does not state.
-    #[error("the pool has a rule about what a vTPM's certificate does not state")]
+    #[error("the pool has a rule about a fact that a vTPM's certificate does not contain")]
     RuleNotProvable {
         /// The rule that cannot be checked.
         accepted: Withheld,
     },
     /// Identity token and certificate are about different instances.
-    #[error("the identity token is about instance {identity_token}, the vTPM's certificate about {certificate}")]
+    #[error("the identity token names instance {identity_token}, but the vTPM's certificate {certificate}")]
     InstanceMismatch {
         /// The identity token's instance.
         identity_token: String,
@@ -179,23 +179,23 @@ pub enum GcpError {
 
 advice! {
     /// Every code a [`GcpError`] can have.
-    MALFORMED = "gcp-identity-malformed", "The identity token cannot be read", "Use the unmodified attest-node; if it stays, look at what answers at metadata.google.internal.";
-    ALGORITHM = "gcp-identity-algorithm", "The identity token is not signed as Google signs", "Use the unmodified attest-node; if it stays, something forges identity tokens: look into it.";
-    KEY = "gcp-identity-key-unknown", "The identity token's key is not known", "Boot again; if it stays, see in the gateway's log whether it can fetch Google's keys, or renew its file of keys.";
-    SIGNATURE = "gcp-identity-signature", "The identity token was not signed by Google", "Use the unmodified attest-node; if it stays, something forges identity tokens: look into it.";
-    ISSUER_CODE = "gcp-identity-issuer", "The identity token has another issuer", "Use the unmodified attest-node, on an instance of Compute Engine.";
-    AUDIENCE = "gcp-identity-audience", "The identity token is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
-    TIME = "gcp-identity-time", "The identity token is not from this moment", "Compare the gateway's clock; boot again.";
-    NOT_AN_INSTANCE = "gcp-identity-not-an-instance", "The identity token is not an instance's", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
-    SERVICE_ACCOUNT = "gcp-identity-service-account", "The identity token was not issued to the service account it is about", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
-    PROJECT_REFUSED = "gcp-project-refused", "The instance is in another project", "If the instance is yours: add its project, id and number, to pool.toml.";
-    LOCATION_REFUSED = "gcp-location-refused", "The instance is in another zone", "If the instance is yours: add its zone or region to pool.toml.";
-    NAME_REFUSED = "gcp-name-refused", "The instance has another name", "If the instance is yours: add a pattern for its name to pool.toml.";
-    SERVICE_ACCOUNT_REFUSED = "gcp-service-account-refused", "The instance runs as another service account", "Give the instance the pool's service account, or add its own to pool.toml.";
+    MALFORMED = "gcp-identity-malformed", "The identity token cannot be read", "Use the unmodified attest-node. If this repeats, find out which server answers at metadata.google.internal.";
+    ALGORITHM = "gcp-identity-algorithm", "The identity token does not have Google's signature algorithm", "Use the unmodified attest-node. If this repeats, somebody forges identity tokens.";
+    KEY = "gcp-identity-key-unknown", "The identity token is signed with an unknown key", "Boot again. If this repeats, check in the gateway's log whether the gateway can fetch Google's keys, or update its file of keys.";
+    SIGNATURE = "gcp-identity-signature", "The identity token's signature does not verify", "Use the unmodified attest-node. If this repeats, somebody forges identity tokens.";
+    ISSUER_CODE = "gcp-identity-issuer", "Google is not the identity token's issuer", "Use the unmodified attest-node, on an instance of Compute Engine.";
+    AUDIENCE = "gcp-identity-audience", "The identity token is for another challenge or server", "Boot again. If this repeats, a proxy terminates TLS: nodes must connect to the gateway directly.";
+    TIME = "gcp-identity-time", "The identity token has expired, or is from the future", "Compare the gateway's clock, then boot again.";
+    NOT_AN_INSTANCE = "gcp-identity-not-an-instance", "The identity token was not issued to an instance", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
+    SERVICE_ACCOUNT = "gcp-identity-service-account", "The identity token was issued to another service account than it names", "Use the unmodified attest-node, on an instance of Compute Engine with a service account.";
+    PROJECT_REFUSED = "gcp-project-refused", "The pool does not accept the instance's project", "If the instance is yours, add its project, id and number, to pool.toml.";
+    LOCATION_REFUSED = "gcp-location-refused", "The pool does not accept the instance's zone", "If the instance is yours, add its zone or region to pool.toml.";
+    NAME_REFUSED = "gcp-name-refused", "The pool does not accept the instance's name", "If the instance is yours, add a pattern for its name to pool.toml.";
+    SERVICE_ACCOUNT_REFUSED = "gcp-service-account-refused", "The pool does not accept the instance's service account", "Give the instance the pool's service account, or add its own to pool.toml.";
     LICENSE_REFUSED = "gcp-license-refused", "The instance has none of the pool's licences", "Create the instance from the pool's image, or add its image's licence code to pool.toml.";
-    INSTANCE_TOO_OLD = "gcp-instance-too-old", "The instance was created too long ago", "Create the instance anew, or raise max_instance_age_seconds in pool.toml.";
-    RULE_NOT_PROVABLE = "gcp-rule-not-provable", "The pool has a rule that a vTPM's certificate cannot satisfy", "Ask for the identity token beside the TPM, or take the rule out of pool.toml.";
-    INSTANCE_MISMATCH = "gcp-instance-mismatch", "Identity token and vTPM are of different instances", "Boot again; if it stays, somebody may be presenting another machine's evidence.";
+    INSTANCE_TOO_OLD = "gcp-instance-too-old", "The instance was created too long ago", "Create the instance again, or raise `max_instance_age_seconds` in pool.toml.";
+    RULE_NOT_PROVABLE = "gcp-rule-not-provable", "The pool has a rule that a vTPM's certificate cannot prove", "Require an identity token together with the TPM, or remove the rule from pool.toml.";
+    INSTANCE_MISMATCH = "gcp-instance-mismatch", "The identity token and the vTPM identify different instances", "Boot again. If this repeats, somebody may be presenting another machine's evidence.";
 }
 
 impl GcpError {

@@ -160,7 +160,7 @@ impl RsaKey {
         let number = |field: Option<String>, name: &str| {
             let bytes = field.and_then(|text| BASE64URL_NOPAD.decode(text.as_bytes()).ok());
             let bytes = bytes.filter(|bytes| bytes.first().is_some_and(|first| *first != 0));
-            bytes.ok_or_else(|| KeysError::key(&kid, &format!("{name} is no base64url number")))
+            bytes.ok_or_else(|| KeysError::key(&kid, &format!("{name} is not a base64url number")))
         };
         let (n, e) = (number(raw.n, "n")?, number(raw.e, "e")?);
         let unused = n.first().map_or(0, |first| usize::try_from(first.leading_zeros()).unwrap_or(0));
@@ -180,7 +180,7 @@ impl RsaKey {
         }
         let components = RsaPublicKeyComponents { n: &n, e: &e };
         let parsed = components.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
-        let parsed = parsed.map_err(|_| KeysError::key(&kid, "it is no RSA key"))?;
+        let parsed = parsed.map_err(|_| KeysError::key(&kid, "it is not an RSA key"))?;
         let issuer = Issuer::google().map_err(|problem| KeysError::key(&kid, &problem))?;
         Ok(Self { kid, n, parsed, issuer })
     }

@@ -54,7 +54,7 @@ impl TryFrom<String> for NamePattern {
         let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'*');
         if !(1..=PATTERN_LIMIT_CHARS).contains(&pattern.len()) || !pattern.bytes().all(known) {
             return Err(format!(
-                "{pattern:?} is no pattern of an instance name: 1 to {PATTERN_LIMIT_CHARS} of a-z, 0-9, '-' and '*'"
+                "{pattern:?} is not a pattern of an instance name: 1 to {PATTERN_LIMIT_CHARS} of a-z, 0-9, '-' and '*'"
             ));
         }
         Ok(Self(pattern))
@@ -143,7 +143,7 @@ pub fn appraise_vtpm(instance: &GceInstance, rules: &GceRules) -> Result<(), Gcp
     ];
     match unprovable.into_iter().find(|(_, given)| *given) {
         Some((rule, _)) => Err(GcpError::RuleNotProvable {
-            accepted: Withheld::words(format!("what its rule {rule} says")),
+            accepted: Withheld::words(format!("the values of its rule {rule}")),
         }),
         None => Ok(()),
     }

@@ -123,7 +123,7 @@ impl<'a> BerReader<'a> {
                 der.extend_from_slice(self.take(length)?);
                 Ok(())
             }
-            _ => Err(self.error("a segment of an OCTET STRING is none by itself")),
+            _ => Err(self.error("a segment of an OCTET STRING is not an OCTET STRING")),
         }
     }
 
@@ -252,9 +252,9 @@ mod tests {
         refused(&[0x2c, 0x80, 0x0c, 0x00, 0x00, 0x00], "an element is constructed that cannot be");
         refused(
             &[0x24, 0x04, 0x24, 0x02, 0x04, 0x00],
-            "a segment of an OCTET STRING is none by itself",
+            "a segment of an OCTET STRING is not an OCTET STRING",
         );
-        refused(&[0x24, 0x02, 0x05, 0x00], "a segment of an OCTET STRING is none by itself");
+        refused(&[0x24, 0x02, 0x05, 0x00], "a segment of an OCTET STRING is not an OCTET STRING");
         refused(&[0x1f, 0x20, 0x00], "a tag has a number above 30");
         refused(&[0x05, 0x00, 0x00], "bytes follow the message");
         refused(&[0x30, 0x80, 0x00, 0x00, 0x00, 0x00], "bytes follow the message");

@@ -103,7 +103,7 @@ pub fn from_corim(bytes: &[u8], added: Time, by: &str, file: &str) -> Result<Gen
     }
     let Value::Tag(CORIM_TAG, corim) = decoded(bytes)? else {
         return Err(CorimError::Form(
-            "it is no unsigned CoRIM (tag 501): take what was signed out of it, when you have verified that",
+            "it is not an unsigned CoRIM (tag 501): verify the signature, then extract the signed payload",
         ));
     };
     let corim = members(&corim, &[0, 1, 4, 5], "the CoRIM has a profile, or other members that are not read")?;
@@ -111,10 +111,10 @@ pub fn from_corim(bytes: &[u8], added: Time, by: &str, file: &str) -> Result<Gen
     let mut values = Values::default();
     for tag in array(corim.get(&1).copied(), "the CoRIM has no tags")? {
         let Value::Tag(COMID_TAG, comid) = tag else {
-            return Err(CorimError::Form("a tag of the CoRIM is no CoMID (tag 506)"));
+            return Err(CorimError::Form("a tag of the CoRIM is not a CoMID (tag 506)"));
         };
         let Value::Bytes(comid) = comid.as_ref() else {
-            return Err(CorimError::Form("a CoMID is no byte string"));
+            return Err(CorimError::Form("a CoMID is not a byte string"));
         };
         comid_values(&decoded(comid)?, &mut values)?;
     }
@@ -135,11 +135,15 @@ fn comid_values(comid: &Value, values: &mut Values) -> Result<(), CorimError> {
     let triples = comid.get(&4).ok_or(CorimError::Form("a CoMID has no triples"))?;
     let triples = members(triples, &[0], "a CoMID has other triples than reference values")?;
     for triple in array(triples.get(&0).copied(), "a CoMID has no reference values")? {
-        let [_environment, claims] = array(Some(triple), "a triple is no pair")? else {
-            return Err(CorimError::Form("a triple is no pair"));
+        let [_environment, claims] = array(Some(triple), "a triple is not a pair")? else {
+            return Err(CorimError::Form("a triple is not a pair"));
         };
         for claim in array(Some(claims), "a triple has no measurements")? {
-            let claim = members(claim, &[0, 1], "a measurement says by whom, or other things that are not read")?;
+            let claim = members(
+                claim,
+                &[0, 1],
+                "a measurement has an authorization or other members that are not read",
+            )?;
             let measured = claim.get(&1).ok_or(CorimError::Form("a measurement has no values"))?;
             let measured = members(measured, &[0, 2, 11, 14], "a measurement has values that are not read")?;
             let element = claim.get(&0).and_then(|element| element.as_text()).unwrap_or_default();
@@ -150,15 +154,15 @@ fn comid_values(comid: &Value, values: &mut Values) -> Result<(), CorimError> {
 }
 
 fn add(values: &mut Values, element: &str, measured: &BTreeMap<u64, &Value>) -> Result<(), CorimError> {
-    let name = measured.get(&11).map(|name| text(Some(name), "a name is no text")).transpose()?;
+    let name = measured.get(&11).map(|name| text(Some(name), "a name is not a text")).transpose()?;
     if let Some(registers) = measured.get(&14) {
         if measured.contains_key(&0) || measured.contains_key(&2) {
             return Err(CorimError::Form("a measurement has integrity registers and other values"));
         }
         let mut read = BTreeSet::new();
-        for (register, value) in registers.as_map().ok_or(CorimError::Form("integrity registers are no map"))? {
+        for (register, value) in registers.as_map().ok_or(CorimError::Form("integrity registers are not a map"))? {
             let pcr = register.as_integer().and_then(|register| u8::try_from(register).ok());
-            let pcr = pcr.ok_or(CorimError::Form("an integrity register is no PCR"))?;
+            let pcr = pcr.ok_or(CorimError::Form("an integrity register is not a PCR"))?;
             if !read.insert(pcr) {
                 return Err(CorimError::Form("a PCR is there twice in a measurement"));
             }
@@ -172,7 +176,7 @@ fn add(values: &mut Values, element: &str, measured: &BTreeMap<u64, &Value>) -> 
     if element == "firmware_versions" {
         let version = measured.get(&0).ok_or(CorimError::Form("a version is missing"))?;
         let version = members(version, &[0, 1], "a version has other members")?;
-        values.firmware_versions.push(text(version.get(&0), "a version is no text")?);
+        values.firmware_versions.push(text(version.get(&0), "a version is not a text")?);
         return Ok(());
     }
     let digests = read_digests(measured.get(&2).ok_or(CorimError::Form("a measurement has no digests"))?)?;
@@ -200,7 +204,7 @@ fn expires(validity: &Value) -> Result<Time, CorimError> {
     let until = until.as_integer().and_then(|until| u64::try_from(until).ok());
     until
         .map(|at| Time { at })
-        .ok_or(CorimError::Form("the validity's time is no number of seconds"))
+        .ok_or(CorimError::Form("the validity's time is not a number of seconds"))
 }
 
 fn of_registers(registers: Vec<(u8, Value)>) -> Value {
@@ -227,9 +231,9 @@ fn digests(digests: &Digests) -> Value {
 
 fn read_digests(value: &Value) -> Result<Digests, CorimError> {
     let mut digests = Digests::new();
-    for digest in array(Some(value), "digests are no list")? {
-        let [algorithm, Value::Bytes(bytes)] = array(Some(digest), "a digest is no pair")? else {
-            return Err(CorimError::Form("a digest is no pair"));
+    for digest in array(Some(value), "digests are not a list")? {
+        let [algorithm, Value::Bytes(bytes)] = array(Some(digest), "a digest is not a pair")? else {
+            return Err(CorimError::Form("a digest is not a pair"));
         };
         let number = algorithm.as_integer().and_then(|number| u8::try_from(number).ok());
         let bank = match (number, algorithm.as_text()) {

@@ -91,7 +91,7 @@ impl NewValue {
         match (&self.name, self.proven) {
             (None, _) => String::new(),
             (Some(name), true) => format!("{name:?}"),
-            (Some(name), false) => format!("the node calls it {name:?}"),
+            (Some(name), false) => format!("the node names it {name:?}"),
         }
     }
 

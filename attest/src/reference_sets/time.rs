@@ -43,6 +43,6 @@ impl TryFrom<String> for Time {
             .and_then(|time| u64::try_from(time.timestamp()).ok());
         let time = read.map(|at| Self { at });
         // What could not be written again could not be compared by people either.
-        time.ok_or_else(|| format!("{text:?} is no time such as 2026-05-03T10:00:00Z"))
+        time.ok_or_else(|| format!("{text:?} is not a time such as 2026-05-03T10:00:00Z"))
     }
 }

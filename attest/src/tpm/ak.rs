@@ -116,7 +116,7 @@ impl AkPublic {
             return Err(TpmEvidenceError::AkAttributes {
                 field: "objectAttributes",
                 found: format!("{:#010x}", area.attributes.0),
-                required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, besides these at most stClear, userWithAuth, adminWithPolicy and noDA",
+                required: "fixedTPM, fixedParent, sensitiveDataOrigin, restricted and sign, optionally also stClear, userWithAuth, adminWithPolicy and noDA",
             });
         }
         if area.symmetric != SymmetricCipher::Null {

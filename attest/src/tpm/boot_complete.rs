@@ -41,24 +41,24 @@ impl MeasuredDoor {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BootCompleteError {
     /// The boot-complete PCR was not quoted.
-    #[error("PCR {BOOT_COMPLETE_PCR}, by which one can tell that the machine boots, was not quoted")]
+    #[error("the quote does not cover PCR {BOOT_COMPLETE_PCR}, the boot-complete PCR")]
     NotQuoted,
     /// `attest-node` has ended the boot.
-    #[error("PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}, as attest-node has left it when the boot was over")]
+    #[error("PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}: attest-node extended it at the end of the boot")]
     Closed {
         bank: HashAlg,
         /// Quoted value of the PCR.
         quoted: HexDigest,
     },
     /// The log would have the end of the boot for a part of it.
-    #[error("event {event} of the log is the one by which attest-node ends a boot, in PCR {BOOT_COMPLETE_PCR}: no firmware has it")]
+    #[error("event {event} of the log, in PCR {BOOT_COMPLETE_PCR}, is attest-node's at the end of a boot: no firmware logs it")]
     InLog {
         /// Its place in the log, from 1.
         event: usize,
     },
     /// Something has extended it since the firmware was done.
     #[error(
-        "PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}, and the {events} events of the firmware's log in it lead to {expected}: something else was extended since"
+        "PCR {BOOT_COMPLETE_PCR} ({bank}) is {quoted}, but its {events} events in the firmware's log give {expected}: software extended it after the firmware"
     )]
     Extended {
         bank: HashAlg,

@@ -30,7 +30,7 @@ pub enum TpmEvidenceError {
         required: &'static str,
     },
     /// Neither a certificate nor the allowlist vouches for the EK.
-    #[error("no configured root and no allowlist entry vouches for EK {ek_digest}: {reason}")]
+    #[error("no configured root and no allowlist entry endorses EK {ek_digest}: {reason}")]
     EkNotEndorsed {
         /// [`crate::EkDigest`], hexadecimal: what `attest-gateway ek add` takes.
         ek_digest: String,
@@ -38,13 +38,13 @@ pub enum TpmEvidenceError {
         reason: EkCertificateError,
     },
     /// The TPM presents no certificate, and the allowlist does not know the EK.
-    #[error("EK {ek_digest} comes without a certificate and is not on the allowlist")]
+    #[error("EK {ek_digest} has no certificate and is not on the allowlist")]
     EkUnknown {
         /// The digest of the EK ([`crate::EkDigest`]), hexadecimal.
         ek_digest: String,
     },
     /// The node could not read the certificate that its TPM has, and the allowlist does not know the EK.
-    #[error("EK {ek_digest} comes without the certificate that its TPM has, which the node could not read, and is not on the allowlist")]
+    #[error("the node could not read the certificate of EK {ek_digest} in its TPM, and the EK is not on the allowlist")]
     EkCertificateUnread {
         /// The EK's digest ([`crate::EkDigest`]), in hexadecimal.
         ek_digest: String,
@@ -53,7 +53,7 @@ pub enum TpmEvidenceError {
     #[error("the EK certificate is refused: {0}")]
     EkCertificate(EkCertificateError),
     /// The certificate is about another key.
-    #[error("the EK certificate is about key {certificate}, the TPM presents EK {presented}")]
+    #[error("the EK certificate is for key {certificate}, but the TPM presents EK {presented}")]
     EkCertificateMismatch {
         /// Digest of the certificate's key, hexadecimal.
         certificate: String,
@@ -80,7 +80,7 @@ pub enum TpmEvidenceError {
         qualified_signer: String,
     },
     /// The credential was not activated: the AK is not in the TPM that holds the EK.
-    #[error("the secret is not the one that only the endorsed TPM could have recovered")]
+    #[error("the returned secret is wrong: only the endorsed TPM can recover it")]
     CredentialMismatch,
     /// The signature was made with another scheme than the AK's.
     #[error("the signature is {signature}, the AK's scheme is {ak}")]
@@ -94,7 +94,7 @@ pub enum TpmEvidenceError {
     #[error("the quote's signature does not verify under the AK")]
     Signature,
     /// The quote was made for something else.
-    #[error("extraData is {found}, none of {} server keys of this gateway gives that for this challenge", .keys)]
+    #[error("extraData is {found}, which none of this gateway's {} server keys gives for this challenge", .keys)]
     ExtraData {
         /// The signed value, hexadecimal.
         found: String,
@@ -102,14 +102,14 @@ pub enum TpmEvidenceError {
         keys: usize,
     },
     /// Other PCRs were signed than were asked for.
-    #[error("the signed PCR selection is {signed}, asked for was {asked}")]
+    #[error("the quote covers the PCRs {signed}, the challenge asked for {asked}")]
     Selection {
         signed: String,
         /// Selection that the challenge asked for.
         asked: String,
     },
     /// The values presented are not the values signed.
-    #[error("the presented PCRs hash to {computed}, the TPM signed {signed}")]
+    #[error("the presented PCRs hash to {computed}, but the TPM signed {signed}")]
     PcrDigest {
         /// Digest over the presented values, hexadecimal.
         computed: String,
@@ -117,10 +117,10 @@ pub enum TpmEvidenceError {
         signed: String,
     },
     /// A value for a PCR that was not quoted.
-    #[error("a value is presented for PCR {index}, which was not quoted")]
+    #[error("the evidence has a value of PCR {index}, which the quote does not cover")]
     PcrNotQuoted { index: u8 },
     /// A quoted PCR without its value.
-    #[error("PCR {index} was quoted, but its value is missing")]
+    #[error("the quote covers PCR {index}, but its value is missing")]
     PcrMissing { index: u8 },
     /// A PCR's value does not have the length of the bank's digests.
     #[error("the value of PCR {index} has {found} bytes, a {bank} digest has {}", .bank.digest_bytes())]
@@ -131,13 +131,13 @@ pub enum TpmEvidenceError {
         found: usize,
     },
     /// The node has sent no event log.
-    #[error("no event log was sent")]
+    #[error("the node sent no event log")]
     EventLogMissing,
     /// The event log cannot be read.
     #[error("the event log cannot be read: {0}")]
     EventLog(EventLogError),
     /// The event log does not lead to the quoted PCRs.
-    #[error("the event log does not explain the quote: {0}")]
+    #[error("the event log does not match the quote: {0}")]
     EventLogMismatch(EventLogError),
     /// A PCR has a value that the pool does not accept.
     #[error("PCR {index} ({bank}) is {quoted}, which is not accepted")]
@@ -150,13 +150,13 @@ pub enum TpmEvidenceError {
         accepted: Withheld,
     },
     /// The quote was not made while the machine boots.
-    #[error("the machine does not boot: {0}")]
+    #[error("the machine's boot is over: {0}")]
     BootIsOver(#[from] BootCompleteError),
     /// The measured boot is not accepted.
     #[error(transparent)]
     Boot(#[from] BootRefusal),
     /// The quote covers other PCRs than the pool's reference values.
-    #[error("the quote covers {quoted}, the pool's reference values are about other PCRs")]
+    #[error("the quote covers {quoted}, but the pool's reference values are for other PCRs")]
     ReferenceSelection {
         /// The quoted PCRs and their bank.
         quoted: String,
@@ -179,31 +179,31 @@ impl From<EkAreaError> for TpmEvidenceError {
 
 advice! {
     /// The codes of a [`TpmEvidenceError`], without those of a vTPM's certificate.
-    pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be read", "Use an attest-node of the gateway's release. The TPM needs an EK of RSA-2048, RSA-3072, RSA-4096, P-256 or P-384, and an AK of RSA-2048, P-256 or P-384.";
-    ALGORITHM_REFUSED = "algorithm-refused", "A hash algorithm is too weak", "Use the unmodified attest-node; SHA-1 is never accepted, neither as a key's name algorithm nor in a signature.";
-    EK_TEMPLATE = "ek-template", "The EK is not of a TCG template", "Let attest-node choose the EK (--ek auto); if it did, run `attest-node ek list` on the node, and remove the persistent key that is not the manufacturer's.";
-    EK_NOT_ENDORSED = "ek-not-endorsed", "The TPM is not endorsed: its EK is not on the allowlist, and no trusted root certifies it", "If this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md), then boot again.";
-    EK_CERTIFICATE_UNREAD = "ek-certificate-unread", "The node could not read its TPM's EK certificate", "Boot again; the node's console says what its TPM answered. If it stays and this machine is yours: run `attest-gateway ek add` with the EK digest of the gateway's log, then boot again.";
-    EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate does not verify", "The reason in the gateway's log says which check failed. Compare the gateway's clock and its folder ek-roots with the certificate.";
-    EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is about another key", "The certificate in the TPM's NV memory is not this TPM's: re-provision the TPM, or endorse the EK by `attest-gateway ek add`.";
-    AK_ATTRIBUTES = "ak-attributes", "The AK could be used outside the TPM's rules", "Use the unmodified attest-node.";
-    AK_ALGORITHM = "ak-algorithm", "The AK's algorithm is not accepted", "Use --ak ecc-p256 or --ak rsa-2048 of attest-node.";
+    pub TPM_MALFORMED = "tpm-malformed", "A TPM structure cannot be parsed", "Use the attest-node of the gateway's release. The gateway supports TPM keys of RSA-2048, P-256 and P-384 only.";
+    ALGORITHM_REFUSED = "algorithm-refused", "A TPM structure uses a weak hash algorithm, such as SHA-1", "Use the unmodified attest-node. The gateway never accepts SHA-1 as a key's name algorithm or in a signature.";
+    EK_TEMPLATE = "ek-template", "The EK does not match a TCG template", "Use `attest-node attest --ek auto`. If the node used it already, run `attest-node ek list` on the node, and remove the persistent key that is not the manufacturer's.";
+    EK_NOT_ENDORSED = "ek-not-endorsed", "No configured root and no allowlist entry endorses this TPM's EK", "If this machine is yours: run `attest-gateway ek add EK` with the EK digest in the gateway's log, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md). Then boot again.";
+    EK_CERTIFICATE_UNREAD = "ek-certificate-unread", "The node could not read its TPM's EK certificate", "Boot again; the node's console has the TPM's answer. If this repeats and the machine is yours: run `attest-gateway ek add EK` with the EK digest in the gateway's log, then boot again.";
+    EK_CERTIFICATE_INVALID = "ek-certificate-invalid", "The TPM's EK certificate is expired, badly signed or for another purpose", "Compare the gateway's clock and ek-roots with the certificate that the gateway's log names.";
+    EK_CERTIFICATE_MISMATCH = "ek-certificate-mismatch", "The EK certificate is for another key", "The certificate in the TPM's NV memory is not this TPM's. Provision the TPM again, or run `attest-gateway ek add EK` with the EK digest in the gateway's log.";
+    AK_ATTRIBUTES = "ak-attributes", "The AK's attributes do not restrict it to quotes", "Use the unmodified attest-node.";
+    AK_ALGORITHM = "ak-algorithm", "The gateway does not accept the AK's algorithm", "Use `attest-node attest --ak ecc-p256` or `--ak rsa-2048`.";
     AK_HIERARCHY = "ak-hierarchy", "The AK is not in the TPM's endorsement hierarchy", "Use the unmodified attest-node.";
-    CREDENTIAL_MISMATCH = "credential-mismatch", "The AK is not in the TPM that was endorsed", "Boot again; if it stays, somebody may be presenting another machine's EK.";
+    CREDENTIAL_MISMATCH = "credential-mismatch", "The AK is not in the TPM that has the EK", "Boot again. If this repeats, somebody may be presenting another machine's EK.";
     QUOTE_MAGIC = "quote-magic", "The quote was not made by a TPM", "Use the unmodified attest-node.";
     QUOTE_TYPE = "quote-type", "The attestation is not a quote", "Use the unmodified attest-node.";
-    QUOTE_SIGNATURE = "quote-signature", "The quote's signature is wrong", "Boot again; if it stays, the TPM or something between it and the gateway is broken.";
-    QUOTE_EXTRA_DATA = "quote-extra-data", "The quote is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
-    QUOTE_SELECTION = "quote-selection", "Other PCRs were quoted than asked for", "Enable the pool's PCR bank in the firmware setup, or choose another bank in pool.toml.";
-    QUOTE_PCR_DIGEST = "quote-pcr-digest", "The PCR values are not the ones quoted", "Boot again; if it stays, use the unmodified attest-node.";
-    PCR_NOT_QUOTED = "pcr-not-quoted", "A PCR value comes without a quote", "Use the unmodified attest-node.";
-    PCR_MISSING = "pcr-missing", "A quoted PCR's value is missing", "Use the unmodified attest-node.";
-    EVENT_LOG_MISSING = "event-log-missing", "The pool requires the firmware's event log, and none was sent", "Mount securityfs in the initramfs, or say event_log = \"checked\" in [tpm] of the pool's pool.toml.";
-    EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be read", "Update the machine's firmware; the gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
-    EVENT_LOG_MISMATCH = "event-log-mismatch", "The event log does not lead to the quoted PCRs", "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [tpm] of the pool's pool.toml has nothing depend on it.";
-    EVENT_LOG_SHA1 = "event-log-sha1-only", "The firmware measures in SHA-1 only", "This firmware's event log has SHA-1 digests and no others, and SHA-1 proves nothing. Choose SHA-256 as the TPM's algorithm or PCR bank in the firmware setup, or update the firmware. Until then its PCRs of SHA-256 hold nothing of the boot.";
-    PCR_MISMATCH = "pcr-mismatch", "The machine booted something the pool does not accept", "Compare firmware and boot chain with the pool's reference values; after an update of either, add the new digest to pool.toml.";
-    BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, but the pool accepts it only while it boots", "Reset the machine: it attests while it boots, before anything else runs. If it was just reset, something of its boot extends PCR 13 outside of the firmware's log, or the log does not come with the quote (docs/explanation/evidence.md).";
+    QUOTE_SIGNATURE = "quote-signature", "The quote's signature does not verify", "Boot again. If this repeats, the TPM is defective, or something between TPM and gateway alters the quote.";
+    QUOTE_EXTRA_DATA = "quote-extra-data", "The quote is for another challenge, pool or server", "Boot again. If this repeats, a proxy terminates TLS: nodes must connect to the gateway directly.";
+    QUOTE_SELECTION = "quote-selection", "The quote covers other PCRs than the challenge asked for", "Boot again: the pool's PCRs may have changed since the challenge. If this repeats, enable the pool's PCR bank in the firmware setup, or change `bank` in pool.toml.";
+    QUOTE_PCR_DIGEST = "quote-pcr-digest", "The PCR values do not match the quote", "Boot again. If this repeats, use the unmodified attest-node.";
+    PCR_NOT_QUOTED = "pcr-not-quoted", "The evidence has a PCR value that the quote does not cover", "Use the unmodified attest-node.";
+    PCR_MISSING = "pcr-missing", "The value of a quoted PCR is missing, or has the wrong length", "Use the unmodified attest-node.";
+    EVENT_LOG_MISSING = "event-log-missing", "The pool requires the firmware's event log, and the node sent none", "Mount securityfs in the initramfs, or set event_log = \"checked\" in [tpm] of the pool's pool.toml.";
+    EVENT_LOG_MALFORMED = "event-log-malformed", "The firmware's event log cannot be parsed", "Update the machine's firmware. The gateway's log has the byte of the error. With event_log = \"recorded\" in [tpm] of the pool's pool.toml, no decision depends on the event log.";
+    EVENT_LOG_MISMATCH = "event-log-mismatch", "Replaying the event log does not give the quoted PCRs", "Boot again. If this repeats, the log was altered, or something extends a PCR that the firmware does not log. With event_log = \"recorded\" in [tpm] of the pool's pool.toml, no decision depends on the event log.";
+    EVENT_LOG_SHA1 = "event-log-sha1-only", "The firmware measures in SHA-1 only", "The event log has SHA-1 digests only, which prove nothing; the SHA-256 PCRs contain nothing of the boot. Choose SHA-256 as the TPM's algorithm or PCR bank in the firmware setup, or update the firmware.";
+    PCR_MISMATCH = "pcr-mismatch", "A PCR has a value that the pool does not accept", "Compare firmware and boot chain with the pool's reference values. After an update of either, add the new digest to pool.toml.";
+    BOOT_IS_OVER = "tpm-boot-is-over", "The machine attests after its boot, and the pool accepts only booting machines", "Reset the machine: it attests during the boot. If it was just reset, something in its boot extends PCR 13 outside the firmware's event log, or the node sent no event log.";
 }
 
 /// The last PCR that firmware extends on every boot: with a separator, if with nothing else.
@@ -254,13 +254,13 @@ impl TpmEvidenceError {
             Self::EventLogMissing => EVENT_LOG_MISSING,
             Self::EventLog(error) | Self::EventLogMismatch(error) if error.is_of_sha1_only() => EVENT_LOG_SHA1,
             Self::EventLogMismatch(EventLogError::BankMissing { .. }) => Advice {
-                next_step: "The firmware measures in other banks than the pool's; the reason names them by their TPM_ALG_ID (000b is sha256, 000c sha384, 000d sha512). Enable the pool's bank in the firmware setup, or name one of them as bank in [tpm] of the pool's pool.toml.",
+                next_step: "The firmware measures into other banks than the pool's. The reason names them by TPM_ALG_ID (000b is sha256, 000c sha384, 000d sha512). Enable the pool's bank in the firmware setup, or set `bank` in [tpm] of the pool's pool.toml to one of them.",
                 ..EVENT_LOG_MISMATCH
             },
             Self::EventLog(_) => EVENT_LOG_MALFORMED,
             Self::EventLogMismatch(_) => EVENT_LOG_MISMATCH,
             Self::PcrMismatch { index, quoted, .. } if *index <= FIRMWARE_PCR_LAST && is_zeros(quoted.as_str()) => Advice {
-                next_step: "Nothing was measured into this PCR: the firmware measures in another bank, such as SHA-1 only, or not at all. Choose the pool's bank as the TPM's algorithm in the firmware setup, or update the firmware.",
+                next_step: "The firmware measured nothing into this PCR: it measures into another bank, such as SHA-1 only, or not at all. Choose the pool's bank as the TPM's algorithm in the firmware setup, or update the firmware.",
                 ..PCR_MISMATCH
             },
             Self::PcrMismatch { .. } => PCR_MISMATCH,

@@ -123,12 +123,8 @@ impl Verifier for Tpm {
             None => "no event log".to_owned(),
             Some(EventLogClaims {
                 problem: Some(problem), ..
-            }) => format!("an event log that explains none of them ({})", problem.refusal().code()),
-            Some(log) => format!(
-                "an event log of {} events explains {} of them",
-                log.events,
-                log.explained_pcrs.len()
-            ),
+            }) => format!("an event log that matches none of them ({})", problem.refusal().code()),
+            Some(log) => format!("an event log of {} events matches {} of them", log.events, log.explained_pcrs.len()),
         };
         format!(
             "EK endorsed by {by}; AK in the same TPM; {} PCRs of {} quoted and {pcrs}, {log}",

@@ -93,13 +93,13 @@ pub enum ReferenceValuesError {
     #[error(transparent)]
     Selection(#[from] SelectionError),
     /// A PCR with an empty list: nothing would ever be accepted.
-    #[error("PCR {0} accepts no value; list the accepted digests, or say \"not checked\"")]
+    #[error("PCR {0} accepts no value: list the accepted digests, or set it to \"not checked\"")]
     NothingAccepted(u8),
     /// A digest of another length than the bank's.
     #[error("PCR {index}: {digest} has {} bytes, a {bank} digest has {}", .digest.as_bytes().len(), .bank.digest_bytes())]
     Length { index: u8, bank: HashAlg, digest: HexDigest },
     /// A check of events in a PCR that is not quoted.
-    #[error("boot: {check} is about the events of PCR {pcr}, which is not named: list its accepted digests, or say {pcr} = \"not checked\"", pcr = .check.pcr())]
+    #[error("boot: {check} needs the events of PCR {pcr}, which is not in pcrs: list its accepted digests, or set {pcr} = \"not checked\"", pcr = .check.pcr())]
     NotQuoted { check: Check },
     /// A check is listed twice.
     #[error("boot: {0} is named twice")]
@@ -153,7 +153,7 @@ pub enum PcrRulesError {
     #[error("PCR {0} is named twice")]
     Repeated(u8),
     /// A PCR is left out.
-    #[error("PCR {0} is not named: list its accepted digests, or say {0} = \"not checked\"")]
+    #[error("PCR {0} is not named: list its accepted digests, or set {0} = \"not checked\"")]
     NotNamed(u8),
     /// The values cannot be compared with.
     #[error(transparent)]

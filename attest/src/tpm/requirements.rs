@@ -223,12 +223,12 @@ impl ReferenceValues {
                 }
             },
             Requirement::OnlyWhileBooting => {
-                format!("the machine boots still: nothing was extended into PCR {BOOT_COMPLETE_PCR} after its firmware")
+                format!("the machine is still booting: PCR {BOOT_COMPLETE_PCR} was not extended after the firmware")
             }
             Requirement::EventLog => match self.event_log() {
-                EventLogRule::Required => "there is an event log, and it leads to the quoted PCRs".to_owned(),
-                EventLogRule::Checked => "an event log, if there is one, leads to the quoted PCRs".to_owned(),
-                EventLogRule::Recorded => "an event log is kept, and nothing else depends on it".to_owned(),
+                EventLogRule::Required => "the node sends an event log, and it gives the quoted PCRs".to_owned(),
+                EventLogRule::Checked => "the event log, if the node sends one, gives the quoted PCRs".to_owned(),
+                EventLogRule::Recorded => "the event log is recorded, and no decision depends on it".to_owned(),
             },
             Requirement::Boot(check) => match check.wanted() {
                 None => check.requirement().to_owned(),

@@ -107,7 +107,7 @@ fn advice_says_that_firmware_measures_in_sha_1_only() {
     let nothing = LogBuilder::new(&[SHA256]);
     let policy = policy(&[Check::SecureBoot], &Arc::default());
     for (sent, code, words) in [
-        (LogBuilder::typical(&[SHA1]), "event-log-sha1-only", "SHA-1 digests and no others"),
+        (LogBuilder::typical(&[SHA1]), "event-log-sha1-only", "SHA-1 digests only"),
         (LogBuilder::typical(&[SHA1, SHA384]), "event-log-mismatch", "000c sha384"),
     ] {
         let case = machine(&nothing, Some(&sent));

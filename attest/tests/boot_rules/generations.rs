@@ -73,7 +73,7 @@ fn an_update_is_a_generation_more_and_the_old_one_lapses() {
     check(
         &before,
         now,
-        Err(&[&format!("until {lapsed}, when it lapsed"), "kernel 2", "since 1970-01-01T00:00:20Z"]),
+        Err(&[&format!("until it expired at {lapsed}"), "kernel 2", "since 1970-01-01T00:00:20Z"]),
     );
     check(&after, now, Ok(()));
     let neither = before.clone().image("kernel 3", "");
@@ -115,7 +115,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
     );
     assert!(with(&[Check::Images], &none).unwrap_err().contains("images"));
     assert_eq!(with(&[Check::SecureBoot], &none), Ok(()));
-    assert!(with(&[], &all).unwrap_err().contains("no rule looks for reference values"));
+    assert!(with(&[], &all).unwrap_err().contains("no rule uses reference values"));
     let pcr = |accepted| values(&[], BTreeMap::from([(4, accepted)]));
     assert!(
         AppraisalPolicy::of_tpm(pcr(AcceptedValues::ReferenceValues))
@@ -143,7 +143,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
             .map_err(|error| error.to_string())
     };
     assert_eq!(firmware(&[Check::Images, Check::SecureBoot]), Ok(()));
-    assert!(firmware(&[Check::Grub]).unwrap_err().contains("PCR 8, which is not named"));
+    assert!(firmware(&[Check::Grub]).unwrap_err().contains("PCR 8, which is not in pcrs"));
     assert!(firmware(&[Check::Images, Check::Images]).unwrap_err().contains("named twice"));
 }
 
@@ -220,8 +220,8 @@ fn a_long_text_is_shown_by_its_beginning_and_its_end() {
     // A text's own mark is in the quotation marks.
     check(&grub_machine(true).grub("a…"), Check::Grub, "(\"a…\")");
     let named = |name: &str| with(&grub_machine(true), 9, b"other", name.as_bytes());
-    check(&named(&fits), Check::Files, &format!("; the node calls it \"{fits}\""));
-    check(&named(&longer), Check::Files, &format!("; the node calls it {parts}"));
+    check(&named(&fits), Check::Files, &format!("; the node names it \"{fits}\""));
+    check(&named(&longer), Check::Files, &format!("; the node names it {parts}"));
     let mut firmware = grub_machine(true);
     let version = crate::measured_boot::machine::utf16(&longer);
     firmware.events[0] = LogBuilder {

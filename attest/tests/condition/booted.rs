@@ -242,7 +242,9 @@ fn attack_24_a_log_that_was_changed_shows_a_condition_nothing() {
     assert_eq!(sent(&booted, Some(&booted), texts).map_err(|reject| reject.detail()), Ok(()));
     let reject = sent(&booted, Some(&without), texts).unwrap_err();
     assert!(
-        reject.detail().contains("claims.tpm.boot.grub: PCR 8 is not explained by the log"),
+        reject
+            .detail()
+            .contains("claims.tpm.boot.grub is absent: the log's events do not give the quoted PCR 8"),
         "{}",
         reject.detail()
     );
@@ -261,7 +263,7 @@ fn without_a_log_a_condition_on_the_boot_does_not_hold() {
     for condition in ["BOOT.secure_boot", "!BOOT.secure_boot", "BOOT.images.all(i, true)", &of_grub()] {
         let reject = sent(&booted, None, condition).unwrap_err();
         assert_eq!(reject.code(), "condition-undecided");
-        let said = "there is no claims.tpm.boot: no event log leads to what was quoted";
+        let said = "claims.tpm.boot is absent: no event log gives the quoted PCRs";
         assert!(reject.detail().contains(said), "{}", reject.detail());
     }
     assert_eq!(sent(&booted, None, "has(BOOT)").unwrap_err().code(), "condition-not-met");
@@ -416,8 +418,8 @@ fn a_pool_whose_condition_names_what_is_never_there_is_refused_and_a_record_of_i
         let reject = appraise(case.verify().unwrap(), &read, at(case.now)).unwrap_err();
         assert_eq!(reject.code(), "condition-undecided", "{condition}");
     };
-    refused("BOOT.secureboot", &PCRS, "there is never a claims.tpm.boot.secureboot");
-    refused("BOOT.events.all(e, true)", &PCRS, "there is never a claims.tpm.boot.events");
+    refused("BOOT.secureboot", &PCRS, "claims.tpm.boot.secureboot does not exist");
+    refused("BOOT.events.all(e, true)", &PCRS, "claims.tpm.boot.events does not exist");
     refused("BOOT.all(part, part == 'x')", &PCRS, "name a part");
     refused("BOOT['images'] == []", &PCRS, "name a part");
     for elsewhere in [
@@ -427,17 +429,21 @@ fn a_pool_whose_condition_names_what_is_never_there_is_refused_and_a_record_of_i
         "claims.tpm['boot']['secure_boot']",
         "has(BOOT) && claims.tpm['boot']['secure_boot']",
     ] {
-        refused(elsewhere, &PCRS, "has to be named as claims.<kind>.boot.<part>");
+        refused(elsewhere, &PCRS, "must be written as claims.<kind>.boot.<part>");
     }
-    refused("claims.gcp.boot.secure_boot", &PCRS, "never a claims.gcp.boot");
-    refused("claims.aws_nitro_tpm.boot.images == []", &PCRS, "never a claims.aws_nitro_tpm.boot");
-    refused("claims.pool.boot.images == []", &PCRS, "never a claims.pool.boot");
+    refused("claims.gcp.boot.secure_boot", &PCRS, "claims.gcp.boot does not exist");
+    refused(
+        "claims.aws_nitro_tpm.boot.images == []",
+        &PCRS,
+        "claims.aws_nitro_tpm.boot does not exist",
+    );
+    refused("claims.pool.boot.images == []", &PCRS, "claims.pool.boot does not exist");
     for part in BootPart::ALL {
         let pcrs: Vec<u8> = PCRS.into_iter().filter(|pcr| *pcr != part.pcr()).collect();
         refused(
             &format!("BOOT.{} == []", part.name()),
             &pcrs,
-            &format!("PCR {}, which [tpm] does not name in pcrs", part.pcr()),
+            &format!("PCR {}, which is not in pcrs of [tpm]", part.pcr()),
         );
         assert_eq!(BootPart::named(part.name()), Some(part));
     }

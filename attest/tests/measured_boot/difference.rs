@@ -112,11 +112,11 @@ fn a_pcr_that_one_log_does_not_explain_differs() {
     let whole = boot(&log);
     let difference = BootDifference::between(&whole, &other);
     assert!(!difference.is_empty());
-    assert!(difference.to_string().contains("the second log does not explain it"));
+    assert!(difference.to_string().contains("the second log does not match the PCR"));
     assert!(
         BootDifference::between(&other, &whole)
             .html("a", "b")
-            .contains("the first log does not explain it")
+            .contains("the first log does not match the PCR")
     );
 }
 

@@ -102,13 +102,13 @@ fn left_out(prediction: &Prediction, expected: &str) {
 fn what_was_not_looked_at_is_left_out() {
     let of = |sbat: &str, shim, secure_boot| predict(sbat, shim, secure_boot, CONFIG, &[b"initrd!!"]);
     left_out(&of(DEBIAN_12, false, SecureBoot::On), "without shim");
-    left_out(&of(DEBIAN_12, true, SecureBoot::Off), "behind shim without Secure Boot");
-    left_out(&of(DEBIAN_13, true, SecureBoot::On), "2.12 measures behind shim");
+    left_out(&of(DEBIAN_12, true, SecureBoot::Off), "after shim without Secure Boot");
+    left_out(&of(DEBIAN_13, true, SecureBoot::On), "GRUB 2.12 after shim");
     let upstream = "sbat,1,x\ngrub,5,FSF,grub,2.06,x\n";
     left_out(&of(upstream, false, SecureBoot::Off), "\"2.06\", and not Debian's");
     left_out(
         &of(&DEBIAN_12.replace("grub,2.06", "grub,2.04"), false, SecureBoot::Off),
-        "this one is \"2.04\"",
+        "this image is \"2.04\"",
     );
     for (sbat, other) in [
         (DEBIAN_12, DEBIAN_12.replace("2.06-13", "2.06-3~deb11u6")),
@@ -116,13 +116,13 @@ fn what_was_not_looked_at_is_left_out() {
         (DEBIAN_13, DEBIAN_12.replace("2.06-13", "2.12-9")),
     ] {
         assert!(GrubImage::recognise(&PeImage::parse(&known(sbat).build()).unwrap()).is_ok());
-        left_out(&of(&other, false, SecureBoot::Off), "was looked at of Debian's 2.06-13 and 2.12-9");
+        left_out(&of(&other, false, SecureBoot::Off), "only GRUB 2.06-13 and 2.12-9 of Debian");
     }
-    left_out(&of("", false, SecureBoot::Off), "this one is \"\"");
+    left_out(&of("", false, SecureBoot::Off), "this image is \"\"");
     left_out(&predict(DEBIAN_12, false, SecureBoot::Off, CONFIG, &[]), "1 initrds, 0 are given");
     left_out(
         &predict(DEBIAN_13, false, SecureBoot::Off, CONFIG, &[b"odd"]),
-        "puts initrds together",
+        "concatenates initrds",
     );
     // What GRUB and the firmware measure is known all the same.
     let pcrs = predict(DEBIAN_13, false, SecureBoot::Off, CONFIG, &[b"odd"]);
@@ -131,7 +131,7 @@ fn what_was_not_looked_at_is_left_out() {
     let two = CONFIG.replace("/initrd.img", "/ucode.img /initrd.img");
     left_out(
         &predict(DEBIAN_13, false, SecureBoot::Off, &two, &[b"four", b"four"]),
-        "puts initrds together",
+        "concatenates initrds",
     );
 }
 
@@ -171,18 +171,18 @@ fn a_config_whose_commands_do_not_follow_from_it_is_refused() {
     ] {
         refused(&format!("{command}\n{CONFIG}"), "line 1: ");
     }
-    refused("set timeout=0\n", "the last command is boot");
-    refused("", "the last command is boot");
-    refused("boot\n", "boot comes behind the kernel");
+    refused("set timeout=0\n", "the last command must be boot");
+    refused("", "the last command must be boot");
+    refused("boot\n", "boot must follow the kernel");
     refused(
         "initrd /initrd.img\nlinux /vmlinuz\nboot\n",
-        "line 1: an initrd comes behind the kernel",
+        "line 1: one initrd command may follow the kernel",
     );
     refused("linux /vmlinuz\nlinux /vmlinuz\nboot\n", "line 2: a second kernel");
     refused("linux /vmlinuz\ninitrd /a\ninitrd /b\nboot\n", "line 3: an initrd");
-    refused("linux\nboot\n", "a kernel is a file");
-    refused("linux /vmlinuz\ninitrd\nboot\n", "an initrd is a file");
-    refused(&format!("{CONFIG}boot\n"), "nothing comes behind boot");
+    refused("linux\nboot\n", "the kernel command needs a file");
+    refused("linux /vmlinuz\ninitrd\nboot\n", "the initrd command needs a file");
+    refused(&format!("{CONFIG}boot\n"), "no command may follow boot");
     refused(&"echo a\n".repeat(1001), "more than 1000 commands");
     refused(&" ".repeat(CONFIG_LIMIT_BYTES + 1), "more than 262144");
 }
@@ -230,12 +230,12 @@ fn an_image_with_other_objects_has_digests_and_no_value() {
         "start kernels in another way: peimage",
     );
     check(DEBIAN_13, &modules, &[prefix], "start kernels in another way: linuxefi");
-    check(DEBIAN_12, GRUB_MODULES, &[prefix], "reads some from the disk: linuxefi");
+    check(DEBIAN_12, GRUB_MODULES, &[prefix], "would read from the disk: linuxefi");
     check(
         DEBIAN_13,
         &GRUB_MODULES.replace(" tpm ", " "),
         &[prefix],
-        "reads some from the disk: tpm",
+        "would read from the disk: tpm",
     );
     check(DEBIAN_13, &format!("{GRUB_MODULES} tpm"), &[prefix], "two modules tpm");
     check(DEBIAN_13, GRUB_MODULES, &[prefix, (4, b"a key")], "an object of type 4");

@@ -93,9 +93,13 @@ fn what_readers_understand_differently_is_refused() {
     refused(&image, set(second + 20, u32::MAX), "in a file of");
     refused(&image, set(second + 8, u32::MAX), "bytes in memory");
     // Headers that end before they do, or behind the file.
-    refused(&image, set(SIZE_OF_HEADERS, 0), "its headers say");
-    refused(&image, set(SIZE_OF_HEADERS, u32::try_from(second + 39).unwrap()), "its headers say");
-    refused(&image, set(SIZE_OF_HEADERS, u32::MAX), "its headers say");
+    refused(&image, set(SIZE_OF_HEADERS, 0), "its headers declare");
+    refused(
+        &image,
+        set(SIZE_OF_HEADERS, u32::try_from(second + 39).unwrap()),
+        "its headers declare",
+    );
+    refused(&image, set(SIZE_OF_HEADERS, u32::MAX), "its headers declare");
 }
 
 #[test]

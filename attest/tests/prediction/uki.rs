@@ -267,13 +267,16 @@ fn an_image_of_which_it_is_not_known_is_refused() {
     refused(&uki("252", &[]), "section .linux is missing");
     refused(&uki("251.4", &[(".linux", b"x")]), "its systemd-stub is 251.4");
     refused(&uki("258", &[(".linux", b"x")]), "its systemd-stub is 258");
-    refused(&uki("", &[(".linux", b"x")]), "does not say which systemd-stub");
-    refused(&uki("v252", &[(".linux", b"x")]), "does not say which systemd-stub");
-    refused(&uki("99999999999", &[(".linux", b"x")]), "does not say which systemd-stub");
+    refused(&uki("", &[(".linux", b"x")]), "does not name its version of systemd-stub");
+    refused(&uki("v252", &[(".linux", b"x")]), "does not name its version of systemd-stub");
+    refused(
+        &uki("99999999999", &[(".linux", b"x")]),
+        "does not name its version of systemd-stub",
+    );
     let boot = Image::new()
         .section(".linux", b"x")
         .section(".sdmagic", b"#### LoaderInfo: systemd-boot 252 ####");
-    refused(&boot, "does not say which systemd-stub");
+    refused(&boot, "does not name its version of systemd-stub");
     for section in [".profile", ".dtbauto", ".hwids", ".efifw"] {
         refused(
             &uki("257", &[(".linux", b"x"), (section, b"x")]),
@@ -332,12 +335,12 @@ fn what_does_not_follow_from_the_image_is_left_out_with_the_reason() {
         "the kernel in the image: not a 64-bit PE image",
     );
     left_out(&[(".linux", &handover), (".cmdline", b"a")], "252", &[4], "older than 5.8");
-    left_out(&[(".linux", &older), (".cmdline", b"a")], "252", &[9], "what Linux 5.19 measures");
+    left_out(&[(".linux", &older), (".cmdline", b"a")], "252", &[9], "measurements of Linux 5.19");
     left_out(
         &[(".linux", &silent), (".cmdline", b"a")],
         "252",
         &[9],
-        "does not say which version",
+        "version cannot be read from its header",
     );
     left_out(&[(".linux", &linux)], "252", &[9], "no command line");
     left_out(&[(".linux", &linux), (".cmdline", b" a")], "252", &[9], "begins with a space");
@@ -350,5 +353,5 @@ fn what_does_not_follow_from_the_image_is_left_out_with_the_reason() {
     );
     left_out(&[(".linux", &linux), (".cmdline", b" \n\0")], "252", &[9], "it is empty");
     left_out(&[(".linux", &linux), (".cmdline", &[b'a'; 2048])], "252", &[9], "more than 2048");
-    left_out(&[(".linux", &linux), (".cmdline", b"a")], "256", &[9], "puts initrds together");
+    left_out(&[(".linux", &linux), (".cmdline", b"a")], "256", &[9], "concatenates initrds");
 }

@@ -153,12 +153,12 @@ fn anything_else_is_refused() {
     check(&with(4, cbor!({0 => 1}).unwrap()), "until when");
     check(&corim(cbor!({0 => "n"}).unwrap()), "no tags");
     check(&corim(cbor!({0 => "n", 1 => []}).unwrap()), "Empty");
-    check(&corim(cbor!({0 => "n", 1 => ["no tag"]}).unwrap()), "no CoMID");
+    check(&corim(cbor!({0 => "n", 1 => ["no tag"]}).unwrap()), "not a CoMID");
     check(&corim(cbor!({0 => 1, 1 => []}).unwrap()), "no name");
     let swid = Value::Tag(505, Box::new(Value::Bytes(Vec::new())));
     check(
         &corim(Value::Map(vec![(0.into(), "n".into()), (1.into(), Value::Array(vec![swid]))])),
-        "no CoMID",
+        "not a CoMID",
     );
     let links = comid(&cbor!({1 => {0 => "t"}, 3 => [], 4 => {0 => []}}).unwrap());
     check(
@@ -183,7 +183,7 @@ fn anything_else_is_refused() {
         "two digests",
     );
     check(&of_measurement(event("images", Vec::new())), "NoDigest");
-    check(&of_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "no PCR");
+    check(&of_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "not a PCR");
     check(&of_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
     let twice = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)])); 2]);
     let of_values = |members: Vec<(Value, Value)>| of_measurement(Value::Map(vec![(1.into(), Value::Map(members))]));

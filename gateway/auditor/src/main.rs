@@ -15,11 +15,11 @@ use attest_command_line::{in_full, output, usage};
 use clap::{Parser, Subcommand};
 use commands::gateway_files::GatewayFiles;
 
-/// Verifies what an attestation gateway has recorded, and tries policies on it. It needs files only: no gateway has to run.
+/// Verifies a gateway's attestation log, and tests policies with recorded evidence.
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example: the log of a gateway, on its own host\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExample: elsewhere, with copies\n  attest-audit --state gateway-1 log audit --log-key gateway-1.pub --checkpoints signed.jsonl"
+    after_help = "Example: the log of a gateway, on its own host\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExample: elsewhere, with copies\n  attest-audit --state gateway-1 log audit --log-key gateway-1.pub --checkpoints signed.jsonl\n\nReads files only, and needs no running gateway."
 )]
 struct Arguments {
     #[command(flatten)]
@@ -30,13 +30,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Test recorded evidence against a pool's rules, and make rules from it.
+    /// Test recorded evidence against a pool's rules, and propose rules.
     #[command(subcommand)]
     Policy(commands::policy::Command),
-    /// The attestation log: verify it with its decisions, print a config that was served, compare boots.
+    /// Verify the attestation log, print served configs, compare boots.
     #[command(subcommand)]
     Log(commands::log::Command),
-    /// Reference values: computed of files that machines will boot, or taken from what they have booted.
+    /// Predict reference values from files, or record a node's.
     #[command(subcommand)]
     ReferenceValues(commands::reference_values::Command),
 }

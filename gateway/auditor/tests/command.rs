@@ -56,7 +56,7 @@ fn refuses_a_file_of_checkpoints_that_is_none() {
     for (text, expected) in [
         (
             "{\"v\":1}\n",
-            "line 1: no checkpoint as `attest-gateway log list-checkpoints` prints it",
+            "line 1: not a checkpoint in the form of `attest-gateway log list-checkpoints`",
         ),
         ("no JSON", "line 1"),
     ] {

@@ -8,9 +8,12 @@
 extern crate attest as attest_wire;
 extern crate self as aws_lc_rs;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
+#[path = "../../../attest/node/src/codes.rs"]
+mod codes;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/deadline.rs"]
 mod deadline;
-#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/failure.rs"]
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]

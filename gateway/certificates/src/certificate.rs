@@ -85,9 +85,9 @@ impl Certificate {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(der: CertificateDer<'static>) -> Result<Self, String> {
-        let (rest, parsed) = X509Certificate::from_der(&der).map_err(|error| format!("no X.509 certificate: {error}"))?;
+        let (rest, parsed) = X509Certificate::from_der(&der).map_err(|error| format!("not an X.509 certificate: {error}"))?;
         if !rest.is_empty() {
-            return Err("no X.509 certificate: bytes after its end".to_owned());
+            return Err("not an X.509 certificate: bytes after its end".to_owned());
         }
         let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
         let key = SpkiSha256::of_certificate(&der).ok_or("its public key cannot be read")?;

@@ -65,7 +65,7 @@ pub fn sorted(
 const fn advice(problem: &EkRootProblem) -> &'static str {
     match problem {
         EkRootProblem::IssuerMissing { .. } => {
-            "; put that issuer's certificate into the folder, or, to trust this one as a root, put it into a file called *.root.pem"
+            "; add that issuer's certificate to the folder, or, to trust this one as a root, put it into a file named *.root.pem"
         }
         _ => "",
     }

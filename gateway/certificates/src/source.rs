@@ -107,12 +107,12 @@ pub fn keys_in(pem: &str) -> Result<Vec<PrivateKeyDer<'static>>, String> {
     let all: Result<Vec<_>, _> = PrivateKeyDer::pem_slice_iter(pem.as_bytes()).collect();
     match all {
         Ok(all) if all.is_empty() && pem.contains("ENCRYPTED") => {
-            Err("the private key is encrypted with a passphrase: nobody is there to type it".to_owned())
+            Err("the private key is encrypted with a passphrase, which cannot be entered: decrypt it".to_owned())
         }
         Ok(all) if all.is_empty() => Err("holds no private key".to_owned()),
         Ok(all) => Ok(all),
         // What the parser says may quote the text.
-        Err(_) => Err("is no proper PEM".to_owned()),
+        Err(_) => Err("is not valid PEM".to_owned()),
     }
 }
 
@@ -150,10 +150,10 @@ pub struct Exposed {
 
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let who = if self.to_everybody { "everybody" } else { "its group" };
+        let who = if self.to_everybody { "all users" } else { "its group" };
         write!(
             f,
-            "mode {:04o} lets {who} at a private key (chmod 0600; in a volume of Kubernetes, defaultMode: 0400)",
+            "mode {:04o} gives {who} access to a private key: run `chmod 0600`, or set defaultMode: 0400 in a volume of Kubernetes",
             self.mode
         )
     }
@@ -201,7 +201,7 @@ fn read(path: &Path) -> Result<Zeroizing<String>, CertificateFileError> {
         .map_err(|error| match error.kind() {
             ErrorKind::InvalidData => CertificateFileError::Content {
                 path: path.to_owned(),
-                problem: "is no text, and PEM is wanted (of DER: openssl x509, or openssl pkey, with -inform der)".to_owned(),
+                problem: "is not PEM (convert DER with `openssl x509 -inform der` or `openssl pkey -inform der`)".to_owned(),
             },
             _ => io(error),
         })?;
@@ -266,7 +266,7 @@ mod tests {
         check(&(pem("PRIVATE KEY") + &pem("EC PRIVATE KEY")), "2 key");
         check(&pem("ENCRYPTED PRIVATE KEY"), "passphrase");
         check(&pem("CERTIFICATE"), "no private key");
-        check("-----BEGIN PRIVATE KEY-----\nc2VjcmV0", "no proper PEM");
+        check("-----BEGIN PRIVATE KEY-----\nc2VjcmV0", "not valid PEM");
         check("", "is empty");
         check("c2VjcmV0", "neither PEM nor a manifest");
         check("apiVersion: v1\nkind: Secret\ndata: {tls.crt: c2VjcmV0}\n", "no tls.key");
@@ -288,7 +288,7 @@ mod tests {
             certificates(broken.path())
                 .unwrap_err()
                 .to_string()
-                .contains("no X.509 certificate")
+                .contains("not an X.509 certificate")
         );
     }
 }

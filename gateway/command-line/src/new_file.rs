@@ -16,7 +16,7 @@ use super::output::Output;
 /// Those of `write`, and of files; also if there is such a file.
 pub fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
     if path.symlink_metadata().is_ok() {
-        bail!("{} exists, and is left as it is", path.display());
+        bail!("{} exists: left unchanged", path.display());
     }
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
@@ -24,7 +24,7 @@ pub fn into_file<T>(path: &Path, write: impl FnOnce(&mut Output<File>) -> anyhow
     let opened = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(&part);
     let opened = opened.map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => anyhow!(
-            "{} exists: another command is writing it, or was broken off; remove it if none is",
+            "{} exists: another command is writing it, or was interrupted; if no command is running, remove it",
             part.display()
         ),
         _ => anyhow!("{}: {error}", part.display()),

@@ -24,7 +24,7 @@ pub const ID_LEAST: usize = 8;
 pub fn by_id(log: &Path, id: &str) -> anyhow::Result<String> {
     let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if id.len() < ID_LEAST || !id.bytes().all(hex) {
-        bail!("{id:?} names no decision: an id has 32 hexadecimal digits, of which the first {ID_LEAST} or more name it");
+        bail!("{id:?} is not a decision id: pass at least the first {ID_LEAST} of its 32 hexadecimal digits");
     }
     let (mut found, mut others) = (None::<(String, String)>, BTreeSet::new());
     each(log, |fields, line| {
@@ -56,7 +56,7 @@ pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
     match last(log, trusted)? {
         Some(found) => Ok(found),
         None => bail!(
-            "{}: no evidence of {node:?} was trusted; `attest-gateway log show --decision evidence` lists what was recorded. If its boot was refused: answer where the pool asks (`attest-gateway reference-values pending`), or let it boot once while the pool observes (observe = true in its pool.toml)",
+            "{}: no evidence of {node:?} was trusted; `attest-gateway log show --decision evidence` lists the recorded evidence. If its boot was refused: accept the new values with `attest-gateway reference-values pending` and `attest-gateway reference-values accept`, or let it boot once while the pool observes (observe = true in its pool.toml)",
             log.display()
         ),
     }
@@ -114,14 +114,14 @@ pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
     let asked = quotes.filter(|(kind, _)| by.is_none_or(|by| by == *kind));
     let booted: Vec<_> = asked.filter_map(|(kind, quoted)| Some((kind, quoted.boot()?, quoted))).collect();
     let Some(((kind, boot, quoted), others)) = booted.split_first() else {
-        bail!("its evidence has no event log that explains what was quoted");
+        bail!("its evidence has no event log that matches the quote");
     };
     if others
         .iter()
         .any(|(_, other, of_other)| other != boot || of_other.pcrs != quoted.pcrs)
     {
         let kinds: Vec<&str> = booted.iter().map(|(kind, ..)| kind.as_str()).collect();
-        bail!("{} quote each other PCRs: say one of them with --by", kinds.join(" and "));
+        bail!("{} quote different PCRs: choose one with --by", kinds.join(" and "));
     }
     Ok(Booted {
         kind: *kind,
@@ -133,5 +133,5 @@ pub fn booted(claims: &Claims, by: Option<Kind>) -> anyhow::Result<Booted<'_>> {
 /// Parses a kind of evidence.
 pub fn kind(word: &str) -> Result<Kind, String> {
     let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == word);
-    kind.ok_or_else(|| "no kind of evidence, such as tpm or azure-vtpm".to_owned())
+    kind.ok_or_else(|| "expected a kind of evidence, such as tpm or azure-vtpm".to_owned())
 }

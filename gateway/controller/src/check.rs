@@ -41,11 +41,11 @@ pub async fn check(settings: &ControllerSettings, clock: Clock) -> Vec<CheckResu
     }];
     let store = settings.store.clone();
     findings.push(match tokio::task::spawn_blocking(move || AnyStore::look(&store)).await {
-        Ok(Ok(true)) => CheckResult::Good("the store is there".to_owned()),
-        Ok(Ok(false)) => CheckResult::Degraded("store: no gateway has made it yet".to_owned()),
+        Ok(Ok(true)) => CheckResult::Good("store: found".to_owned()),
+        Ok(Ok(false)) => CheckResult::Degraded("store: no gateway has created it yet".to_owned()),
         Ok(Err(error)) if error.is_unanswered() => CheckResult::Degraded(format!("store: {}", with_causes(&error))),
         Ok(Err(error)) => CheckResult::Error(format!("store: {}", with_causes(&error))),
-        Err(_) => CheckResult::Error("store: not looked at".to_owned()),
+        Err(_) => CheckResult::Error("store: not checked".to_owned()),
     });
     let cluster = match ClusterClient::open(&settings.access, clock, Arc::new(())).await {
         Ok(cluster) => cluster,
@@ -65,7 +65,7 @@ pub async fn check(settings: &ControllerSettings, clock: Clock) -> Vec<CheckResu
         asked.extend(pointers::ask(&cluster, &settings.machine_namespace).await);
     }
     findings.extend(asked.into_iter().map(|(what, found)| match found {
-        Ok(()) => CheckResult::Good(format!("cluster: its API tells of {what}")),
+        Ok(()) => CheckResult::Good(format!("cluster: its API allows a watch of {what}")),
         Err(error) => CheckResult::Degraded(format!("cluster: {error}")),
     }));
     if let Some(of_gateway) = &settings.second_stage {
@@ -84,7 +84,7 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
     // What may be written without that policy is every MachineConfig.
     if !pools.is_empty() && cluster.knows_admission_policies().await.is_ok_and(|known| !known) {
         findings.push(CheckResult::Degraded(
-            "cluster: the API knows no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so nothing holds an account with the rights of `manifests --with second-stage` to MachineConfigs of the second stage: take the ClusterRoleBinding attest-controller-second-stage away, and apply the objects by hand (docs/how-to/second-stage.md)"
+            "cluster: the API has no ValidatingAdmissionPolicy (Kubernetes 1.30, OpenShift 4.17), so the rights of `manifests --with second-stage` allow any MachineConfig: delete the ClusterRoleBinding attest-controller-second-stage, and apply the objects by hand (docs/how-to/second-stage.md)"
                 .to_owned(),
         ));
     }
@@ -107,10 +107,10 @@ async fn of_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObje
     match there(cluster, object).await {
         Ok(ObjectState::Well) => CheckResult::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
         Ok(ObjectState::Missing) => CheckResult::Degraded(format!(
-            "pool {pool}: MachineConfig {name} of the second stage is not in the cluster: a controller that leads makes it, and until then nodes that get the pre-approved config wait for it"
+            "pool {pool}: the cluster lacks MachineConfig {name} of the second stage: the leading controller creates it; until then, nodes with the pre-approved config wait"
         )),
         Ok(ObjectState::Otherwise) => CheckResult::Degraded(format!(
-            "pool {pool}: MachineConfig {name} of the second stage says something else than the config that nodes get: a controller that leads puts it back if it was made of that config"
+            "pool {pool}: MachineConfig {name} of the second stage differs from the config that nodes get: the leading controller restores it if it was created from that config"
         )),
         Err(error) => CheckResult::Degraded(format!(
             "cluster: {error}; cannot determine whether the MachineConfigs of the second stage exist"

@@ -25,11 +25,14 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 
-/// Approves the CSRs of kubelets whose machines have attested to an attest-gateway with the same store, renews the pointers of machine sets, and makes the MachineConfigs of the second stage.
+/// Approves CSRs of attested machines, renews pointers, and maintains second-stage MachineConfigs.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    after_help = "Example: check the settings, then run\n  attest-controller check\n  attest-controller serve\n\nReads the machines' attestations from the store that it shares with attest-gateway."
+)]
 struct Arguments {
-    /// The settings; paths in it are relative to it.
+    /// Settings file; paths in it are relative to its folder.
     #[arg(
         long,
         global = true,
@@ -50,19 +53,23 @@ struct Arguments {
 enum Command {
     /// Run until SIGTERM or Ctrl-C.
     Serve,
-    /// Check settings, pools, store, and rights at the API. Exit code 1 if serve would not start.
+    /// Check settings, pools, store, and rights at the API.
+    #[command(after_help = "Example:\n  attest-controller check\n\nExit code 1 if `attest-controller serve` would not start.")]
     Check {
         #[command(flatten)]
         format: OutputOption,
     },
-    /// The pointers of machine sets.
+    /// Show the pointers of machine sets.
     #[command(subcommand)]
     Pointer(PointerCommand),
 }
 
 #[derive(Debug, Subcommand)]
 enum PointerCommand {
-    /// List the pointers of machine sets, with the CAs that they carry. Exit code 1 if one lacks the newest CA, so that `attest-gateway ca switch` would lock its machines out.
+    /// List the pointers of machine sets, with the CAs in them.
+    #[command(
+        after_help = "Example:\n  attest-controller pointer list\n\nExit code 1 if a pointer lacks the newest CA: `attest-gateway ca switch` would lock its machines out."
+    )]
     List {
         #[command(flatten)]
         format: OutputOption,
@@ -149,7 +156,7 @@ fn print_pointers(config: &Path, format: OutputOption) -> anyhow::Result<ExitCod
     }
     anyhow::ensure!(
         !report.is_empty(),
-        "no machine set is in namespace {}, which is cluster.machine_namespace in controller.toml",
+        "namespace {} has no machine sets; it is cluster.machine_namespace in controller.toml",
         settings.machine_namespace
     );
     let lacking = report.lacking();
@@ -157,7 +164,7 @@ fn print_pointers(config: &Path, format: OutputOption) -> anyhow::Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     anyhow::bail!(
-        "pointers of machine sets do not carry the CA {}: {}; their machines refuse a certificate that it alone has signed",
+        "pointers of machine sets lack the CA {}: {}; their machines refuse a certificate that only this CA has signed",
         report.newest(),
         lacking.join(", ")
     )

@@ -31,7 +31,7 @@ impl Default for ControllerMetrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("attest_controller");
         let (leader, second_stage_missing, watch_broken) = (Gauge::default(), Gauge::default(), Family::default());
-        registry.register("leader", "1 while this controller is the one that acts", leader.clone());
+        registry.register("leader", "1 while this controller is the leader", leader.clone());
         registry.register(
             "second_stage_missing",
             "1 while the cluster may lack MachineConfigs that pre-approved configs name",

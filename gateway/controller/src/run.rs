@@ -45,7 +45,7 @@ pub enum RunError {
     Pools(#[from] PoolError),
     /// Any key would be approved of a client that attests nothing.
     #[error(
-        "approval.keys is \"any\", and pool {0} may give the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml is not \"refuse\"): any client that fetches it is approved for the name of a machine that boots; set approval.keys = \"attested\", or grants.nothing = \"refuse\""
+        "approval.keys is \"any\", and pool {0} may give the bootstrap credential to unauthenticated clients (grants.nothing in its pool.toml is not \"refuse\"): any client with that credential could get a CSR approved for a booting machine's name; set approval.keys = \"attested\", or grants.nothing = \"refuse\""
     )]
     AnyKey(String),
     #[error("no random bytes for the identity in the lease")]
@@ -220,7 +220,7 @@ async fn open_store(settings: &StoreSettings) -> Result<AnyStore, StoreError> {
         });
         match opening.await.map_err(|_| StoreError::Closed)? {
             Ok(Some(store)) => return Ok(store),
-            Ok(None) => wait("no gateway has made it yet"),
+            Ok(None) => wait("no gateway has created it yet"),
             Err(error) if error.is_unanswered() => wait(&error.to_string()),
             Err(error) => return Err(error),
         }

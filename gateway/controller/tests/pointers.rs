@@ -161,10 +161,7 @@ async fn each_step_of_a_rotation_reaches_the_machine_sets() {
     let (table, complaint) = cluster.report();
     assert!(table.contains("MachineSet a-worker") && table.contains("to be written"), "{table}");
     let complaint = complaint.unwrap();
-    assert!(
-        complaint.contains("do not carry the CA") && complaint.contains("a-worker"),
-        "{complaint}"
-    );
+    assert!(complaint.contains("lack the CA") && complaint.contains("a-worker"), "{complaint}");
     cluster.controller.run();
     cluster.wait_written();
     assert!(cluster.is("worker-user-data", &cluster.both()));
@@ -234,10 +231,10 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
         .line(|line| line.contains("/other: pointer left unchanged: it leads to a host"));
     cluster
         .controller
-        .line(|line| line.contains("/worker-user-data-managed: pointer left") && line.contains("Operator writes it"));
+        .line(|line| line.contains("/worker-user-data-managed: pointer left") && line.contains("Operator writes this Secret"));
     cluster
         .controller
-        .line(|line| line.contains("/compressed: pointer not renewed: a CA in it is of no use"));
+        .line(|line| line.contains("/compressed: pointer not renewed: a CA in it cannot be used"));
     cluster.wait_written();
     assert_eq!(
         (cluster.pointer("other"), cluster.pointer("worker-user-data-managed")),
@@ -267,7 +264,7 @@ async fn without_the_api_nothing_is_known() {
     // A namespace with a typing error has none, too.
     cluster.api.recover();
     cluster.api.remove("machinesets", MACHINES, "a-worker");
-    assert!(cluster.in_the_way().contains("no machine set is in namespace"));
+    assert!(cluster.in_the_way().contains("has no machine sets"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,8 +29,8 @@ impl Config {
         match ignition_config::Config::parse_slice(&bytes) {
             Err(error) => Err(refuse("$", without_values(&error.to_string()))),
             Ok((_, warnings)) => match warnings.into_iter().next() {
-                Some(ignition_config::Warning::UnusedKey(key)) => Err(refuse(&key, "there is no such key".to_owned())),
-                Some(_) => Err(refuse("$", "something is unknown".to_owned())),
+                Some(ignition_config::Warning::UnusedKey(key)) => Err(refuse(&key, "unknown key".to_owned())),
+                Some(_) => Err(refuse("$", "the config has an unknown part".to_owned())),
                 None => Ok(bytes),
             },
         }
@@ -275,7 +275,7 @@ mod tests {
         let refused = said(file(json!({"source": "gs://hunter2/o"})), SpecVersion::V3_1).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "storage.files.0.contents.source cannot be said in spec 3.1.0: Google Cloud Storage came with spec 3.2.0"
+            "storage.files.0.contents.source is not supported in spec 3.1.0: Google Cloud Storage came with spec 3.2.0"
         );
     }
 }

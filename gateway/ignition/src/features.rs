@@ -8,7 +8,7 @@ use super::{Config, SpecVersion};
 
 /// A config that an older spec version cannot express.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place} cannot be said in spec {version}: {problem}")]
+#[error("{place} is not supported in spec {version}: {problem}")]
 pub struct Inexpressible {
     pub version: SpecVersion,
     pub place: String,

@@ -30,7 +30,7 @@ pub enum NotAConfig {
     #[error("ignition.version is {found}: 2.2.0 and 3.0.0 to 3.6.0 are read")]
     Version { found: String },
     /// A key that Ignition does not know in that version, and would silently drop.
-    #[error("Ignition {version} does not know {key}: a node would silently boot without it")]
+    #[error("Ignition {version} does not support {key}: a node would silently boot without it")]
     UnknownKey { version: SpecVersion, key: String },
     /// A config that Ignition would refuse.
     #[error(transparent)]

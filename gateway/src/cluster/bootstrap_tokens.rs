@@ -222,7 +222,7 @@ mod tests {
         check(|secret| secret["metadata"]["name"] = json!("mine"), Err("is not named"));
         check(|secret| secret["type"] = json!("Opaque"), Err("is not a bootstrap token"));
         check(|secret| secret["data"]["expiration"] = Value::Null, Err("has no expiration"));
-        check(|secret| secret["data"]["expiration"] = json!("!"), Err("no Base64"));
+        check(|secret| secret["data"]["expiration"] = json!("!"), Err("not Base64"));
         check(
             |secret| secret["data"]["usage-bootstrap-authentication"] = json!("ZmFsc2U="),
             Err("not for authentication"),

@@ -137,7 +137,7 @@ async fn what_was_done_to_checkpoints_is_named() {
         "missing, up to line 5 at least",
     );
     assert_eq!(elsewhere, None);
-    refused(&edited(a, 5, "\"count\":4", "\"count\":3")[4], "checkpoint false");
+    refused(&edited(a, 5, "\"count\":4", "\"count\":3")[4], "invalid checkpoint");
     refused(&signed_by(a, 5, &strangers)[4], "unknown key");
     refused(&a[2], "not a checkpoint, which is one line of a log");
 }

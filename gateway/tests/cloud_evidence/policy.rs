@@ -48,7 +48,7 @@ async fn a_node_is_asked_for_the_first_combination_that_it_can_show() {
     assert_eq!(record["shown"], "cloud");
     let reason = record["reason"].as_str().unwrap();
     assert!(
-        reason.contains("the node can show aws-identity-document, which is not enough; the pool accepts tpm + gcp, or azure, or gcp"),
+        reason.contains("the node offers aws-identity-document, which no combination that the pool accepts covers; the pool accepts tpm + gcp, or azure, or gcp"),
         "{reason}"
     );
     refused(true, &[Token], "evidence-not-accepted").await;

@@ -103,7 +103,7 @@ async fn of_azures_vtpms_events_and_pcrs_have_rules_and_what_each_has_of_its_own
         machine.boots(&gateway, b"a loader").await.ticket();
     }
     let (words, set) = proposed(&gateway, "proposed");
-    assert!(words.starts_with("From what 4 machines have booted.\n"), "{words}");
+    assert!(words.starts_with("From the boots of 4 machines.\n"), "{words}");
     row(&words, &["+boot = [\"images\""]);
     row(&words, &["+event_log = \"required\""]);
     row(&words, &["azure_vtpm: PCR 6", "4 different values on 4 machines"]);
@@ -150,14 +150,11 @@ async fn of_nitro_tpms_whole_pcrs_have_rules_and_a_document_has_none() {
     row(&words, &["+\"2-7\" = \"reference values\""]);
     row(&words, &["+0 = \"reference values\""]);
     row(&words, &["aws_nitro_tpm: PCR 1", "4 different values on 4 machines"]);
-    row(
-        &words,
-        &["aws_nitro_tpm: boot, event_log", " 4 ", "no event log comes with such evidence"],
-    );
+    row(&words, &["aws_nitro_tpm: boot, event_log", " 4 ", "such evidence has no event log"]);
     row(&words, &["aws_nitro_tpm: only_while_booting", "PCR 13"]);
     row(
         &words,
-        &["aws_identity_document: all of it", " 4 ", "says nothing of what was booted"],
+        &["aws_identity_document: whole section", " 4 ", "does not measure the boot"],
     );
     let set = set.unwrap();
     assert!(
@@ -188,7 +185,7 @@ async fn of_googles_vtpms_the_tpm_has_rules_and_what_was_never_shown_is_said() {
     without.attest(&gateway, &[Kind::Gcp]).await.ticket();
     let nothing = said(&gateway, &["policy", "propose", POOL], false);
     assert!(
-        nothing.contains("no evidence that was trusted in that time counts: gcp says nothing of what was booted"),
+        nothing.contains("no trusted evidence of pool servers in that time can be used: gcp does not measure the boot"),
         "{nothing}"
     );
     let with = [2, 3, 4].map(|of| site::with_vtpm(Machine::another().but(number(of))));
@@ -196,16 +193,20 @@ async fn of_googles_vtpms_the_tpm_has_rules_and_what_was_never_shown_is_said() {
         machine.attest(&gateway, &[Kind::Tpm, Kind::Gcp]).await.ticket();
     }
     let (words, set) = proposed(&gateway, "proposed");
-    assert!(words.starts_with("From what 3 machines have booted.\n"), "{words}");
+    assert!(words.starts_with("From the boots of 3 machines.\n"), "{words}");
     row(&words, &["+\"0-7\" = \"reference values\""]);
-    row(&words, &["not counted", " 1 ", "gcp says nothing of what was booted"]);
+    row(&words, &["not counted", " 1 ", "gcp does not measure the boot"]);
     row(
         &words,
-        &["gcp: all of it", " 4 ", "it says nothing of what was booted, and stays as it is"],
+        &[
+            "gcp: whole section",
+            " 4 ",
+            "this evidence does not measure the boot: left unchanged",
+        ],
     );
     row(
         &words,
-        &["azure_vtpm: all of it", " 0 ", "no such evidence was trusted in that time"],
+        &["azure_vtpm: whole section", " 0 ", "no such evidence was trusted in that time"],
     );
     row(&words, &["tpm: event_log", " 3 ", "no event log was sent"]);
     adopt(&gateway, "proposed", &set.unwrap());

@@ -37,8 +37,8 @@ async fn a_vtpm_of_azures() {
     let table = said(&gateway, &test, true);
     check(&table, "azure_vtpm: the PCRs 0, 1, 2, 3, 4, 5, 6, 7 of sha256 are quoted", true);
     check(&table, "azure_vtpm: PCR 7: not checked", true);
-    check(&table, "azure_vtpm: there is an event log", true);
-    check(&table, "all of the policy", true);
+    check(&table, "azure_vtpm: the node sends an event log", true);
+    check(&table, "whole policy", true);
 
     // What it has booted, as that of any TPM.
     said(&gateway, &["log", "compare-boots", id, id], true);
@@ -57,9 +57,9 @@ async fn a_vtpm_of_azures() {
     let table = said(&gateway, &test, false);
     check(&table, "azure_vtpm: PCR 6: not checked", true);
     check(&table, "azure_vtpm: PCR 7 has one of 1 digests of pool.toml", false);
-    check(&table, "azure_vtpm: there is an event log", true);
+    check(&table, "azure_vtpm: the node sends an event log", true);
     check(&table, "azure_vtpm: Secure Boot is on", false);
-    check(&table, "all of the policy", false);
+    check(&table, "whole policy", false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,6 +86,6 @@ async fn a_nitro_tpm() {
     check(&table, "aws_nitro_tpm: PCR 4 has one of 1 digests of pool.toml", false);
     check(&table, "aws_nitro_tpm: PCR 7 has one of 1 digests of pool.toml", true);
     // Its PCR 13 is not zeros.
-    check(&table, "aws_nitro_tpm: the machine boots still", false);
-    check(&table, "all of the policy", false);
+    check(&table, "aws_nitro_tpm: the machine is still booting", false);
+    check(&table, "whole policy", false);
 }

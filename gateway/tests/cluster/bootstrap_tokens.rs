@@ -148,7 +148,7 @@ async fn what_is_no_token_in_the_cluster_or_for_other_pools_is_none_here() {
             &|secret: &mut Value| secret["metadata"]["annotations"] = json!({"attest-gateway.internal/pools": "master"}),
             "names other pools",
         ),
-        (&|secret: &mut Value| secret["data"]["token-secret"] = json!("!"), "no Base64"),
+        (&|secret: &mut Value| secret["data"]["token-secret"] = json!("!"), "not Base64"),
     ] {
         but(change);
         gateway.line(|line| line.contains("bootstrap-token-4hq7wz") && line.contains(said));

@@ -157,7 +157,7 @@ fn the_page_of_codes_is_that_of_the_code() {
     page.push_str(&code_table(&own));
     page.push_str("\n## Evidence\n");
     page.push_str(&code_table(&of_evidence));
-    #[cfg(any())]
+    #[cfg(feature = "cluster")]
     {
         page.push_str(
             "\n## CSRs of kubelets\n\nWhy `attest-controller` leaves a CSR as it is: in an event of the CSR, and in the controller's log.\n\

@@ -238,7 +238,7 @@ fn what_the_pools_ask_for_is_explained() {
         "image (PCR 4)",
         "(PCR 8)",
         "(PCR 9)",
-        "the machine boots still",
+        "the machine is still booting",
         "PCR 4: not compared as a whole",
         "PCR 0: not checked",
     ];

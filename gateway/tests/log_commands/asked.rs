@@ -70,7 +70,7 @@ fn what_was_counted_only_is_not_hidden() {
         &["export", "--decision", "config"],
     ] {
         assert!(
-            said(arguments).contains("42 decisions were only counted"),
+            said(arguments).contains("42 decisions, refusals among them, are in aggregated records"),
             "{arguments:?}: {}",
             said(arguments)
         );
@@ -101,7 +101,7 @@ fn a_log_of_nothing_but_rubbish_is_no_empty_log() {
         ] {
             let output = folder.run(arguments);
             let said = String::from_utf8(output.stderr).unwrap();
-            assert!(said.contains("3 lines are no record"), "{arguments:?}: {said}");
+            assert!(said.contains("3 lines are unreadable"), "{arguments:?}: {said}");
             assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         }
     }

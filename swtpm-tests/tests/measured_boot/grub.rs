@@ -89,9 +89,9 @@ fn grub_behind_shim_measures_what_was_predicted() {
     let of_disk = Predicted::of_disk(&disk, Some(&keys));
     let whats: Vec<&str> = of_disk.events(4).iter().map(|event| event.what).collect();
     assert_eq!(whats, ["image BOOTX64.EFI", "image grubx64.efi", "image vmlinuz"]);
-    of_disk.is_among(&booted.measured, 4, &whats, "is the boot loader's to say");
-    of_disk.is_among(&booted.measured, 9, &["file kernel", "file initrd"], "is not on its file system");
-    of_disk.is_among(&booted.measured, 8, &[], "is not on its file system");
+    of_disk.is_among(&booted.measured, 4, &whats, "the boot loader decides which of these it measures");
+    of_disk.is_among(&booted.measured, 9, &["file kernel", "file initrd"], "are not on its file system");
+    of_disk.is_among(&booted.measured, 8, &[], "are not on its file system");
     of_disk.is_among(&booted.measured, 7, &[], "shim measures its SBAT level");
 
     // Pools that accept the same, but for one thing.
@@ -135,7 +135,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
                 &prediction,
                 9,
                 "file initrd",
-                ["file, initrd or command line", "; the node calls it \"/initrd.img\""],
+                ["file, initrd or command line", "; the node names it \"/initrd.img\""],
                 "an initrd",
             ),
         ),
@@ -169,7 +169,7 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
     let rules = &["secure-boot"];
     let expect = Expect::Refused {
         code: "event-log-missing",
-        said: "no event log was sent".to_owned(),
+        said: "the node sent no event log".to_owned(),
         accepted: None,
     };
     let case = Case {

@@ -60,15 +60,15 @@ impl FirstBoot {
     /// `apply-unsupported`, with the distribution's alternative.
     pub fn find(system: &System, initramfs: Option<&Initramfs>) -> Result<Self, Failure> {
         if system.path(LIVE).exists() {
-            let reason = "this system runs from its medium, and each of its boots is a first one";
-            return Err(unsupported(reason, "install it to a disk; or boot again, attested"));
+            let reason = "this system runs from its installation medium, and each of its boots is a first boot";
+            return Err(unsupported(reason, "install it to a disk, or boot again with attestation"));
         }
         Self::of_convention(system, initramfs).map_err(|missing| of_distribution(system, &missing))
     }
 
     fn of_convention(system: &System, initramfs: Option<&Initramfs>) -> Result<Self, String> {
         if cfg!(target_arch = "s390x") {
-            return Err("zipl reads the stamp when the boot loader is written, and not at the boot".to_owned());
+            return Err("zipl reads the stamp when it writes the boot loader, not at the boot".to_owned());
         }
         let config = GRUB_CONFIGS.iter().find_map(|path| system.text(path));
         let config = config.ok_or("/boot has no GRUB configuration")?;
@@ -77,7 +77,10 @@ impl FirstBoot {
         let own = system.is_mount_point(BOOT);
         let expected = if own { format!("/{STAMP}") } else { format!("{BOOT}/{STAMP}") };
         if grub.stamp != expected {
-            return Err(format!("GRUB looks for {} where {expected} would be seen", printable(&grub.stamp)));
+            return Err(format!(
+                "GRUB looks for the stamp {}, but this program would create {expected}",
+                printable(&grub.stamp)
+            ));
         }
         completes(system)?;
         // The initramfs of this boot knows better than the modules of which it may not have been made.
@@ -89,7 +92,7 @@ impl FirstBoot {
             ),
         };
         if !copies_config {
-            return Err("the initramfs does not seem to read a config from /boot/ignition/config.ign".to_owned());
+            return Err("the initramfs does not read a config from /boot/ignition/config.ign".to_owned());
         }
         let folder = system.path(BOOT);
         Ok(Self {
@@ -110,8 +113,8 @@ impl FirstBoot {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             _ => Err(Failure::new(
                 "apply-arranged",
-                format!("{} is there: Ignition runs at the next boot anyway", self.stamp.display()),
-                "reboot; or take it back with `attest-node config undo`, and try again",
+                format!("{} exists: Ignition already runs at the next boot", self.stamp.display()),
+                "reboot; or run `attest-node config undo`, and try again",
             )),
         }
     }
@@ -206,7 +209,7 @@ impl FirstBoot {
                 "{} cannot be written: {error}",
                 self.stamp.parent().unwrap_or(&self.stamp).display()
             ),
-            "start this as root, and make the boot filesystem writable (`mount -o remount,rw /boot`); nothing is applied at the next boot",
+            "run this command as root, and make the boot filesystem writable with `mount -o remount,rw /boot`; nothing is applied at the next boot",
         )
     }
 }
@@ -227,7 +230,7 @@ fn completes(system: &System) -> Result<(), String> {
     };
     match removes(&format!("{BOOT}/{STAMP}")) && removes("/boot/ignition") {
         true => Ok(()),
-        false => Err(format!("{COMPLETE}.service does not seem to remove the config after that boot")),
+        false => Err(format!("{COMPLETE}.service does not remove the config after that boot")),
     }
 }
 
@@ -245,8 +248,8 @@ fn in_dracut_module(system: &System, script: &str, word: &str) -> bool {
 fn of_distribution(system: &System, missing: &str) -> Failure {
     match system.os_release("ID").as_deref() {
         Some("flatcar") => unsupported(
-            "Flatcar's Ignition reads a config from the OEM partition, and nothing would remove it there afterwards",
-            "fetch the config with `attest-node config fetch --out FILE`, and install this machine anew with it",
+            "Flatcar's Ignition reads the config from the OEM partition, and no service removes it there after the boot",
+            "fetch the config with `attest-node config fetch --out FILE`, and reinstall this machine with it",
         ),
         Some("opensuse-microos" | "sle-micro" | "sl-micro" | "opensuse-leap-micro") => unsupported(
             "Ignition of openSUSE MicroOS reads a config only from a filesystem that is labelled \"ignition\"",
@@ -255,7 +258,7 @@ fn of_distribution(system: &System, missing: &str) -> Failure {
         ),
         _ => unsupported(
             &format!("this system has no way to repeat a first boot: {missing}"),
-            "fetch the config with `attest-node config fetch --out FILE`, and install this machine anew with it",
+            "fetch the config with `attest-node config fetch --out FILE`, and reinstall this machine with it",
         ),
     }
 }
@@ -272,7 +275,7 @@ fn in_own_namespace() -> io::Error {
         .map(std::os::unix::ffi::OsStringExt::from_vec)
         .collect::<Vec<std::ffi::OsString>>();
     let [words @ .., _] = words.as_slice() else {
-        return io::Error::other("this program does not know how it was started");
+        return io::Error::other("cannot determine the path of this program");
     };
     Command::new("unshare").args(["--mount", "--"]).args(words).exec()
 }

@@ -101,24 +101,24 @@ impl PreparedSystem {
         };
         let refusals = twice::refusals(&parsed, &self.base, &self.system, abilities);
         if !refusals.is_empty() {
-            refusals.iter().for_each(|refusal| say(&format!("not possible: {refusal}")));
+            refusals.iter().for_each(|refusal| say(&format!("not repeatable: {refusal}")));
             return Err(Failure::new(
                 "ignition-not-repeatable",
                 format!(
-                    "Ignition cannot do {} of this config's points on a system that exists",
+                    "Ignition cannot apply {} entries of this config on an installed system",
                     refusals.len()
                 ),
-                "change them in the pool's config, or reinstall this machine",
+                "change these entries in the pool's config, or reinstall this machine",
             ));
         }
         let mut notes = Vec::new();
         let mut arguments = Vec::new();
         if heeds_presets && twice::needs_presets(&parsed, &self.base, &self.system) {
             arguments.push(FIRST_BOOT_OF_SYSTEMD);
-            notes.push("systemd will take that boot for a first one, too: presets are heeded, and services with ConditionFirstBoot= run");
+            notes.push("systemd treats that boot as a first boot, too: it applies presets and runs services with ConditionFirstBoot=");
         }
         if twice::needs_network(&parsed) {
-            notes.push("the config names what Ignition fetches from elsewhere: the initramfs needs its network for that");
+            notes.push("the config has remote sources, which Ignition fetches: the initramfs needs its network for them");
         }
         twice::overwrite(&mut parsed);
         let written = serde_json::to_vec(&parsed).map(Zeroizing::new);
@@ -145,10 +145,10 @@ fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) 
         return Err(Failure::new(
             "pointer-overridden",
             format!(
-                "the initramfs has {}, which outranks the config of a first boot",
+                "the initramfs has {}, which overrides the config of a first boot",
                 printable(&path.display().to_string())
             ),
-            "make the initramfs without that file, and boot once",
+            "rebuild the initramfs without that file, and boot once",
         ));
     }
     let error = match ignition::origin(IgnitionVersion::of(said), told, &|_| false) {
@@ -172,9 +172,9 @@ fn base_configs(initramfs: Option<&Initramfs>, told: &IgnitionInput) -> Result<V
     let Some(known) = initramfs.and_then(|initramfs| initramfs.base.as_ref()) else {
         return Err(Failure::new(
             "apply-unsupported",
-            "cannot determine which base configs (base.d, base.platform.d) the initramfs has: attest-node-keep.service of this version has not \
-             kept them at this boot",
-            "make the initramfs with this version of attest-node, boot once, and try again",
+            "cannot determine which base configs (base.d, base.platform.d) the initramfs has: attest-node-keep.service of this version did \
+             not copy them during this boot",
+            "rebuild the initramfs with this version of attest-node, boot once, and try again",
         ));
     };
     let platform = told.platform();
@@ -189,7 +189,7 @@ fn parse(config: &[u8], spec: &str) -> Result<Value, Failure> {
         Some(parsed) if version(&parsed).as_deref() == Some(spec) => Ok(parsed),
         _ => Err(Failure::new(
             "gateway-answer",
-            format!("the config is not of spec {spec}, which was asked for"),
+            format!("the config does not have the requested spec version {spec}"),
             "check that the address in the pointer config is an attestation gateway's",
         )),
     }

@@ -216,7 +216,7 @@ impl<'a> CloudProvider<'a> {
                 let Some(GcpTask { gateway }) = &task.gcp else { return Ok(None) };
                 if !gcp::is_gateway_name(gateway) {
                     return Err(refuse(format!(
-                        "an identity token for {:?}, which is no host's name",
+                        "an identity token for {:?}, which is not a host name",
                         printable(gateway)
                     )));
                 }
@@ -258,7 +258,7 @@ impl<'a> AzureMeans<'a> {
             }),
             // Of two that a pool may take, one may be out of order.
             Err(failure) if takes.contains(&Kind::Azure) => {
-                notes.push(format!("not shown: {}: {failure}", Kind::AzureVtpm));
+                notes.push(format!("evidence left out: {}: {failure}", Kind::AzureVtpm));
                 None
             }
             Err(failure) => return Err(failure),

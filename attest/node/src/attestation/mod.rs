@@ -113,8 +113,8 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
     if offered.is_empty() {
         return Err(Failure::new(
             "no-accepted-evidence",
-            format!("this node can show nothing that the gateway takes, which is {}", list(takes)),
-            "enable the TPM 2.0; in a cloud, give the instance what its evidence needs: see docs/evidence",
+            format!("this node has no kind of evidence that the gateway accepts: {}", list(takes)),
+            "enable the TPM 2.0; in a cloud, give the instance what its evidence needs, such as a service account or a role",
         ));
     }
     let (mut challenges, mut held, mut waited) = (0, gateway.held(), gateway.waited());
@@ -186,7 +186,11 @@ fn answer(
     if evidence.kinds() == task.kinds() {
         Ok((evidence, identities))
     } else {
-        Err(Failure::new("internal", "what was offered cannot be shown", "report this message"))
+        Err(Failure::new(
+            "internal",
+            "evidence that this node offered cannot be collected",
+            "report this message",
+        ))
     }
 }
 
@@ -213,7 +217,13 @@ fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &ChallengeBinding<'_>)
 
 fn digests(pcrs: &BTreeMap<u8, Vec<u8>>) -> Result<BTreeMap<u8, HexDigest>, Failure> {
     let digests: Option<_> = pcrs.iter().map(|(index, value)| Some((*index, HexDigest::new(value)?))).collect();
-    digests.ok_or_else(|| Failure::new("internal", "a PCR value has no digest's length", "report this message"))
+    digests.ok_or_else(|| {
+        Failure::new(
+            "internal",
+            "a PCR value does not have the length of a digest",
+            "report this message",
+        )
+    })
 }
 
 fn sha256(bytes: &[u8]) -> Result<HexDigest, Failure> {
@@ -224,7 +234,7 @@ fn sha256(bytes: &[u8]) -> Result<HexDigest, Failure> {
 fn refuse(what: String) -> Failure {
     Failure::new(
         "gateway-task",
-        format!("the gateway asks for what this node does not do: {what}"),
+        format!("the gateway requires something that this node does not support: {what}"),
         "check the gateway's release and its pool.toml",
     )
 }
@@ -247,7 +257,7 @@ fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, kube
         return Err(refuse(format!("evidence of the kind {kind}, which was not offered")));
     }
     if asked.iter().all(|kind| *kind == Kind::Token) {
-        return Err(refuse("nothing that says what this node is".to_owned()));
+        return Err(refuse("no kind of evidence that identifies this node".to_owned()));
     }
     let (tpm, vtpm) = (&challenge.task.tpm, &challenge.task.azure_vtpm);
     let quotes = [
@@ -278,13 +288,7 @@ fn check_quote(bank: &str, pcrs: &[u8]) -> Result<HashAlg, Failure> {
 /// Checks that a ticket fits into a header and is for the config that the pointer names.
 fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<String>, Failure> {
     let ticket = Zeroizing::new(ticket);
-    let wrong = |what: &str| {
-        Failure::new(
-            "gateway-answer",
-            format!("the gateway's ticket {what}"),
-            "look at the gateway's log",
-        )
-    };
+    let wrong = |what: &str| Failure::new("gateway-answer", format!("the gateway's ticket {what}"), "read the gateway's log");
     if ticket.is_empty() || ticket.len() > TICKET_LIMIT_BYTES || !ticket.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(wrong("cannot stand in a header"));
     }
@@ -303,12 +307,12 @@ pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
     match file.take(limit.saturating_add(1)).read_to_end(&mut log) {
         Err(error) => (
             None,
-            Some(format!("the event log {} cannot be read, so none is sent: {error}", path.display())),
+            Some(format!("no event log is sent: {} cannot be read: {error}", path.display())),
         ),
         Ok(_) if log.len() > LOG_LIMIT_BYTES => (
             None,
             Some(format!(
-                "the event log {} is larger than {LOG_LIMIT_BYTES} bytes, so none is sent",
+                "no event log is sent: {} is larger than {LOG_LIMIT_BYTES} bytes",
                 path.display()
             )),
         ),
@@ -468,13 +472,16 @@ mod tests {
         );
         check(
             |challenge| challenge.task = Task::default(),
-            Some("nothing that says what this node is"),
+            Some("no kind of evidence that identifies this node"),
         );
         let token = Task {
             token: Some(Nothing {}),
             ..Task::default()
         };
-        check(|challenge| challenge.task = token, Some("nothing that says what this node is"));
+        check(
+            |challenge| challenge.task = token,
+            Some("no kind of evidence that identifies this node"),
+        );
     }
 
     fn check_line(kinds: &[Kind], identities: &[&str], expect: &str) {

@@ -73,7 +73,8 @@ pub(super) fn attest_to_all(
     }
     let nothing = means.tpm.is_none() && means.cloud.is_none();
     let failed = (nothing && !missing.is_empty()).then(|| missing.remove(0));
-    done.notes.extend(missing.iter().map(|failure| format!("not shown: {failure}")));
+    done.notes
+        .extend(missing.iter().map(|failure| format!("evidence left out: {failure}")));
     if let Some(failed) = failed {
         return Err(failed);
     }
@@ -101,7 +102,7 @@ pub(super) fn attest_to_all(
                 (Ok(attested), _) => {
                     // Where nothing of it is signed, the key is nobody's word.
                     let has_key = target.kubelet_key.is_some() && attested.kinds.iter().any(|kind| kind.signs_purpose());
-                    let with_key = if has_key { ", with the key that its kubelet will have" } else { "" };
+                    let with_key = if has_key { ", with a key for its kubelet" } else { "" };
                     done.attested_key |= has_key;
                     let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
                     earned.insert(index, EarnedTicket::new(attested, line));
@@ -121,7 +122,7 @@ pub(super) fn attest_to_all(
         match earned.not_again {
             Some(failure) if !earned.is_good() => done.fail(source.place, failure, patience),
             failure => {
-                let kept = |failure| format!("{}: keeping the earlier ticket: {failure}", source.base);
+                let kept = |failure| format!("{}: keeping the ticket of an earlier attestation: {failure}", source.base);
                 done.notes.extend(failure.map(kept));
                 pointer.set_ticket(source.place, &earned.ticket);
                 done.attested.push(earned.line);

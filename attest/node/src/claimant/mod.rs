@@ -115,9 +115,9 @@ impl Claimants {
             Ok(None) => fresh,
             Err(problem) => {
                 self.note = Some(format!(
-                    "cannot keep this node's claim secret for a reboot of this first boot: {problem}. If this machine reboots before Ignition is \
-                     done, a cloud instance without a TPM is refused (instance-claimed), and a token spends another use. To name a filesystem \
-                     for it, add {ARGUMENT}=LABEL to the kernel command line; to use none, {ARGUMENT}=none"
+                    "cannot store the first-boot secret across a reboot: {problem}. If this machine reboots before Ignition has finished, the \
+                     gateway refuses a cloud instance without a TPM (instance-claimed), and a token spends another use. To choose a filesystem \
+                     for the secret, add {ARGUMENT}=LABEL to the kernel command line; to use none, add {ARGUMENT}=none"
                 ));
                 fresh
             }

@@ -60,7 +60,7 @@ impl FromStr for Storage {
             label if (1..=LABEL_LIMIT_BYTES).contains(&label.len()) && label.bytes().all(plain) && !label.starts_with('.') => {
                 Ok(Self::Label(label.to_owned()))
             }
-            _ => Err("a filesystem's label, a folder's absolute path, or none is expected".to_owned()),
+            _ => Err("expected a filesystem's label, a folder's absolute path, or none".to_owned()),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Storage {
         });
         started.map_err(|error| error.to_string())?;
         let deadline = deadline.before(AFTERWARDS).at_most(LIMIT);
-        let late = |_| "the disk has not answered in time".to_owned();
+        let late = |_| "the disk did not answer in time".to_owned();
         receiver.recv_timeout(deadline.remaining()).map_err(late)?
     }
 
@@ -113,7 +113,7 @@ impl Storage {
         let label = first(&labels, disks).ok_or_else(|| format!("no filesystem has the label {}", labels.join(" or ")))?;
         // Whoever shares this program's mounts would see it, and unmounting might be kept from it.
         if !disks.are_its_own() {
-            return Err("this program shares its mounts with all others; it is to be started by its unit".to_owned());
+            return Err("this program shares its mount namespace with other programs: start it with its systemd unit".to_owned());
         }
         let place = format!("the filesystem labelled {label}");
         let secret = disks

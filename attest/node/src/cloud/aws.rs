@@ -110,7 +110,7 @@ impl<'a> ImdsSession<'a> {
         };
         text.filter(base64)
             .map(str::to_owned)
-            .ok_or_else(|| answer.wrong("what is no PKCS#7 message in Base64".to_owned()))
+            .ok_or_else(|| answer.wrong("data other than a PKCS#7 message in Base64".to_owned()))
     }
 
     /// The instance, `aws:<account>/<instance>`, for a message. `None` if that is not to be had at once.
@@ -137,7 +137,7 @@ impl<'a> ImdsSession<'a> {
         if role.bytes().all(plain) && !role.bytes().all(|byte| byte == b'.') {
             Ok(Some(role.to_string()))
         } else {
-            Err(answer.wrong("what is no role".to_owned()))
+            Err(answer.wrong("data other than a role name".to_owned()))
         }
     }
 
@@ -152,12 +152,12 @@ impl<'a> ImdsSession<'a> {
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         {
-            return Err(answer.wrong("what is no region".to_owned()));
+            return Err(answer.wrong("data other than a region name".to_owned()));
         }
         let answer = self.get(&format!("{ROLES}{role}"), CREDENTIALS_LIMIT_BYTES, deadline)?;
         // The message of serde_json may hold parts of the answer.
         let credentials: Credentials =
-            serde_json::from_slice(&answer.body).map_err(|_| answer.wrong("what are no credentials".to_owned()))?;
+            serde_json::from_slice(&answer.body).map_err(|_| answer.wrong("data other than credentials".to_owned()))?;
         get_caller_identity(&region, &credentials, server_id, now)
     }
 
@@ -213,7 +213,9 @@ fn get_caller_identity(region: &str, credentials: &Credentials, server_id: &str,
         .iter()
         .any(|(_, value)| value.is_empty() || !value.bytes().all(|byte| matches!(byte, b' '..=b'~')))
     {
-        return Err(CloudError::Sts("the role's credentials cannot stand in headers".to_owned()));
+        return Err(CloudError::Sts(
+            "the role's credentials have characters that a header cannot have".to_owned(),
+        ));
     }
     let canonical = sigv4::canonical_request("POST", "", &headers, BODY.as_bytes());
     let scope = Scope {

@@ -44,7 +44,7 @@ pub enum CloudError {
     #[error("the virtual machine has no user data, and its custom data cannot be read: {0}")]
     ProvisioningMedia(String),
     /// The program that asks the NitroTPM has failed.
-    #[error("{program} has made no NitroTPM attestation document: {problem}")]
+    #[error("{program} returned no NitroTPM attestation document: {problem}")]
     NitroTpm {
         /// Path of the program.
         program: String,
@@ -64,11 +64,11 @@ impl From<CloudError> for Failure {
             ),
             CloudError::Refused { .. } => (
                 "metadata-refused",
-                "enable what is refused: on Amazon EC2 the metadata service (IMDSv2), on Google Compute Engine a service account",
+                "enable the metadata service (IMDSv2) on Amazon EC2, or attach a service account on Google Compute Engine",
             ),
             CloudError::Answer { .. } => (
                 "metadata-answer",
-                "find out what answers in the metadata server's place; if it is the cloud's, report this message",
+                "find out which server answers at the metadata address; if it is the cloud's, report this message",
             ),
             CloudError::ProvisioningMedia(_) => (
                 "provisioning-media",

@@ -80,7 +80,7 @@ pub fn identity_token(metadata: &MetadataClient, audience: &Audience, deadline: 
     if token.split('.').count() == 3 {
         Ok(token)
     } else {
-        Err(answer.wrong("what is no identity token".to_owned()))
+        Err(answer.wrong("data other than an identity token".to_owned()))
     }
 }
 

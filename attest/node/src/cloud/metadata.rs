@@ -102,7 +102,7 @@ impl MetadataAnswer {
             .ok()
             .filter(|text| (1..=limit_chars).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()));
         word.map(|text| Zeroizing::new(text.to_owned()))
-            .ok_or_else(|| self.wrong(format!("what is no {what}")))
+            .ok_or_else(|| self.wrong(format!("data other than {what}")))
     }
 
     /// An error about this answer.

@@ -74,7 +74,7 @@ fn run(child: &mut Child, deadline: Deadline) -> Result<Vec<u8>, String> {
     let (Some(Ok(document)), Some(Ok(messages))) = (document, messages) else {
         return Err("its output cannot be read".to_owned());
     };
-    let late = |_| "it takes too long".to_owned();
+    let late = |_| "it took too long".to_owned();
     let document = document.recv_timeout(deadline.remaining()).map_err(late)?;
     if document.len() > DOCUMENT_LIMIT_BYTES {
         return Err(format!("it writes more than {DOCUMENT_LIMIT_BYTES} bytes"));
@@ -84,7 +84,7 @@ fn run(child: &mut Child, deadline: Deadline) -> Result<Vec<u8>, String> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if deadline.remaining().is_zero() => return Err("it takes too long".to_owned()),
+            Ok(None) if deadline.remaining().is_zero() => return Err("it took too long".to_owned()),
             Ok(None) => thread::sleep(Duration::from_millis(5)),
             Err(error) => return Err(error.to_string()),
         }
@@ -190,11 +190,11 @@ mod tests {
         check("exit 0", long, Err("writes nothing"));
         check("head -c 20000 /dev/zero", long, Err("more than 16384 bytes"));
         check("cat /dev/zero", long, Err("more than 16384 bytes"));
-        check("printf document; exec sleep 600", Duration::from_millis(300), Err("takes too long"));
+        check("printf document; exec sleep 600", Duration::from_millis(300), Err("took too long"));
         check(
             "printf document; exec >&- 2>&-; exec sleep 600",
             Duration::from_millis(300),
-            Err("takes too long"),
+            Err("took too long"),
         );
         check("cat /dev/zero >&2", long, Err("exit status: 141"));
         check("printf '\\033[2J' >&2; exit 1", long, Err("exit status: 1:  [2J"));

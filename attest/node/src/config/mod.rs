@@ -89,7 +89,7 @@ pub fn run(settings: &ConfigOptions) -> ExitCode {
             format!("no config: {{}}; {} is unchanged", output.display()),
         ),
         ConfigPurpose::Apply => (apply(settings, deadline), "not applied: {}; nothing is changed".to_owned()),
-        ConfigPurpose::Undo => (undo(settings), "not taken back: {}".to_owned()),
+        ConfigPurpose::Undo => (undo(settings), "not reverted: {}".to_owned()),
     };
     match done {
         Ok(said) => {
@@ -118,8 +118,8 @@ fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure
     let notes = prepared.apply(&config, &spec)?;
     notes.iter().for_each(|note| say(&format!("note: {note}")));
     Ok(format!(
-        "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and change nothing of what the config has until \
-         then. `attest-node config undo` takes it back"
+        "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and until then change no file that the config \
+         writes. To revert, run `attest-node config undo`"
     ))
 }
 
@@ -127,8 +127,8 @@ fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
     let initramfs = Initramfs::kept(&settings.kept);
     let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
     Ok(match was_there {
-        true => "taken back: Ignition does not run at the next boot".to_owned(),
-        false => "there is nothing to take back".to_owned(),
+        true => "reverted: Ignition does not run at the next boot".to_owned(),
+        false => "nothing to revert: no config is in place".to_owned(),
     })
 }
 
@@ -187,7 +187,7 @@ fn source(sources: Vec<GatewaySource>, url: Option<&str>) -> Result<(String, Str
     match (sources.next(), sources.next()) {
         (Some(GatewaySource { base, pool, .. }), None) => Ok((base, pool)),
         _ => Err(unclear(format!(
-            "the pointer config names {found} sources of the form https://…/config/<pool>, one is needed"
+            "the pointer config names {found} sources of the form https://…/config/<pool>, exactly one is required"
         ))),
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn date(time: UnixTime) -> String {
     i64::try_from(time.as_secs())
         .ok()
         .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-        .map_or_else(|| "an impossible time".to_owned(), rfc3339)
+        .map_or_else(|| "an invalid time".to_owned(), rfc3339)
 }
 
 fn rfc3339(moment: OffsetDateTime) -> String {

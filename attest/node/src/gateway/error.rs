@@ -19,7 +19,7 @@ pub enum GatewayError {
     #[error("{url} answers {status} ({attempts} attempts)")]
     Failing { url: String, attempts: u32, status: u16 },
     /// The attestation fails like this, but the server serves configs.
-    #[error("{0}; its configs can be had all the same, so that Ignition would not wait")]
+    #[error("{0}; but the server still serves configs, so Ignition would not wait")]
     BesideConfigs(Box<GatewayError>),
     /// The gateway has answered 503 with Retry-After until the pool's limit for waiting.
     #[error("{url} has answered 503 for {seconds} s ({attempts} attempts)")]
@@ -38,14 +38,14 @@ pub enum GatewayError {
     #[error("a CA in the pointer config cannot be used: {0}")]
     Authority(String),
     /// The answer does not follow the protocol.
-    #[error("{url} gave an answer that is not the attestation protocol's: {what}")]
+    #[error("{url} gave an answer that does not follow the attestation protocol: {what}")]
     Answer {
         url: String,
         /// Description of the invalid answer.
         what: String,
     },
     /// The gateway speaks another version of the protocol.
-    #[error("{url} speaks version {found} of the attestation protocol, this node version {VERSION}")]
+    #[error("{url} has version {found} of the attestation protocol, this node has version {VERSION}")]
     Protocol {
         url: String,
         /// Protocol version of the gateway.
@@ -54,7 +54,7 @@ pub enum GatewayError {
     #[error("the gateway refused: {}", .0.title)]
     Refused(Box<Problem>),
     /// It did not request the client certificate: its answer is the same for an unauthenticated client.
-    #[error("{url} has not asked for a client certificate, so its answer is not for this node")]
+    #[error("{url} did not request a client certificate, so its answer would be an unauthenticated client's")]
     Unasked { url: String },
     /// The HTTP client cannot be set up.
     #[error("the HTTP client cannot be set up: {0}")]
@@ -118,15 +118,14 @@ impl TlsProblem {
     pub fn next_step(&self) -> String {
         match self {
             Self::UnknownCa { .. } => {
-                "put the gateway's current CA into the pointer config; if it should be there, somebody else answers at this address"
-                    .to_owned()
+                "put the gateway's current CA into the pointer config; if it is there, somebody else answers at this address".to_owned()
             }
             Self::WrongName { .. } => {
                 "issue a gateway certificate that has this name or address, or correct the URL in the pointer config".to_owned()
             }
             Self::NotYetValid { .. } => "set this node's clock (the RTC, in the firmware setup) to the current time in UTC".to_owned(),
             Self::Expired { clock, .. } => format!(
-                "if it is not {clock}, set this node's clock (the RTC, in the firmware setup); else renew the gateway's certificate"
+                "if the current time is not {clock}, set this node's clock (the RTC, in the firmware setup); otherwise renew the gateway's certificate"
             ),
             Self::Other(_) => "check the gateway's certificate with `attest-gateway check`".to_owned(),
         }
@@ -141,11 +140,11 @@ impl From<GatewayError> for Failure {
                 GATEWAY_UNREACHABLE,
                 "check that the gateway runs and that this node's network reaches it".to_owned(),
             ),
-            GatewayError::Failing { .. } => ("gateway-failing", "look at the gateway's log".to_owned()),
+            GatewayError::Failing { .. } => ("gateway-failing", "read the gateway's log".to_owned()),
             GatewayError::Held { .. } => (
                 RETRY_LIMIT_EXCEEDED,
-                "find out from the gateway's log and its metrics what it is short of, then boot again; attestation.hold_seconds in the \
-                 pool's pool.toml is how long a node waits"
+                "find the bottleneck in the gateway's log and metrics, then boot again; attestation.hold_seconds in the pool's pool.toml \
+                 limits the wait"
                     .to_owned(),
             ),
             GatewayError::Answer { .. } => (
@@ -155,7 +154,7 @@ impl From<GatewayError> for Failure {
             GatewayError::Protocol { .. } => ("gateway-protocol", "use an attest-node of the gateway's release".to_owned()),
             GatewayError::Unasked { .. } => (
                 "kubelet-certificate-unasked",
-                "set tls.client_ca in the gateway's gateway.toml; if it is set, something between node and gateway ends the TLS connection"
+                "set tls.client_ca or cluster.client_ca in gateway.toml; if one is set, a proxy between node and gateway terminates TLS"
                     .to_owned(),
             ),
             GatewayError::Client(_) => ("internal", "report this message".to_owned()),
@@ -183,8 +182,7 @@ fn beside_configs(error: &GatewayError, cause: &GatewayError) -> Failure {
         GatewayError::Unreachable { .. } => GATEWAY_UNREACHABLE,
         _ => "gateway-failing",
     };
-    let next_step =
-        "look at the gateway's log, and at what stands before it: it lets through what is asked of /config, and not of /v1/attest";
+    let next_step = "check the gateway's log, and the load balancer before it: it forwards requests to /config, but not to /v1/attest";
     Failure {
         refusal: Some(GATEWAY_UNREACHABLE.to_owned()),
         ..Failure::new(code, error, next_step)

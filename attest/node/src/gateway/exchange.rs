@@ -336,7 +336,7 @@ async fn telling<T>(work: impl Future<Output = T>, every: Duration, mut say: imp
 
 fn overdue(url: &str, waited: Duration) -> String {
     format!(
-        "waiting: {url} has not answered for {} s; a gateway that more nodes come to than it can serve at once takes them one after the other; {WAY_OUT}",
+        "waiting: {url} has not answered for {} s; a gateway under load serves nodes one after the other; {WAY_OUT}",
         waited.as_secs()
     )
 }

@@ -72,7 +72,7 @@ impl ClientIdentity {
         let certified = CertifiedKey::new(chain, key);
         certified
             .keys_match()
-            .map_err(|_| "its private key is not that of the first certificate".to_owned())?;
+            .map_err(|_| "its private key does not belong to the first certificate".to_owned())?;
         Ok(Self {
             key: Arc::new(certified),
             shown: AtomicBool::new(false),
@@ -155,10 +155,10 @@ mod tests {
         check(&certificate, Err("there is no private key"));
         check(&key, Err("there is no certificate"));
         check("", Err("there is no certificate"));
-        check(&format!("{rsa_certificate}{key}"), Err("not that of the first certificate"));
+        check(&format!("{rsa_certificate}{key}"), Err("does not belong to the first certificate"));
         check(
             &format!("{rsa_certificate}{certificate}{key}"),
-            Err("not that of the first certificate"),
+            Err("does not belong to the first certificate"),
         );
         check(&"x".repeat(70_000), Err("larger than 65536 bytes"));
         let missing = ClientIdentity::read(Path::new("/no/such/file")).unwrap_err();

@@ -141,7 +141,7 @@ impl<'http> GatewayClient<'http> {
             return Ok(Discovered::Other(format!("{url} answers {}", answer.status.as_u16())));
         }
         match serde_json::from_slice::<Discovery>(&answer.body) {
-            Ok(discovery) if discovery.service != SERVICE => Ok(Discovered::Other(format!("{url} is of another service"))),
+            Ok(discovery) if discovery.service != SERVICE => Ok(Discovered::Other(format!("{url} belongs to another service"))),
             Ok(discovery) if discovery.protocol != VERSION => Err(GatewayError::Protocol {
                 url,
                 found: discovery.protocol,
@@ -160,10 +160,10 @@ impl<'http> GatewayClient<'http> {
                     return Ok(Discovered::Gateway(Takes { kinds, kubelet_key }));
                 }
                 Ok(Discovered::Other(format!(
-                    "the attestation gateway at {url} does not take evidence of any kind that this node knows"
+                    "the attestation gateway at {url} accepts no kind of evidence that this node supports"
                 )))
             }
-            Err(_) => Ok(Discovered::Other(format!("{url} answers with something else"))),
+            Err(_) => Ok(Discovered::Other(format!("{url} does not answer with discovery JSON"))),
         }
     }
 
@@ -206,7 +206,7 @@ impl<'http> GatewayClient<'http> {
             return Err(refused(&answer).unwrap_or_else(|| garbage(format!("status {}", answer.status.as_u16()))));
         }
         if serde_json::from_slice::<AConfig>(&answer.body).is_err() {
-            return Err(garbage("no Ignition config".to_owned()));
+            return Err(garbage("not an Ignition config".to_owned()));
         }
         Ok(answer.body)
     }

@@ -217,8 +217,8 @@ fn gateways_are_told_from_other_servers() {
     });
     check_discovery(vec![http(404, "")], other("answers 404"));
     check_discovery(vec![http(403, DISCOVERY)], other("answers 403"));
-    check_discovery(vec![http(200, "<html>")], other("something else"));
-    check_discovery(vec![http(200, "")], other("something else"));
+    check_discovery(vec![http(200, "<html>")], other("does not answer with discovery JSON"));
+    check_discovery(vec![http(200, "")], other("does not answer with discovery JSON"));
     check_discovery(
         vec![http(200, r#"{"service":"x","protocol":1,"kinds":[]}"#)],
         other("another service"),

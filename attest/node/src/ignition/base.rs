@@ -93,7 +93,7 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     };
     let names = entries.map(|entry| {
         let name = entry?.file_name().into_string();
-        name.map_err(|name| io::Error::other(format!("{} is no text", name.display())))
+        name.map_err(|name| io::Error::other(format!("{} is not UTF-8", name.display())))
     });
     names.collect()
 }

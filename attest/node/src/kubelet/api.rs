@@ -61,7 +61,7 @@ impl KubeletCertificateRequest {
     pub fn of(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
         let made = key.public().and_then(|public| Some((public, csr::request(key, name)?)));
         let (public, request) =
-            made.ok_or_else(|| Failure::new("internal", "the key for the kubelet signs nothing", "report this message"))?;
+            made.ok_or_else(|| Failure::new("internal", "the key for the kubelet cannot sign", "report this message"))?;
         let digest = HEXLOWER.encode(&sha256(&[&public, name.as_bytes()]));
         let called = format!("{PREFIX}{}", digest.chars().take(DIGEST_CHARACTERS).collect::<String>());
         Ok(Self {
@@ -100,14 +100,14 @@ pub struct KubeletCertificate(String);
 
 impl KubeletCertificate {
     fn read(encoded: &str, wanted: &KubeletCertificateRequest) -> Result<Self, String> {
-        let text = BASE64.decode(encoded.as_bytes()).map_err(|_| "it is no Base64".to_owned())?;
+        let text = BASE64.decode(encoded.as_bytes()).map_err(|_| "it is not Base64".to_owned())?;
         if text.len() > CERTIFICATES_LIMIT_BYTES {
             return Err(format!("it is larger than {CERTIFICATES_LIMIT_BYTES} bytes"));
         }
         let chain = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-        let chain = chain.map_err(|_| "it is no PEM".to_owned())?;
-        let leaf = chain.first().ok_or_else(|| "there is no certificate in it".to_owned())?;
-        let (_, read) = X509Certificate::from_der(leaf).map_err(|_| "it is no certificate".to_owned())?;
+        let chain = chain.map_err(|_| "it is not PEM".to_owned())?;
+        let leaf = chain.first().ok_or_else(|| "it has no certificate".to_owned())?;
+        let (_, read) = X509Certificate::from_der(leaf).map_err(|_| "it is not a certificate".to_owned())?;
         if read.public_key().raw != wanted.public {
             return Err("it is for another key".to_owned());
         }
@@ -122,7 +122,7 @@ impl KubeletCertificate {
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         if !is_valid(leaf, now) {
-            return Err("by this node's clock it is not good any more".to_owned());
+            return Err("it has expired by this node's clock".to_owned());
         }
         Ok(Self(chain.iter().map(|certificate| pem("CERTIFICATE", certificate)).collect()))
     }
@@ -235,21 +235,21 @@ impl CsrApi {
                 }
                 RequestStep::Taken => {
                     asked = None;
-                    format!("{} answers with a request for another key", self.server)
+                    format!("{} returns a CSR for another key", self.server)
                 }
                 RequestStep::Gone => {
                     asked = None;
-                    "its request was deleted; submitting a new one".to_owned()
+                    "the CSR was deleted; creating a new one".to_owned()
                 }
                 RequestStep::Pending(name) => {
                     let what = format!(
-                        "CSR {name} is not approved yet; `kubectl describe csr {name}` says why, or `oc adm certificate approve {name}` approves it"
+                        "CSR {name} is not approved yet; for the reason, run `kubectl describe csr {name}`; to approve it, run `oc adm certificate approve {name}`"
                     );
                     asked = Some(name);
                     what
                 }
                 RequestStep::Approved(name) => {
-                    let what = format!("CSR {name} is approved, and not signed yet");
+                    let what = format!("CSR {name} is approved, but not signed yet");
                     asked = Some(name);
                     what
                 }
@@ -267,8 +267,8 @@ impl CsrApi {
             if pause >= deadline.remaining() {
                 return Err(Failure::new(
                     "kubelet-request-unanswered",
-                    format!("there was none in {} s: {waits_for}", begun.elapsed().as_secs()),
-                    "when what it waits for is there: `systemctl restart attest-node-kubelet-certificate.service`, then kubelet.service",
+                    format!("no kubelet certificate within {} s: {waits_for}", begun.elapsed().as_secs()),
+                    "solve this, then run `systemctl restart attest-node-kubelet-certificate.service kubelet.service`",
                 ));
             }
             thread::sleep(pause);
@@ -282,7 +282,7 @@ impl CsrApi {
             Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED, answer)) => self.understand(&answer, wanted),
             Ok((StatusCode::CONFLICT, _)) if !is_taken => match self.look(&wanted.called, wanted, deadline)? {
                 // Between the two requests.
-                RequestStep::Gone => Ok(RequestStep::Away("its request was removed at this moment".to_owned())),
+                RequestStep::Gone => Ok(RequestStep::Away("the CSR was removed at this moment".to_owned())),
                 step => Ok(step),
             },
             Ok((status, answer)) => Ok(RequestStep::Away(refused(status, &answer))),
@@ -302,10 +302,7 @@ impl CsrApi {
 
     fn understand(&self, answer: &[u8], wanted: &KubeletCertificateRequest) -> Result<RequestStep, Failure> {
         let Ok(object) = serde_json::from_slice::<CsrResource>(answer) else {
-            return Ok(RequestStep::Away(format!(
-                "{} answers with something else than a request",
-                self.server
-            )));
+            return Ok(RequestStep::Away(format!("{} does not answer with a CSR", self.server)));
         };
         // It becomes a part of a path, and of a line.
         let name = object.metadata.name.clone();
@@ -320,7 +317,9 @@ impl CsrApi {
             return Err(Failure::new(
                 "kubelet-request-denied",
                 format!("CSR {name} is {}: {}", closed.kind.to_lowercase(), why.join(" ").trim()),
-                format!("if that was wrong, delete the CSR {name} and start the unit again"),
+                format!(
+                    "if that was wrong, run `kubectl delete csr {name}`, then `systemctl restart attest-node-kubelet-certificate.service`"
+                ),
             ));
         }
         match object.status.certificate.filter(|certificate| !certificate.is_empty()) {
@@ -328,8 +327,8 @@ impl CsrApi {
                 Ok(certificate) => Ok(RequestStep::Issued(certificate)),
                 Err(problem) => Err(Failure::new(
                     "kubelet-certificate-answer",
-                    format!("the certificate in CSR {name} is not what was asked for: {problem}"),
-                    "look at who signs certificates of kubelets in this cluster; then delete the CSR and start the unit again",
+                    format!("the certificate in CSR {name} does not match the request: {problem}"),
+                    "check the signer of kubelets' certificates in this cluster; then delete the CSR, and run `systemctl restart attest-node-kubelet-certificate.service`",
                 )),
             },
             None if condition("Approved").is_some() => Ok(RequestStep::Approved(name)),
@@ -347,7 +346,7 @@ impl CsrApi {
             };
             request.header("accept", "application/json").bearer_auth(self.token.as_str())
         });
-        answer.map_err(|problem| format!("{} cannot be asked: {problem}", self.server))
+        answer.map_err(|problem| format!("{} cannot be reached: {problem}", self.server))
     }
 }
 

@@ -170,8 +170,8 @@ impl KeyPaths {
 pub(super) fn unreadable(error: io::Error) -> Failure {
     Failure::new(
         "kubelet-key",
-        format!("the key that this node has attested for its kubelet cannot be kept or read: {error}"),
-        format!("make {FOLDER} writable, and start the unit again"),
+        format!("the attested key of the kubelet cannot be read or stored: {error}"),
+        format!("make {FOLDER} writable, then run `systemctl restart attest-node-kubelet-certificate.service`"),
     )
 }
 

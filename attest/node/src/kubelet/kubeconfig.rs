@@ -50,7 +50,7 @@ impl Kubeconfig {
         Err(Failure::new(
             "kubelet-kubeconfig",
             format!("bootstrap kubeconfig not found: {}", paths.join(" and ")),
-            "name the kubelet's with --kubeconfig",
+            "name the kubelet's bootstrap kubeconfig with --kubeconfig",
         ))
     }
 
@@ -75,7 +75,7 @@ impl Kubeconfig {
             (user, "client-certificate-data"),
         ] {
             if of.get(name).is_some_and(|value| !matches!(value, Value::Null | Value::Bool(false))) {
-                return Err(format!("it has {name}, which this program does not know"));
+                return Err(format!("it has {name}, which this program does not support"));
             }
         }
         Ok(Self {
@@ -127,7 +127,7 @@ fn read(content: &str) -> Result<Value, String> {
     options.with_snippet = false;
     serde_saphyr::from_str_with_options(content, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
-        format!("line {line} is not YAML that this program understands")
+        format!("line {line} is not YAML that this program supports")
     })
 }
 
@@ -142,7 +142,7 @@ fn named<'c>(config: &'c Value, list: &str, name: &str, member: &str) -> Result<
     let mut found = all.map_or(&[][..], Vec::as_slice).iter().filter(has_name);
     let (one, more) = (found.next(), found.next());
     let one = one.filter(|_| more.is_none()).and_then(|one| one.get(member));
-    one.ok_or_else(|| format!("it has not one {member} of the name that its current-context says"))
+    one.ok_or_else(|| format!("it does not have exactly one {member} with the name in its current-context"))
 }
 
 fn server(text: &str) -> Result<String, String> {
@@ -184,7 +184,7 @@ fn token(user: &Value, path: &Path) -> Result<Zeroizing<String>, String> {
     let is_one = (1..=TOKEN_LIMIT_BYTES).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic());
     is_one
         .then_some(token)
-        .ok_or_else(|| "its token cannot stand in a header".to_owned())
+        .ok_or_else(|| "its token has characters that a header cannot have".to_owned())
 }
 
 #[cfg(test)]
@@ -292,17 +292,20 @@ mod tests {
         check(|text| text + &"[".repeat(100), Err("line"));
         check(|text| text + "extensions:\n" + &"- a\n".repeat(10_000), Err("line"));
         check(replaced("token: SECRET", "tokens: SECRET"), Err("no token"));
-        check(replaced("token: SECRET", "token: SECRET SECRET"), Err("cannot stand in a header"));
+        check(
+            replaced("token: SECRET", "token: SECRET SECRET"),
+            Err("has characters that a header cannot have"),
+        );
         check(replaced("token: SECRET", "tokenFile: none"), Err("there is no"));
         check(
             replaced("current-context: kubelet", "current-context: other"),
-            Err("not one context"),
+            Err("exactly one context"),
         );
         check(replaced("current-context: kubelet\n", ""), Err("no current-context"));
-        check(replaced("cluster: local", "cluster: other"), Err("not one cluster"));
-        check(replaced("user: kubelet", "user: other"), Err("not one user"));
+        check(replaced("cluster: local", "cluster: other"), Err("exactly one cluster"));
+        check(replaced("user: kubelet", "user: other"), Err("exactly one user"));
         let twice = "users:\n- name: kubelet\n  user:\n    token: other";
-        check(replaced("users:", twice), Err("not one user"));
+        check(replaced("users:", twice), Err("exactly one user"));
         check(
             replaced("certificate-authority-data: ", "certificate-authority-data: \"!\"  # "),
             Err("Base64"),

@@ -67,7 +67,7 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
         }
         Err(error) => {
             say(&format!(
-                "note: no key is attested for the kubelet: it cannot be kept for the booted system: {error}"
+                "note: no key is attested for the kubelet: it cannot be stored for the booted system: {error}"
             ));
             (None, false)
         }
@@ -84,7 +84,7 @@ pub fn run(settings: &KubeletOptions) -> ExitCode {
         }
         Err(failure) => {
             say(&format!(
-                "no certificate for the kubelet: {failure}; the kubelet asks by itself, with a key that is not attested"
+                "no certificate for the kubelet: {failure}; the kubelet creates a CSR with its own key, which is not attested"
             ));
             ExitCode::FAILURE
         }
@@ -125,6 +125,6 @@ fn name(settings: &KubeletOptions) -> Result<String, Failure> {
     Err(Failure::new(
         "kubelet-request",
         format!("{:?} is not a valid node name", printable(&name)),
-        format!("give this machine its name before this runs, or say it with --name or {NAME_VARIABLE}"),
+        format!("set the host name before this runs, or pass a name with --name or {NAME_VARIABLE}"),
     ))
 }

@@ -121,11 +121,8 @@ fn now() -> Duration {
 fn failure(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(
         "kubelet-store",
-        format!(
-            "the kubelet's certificate cannot be looked at or written: {}: {error}",
-            path.display()
-        ),
-        "make the kubelet's certificate directory writable, or name it with --certificates; then start the unit again",
+        format!("the kubelet's certificate cannot be read or written: {}: {error}", path.display()),
+        "make the kubelet's certificate directory writable, or name it with --certificates; then run `systemctl restart attest-node-kubelet-certificate.service`",
     )
 }
 

@@ -57,7 +57,7 @@ impl Pointer {
         let index = sources
             .map(|source| source.and_then(Value::as_str))
             .position(|source| source.is_some_and(is_remote))?;
-        let problem = "is not a data URL, and nothing else is trusted".to_owned();
+        let problem = "is not a data URL, and no other CA is available".to_owned();
         Some(PointerError::Authority { index, problem })
     }
 
@@ -141,7 +141,7 @@ mod tests {
         check(&json!({}), Err(&none));
         check(
             &json!([{"source": "https://a/ca.pem"}]),
-            Err(&wrong(0, "is not a data URL, and nothing else is trusted")),
+            Err(&wrong(0, "is not a data URL, and no other CA is available")),
         );
         check(
             &json!([{"source": one}, {"source": "data:,nothing"}]),

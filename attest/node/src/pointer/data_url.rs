@@ -24,7 +24,7 @@ pub(crate) fn content(url: &str, compression: Option<&str>) -> Result<Vec<u8>, S
         None | Some("") => bounded(decoded.as_slice()),
         Some("gzip") => bounded(MultiGzDecoder::new(decoded.as_slice())),
         Some(other) => Err(format!(
-            "has compression {:?}, which no Ignition knows",
+            "has compression {:?}, which Ignition does not support",
             other.chars().take(20).collect::<String>()
         )),
     }
@@ -113,7 +113,7 @@ mod tests {
         check(
             "data:,hello",
             Some("zstd"),
-            Err("has compression \"zstd\", which no Ignition knows"),
+            Err("has compression \"zstd\", which Ignition does not support"),
         );
         check(
             "data:,hello%20world",

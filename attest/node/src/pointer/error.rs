@@ -14,22 +14,20 @@ pub enum PointerError {
     },
     /// Ignition reads the config that the kernel command line names, and not a `user.ign`.
     #[error(
-        "{argument} is on the kernel command line: Ignition takes the pointer config from there and looks at nothing else, so it would not \
-         see a ticket, and this node gets what anybody gets"
+        "{argument} is on the kernel command line: Ignition reads the pointer config from there only, so it would not see a ticket, and this \
+         node would get an unauthenticated client's config"
     )]
     Elsewhere {
         /// Kernel argument that names the other config.
         argument: &'static str,
     },
     /// Ignition has no source for the config.
-    #[error(
-        "the kernel command line has only one of ignition.config.device and ignition.config.path, and Ignition stops the boot for that"
-    )]
+    #[error("the kernel command line has only one of ignition.config.device and ignition.config.path: Ignition stops the boot")]
     Nowhere,
     /// The source depends on Ignition's version, which Ignition does not report.
     #[error(
-        "Ignition does not say its version, and would take another pointer config up to 2.26 than from 2.27 on: there is a user.ign in a \
-         folder, or an argument on the kernel command line, that only one of them looks at"
+        "Ignition does not report its version, and up to 2.26 it reads another pointer config than from 2.27 on: a user.ign in a folder, or \
+         an argument on the kernel command line, applies to some versions only"
     )]
     Unclear,
     /// The file exists and cannot be read.
@@ -64,21 +62,21 @@ impl From<PointerError> for Failure {
         let (code, next_step) = match &error {
             PointerError::NotFound { .. } => (
                 "pointer-not-found",
-                "give this node a pointer config where it is looked for, or name its file with --pointer",
+                "put a pointer config into one of these places, or name its file with --pointer",
             ),
             PointerError::Elsewhere { .. } => (
                 "pointer-overridden",
-                "take this argument off the kernel command line, and put the pointer config where a ticket can take its place: into user.ign \
-                 in the initramfs, or where the platform has it",
+                "remove this argument from the kernel command line, and put the pointer config into user.ign in the initramfs, or into the \
+                 platform's user data",
             ),
             PointerError::Nowhere => (
                 "pointer-overridden",
-                "take this argument off the kernel command line, and put the pointer config into user.ign in the initramfs, or where the \
-                 platform has it",
+                "remove this argument from the kernel command line, and put the pointer config into user.ign in the initramfs, or into the \
+                 platform's user data",
             ),
             PointerError::Unclear => (
                 "pointer-unclear",
-                "have one user.ign, in /usr/lib/ignition; or name the pointer config with --pointer and the file that Ignition reads with \
+                "keep one user.ign, in /usr/lib/ignition; or name the pointer config with --pointer, and the file that Ignition reads with \
                  --out",
             ),
             PointerError::Unreadable { .. } | PointerError::TooLarge | PointerError::Malformed(_) => (
@@ -91,11 +89,11 @@ impl From<PointerError> for Failure {
             ),
             PointerError::NoAuthority => (
                 "pointer-no-ca",
-                "put the MCS CA into the pointer config: `attest-gateway pointer create` does",
+                "put the MCS CA into the pointer config: `attest-gateway pointer create` does so",
             ),
             PointerError::Authority { .. } => (
                 "pointer-ca",
-                "correct this entry of ignition.security.tls.certificateAuthorities: Ignition will refuse it, too",
+                "correct this entry of ignition.security.tls.certificateAuthorities: Ignition refuses it, too",
             ),
         };
         Self::new(code, &error, next_step)

@@ -55,7 +55,7 @@ fn wait(
                 if !is_said {
                     is_said = true;
                     console::say(&format!(
-                        "waiting for the TPM: the firmware announces one, and {path} is not there yet; it is waited for {} s at most",
+                        "waiting for the TPM for at most {} s: the firmware announces one, but {path} does not exist yet",
                         deadline.remaining().as_secs()
                     ));
                 }

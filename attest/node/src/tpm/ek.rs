@@ -134,7 +134,7 @@ impl TpmDevice {
             let read = self.nv_read(index).and_then(|certificate| match certified_key(&certificate) {
                 Some(certified) => Ok((certificate, certified)),
                 None => Err(TpmError::Unexpected {
-                    what: "bytes that are no certificate",
+                    what: "bytes that are not a certificate",
                 }),
             });
             let (certificate, certified) = match read {

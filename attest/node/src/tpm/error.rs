@@ -20,13 +20,13 @@ pub enum TpmError {
     #[error("this node's TPM is a TPM 1.2")]
     Version12,
     /// The TCTI string is not understood.
-    #[error("the TCTI {tcti:?} is not understood")]
+    #[error("the TCTI {tcti:?} is invalid")]
     Tcti { tcti: String },
     /// No TPM answers at the TCTI.
     #[error("no TPM answers at {tcti} ({})", code(.source))]
     NoAnswer { tcti: String, source: tss_esapi::Error },
     /// The firmware announces a TPM, and the kernel has no device of it.
-    #[error("the firmware announces a TPM 2.0, and {path} has not appeared in {} s", .waited.as_secs())]
+    #[error("the firmware announces a TPM 2.0, but {path} did not appear within {} s", .waited.as_secs())]
     NoDevice {
         /// The device looked for.
         path: String,
@@ -57,10 +57,10 @@ pub enum TpmError {
         what: &'static str,
     },
     /// A place in NV memory for something that is not there yet.
-    #[error("nothing was written to the TPM's NV index {index:#010x} yet")]
+    #[error("the TPM's NV index {index:#010x} is empty")]
     Unwritten { index: u32 },
     /// No EK of the kind asked for.
-    #[error("the TPM has no endorsement key of the kind asked for ({choice})")]
+    #[error("the TPM has no endorsement key of the requested kind ({choice})")]
     NoEndorsementKey {
         /// `auto`, `rsa` or `ecc`.
         choice: &'static str,
@@ -86,7 +86,7 @@ pub enum TpmError {
         available: String,
     },
     /// A PCR is unchanged, though the TPM reported that it extended it.
-    #[error("the TPM says that it has extended the PCR, and in its {bank} bank it has not")]
+    #[error("the TPM reports that it extended the PCR, but its {bank} bank is unchanged")]
     Unextended {
         /// Hash algorithm of the bank.
         bank: String,
@@ -119,8 +119,8 @@ fn after_lockout(lockout: Option<&Lockout>) -> String {
         None => "the lockout interval (TPM2_PT_LOCKOUT_INTERVAL of `tpm2_getcap properties-variable`)".to_owned(),
     };
     format!(
-        "leave this machine on and attest again after {interval}, in which the TPM forgets one failed authorization; or end the lockout by \
-         `tpm2_dictionarylockout --clear-lockout` (with --auth PASSWORD if the lockout hierarchy has one); do not clear the TPM, disks may be sealed to it"
+        "leave this machine on and attest again after {interval}, in which the TPM forgets one failed authorization; or end the lockout with \
+         `tpm2_dictionarylockout --clear-lockout` (with --auth PASSWORD if the lockout hierarchy has one); do not clear the TPM: disks may be sealed to it"
     )
 }
 
@@ -155,30 +155,30 @@ impl From<TpmError> for Failure {
             ),
             TpmError::NoEndorsementKey { .. } => (
                 "tpm-no-endorsement-key",
-                "try --ek auto; `attest-node ek list` shows what this TPM has",
+                "use --ek auto; `attest-node ek list` lists this TPM's endorsement keys",
             ),
             TpmError::NoBank { .. } => (
                 "tpm-bank-missing",
                 "enable this PCR bank in the firmware setup, or change `bank` in the pool's pool.toml",
             ),
-            TpmError::PcrsChanging { .. } => ("tpm-failed", "find out what extends PCRs during the boot"),
+            TpmError::PcrsChanging { .. } => ("tpm-failed", "find out which software extends PCRs during the boot"),
             TpmError::Unwritten { .. } => (
                 "tpm-failed",
-                "boot again; in Azure, if it stays so, ask for the certificate of the vTPM's attestation key",
+                "boot again; in Azure, if this repeats, ask Azure support for the certificate of the vTPM's attestation key",
             ),
             TpmError::NoDevice { .. } => (
                 "tpm-absent",
-                "put the TPM's driver into the initramfs (tpm_crb or tpm_tis; `dmesg` says what it found), or raise --deadline if it is slow",
+                "put the TPM's driver into the initramfs (tpm_crb or tpm_tis; see `dmesg`), or raise --deadline if the TPM is slow",
             ),
             TpmError::Busy { .. } => (
                 "tpm-busy",
-                "boot again: the TPM was busy, which says nothing against this machine; if it stays so, find out what else uses the TPM, or raise --deadline",
+                "boot again: the TPM was busy, and the machine is not at fault; if this repeats, find out which program uses the TPM, or raise --deadline",
             ),
             TpmError::Lockout { lockout, .. } => return Self::new("tpm-lockout", &error, after_lockout(lockout.as_ref())),
-            TpmError::Tcti { .. } => ("tpm-failed", "give a TCTI such as device:/dev/tpmrm0"),
+            TpmError::Tcti { .. } => ("tpm-failed", "pass a TCTI such as --tcti device:/dev/tpmrm0"),
             _ => (
                 "tpm-failed",
-                "run `attest-node ek list` on this node; if the TPM keeps failing, switch the machine off and on, and update its firmware; do not clear the TPM, disks may be sealed to it",
+                "run `attest-node ek list` on this node; if the TPM keeps failing, switch the machine off and on, and update its firmware; do not clear the TPM: disks may be sealed to it",
             ),
         };
         Self::new(code, &error, next_step)

@@ -84,7 +84,7 @@ impl TpmDevice {
             before = content;
         }
         Err(TpmError::Unexpected {
-            what: "another content at each reading of an NV index",
+            what: "different content at each reading of an NV index",
         })
     }
 

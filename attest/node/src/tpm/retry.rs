@@ -93,7 +93,7 @@ impl TpmDevice {
                 said = Instant::now();
                 let Warning { name, code } = warning;
                 console::say(&format!(
-                    "waiting for the TPM: {doing} is answered with {name} ({code:#x}) for {} s so far; it is repeated for {} s at most",
+                    "waiting for the TPM: {doing} gets {name} ({code:#x}) for {} s so far; retrying for at most {} s",
                     begun.elapsed().as_secs(),
                     self.deadline.remaining().as_secs()
                 ));

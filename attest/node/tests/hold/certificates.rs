@@ -23,7 +23,7 @@ fn waits(gateway: &Gateway, pointer: &Value, code: &str) {
     let run = run(&google(Some(pointer.to_string())), &["--wait", "1"]);
     run.failed(&[
         &format!("[{code}]; next: "),
-        "; the pointer config is unchanged, but for a header that says why",
+        "; the pointer config is unchanged, except for a header that reports this failure",
     ]);
     assert!(run.stderr.contains("waiting for 0 s so far: "), "{}", run.stderr);
     assert!(run.took >= Duration::from_secs(1), "{:?}", run.took);
@@ -137,7 +137,7 @@ fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
     let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
     let pointer = trusting(&gateway, &[&other_authority(), "https://ca.example/ca.pem"]);
     let said = gives_up(&gateway, &pointer, "tls-unknown-ca");
-    let note = "note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted";
+    let note = "note: certificate authority 1 of the pointer config: is not a data URL, and no other CA is available";
     assert!(said.contains(note), "{said}");
     // It is a CA itself, or for anybody: Go's programs take it, and this one's TLS does not.
     for change in [ca, of_anybody] {

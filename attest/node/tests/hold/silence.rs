@@ -16,7 +16,7 @@ fn check_waited_for(path: &'static str, instead: fn() -> Instead) {
     let first = run.stderr.lines().next().unwrap();
     for part in [
         "attest-node: waiting for 0 s so far: https://127.0.0.1:",
-        "Ignition needs it too",
+        "Ignition waits for the same gateway",
         "rd.systemd.mask=attest-node.service",
     ] {
         assert!(first.contains(part), "{part:?} is missing in {first}");
@@ -49,7 +49,7 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
     assert_eq!(run.written.unwrap(), unreachable(&gateway));
     let last = run.stderr.lines().last().unwrap();
     assert!(
-        last.contains("nothing to do: no source is an attestation gateway") && last.contains("its configs can be had all the same"),
+        last.contains("nothing to do: no source is an attestation gateway") && last.contains("but the server still serves configs"),
         "{last}"
     );
     assert!(gateway.told.lock().unwrap().iter().all(|(path, _)| path != CHALLENGE));
@@ -146,9 +146,9 @@ fn check_given_up_in_the_end(challenge: impl Fn() -> Instead + Send + Sync + 'st
     let run = run(&metadata, &["--deadline", "2", "--wait", "60"]);
     run.failed(&[
         said,
-        "its configs can be had all the same",
-        "; next: look at the gateway's log, and at what stands before it: ",
-        "; the pointer config is unchanged, but for a header that says why",
+        "but the server still serves configs",
+        "; next: check the gateway's log, and the load balancer before it: ",
+        "; the pointer config is unchanged, except for a header that reports this failure",
     ]);
     let last = run.stderr.lines().last().unwrap();
     assert!(!last.contains("that this node's network reaches it"), "{last}");
@@ -219,7 +219,7 @@ fn a_ca_that_is_left_out_is_said_beside_what_the_run_ends_in() {
     let [note, end] = lines.as_slice() else { panic!("{}", run.stderr) };
     assert_eq!(
         *note,
-        "attest-node: note: certificate authority 1 of the pointer config: is not a data URL, and nothing else is trusted"
+        "attest-node: note: certificate authority 1 of the pointer config: is not a data URL, and no other CA is available"
     );
     assert_eq!(
         *end,

@@ -53,7 +53,11 @@ fn a_ticket_that_cannot_be_earned_again_is_kept_while_it_is_good() {
     let refuse = || problem(403, "ek-not-endorsed");
     let (asked, run, headers) = two_sources(11, refuse);
     assert_eq!((asked, headers), (2, [bearer(0), bearer(7)]), "{}", run.stderr);
-    assert!(run.success && run.stderr.contains("keeping the earlier ticket"), "{}", run.stderr);
+    assert!(
+        run.success && run.stderr.contains("keeping the ticket of an earlier attestation"),
+        "{}",
+        run.stderr
+    );
     assert!(run.stderr.contains("[ek-not-endorsed]"), "{}", run.stderr);
 }
 

@@ -33,7 +33,7 @@ pub enum RegionCertificateProblem {
     #[error("this is not the name of a region, such as us-east-1")]
     Name,
     /// A certificate of the region cannot be used.
-    #[error("number {position}: {problem}; take the certificate that AWS publishes under RSA-2048 for this region")]
+    #[error("number {position}: {problem}; use AWS's RSA-2048 certificate of this region")]
     Certificate {
         /// Position of the certificate in its file, from 1.
         position: usize,

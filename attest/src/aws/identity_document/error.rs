@@ -11,7 +11,7 @@ pub enum IdentityDocumentError {
     #[error("the answer of {IMDS_PATH} is refused: {0}")]
     Pkcs7(#[from] Pkcs7Error),
     /// No region's certificate is the signer's.
-    #[error("the signer is {signer}, which none of the {certificates} configured certificates is of")]
+    #[error("the signer is {signer}, and none of the {certificates} configured certificates is the signer's")]
     SignerUnknown {
         /// Signer named in the message. Not verified.
         signer: String,
@@ -38,14 +38,14 @@ pub enum IdentityDocumentError {
         required: &'static str,
     },
     /// Another region's certificate has verified.
-    #[error("the document is of region {document}, the certificate that verifies it of {certificate}")]
+    #[error("the document is of region {document}, and the certificate that verifies it is of region {certificate}")]
     RegionMismatch {
         document: String,
         /// The regions that the certificate is configured for.
         certificate: String,
     },
     /// The pool does not say that it accepts evidence without a nonce.
-    #[error("the document has no nonce, so anybody who has read it could present it, and the pool does not take that")]
+    #[error("the document has no nonce, so a copy of it would be accepted as well; the pool requires a nonce")]
     Replayable,
     /// The instance was started after the time of verification.
     #[error("pendingTime is {pending_time}, it is now {now} (seconds since 1970); clocks may differ by {CLOCK_SKEW_LIMIT_SECONDS} s")]
@@ -73,20 +73,20 @@ pub enum IdentityDocumentError {
 
 advice! {
     /// Every code an [`IdentityDocumentError`] can have.
-    MALFORMED = "aws-document-malformed", "The AWS identity document cannot be read", "Use an attest-node of the gateway's release: it sends the answer of IMDSv2 at /latest/dynamic/instance-identity/rsa2048.";
-    ALGORITHM = "aws-document-algorithm", "The AWS identity document is signed too weakly", "Use the document's rsa2048 form; RSA-1024, DSA and SHA-1 are never accepted.";
-    SIGNER = "aws-document-signer", "No configured region has signed the AWS identity document", "Put the RSA-2048 certificate that AWS publishes for the node's region into the directory of region certificates.";
-    SIGNATURE = "aws-document-signature", "The AWS identity document's signature is wrong", "Boot again; if it stays, the document was altered, or the region's certificate is not the one that AWS publishes.";
-    CERTIFICATE = "aws-document-certificate", "The region's certificate is not valid now", "Compare the gateway's clock with the certificate, and take the region's current certificate from AWS.";
-    REGION = "aws-document-region", "The AWS identity document is of another region than its signer", "Check that each file of the directory of region certificates holds that region's certificates only.";
-    REPLAYABLE = "aws-document-replayable", "The pool accepts no evidence without a nonce", "Let the node attest by NitroTPM or a TPM, or set accept_replayable in pool.toml, and say there what else the node must show.";
-    AGE = "aws-document-age", "The instance was started too long ago, or in the future", "Start the instance again; if this repeats, compare the gateway's clock, or raise max_age_seconds in pool.toml.";
-    ACCOUNT = "aws-account-not-accepted", "The instance is of an AWS account that the pool does not accept", "If the account is yours, add it to accounts in pool.toml.";
-    PARTITION = "aws-partition-not-accepted", "The instance is in an AWS partition that the pool does not accept", "If the pool's account is in that partition, add it to partitions in pool.toml.";
-    PLACE = "aws-region-not-accepted", "The instance is in a region that the pool does not accept", "If that is intended, add the region to regions in pool.toml.";
-    ZONE = "aws-availability-zone-not-accepted", "The instance is in an availability zone that the pool does not accept", "If that is intended, add the zone to availability_zones in pool.toml.";
-    IMAGE = "aws-image-not-accepted", "The instance was made from an image that the pool does not accept", "After an update of the image, add its id to image_ids in pool.toml.";
-    INSTANCE_TYPE = "aws-instance-type-not-accepted", "The instance is of a type that the pool does not accept", "If that is intended, add the type to instance_types in pool.toml.";
+    MALFORMED = "aws-document-malformed", "The AWS identity document cannot be read", "Use the attest-node of the gateway's release: it sends IMDSv2's answer for /latest/dynamic/instance-identity/rsa2048.";
+    ALGORITHM = "aws-document-algorithm", "The AWS identity document has a weak signature", "Use the document's rsa2048 form. The gateway never accepts RSA-1024, DSA or SHA-1.";
+    SIGNER = "aws-document-signer", "No configured region certificate has signed the AWS identity document", "Put AWS's RSA-2048 certificate of the node's region into the directory of region certificates.";
+    SIGNATURE = "aws-document-signature", "The AWS identity document's signature does not verify", "Boot again. If this repeats, the document was altered, or the region's certificate is not AWS's: compare it with AWS's documentation.";
+    CERTIFICATE = "aws-document-certificate", "The region's certificate has expired or is not valid yet", "Compare the gateway's clock with the certificate. Get the region's current certificate from AWS.";
+    REGION = "aws-document-region", "The AWS identity document and its signer are of different regions", "Each file in the directory of region certificates must contain that region's certificates only: correct it.";
+    REPLAYABLE = "aws-document-replayable", "The pool accepts only evidence with a nonce, and an AWS identity document has none", "Let the node attest by NitroTPM or TPM as well. Or set `accept_replayable` in pool.toml, and require other evidence there.";
+    AGE = "aws-document-age", "The instance started too long ago, or in the future", "Start the instance again. If this repeats, compare the gateway's clock, or raise `max_age_seconds` in pool.toml.";
+    ACCOUNT = "aws-account-not-accepted", "The pool does not accept the instance's AWS account", "If the account is yours, add it to `accounts` in pool.toml.";
+    PARTITION = "aws-partition-not-accepted", "The pool does not accept the instance's AWS partition", "If the pool's account is in that partition, add it to `partitions` in pool.toml.";
+    PLACE = "aws-region-not-accepted", "The pool does not accept the instance's region", "If that is intended, add the region to `regions` in pool.toml.";
+    ZONE = "aws-availability-zone-not-accepted", "The pool does not accept the instance's availability zone", "If that is intended, add the zone to `availability_zones` in pool.toml.";
+    IMAGE = "aws-image-not-accepted", "The pool does not accept the instance's image", "After an update of the image, add its id to `image_ids` in pool.toml.";
+    INSTANCE_TYPE = "aws-instance-type-not-accepted", "The pool does not accept the instance's type", "If that is intended, add the type to `instance_types` in pool.toml.";
 }
 
 impl IdentityDocumentError {

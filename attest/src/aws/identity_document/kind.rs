@@ -64,7 +64,7 @@ impl Verifier for IdentityDocument {
             return Ok(());
         }
         Err(
-            "an identity document has no nonce, so a copy of it is as good: set accept_replayable = true in [aws_identity_document] if that is meant",
+            "an identity document has no nonce, so a copy of it would be accepted as well: to allow that, set accept_replayable = true in [aws_identity_document]",
         )
     }
 

@@ -129,7 +129,7 @@ impl<'a> CborReader<'a> {
         std::str::from_utf8(text).map_err(|_| CborError {
             offset: before,
             expected,
-            found: "a text that is no UTF-8",
+            found: "a text that is not UTF-8",
         })
     }
 
@@ -277,7 +277,7 @@ mod tests {
     fn a_text_is_utf8() {
         assert_eq!(
             CborReader::new(&[0x61, 0xff]).text("a name").unwrap_err().found,
-            "a text that is no UTF-8"
+            "a text that is not UTF-8"
         );
         assert_eq!(CborReader::new(&[0x61, b'a']).text("a name"), Ok("a"));
     }

@@ -20,7 +20,7 @@ pub enum NitroTpmError {
     #[error("the {part} cannot be read: {error}")]
     Cbor { part: &'static str, error: CborError },
     /// The bytes are not a `COSE_Sign1`.
-    #[error("it is no COSE_Sign1: {problem}")]
+    #[error("it is not a COSE_Sign1: {problem}")]
     Cose { problem: String },
     /// The CBOR tag is not that of a `COSE_Sign1`.
     #[error("it has CBOR tag {found}, a COSE_Sign1 has 18 or none")]
@@ -99,7 +99,7 @@ pub enum NitroTpmError {
     #[error("its signature does not verify under the key of its certificate")]
     Signature,
     /// The document of something else.
-    #[error("it has {found}, wanted is a document with {wanted}")]
+    #[error("it has {found}, required is a document with {wanted}")]
     Shape {
         /// The field it has.
         found: &'static str,
@@ -133,14 +133,14 @@ pub enum NitroTpmError {
         needed: usize,
     },
     /// The module is not a TPM of an instance.
-    #[error("its module_id is {found:?}, wanted is an instance, {wanted} and 16 digits")]
+    #[error("its module_id is {found:?}, required is an instance's: {wanted} and 16 digits")]
     ModuleId {
         found: String,
         /// Infix of the `module_id` of an instance's TPM.
         wanted: &'static str,
     },
     /// The certificate is about another module.
-    #[error("its module_id is {module_id:?}, its certificate is about {common_name:?}")]
+    #[error("its module_id is {module_id:?}, but its certificate is for {common_name:?}")]
     ModuleIdNotCertified {
         module_id: String,
         /// The certificate's common name.
@@ -165,7 +165,7 @@ pub enum NitroTpmError {
     #[error("{found:?} is not an AWS account ID: 12 digits are required")]
     AccountForm { found: String },
     /// The other evidence is about another instance.
-    #[error("it is about instance {document}, the evidence beside it about {beside}")]
+    #[error("it identifies instance {document}, and the other evidence instance {beside}")]
     OtherInstance {
         /// Instance that the document names.
         document: String,
@@ -201,7 +201,7 @@ pub enum NitroTpmError {
         accepted: Withheld,
     },
     /// A document that is too old, or from the future.
-    #[error("it was made at {made_ms}, it is now {now_ms} (milliseconds since 1970)")]
+    #[error("it was created at {made_ms}, it is now {now_ms} (milliseconds since 1970)")]
     Age {
         /// Timestamp of the document, in milliseconds since 1970.
         made_ms: u64,
@@ -210,7 +210,7 @@ pub enum NitroTpmError {
         accepted: Withheld,
     },
     /// A PCR of the pool's reference values is missing.
-    #[error("it has no PCR {index}, of which the pool's reference values speak")]
+    #[error("it has no PCR {index}, and the pool's reference values require it")]
     PcrMissing { index: u8 },
     /// The machine booted something else.
     #[error("PCR {index} is {found}")]
@@ -221,28 +221,28 @@ pub enum NitroTpmError {
         accepted: Withheld,
     },
     /// The document was not made while the instance boots.
-    #[error("the instance does not boot: {0}")]
+    #[error("the instance's boot is over: {0}")]
     BootIsOver(#[from] BootCompleteError),
 }
 
 advice! {
     /// Every code a [`NitroTpmError`] can have.
-    MALFORMED = "nitro-tpm-malformed", "The attestation document cannot be read", "Use an attest-node of the gateway's release; if it is, the document has changed its form: look for a newer gateway.";
-    ALGORITHM = "nitro-tpm-algorithm", "The attestation document is not signed with ES384", "Use the unmodified attest-node; AWS signs with ES384 only.";
-    NOT_ENDORSED = "nitro-tpm-not-endorsed", "The attestation document's certificate chains to no configured root", "Put AWS's root for the partition into the gateway's folder aws-nitro-roots, compare its fingerprint with AWS's documentation, and restart the gateway.";
-    CERTIFICATE_TIME = "nitro-tpm-certificate-time", "A certificate of the attestation document is not valid at this time", "Compare the gateway's clock: these certificates live three hours. Boot again for a fresh document.";
-    CERTIFICATE_INVALID = "nitro-tpm-certificate-invalid", "The certificates of the attestation document do not hold", "Boot again; if it stays, the document was altered on its way.";
-    SIGNATURE = "nitro-tpm-signature", "The attestation document's signature is wrong", "Boot again; if it stays, the document was altered on its way.";
-    SHAPE = "nitro-tpm-shape", "The attestation document is not of an instance's NitroTPM", "Attest from the instance, not from an enclave on it.";
-    NONCE = "nitro-tpm-nonce", "The attestation document is not for this challenge", "Boot again; if it stays, somebody replays documents.";
-    USER_DATA = "nitro-tpm-user-data", "The attestation document is not for this pool and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection: nodes must reach the gateway directly.";
-    OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the other evidence are about two instances", "Boot again; if it stays, somebody presents another instance's evidence.";
-    ACCOUNT = "nitro-tpm-account", "The pool does not take instances of this account", "Add the account to the pool's aws_nitro_tpm.accounts, and let the node send evidence that shows its account: an identity document or STS.";
-    REGION = "nitro-tpm-region", "The pool does not take instances of this region", "Add the region to the pool's aws_nitro_tpm.regions.";
-    INSTANCE = "nitro-tpm-instance", "The pool does not take this instance", "Add the instance to the pool's aws_nitro_tpm.instances.";
-    AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock; boot again for a fresh document.";
-    PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "The instance booted something the pool does not accept", "Compare the image with the pool's reference values; after an update, add the new digest to the pool's aws_nitro_tpm.pcrs.";
-    BOOT_IS_OVER = "nitro-tpm-boot-is-over", "The instance attests after its boot, but the pool accepts it only while it boots", "Reboot the instance: it attests while it boots, before anything else runs. If it was just rebooted, something of its boot extends PCR 13 (docs/how-to/aws.md).";
+    MALFORMED = "nitro-tpm-malformed", "The attestation document cannot be parsed, or has unexpected fields, lengths or digests", "Use the attest-node of the gateway's release. If it is that one, AWS has changed the document's format: update the gateway.";
+    ALGORITHM = "nitro-tpm-algorithm", "The attestation document is not signed with ES384", "Use the unmodified attest-node. AWS signs with ES384 only.";
+    NOT_ENDORSED = "nitro-tpm-not-endorsed", "The attestation document's certificate chain ends at no configured root", "Put AWS's root for the partition into nitro-roots, and compare its fingerprint with AWS's documentation.";
+    CERTIFICATE_TIME = "nitro-tpm-certificate-time", "A certificate of the attestation document has expired or is not valid yet", "Compare the gateway's clock: these certificates are valid for three hours. Boot again for a new document.";
+    CERTIFICATE_INVALID = "nitro-tpm-certificate-invalid", "The attestation document's certificate chain is invalid", "Boot again. If this repeats, something alters the document between node and gateway.";
+    SIGNATURE = "nitro-tpm-signature", "The attestation document's signature does not verify", "Boot again. If this repeats, something alters the document between node and gateway.";
+    SHAPE = "nitro-tpm-shape", "The attestation document comes from an enclave, not from an instance's NitroTPM", "Attest from the instance, not from an enclave on it.";
+    NONCE = "nitro-tpm-nonce", "The attestation document is for another challenge", "Boot again. If this repeats, somebody replays documents.";
+    USER_DATA = "nitro-tpm-user-data", "The attestation document is for another pool or server", "Boot again. If this repeats, a proxy terminates TLS: nodes must connect to the gateway directly.";
+    OTHER_INSTANCE = "nitro-tpm-other-instance", "The attestation document and the other evidence identify different instances", "Boot again. If this repeats, somebody presents another instance's evidence.";
+    ACCOUNT = "nitro-tpm-account", "The pool does not accept the instance's account, or no evidence shows it", "Add the account to `aws_nitro_tpm.accounts` in pool.toml. The document has no account: let the node also send an identity document or an STS request.";
+    REGION = "nitro-tpm-region", "The pool does not accept the instance's region", "If that is intended, add the region to `aws_nitro_tpm.regions` in pool.toml.";
+    INSTANCE = "nitro-tpm-instance", "The pool does not accept this instance", "If the instance is yours, add it to `aws_nitro_tpm.instances` in pool.toml.";
+    AGE = "nitro-tpm-age", "The attestation document is too old", "Compare the gateway's clock. Boot again for a new document.";
+    PCR_MISMATCH = "nitro-tpm-pcr-mismatch", "A PCR in the attestation document is missing, or has a value that the pool does not accept", "Compare the image with the pool's reference values. After an update, add the new digest to `aws_nitro_tpm.pcrs` in pool.toml.";
+    BOOT_IS_OVER = "nitro-tpm-boot-is-over", "The instance attests after its boot, and the pool accepts only booting machines", "Reboot the instance: it attests during the boot. If it was just rebooted, something in its boot extends PCR 13, the boot-complete PCR.";
 }
 
 impl NitroTpmError {

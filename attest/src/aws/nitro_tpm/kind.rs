@@ -75,7 +75,7 @@ impl Verifier for NitroTpm {
             return Ok(());
         }
         Err(
-            "the accounts of [aws_nitro_tpm] are checked, so aws-identity-document or aws-sts has to be beside it: its document says no account",
+            "[aws_nitro_tpm] restricts accounts, and a NitroTPM document names no account: also require aws-identity-document or aws-sts in accepts",
         )
     }
 

@@ -28,7 +28,7 @@ pub enum StsError {
         accepted: &'static str,
     },
     /// A header that the request must not have.
-    #[error("the request has a header {name:?}, which is none of those accepted")]
+    #[error("the request has a header {name:?}, which is not accepted")]
     HeaderUnknown { name: String },
     /// A header is there twice.
     #[error("the request has the header {name:?} twice")]
@@ -77,7 +77,7 @@ pub enum StsError {
         accepted: &'static str,
     },
     /// No Signature Version 4.
-    #[error("the request's authorization is no Signature Version 4: {part}")]
+    #[error("the request's authorization is not Signature Version 4: {part}")]
     Authorization {
         /// The part that is wrong.
         part: &'static str,
@@ -161,16 +161,16 @@ pub enum StsError {
 
 advice! {
     /// Every code a [`StsError`] can have.
-    REQUEST = "sts-request", "The signed request is not the one that is accepted", "Use the unmodified attest-node.";
-    ENDPOINT = "sts-endpoint", "The signed request is not for an STS of the pool's regions", "Add the node's region to the pool's aws_sts.regions.";
-    DATE = "sts-date", "The request was not signed just before", "Compare the clocks of node and gateway; the node takes its time from the hypervisor.";
-    SERVER_ID = "sts-server-id", "The signed request is not for this challenge and this server", "Boot again; if it stays, something between node and gateway ends the TLS connection, or somebody replays requests.";
-    REFUSED = "sts-refused", "AWS does not take the node's credentials", "Give the instance an instance profile with a role; boot again for fresh credentials.";
-    UNAVAILABLE = "sts-unavailable", "AWS's answer cannot be used", "Boot again; if it stays, look at what is between the gateway and AWS.";
-    NOT_AN_INSTANCE = "sts-not-an-instance", "The credentials are not those of an instance", "Attest with the credentials of the instance's own profile.";
-    ACCOUNT = "sts-account", "The pool does not take instances of this account", "Add the account to the pool's aws_sts.accounts.";
-    ROLE = "sts-role", "The pool does not take instances of this role", "Add the role to the pool's aws_sts.roles, if only ec2.amazonaws.com may assume it.";
-    INSTANCE = "sts-instance", "The pool does not take this instance", "Add the instance to the pool's aws_sts.instances.";
+    REQUEST = "sts-request", "The signed STS request does not have the required form", "Use the unmodified attest-node.";
+    ENDPOINT = "sts-endpoint", "The signed STS request is for a region that the pool does not accept", "Add the node's region to `aws_sts.regions` in pool.toml.";
+    DATE = "sts-date", "The STS request was signed too long ago, or in the future", "Compare the clocks of node and gateway.";
+    SERVER_ID = "sts-server-id", "The signed STS request is for another challenge or server", "Boot again. If this repeats, a proxy terminates TLS, or somebody replays requests.";
+    REFUSED = "sts-refused", "AWS rejects the node's credentials", "Give the instance an instance profile with a role. Boot again for new credentials.";
+    UNAVAILABLE = "sts-unavailable", "AWS's answer cannot be used, for example a redirect", "Boot again. If this repeats, check the network between gateway and AWS.";
+    NOT_AN_INSTANCE = "sts-not-an-instance", "The AWS credentials are not an instance's", "Attest with the credentials of the instance's own profile.";
+    ACCOUNT = "sts-account", "The pool does not accept the instance's account", "If the account is yours, add it to `aws_sts.accounts` in pool.toml.";
+    ROLE = "sts-role", "The pool does not accept the instance's role", "If only ec2.amazonaws.com may assume the role, add it to `aws_sts.roles` in pool.toml.";
+    INSTANCE = "sts-instance", "The pool does not accept this instance", "If the instance is yours, add it to `aws_sts.instances` in pool.toml.";
 }
 
 impl StsError {

@@ -112,18 +112,18 @@ pub enum ChainError {
 
 advice! {
     /// Every code an [`AttestedDocumentError`] can have.
-    MALFORMED = "azure-document-malformed", "The Azure attested document cannot be read", "Use an attest-node of the gateway's release: it sends the signature of IMDS's answer at /metadata/attested/document.";
-    ALGORITHM = "azure-document-algorithm", "The Azure attested document is signed too weakly", "Boot again; if it stays, something between the node and Azure's metadata service answers in its place.";
-    SIGNER = "azure-document-signer", "The Azure attested document does not have exactly one signer with its certificate", "Use the unmodified attest-node; if it stays, something between the node and Azure's metadata service answers in its place.";
-    SIGNATURE = "azure-document-signature", "The Azure attested document's signature is wrong", "Boot again; if it stays, the document was altered on its way.";
-    ISSUER = "azure-document-issuer", "Nobody the gateway trusts has certified the signer of the Azure attested document", "Add the CA that the gateway's log names to the directory of Azure's intermediates, or its root to the roots, from Microsoft's list of Azure's certificate authorities.";
-    CERTIFICATE = "azure-document-certificate", "The signer of the Azure attested document is not Azure's metadata service", "Compare the gateway's clock and the configured clouds with the certificate (the gateway's log says what is wrong).";
-    NONCE = "azure-document-nonce", "The Azure attested document is not for this challenge", "attest-node asks for a new challenge by itself; IMDS may repeat an older answer for some seconds. If this repeats, use an attest-node of the gateway's release; with that, somebody replays documents.";
-    EXPIRED = "azure-document-expired", "The Azure attested document is too old, or from the future", "Boot again; if this repeats, compare the gateway's clock, or raise max_age_seconds in pool.toml.";
-    SUBSCRIPTION = "azure-subscription-not-accepted", "The machine is of an Azure subscription that the pool does not accept", "If the subscription is yours, add it to subscriptions in pool.toml.";
-    VM = "azure-vm-not-accepted", "The machine is none that the pool accepts", "If the machine is yours, add its vmId to vm_ids in pool.toml.";
-    SKU = "azure-sku-not-accepted", "The machine was made from an image that the pool does not accept", "If that is intended, add the SKU to skus in pool.toml.";
-    LOCATION = "azure-location-not-accepted", "The machine is in a region that the pool does not accept", "If that is intended, add the region to locations in pool.toml.";
+    MALFORMED = "azure-document-malformed", "The Azure attested document cannot be read", "Use the attest-node of the gateway's release: it sends the signature in IMDS's answer for /metadata/attested/document.";
+    ALGORITHM = "azure-document-algorithm", "The Azure attested document has a weak signature", "Boot again. If this repeats, something answers in place of Azure's metadata service.";
+    SIGNER = "azure-document-signer", "The Azure attested document does not have exactly one signer with its certificate", "Use the unmodified attest-node. If this repeats, something answers in place of Azure's metadata service.";
+    SIGNATURE = "azure-document-signature", "The Azure attested document's signature does not verify", "Boot again. If this repeats, something alters the document between node and gateway.";
+    ISSUER = "azure-document-issuer", "The certificate of the Azure attested document's signer leads to no configured root", "From Microsoft's list of Azure's certificate authorities, add the CA that the gateway's log names to the directory of Azure's intermediates, or its root to the roots.";
+    CERTIFICATE = "azure-document-certificate", "The Azure attested document's signer is not Azure's metadata service", "Compare the gateway's clock and the configured clouds with the certificate. The gateway's log names the failed check.";
+    NONCE = "azure-document-nonce", "The Azure attested document is for another challenge", "attest-node requests a new challenge by itself: IMDS may repeat an older answer for some seconds. If this repeats, use the attest-node of the gateway's release; after that, somebody replays documents.";
+    EXPIRED = "azure-document-expired", "The Azure attested document is too old, or from the future", "Boot again. If this repeats, compare the gateway's clock, or raise `max_age_seconds` in pool.toml.";
+    SUBSCRIPTION = "azure-subscription-not-accepted", "The pool does not accept the machine's Azure subscription", "If the subscription is yours, add it to `subscriptions` in pool.toml.";
+    VM = "azure-vm-not-accepted", "The pool does not accept this machine's vmId", "If the machine is yours, add its vmId to `vm_ids` in pool.toml.";
+    SKU = "azure-sku-not-accepted", "The pool does not accept the SKU of the machine's image", "If that is intended, add the SKU to `skus` in pool.toml.";
+    LOCATION = "azure-location-not-accepted", "The pool does not accept the machine's region", "If that is intended, add the region to `locations` in pool.toml.";
 }
 
 impl AttestedDocumentError {

@@ -16,19 +16,19 @@ pub enum AzureVtpmError {
     #[error("the certificate of the vTPM's AK is {found}; required are the extended key usage {oid} and the key usage digitalSignature", oid = AK_CERTIFICATE.oid)]
     Usage { found: String },
     /// The certificate's name is not that of a vTPM.
-    #[error("the certificate of the vTPM's AK names {found:?}, which is no vTPM of Azure's (CN=….TrustedVM.Azure.windows.net)")]
+    #[error("the certificate of the vTPM's AK names {found:?}, which is not the name of an Azure vTPM (CN=….TrustedVM.Azure.windows.net)")]
     Name {
         /// Subject of the certificate.
         found: String,
     },
     /// The certificate is about another key.
-    #[error("the certificate is about another key than the AK {ak} that the vTPM presents")]
+    #[error("the certificate is for another key than the AK {ak} that the vTPM presents")]
     OtherKey {
         /// The AK's Name, hexadecimal.
         ak: String,
     },
     /// The quote does not prove the vmId.
-    #[error("PCR {VM_ID_PCR} is {quoted}, into which the firmware of the machine {vm_id} has not extended its vmId first")]
+    #[error("PCR {VM_ID_PCR} is {quoted}, but the firmware of machine {vm_id} would have extended its vmId first")]
     VmId {
         /// The vmId that the node presents.
         vm_id: VmId,
@@ -45,10 +45,10 @@ pub enum AzureVtpmError {
 
 advice! {
     /// The codes of an [`AzureVtpmError`], without those that every TPM's evidence can have, and those of attested documents.
-    CERTIFICATE = "azure-vtpm-certificate", "The certificate of the vTPM's AK does not verify", "Compare the gateway's clock and its folder azure-vtpm-roots with the certificate (the gateway's log names it). Azure renews it by itself: boot again if it has expired.";
-    NOT_ENDORSED = "azure-vtpm-not-endorsed", "The certificate of the vTPM's AK chains to no configured root", "Add Azure's virtual TPM root, and the intermediate that the gateway's log names, to the gateway's folder azure-vtpm-roots: docs/how-to/azure.md says where Microsoft publishes them.";
-    OTHER_KEY = "azure-vtpm-other-key", "The certificate is about another key than the vTPM's AK", "Deallocate and start the machine; if it stays, somebody may be presenting another machine's certificate.";
-    VM_ID = "azure-vtpm-vm-id", "The quote does not prove the vmId that the machine claims", "Boot again; if it stays, the firmware measures other things than it did (the gateway's log has the PCR): look for a newer gateway. Otherwise somebody presents another machine's vmId.";
+    CERTIFICATE = "azure-vtpm-certificate", "The certificate of the vTPM's AK is invalid", "Compare the gateway's clock and azure-vtpm-roots with the certificate that the gateway's log names. If it has expired, boot again: Azure renews it.";
+    NOT_ENDORSED = "azure-vtpm-not-endorsed", "The certificate of the vTPM's AK leads to no configured root", "Add Azure's virtual TPM root, and the intermediate that the gateway's log names, to azure-vtpm-roots: see docs/how-to/azure.md.";
+    OTHER_KEY = "azure-vtpm-other-key", "The certificate is for another key than the vTPM's AK", "Deallocate and start the machine. If this repeats, somebody may be presenting another machine's certificate.";
+    VM_ID = "azure-vtpm-vm-id", "The quote does not prove the vmId that the node claims", "Boot again. If this repeats, the firmware measures in a new way: update the gateway. Otherwise somebody presents another machine's vmId. The gateway's log has the PCR.";
 }
 
 impl AzureVtpmError {
@@ -98,12 +98,13 @@ const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
 }
 
 /// Next step for an AK that Azure does not make.
-const FOREIGN_AK: &str = "Deallocate and start the machine; if it stays, somebody has put another key into the place of Azure's.";
+const FOREIGN_AK: &str = "Deallocate and start the machine. If this repeats, somebody has replaced Azure's key.";
 /// Next step for a quote of other PCRs than were asked for.
-const SELECTION: &str = "Boot again: the pool's PCRs may have been changed meanwhile. If it stays, use the unmodified attest-node.";
+const SELECTION: &str =
+    "Boot again: the pool's PCRs may have changed since the challenge. If this repeats, use the unmodified attest-node.";
 const NO_EVENT_LOG: &str =
-    "Mount securityfs in the initramfs; an image whose log is empty needs event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
+    "Mount securityfs in the initramfs. For images with an empty log, set event_log = \"checked\" in [azure_vtpm] of the pool's pool.toml.";
 /// Next step for an event log that cannot be parsed.
-const MALFORMED_EVENT_LOG: &str = "The gateway's log says at which byte the event log breaks. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";
+const MALFORMED_EVENT_LOG: &str = "The gateway's log has the byte of the error. With event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml, no decision depends on the event log.";
 /// Next step for an event log that does not lead to the quoted PCRs.
-const OTHER_EVENT_LOG: &str = "Boot again; if it stays, the log was altered, or something is measured that the firmware does not log. event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml has nothing depend on it.";
+const OTHER_EVENT_LOG: &str = "Boot again. If this repeats, the log was altered, or something extends a PCR that the firmware does not log. With event_log = \"recorded\" in [azure_vtpm] of the pool's pool.toml, no decision depends on the event log.";

@@ -108,7 +108,7 @@ impl Verifier for AzureVtpm {
             return Ok(());
         }
         Err(
-            "a vTPM says no subscription, so anybody's machine could have these PCRs: name vm_ids in [azure_vtpm], have azure beside it, or set accept_any_subscription = true there if that is meant",
+            "a vTPM's evidence names no subscription, so a machine of any subscription could have these PCRs: set vm_ids in [azure_vtpm], also require azure in accepts, or allow any subscription with accept_any_subscription = true there",
         )
     }
 

@@ -19,7 +19,7 @@ pub enum EkCertificateError {
     #[error("{found} intermediate certificates come with it, at most {INTERMEDIATES_LIMIT} are read")]
     TooManyIntermediates { found: usize },
     /// The bytes are not a DER element, or only the beginning of one.
-    #[error("it says to be {needed} bytes of DER, {found} are there")]
+    #[error("its DER header declares {needed} bytes, {found} are present")]
     Truncated {
         /// Length that its header states; 0 for a header that cannot be read.
         needed: usize,
@@ -32,7 +32,7 @@ pub enum EkCertificateError {
     #[error("it cannot be read: {problem}")]
     Malformed { problem: String },
     /// The certificate cannot lead to any root: none is configured, or the pool accepts none.
-    #[error("no root of TPM makers is configured here, or taken by the pool; its issuer is {issuer:?}")]
+    #[error("the gateway or the pool has no root of TPM manufacturers; its issuer is {issuer:?}")]
     NoRoots {
         /// The issuer that its text names. Not verified.
         issuer: String,
@@ -50,7 +50,7 @@ pub enum EkCertificateError {
     #[error("{certificate} was valid until {not_after}, it is now {now} (seconds since 1970)")]
     Expired { certificate: String, not_after: u64, now: u64 },
     /// A signature in its chain does not verify under the issuer's key.
-    #[error("a signature in its chain does not verify under the key of the issuer that is named there")]
+    #[error("a signature in its chain does not verify under the key of the named issuer")]
     Signature,
     /// A signature in its chain is made with an algorithm that is not accepted.
     #[error("a signature in its chain is of algorithm {found}; accepted are RSA PKCS#1 and ECDSA with SHA-256 or better")]
@@ -74,7 +74,7 @@ pub enum EkCertificateError {
     #[error("it is the certificate of a CA, not of an EK")]
     IsCa,
     /// A certificate that is not a CA's has issued another one.
-    #[error("its chain leads over a certificate that is not a CA's")]
+    #[error("its chain contains a certificate that is not a CA's")]
     IssuerNotCa,
     /// The TPM sent a certificate in the place of a CA's.
     #[error("{subject:?}, which the TPM sent as its issuer or as one above, lacks {lacks}")]

@@ -55,7 +55,7 @@ pub enum EkRootProblem {
     #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256, P-384 and P-521")]
     Key(String),
     /// The certificate is signed with SHA-1 or another algorithm that is not accepted.
-    #[error("it is signed with algorithm {0}, which is not accepted; endorse its TPMs by the allowlist")]
+    #[error("it is signed with algorithm {0}, which is not accepted; add its TPMs to the allowlist: `attest-gateway ek add`")]
     SignatureAlgorithm(String),
     /// The algorithm of its signature is accepted, and the parameters are not.
     #[error("its signature algorithm {0} has parameters; they have to be absent or NULL")]

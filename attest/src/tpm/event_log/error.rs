@@ -133,10 +133,10 @@ pub enum EventLogError {
         bank: HashAlg,
     },
     /// A PCR was asked for that no TPM has.
-    #[error("PCR {index} was asked for, the last one is {}", PCR_COUNT - 1)]
+    #[error("PCR {index} does not exist, the last one is {}", PCR_COUNT - 1)]
     NoSuchPcr { index: u8 },
     /// The log is not how this PCR came to its value.
-    #[error("PCR {index} ({bank}) is quoted as {quoted}, the log's {events} events give {replayed}")]
+    #[error("PCR {index} ({bank}) is quoted as {quoted}, but the log's {events} events give {replayed}")]
     PcrMismatch {
         index: u8,
         bank: HashAlg,

@@ -81,7 +81,7 @@ impl UkiBoot<'_> {
         };
         match (ImageInput::by(loader)?, self.secure_boot) {
             (ImageInput::OwnCommandLine, SecureBoot::Off) => Err(
-                "this systemd-boot gives the image its command line: what the stub measures of it without Secure Boot was not looked at"
+                "this systemd-boot gives the image its command line: the stub's measurements of it without Secure Boot cannot be predicted"
                     .to_owned(),
             ),
             (given, _) => Ok(given),
@@ -95,7 +95,9 @@ impl UkiBoot<'_> {
             let line = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;
             // What it is given is that without one line end.
             if bytes.strip_suffix(b"\n").unwrap_or(bytes) != line.as_str().as_bytes() {
-                return Err("the command line ends with more than one line end: what systemd-boot gives of it is not computed".to_owned());
+                return Err(
+                    "the command line ends with more than one line end: systemd-boot's handling of that cannot be predicted".to_owned(),
+                );
             }
             let what = DigestSubject::CommandLine(line.as_str().to_owned());
             prediction.measure(BESIDE_PCR, MeasuredBy::SystemdBoot, what, &[&line.load_options()]);

@@ -32,7 +32,10 @@ const UNKNOWN_RELEASE: u32 = 256;
 pub(super) fn digests(uki: &Uki<'_>, banks: &[HashAlg]) -> Result<Option<BankDigests>, String> {
     let release = uki.stub().release;
     if release == UNKNOWN_RELEASE {
-        return Err(format!("how systemd-stub {} puts initrds together was not looked at", uki.stub()));
+        return Err(format!(
+            "the way in which systemd-stub {} concatenates initrds is not supported",
+            uki.stub()
+        ));
     }
     let content = |name: &str| match uki.section(name) {
         None => Ok(None),

@@ -47,7 +47,7 @@ pub enum CommandLineError {
     TooLong { bytes: usize },
     /// A byte that versions treat differently.
     #[error(
-        "it has the byte {byte:#04x} at {position}: systemd's and GRUB's releases make different things of what is not printable ASCII"
+        "it has the byte {byte:#04x} at {position}: releases of systemd and GRUB differ in their handling of characters other than printable ASCII"
     )]
     Byte { byte: u8, position: usize },
     /// A leading space, which some releases strip.
@@ -141,8 +141,8 @@ impl<'a> Kernel<'a> {
     ) -> Result<(), String> {
         match self.version {
             Some(version) if version >= FIRST_VERSION => {}
-            Some((major, minor)) => return Err(format!("what Linux {major}.{minor} measures was not looked at")),
-            None => return Err("the kernel does not say which version it is".to_owned()),
+            Some((major, minor)) => return Err(format!("the measurements of Linux {major}.{minor} cannot be predicted")),
+            None => return Err("the kernel's version cannot be read from its header".to_owned()),
         }
         prediction.measure(
             STUB_PCR,

@@ -30,13 +30,13 @@ impl ImageInput {
     /// Returns what this loader gives, or why that is not known.
     pub(super) fn by(loader: &PeImage<'_>) -> Result<Self, String> {
         let version = version(loader, PROGRAM).map_err(|_| {
-            "what starts the image does not say that it is systemd-boot: what another boot loader gives to an image is not known".to_owned()
+            "the boot loader is not systemd-boot: the input that another boot loader passes to an image cannot be predicted".to_owned()
         })?;
         match version.release {
             FIRST_VERSION..SILENT_FIRST => Ok(Self::OwnCommandLine),
             SILENT_FIRST..=LAST_VERSION => Ok(Self::Nothing),
             _ => Err(format!(
-                "systemd-boot {version} starts the image: what that gives to it is known of {FIRST_VERSION} to {LAST_VERSION}"
+                "systemd-boot {version} starts the image: only {FIRST_VERSION} to {LAST_VERSION} are supported"
             )),
         }
     }

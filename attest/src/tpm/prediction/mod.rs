@@ -161,7 +161,7 @@ impl fmt::Display for BootPhase {
         match self {
             Self::AtKernel => f.write_str("at the kernel's start"),
             Self::AtKernelWithNothingBeside => {
-                f.write_str("at the kernel's start, if systemd-stub is given no other command line, no addon, credential or extension")
+                f.write_str("at the kernel's start, if systemd-stub gets no other command line, addon, credential or extension")
             }
             Self::After(word) => write!(f, "after {word}"),
         }

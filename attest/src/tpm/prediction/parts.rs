@@ -23,7 +23,7 @@ pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Predict
 fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
     prediction.leave_out(
         pcrs,
-        "which of these are measured, and beside what else, is the boot loader's to say",
+        "the boot loader decides which of these it measures, and together with which other data",
     );
 }
 

@@ -99,7 +99,7 @@ pub enum PeError {
     #[error("not a 64-bit PE image: {0}")]
     Headers(#[from] object::read::Error),
     /// The headers' own length.
-    #[error("its headers say that they have {stated} bytes; they have {least} at least, and the file has {file}")]
+    #[error("its headers declare {stated} bytes; at least {least} are needed, and the file has {file}")]
     HeaderSize { stated: usize, least: usize, file: usize },
     /// More sections than are read.
     #[error("it has {count} sections, more than {SECTIONS_LIMIT}")]
@@ -113,7 +113,9 @@ pub enum PeError {
         file: usize,
     },
     /// A section that does not begin where the one before it ends.
-    #[error("its section {name} begins at {start}, and what is before it ends at {end}: readers make different digests of such a file")]
+    #[error(
+        "its section {name} begins at {start}, before the end of the previous section at {end}: implementations compute different digests of such a file"
+    )]
     NotContiguous { name: SectionName, start: usize, end: usize },
     /// An image that is much larger in memory than the file.
     #[error("its sections have {bytes} bytes in memory that are not in the file, up to {name}: more than {ZEROS_LIMIT_BYTES}")]

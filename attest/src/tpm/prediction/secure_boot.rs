@@ -49,7 +49,7 @@ pub enum SecureBootError {
     )]
     NoSignatureLists { variable: &'static str },
     /// A certificate by which nothing is accepted.
-    #[error("the certificate that signs what is booted is not in db")]
+    #[error("the certificate that signs the booted image is not in db")]
     NotInDb,
 }
 

@@ -80,7 +80,7 @@ pub enum UkiError {
     #[error("not a unified kernel image: section {0} is missing")]
     SectionMissing(&'static str),
     /// The section that has the version says something else.
-    #[error("its section .sdmagic does not say which {program} it has: \"{said}\"")]
+    #[error("its section .sdmagic does not name its version of {program}: \"{said}\"")]
     Version { program: &'static str, said: String },
     /// A stub that measures nothing, or whose measurements are not known.
     #[error("its systemd-stub is {found}: only {FIRST_VERSION} to {LAST_VERSION} are supported")]
@@ -89,7 +89,7 @@ pub enum UkiError {
     #[error("it has more than one section that systemd-stub {stub} may take for {section}")]
     Ambiguous { section: &'static str, stub: SystemdVersion },
     /// The measurements are decided when the image boots.
-    #[error("it has the section {0}: what it measures depends on the machine, or on the profile that is chosen")]
+    #[error("it has the section {0}: its measurements depend on the machine, or on the chosen profile")]
     Dependent(&'static str),
 }
 

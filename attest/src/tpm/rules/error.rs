@@ -19,7 +19,7 @@ pub enum BootRefusal {
     #[error("{check}: no {} was measured into PCR {}", .check.event(), .check.pcr())]
     Nothing { check: Check },
     /// dbx lacks what it has to have.
-    #[error("dbx has {found} hashes, and lacks some that it has to have")]
+    #[error("dbx has {found} hashes, and lacks hashes that the pool requires")]
     Dbx {
         /// Number of hashes in dbx.
         found: usize,
@@ -46,40 +46,40 @@ pub enum BootRefusal {
 
 advice! {
     /// The codes of a [`BootRefusal`].
-    pub(crate) BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove what the pool asks about the boot", "The reason says which event, and what is wrong with it; the advice depends on that. docs/explanation/measured-boot.md (The facts) says what each check needs. A check that a machine's firmware cannot satisfy is taken out of `boot` in the pool's pool.toml.";
+    pub(crate) BOOT_NOT_PROVEN = "boot-not-proven", "The event log does not prove a fact about the boot that the pool requires", "The reason names the event and its defect. docs/explanation/measured-boot.md lists each check's needs. If the machine's firmware cannot satisfy a check, remove it from `boot` in the pool's pool.toml.";
     SECURE_BOOT_OFF = "secure-boot-off", "Secure Boot is off", "Turn Secure Boot on in the firmware setup.";
-    BOOT_NOTHING_MEASURED = "boot-nothing-measured", "Nothing was measured of what the pool checks", "Take the check that the gateway's log names out of `boot` in the pool's pool.toml, if these machines boot otherwise.";
-    DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images lacks some that the pool requires", "Update dbx on the machine (fwupdmgr update), or let a generation without these hashes be accepted for a while.";
-    BOOT_NOT_ACCEPTED = "boot-not-accepted", "The machine booted something the pool does not accept", "The gateway's log names the event, what it is, and what is accepted. If it was updated: `attest-audit reference-values record` from a node that you trust, or add the digest by hand.";
-    FIRMWARE_NOT_ACCEPTED = "firmware-not-accepted", "The firmware's version is not accepted", "If the firmware was updated, add its version to the pool's reference values; otherwise update it.";
+    BOOT_NOTHING_MEASURED = "boot-nothing-measured", "The event log has no event of a kind that the pool checks", "If these machines boot in another way, remove the check that the gateway's log names from `boot` in the pool's pool.toml.";
+    DBX_TOO_OLD = "dbx-too-old", "The firmware's list of revoked images (dbx) lacks hashes that the pool requires", "Update dbx on the machine: `fwupdmgr update`. Or accept a generation without these hashes for a while.";
+    BOOT_NOT_ACCEPTED = "boot-not-accepted", "The machine booted a component that the pool does not accept", "The gateway's log names the event, the component, and the accepted values. After an update: run `attest-audit reference-values record` with the record of a trusted node, or add the digest by hand.";
+    FIRMWARE_NOT_ACCEPTED = "firmware-not-accepted", "The pool does not accept the firmware's version", "If the firmware was updated, add its version to the pool's reference values. Otherwise update the firmware.";
 }
 
 /// The advice for a file that is written while the machine runs.
-const GRUB_ENVIRONMENT: &str = "The node calls this file GRUB's environment block, which GRUB and the system write: saved_entry, boot_success, boot_counter. Accept each content that it should have, by `attest-audit reference-values record` from a node that you trust; if it is another at each boot, take `files` out of `boot` in the pool's pool.toml.";
+const GRUB_ENVIRONMENT: &str = "The node names this file as GRUB's environment block, which GRUB and the system write: saved_entry, boot_success, boot_counter. Accept each valid content with `attest-audit reference-values record` from a trusted node. If it changes at each boot, remove `files` from `boot` in the pool's pool.toml.";
 
 /// The advice for a fact that is not proven: under one code, what each cause wants.
 const fn not_proven(why: &NotProven) -> Advice {
     let next_step = match why {
         NotProven::UnknownEvent { .. } => {
-            "The firmware measures something into PCR 7 that this gateway does not know; the reason has its digest. If the machine's maker explains it, list exactly this digest: pcr_7_events in a file of the pool's reference values, or `attest-audit reference-values record` with --pcr-7-events while the pool observes (docs/how-to/strict-boot-rules.md)."
+            "The firmware measures an unknown event into PCR 7; the reason has its digest. If the machine's manufacturer explains the event, accept exactly this digest: in pcr_7_events of a file of the pool's reference values, or with `attest-audit reference-values record --pcr-7-events` while the pool observes."
         }
         NotProven::DebugMode { .. } => {
-            "Turn the firmware's debugger off in the firmware setup: while it is on, Secure Boot proves nothing."
+            "Disable the firmware's debugger in the firmware setup: while it is enabled, Secure Boot proves nothing."
         }
         NotProven::ErrorSeparator { .. } => {
-            "The firmware could not measure all that it started, and says so in this event. Reset the machine; if it stays, update its firmware, or ask its maker."
+            "By this event, the firmware reports that it could not measure every image that it started. Reset the machine. If this repeats, update its firmware, or ask its manufacturer."
         }
         NotProven::PcrNotExplained { .. } => {
-            "Something extends this PCR after the firmware's log ends, so its events cannot be checked. Take the checks of this PCR out of `boot` in the pool's pool.toml."
+            "Software extends this PCR after the end of the firmware's log, so its events cannot be checked. Remove the checks of this PCR from `boot` in the pool's pool.toml."
         }
         NotProven::TooManyEvents { .. } => {
-            "The log has more events than a boot leaves: look at what extends PCRs on this machine, and reset it."
+            "The log has more events than a normal boot. Find out which software extends PCRs on this machine, and reset it."
         }
         NotProven::Missing { .. } => {
-            "This machine's firmware or boot loader does not measure what the check needs. Update its firmware, or take the check out of `boot` in the pool's pool.toml."
+            "This machine's firmware or boot loader does not measure what the check needs. Update its firmware, or remove the check from `boot` in the pool's pool.toml."
         }
         NotProven::Repeated { .. } | NotProven::Unexpected { .. } => {
-            "The event that the reason names is not what has to be in its place: software has extended the PCR after the firmware, or this firmware measures otherwise. Reset the machine; if it stays, compare its log with another machine's (`attest-audit log compare-boots`)."
+            "The event that the reason names is unexpected at its position: software extended the PCR after the firmware, or this firmware measures in another way. Reset the machine. If this repeats, compare its log with another machine's: `attest-audit log compare-boots`."
         }
         NotProven::SecureBootOff => return SECURE_BOOT_OFF,
     };

@@ -123,7 +123,7 @@ impl fmt::Display for EventDetail {
         match self {
             Self::Nothing => Ok(()),
             Self::Content(text) => write!(f, " ({text})"),
-            Self::NodesWord(text) | Self::GrubEnvironment(text) => write!(f, "; the node calls it {text}"),
+            Self::NodesWord(text) | Self::GrubEnvironment(text) => write!(f, "; the node names it {text}"),
             Self::Section(section) => write!(f, " (.{section})"),
             Self::OwnHash => f.write_str(" (an image, by its own hash)"),
         }

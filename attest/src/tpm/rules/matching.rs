@@ -65,7 +65,7 @@ fn words(
         .filter(|listed| fits(&listed.value))
         .max_by_key(|listed| listed.generation.expires);
     if let Some((listed, expires)) = before.and_then(|listed| Some((listed, listed.generation.expires?))) {
-        words.push(format!("this, {:?}, until {expires}, when it lapsed", listed.generation.name));
+        words.push(format!("this value, {:?}, until it expired at {expires}", listed.generation.name));
     }
     words.extend(accepted.iter().take(NAMED_LIMIT).map(named));
     match accepted.len().saturating_sub(NAMED_LIMIT) {

@@ -39,7 +39,7 @@ impl Check {
                 "every file that GRUB read, the initrd and the command line of the kernel's stub (PCR 9) is accepted, at least one"
             }
             Self::UkiSections => "every section of the unified kernel image (PCR 11) is accepted, at least one",
-            Self::KernelConfig => "everything that the unified kernel image was given beside itself (PCR 12) is accepted",
+            Self::KernelConfig => "every additional input of the unified kernel image (PCR 12) is accepted",
             Self::Mok => "every variable of shim's (PCR 14) is accepted",
             Self::FirmwareVersion => "the firmware's version (PCR 0) is accepted",
         }

@@ -22,7 +22,7 @@ pub enum VtpmError {
     #[error("the vTPM's certificate is not from Google's production environment (isProduction)")]
     NotProduction,
     /// The certificate is about another EK than the TPM's.
-    #[error("the vTPM's certificate is about EK {certificate}, the TPM's evidence is about EK {presented}")]
+    #[error("the vTPM's certificate is for EK {certificate}, but the TPM presents EK {presented}")]
     EkMismatch {
         /// Digest of the certificate's key, hexadecimal.
         certificate: String,
@@ -36,10 +36,10 @@ pub enum VtpmError {
 
 advice! {
     /// The codes of a [`VtpmError`], without those of Google's other evidence.
-    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate does not verify", "Compare the gateway's clock and its folder gcp-vtpm-roots with the certificate (the gateway's log names it).";
-    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "The vTPM's certificate chains to no configured root of Google", "Put Google's EK roots and intermediates into the gateway's folder gcp-vtpm-roots; docs/how-to/gcp.md says where to get them.";
-    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance again as a Shielded VM; if it stays, use the identity token.";
-    EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is about another EK", "Boot again; if it stays, somebody may be presenting another machine's certificate.";
+    VTPM_CERTIFICATE = "gcp-vtpm-certificate", "The vTPM's certificate is invalid", "Compare the gateway's clock and its Google roots with the certificate that the gateway's log names.";
+    VTPM_NOT_ENDORSED = "gcp-vtpm-not-endorsed", "The vTPM's certificate leads to no configured root of Google", "Add Google's EK roots and intermediates to the gateway: see docs/how-to/gcp.md.";
+    VTPM_NO_INSTANCE = "gcp-vtpm-no-instance", "The vTPM's certificate names no instance", "Create the instance again as a Shielded VM. If this repeats, use the identity token.";
+    EK_MISMATCH = "gcp-ek-mismatch", "The vTPM's certificate is for another EK", "Boot again. If this repeats, somebody may be presenting another machine's certificate.";
 }
 
 impl VtpmError {

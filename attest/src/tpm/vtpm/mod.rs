@@ -285,7 +285,7 @@ impl<'a> Elements<'a> {
     fn sequence(&mut self, name: &'static str) -> Result<Self, VtpmError> {
         let any: Any<'a> = self.value(name)?;
         if any.header.class() != Class::Universal || any.header.tag() != Tag::Sequence || !any.header.constructed() {
-            return Err(unreadable(format!("{name} is no SEQUENCE")));
+            return Err(unreadable(format!("{name} is not a SEQUENCE")));
         }
         Ok(Self(any.data))
     }
@@ -324,7 +324,7 @@ impl<'a> Elements<'a> {
         match (is_boolean, any.data) {
             (true, [0]) => Ok(false),
             (true, [0xff]) => Ok(true),
-            _ => Err(unreadable(format!("{name} is no BOOLEAN"))),
+            _ => Err(unreadable(format!("{name} is not a BOOLEAN"))),
         }
     }
 

@@ -100,7 +100,7 @@ pub struct Problem {
     pub title: String,
     /// HTTP status of the answer.
     pub status: u16,
-    /// Stable, machine-readable; `docs/reference/codes.md` lists them all.
+    /// Stable, machine-readable; `docs/reference/codes.md` lists them.
     pub code: String,
     /// Cause of this refusal. Contains nothing that the node did not send or could not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -156,7 +156,7 @@ impl EkPublic {
             return Err(EkAreaError::Template {
                 field: "objectAttributes",
                 found: format!("{:#010x}", attributes.0),
-                required: "fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted and decrypt, besides these at most userWithAuth and noDA",
+                required: "fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted and decrypt, optionally also userWithAuth and noDA",
             });
         }
         if area.symmetric == SymmetricCipher::Null {

@@ -12,10 +12,10 @@ use serde::Deserialize;
 pub(crate) struct GatewayFiles {
     #[command(flatten)]
     pub(crate) global: GlobalOptions,
-    /// The folder with attestation.jsonl and evidence/, or a copy of it: without log.key, of which --log-key is the public half [default: that of the gateway's settings].
+    /// Folder with attestation.jsonl and evidence/, or a copy of it; for a copy without log.key, pass --log-key [default: as in the gateway's settings].
     #[arg(long, global = true, value_name = "FOLDER")]
     state: Option<PathBuf>,
-    /// The folder of the pools [default: that of the gateway's settings].
+    /// Folder of the pools [default: as in the gateway's settings].
     #[arg(long, global = true, value_name = "FOLDER")]
     pools: Option<PathBuf>,
 }
@@ -49,7 +49,7 @@ impl GatewayFiles {
         }
         let text = files::read_text(&self.global.config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
             let config = self.global.config.display();
-            anyhow!("{config}: {error}; it says where the gateway's files are: name it with --config, or give {option}")
+            anyhow!("{config}: {error}; this file names the gateway's files: pass it with --config, or pass {option}")
         })?;
         let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| self.global.config.display().to_string())?;
         Ok(self.global.config.parent().unwrap_or(Path::new("")).join(of(settings)))

@@ -17,7 +17,7 @@ const FOLDER: &str = "reference-values";
 pub enum PoolFileError {
     #[error("pool.toml: {0}")]
     Toml(#[from] toml_edit::TomlError),
-    #[error("pool.toml: {0} is not as it is read")]
+    #[error("pool.toml: {0} has an unexpected form")]
     Form(String),
 }
 

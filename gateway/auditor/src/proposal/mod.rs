@@ -87,7 +87,7 @@ pub enum ProposalError {
     Set(#[from] ReferenceSetError),
     #[error("no evidence of pool {pool} was trusted in that time: cannot propose reference values")]
     Nothing { pool: String },
-    #[error("of pool {pool}, no evidence that was trusted in that time counts: {why}")]
+    #[error("no trusted evidence of pool {pool} in that time can be used: {why}")]
     NotCounted { pool: String, why: String },
     #[error("pool {pool} accepts no evidence that measures the boot")]
     NoSection { pool: String },
@@ -197,8 +197,8 @@ fn says_nothing(seen: &ObservedBoots) -> impl Iterator<Item = NotGeneralised> {
     let is_looked_at = |kind: Kind| BootSection::ALL.iter().any(|section| section.kind() == kind);
     let others = seen.kinds.iter().filter(move |(kind, _)| !is_looked_at(**kind));
     others.map(|(kind, machines)| NotGeneralised {
-        rule: format!("{}: all of it", kind.section()),
-        why: "it says nothing of what was booted, and stays as it is".to_owned(),
+        rule: format!("{}: whole section", kind.section()),
+        why: "this evidence does not measure the boot: left unchanged".to_owned(),
         machines: machines.len(),
         named: seen.named(machines),
     })
@@ -206,8 +206,8 @@ fn says_nothing(seen: &ObservedBoots) -> impl Iterator<Item = NotGeneralised> {
 
 fn not_seen(section: BootSection) -> NotGeneralised {
     NotGeneralised {
-        rule: format!("{}: all of it", section.key()),
-        why: "no such evidence was trusted in that time, so it stays as it is".to_owned(),
+        rule: format!("{}: whole section", section.key()),
+        why: "no such evidence was trusted in that time: left unchanged".to_owned(),
         machines: 0,
         named: String::new(),
     }

@@ -190,7 +190,7 @@ impl ObservedBoots {
         let quoted: Vec<_> = quoted.collect();
         if quoted.is_empty() {
             let kinds: Vec<&str> = claims.kinds().iter().map(|kind| kind.as_str()).collect();
-            let why = format!("{} says nothing of what was booted", kinds.join(" + "));
+            let why = format!("{} does not measure the boot", kinds.join(" + "));
             self.not_counted.entry(why).or_default().insert(past.machine);
             return;
         }
@@ -297,7 +297,7 @@ fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedV
     let bank = quoted.bank;
     move |check| {
         let (Some(own), Some(holds)) = (&own, &holds) else {
-            return Err("there is no event log that explains the PCRs".to_owned());
+            return Err("no event log matches the PCRs".to_owned());
         };
         match holds.get(&check) {
             Some(Err(why)) => Err(short(&format!("{}: {why}", why.advice().code))),

@@ -90,10 +90,7 @@ impl Proposer<'_> {
             self.event_log();
             self.boot();
         } else {
-            let (of, why) = (
-                self.of,
-                "no event log comes with such evidence: whole PCRs are all that there can be rules on",
-            );
+            let (of, why) = (self.of, "such evidence has no event log: only whole PCRs can have rules");
             self.not_generalised("boot, event_log", why.to_owned(), &of.machines);
         }
         self.pcrs();
@@ -116,7 +113,7 @@ impl Proposer<'_> {
             self.not_generalised("event_log = \"required\"", "no event log was sent".to_owned(), &of.without_log);
         }
         for (code, machines) in &of.log_problems {
-            self.not_generalised("event_log", format!("the event log explains nothing: {code}"), machines);
+            self.not_generalised("event_log", format!("the event log matches no PCR: {code}"), machines);
         }
         let strictest = match (of.log_problems.is_empty(), of.without_log.is_empty()) {
             (true, true) => EventLogRule::Required,
@@ -145,7 +142,7 @@ impl Proposer<'_> {
             .map(|check| format!("{check} ({})", check.pcr()))
             .collect();
         if !unquoted.is_empty() {
-            let why = "its PCR is not named in pool.toml, so it is not quoted: name it as \"not checked\" to see it";
+            let why = "its PCR is not in pool.toml, so it is not quoted: add it as \"not checked\" to observe it";
             self.not_generalised(&format!("boot: {}", unquoted.join(", ")), why.to_owned(), &Machines::new());
         }
         self.out.rules.boot = (boot != before).then_some(boot);
@@ -186,14 +183,14 @@ impl Proposer<'_> {
         }
         if !self.now.pcrs().contains_key(&BOOT_COMPLETE_PCR) {
             let why =
-                format!("PCR {BOOT_COMPLETE_PCR} is not quoted: name it as \"not checked\" to see it, or say only_while_booting = true");
+                format!("PCR {BOOT_COMPLETE_PCR} is not quoted: add it as \"not checked\" to observe it, or set only_while_booting = true");
             return self.not_generalised(rule, why, &Machines::new());
         }
         if self.of.closed.is_empty() {
             self.out.rules.only_while_booting = true;
             return;
         }
-        let why = format!("PCR {BOOT_COMPLETE_PCR} is not as their firmware has left it");
+        let why = format!("software extended PCR {BOOT_COMPLETE_PCR} after the firmware");
         self.not_generalised(rule, why, &self.of.closed);
     }
 
@@ -234,7 +231,7 @@ impl Proposer<'_> {
             RuleSubject::Boot(Check::Dbx) => {
                 let common = in_all(kept.iter().map(|(values, _)| values.as_slice()));
                 if common.is_empty() {
-                    self.not_generalised(&rule, "no hash is in all of their lists".to_owned(), &on);
+                    self.not_generalised(&rule, "no hash is common to all lists".to_owned(), &on);
                     return false;
                 }
                 common
@@ -298,7 +295,7 @@ fn words(thing: RuleSubject) -> String {
 /// The first value, and how many more there are.
 fn summary(values: &[ProposedValue]) -> String {
     match values {
-        [] => "nothing of it was measured".to_owned(),
+        [] => "the boots measured no such event".to_owned(),
         [only] => only.to_string(),
         [first, more @ ..] => format!("{first} and {} more", more.len()),
     }

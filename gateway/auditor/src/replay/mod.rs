@@ -24,7 +24,7 @@ use serde::de::IgnoredAny;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// Not a line of the attestation log, or one without evidence.
-    #[error("this line holds no evidence: {0}")]
+    #[error("this line has no evidence: {0}")]
     Line(#[from] serde_json::Error),
     /// A part is missing from the line.
     #[error("this line has no {0}")]
@@ -49,7 +49,7 @@ pub enum ReplayError {
     #[error("the recorded patterns of node names are invalid: {0}")]
     Names(PatternError),
     /// The certificate is another node's than the line says.
-    #[error("the line is about {recorded:?}, the certificate is that of {found}")]
+    #[error("the line names {recorded:?}, but the certificate names {found}")]
     OtherNode {
         /// Identity that the line has.
         recorded: String,

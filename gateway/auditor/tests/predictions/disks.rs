@@ -172,7 +172,7 @@ fn the_config_of_grub_is_where_its_image_looks_for_it() {
     };
     let mut elsewhere = debian.clone();
     elsewhere[2].0 = "grub/grub.cfg";
-    none(&elsewhere, "there is no EFI/debian/grub.cfg");
+    none(&elsewhere, "EFI/debian/grub.cfg does not exist");
     let lists: (&str, &[u8]) = ("EFI/debian/x86_64-efi/command.lst", b"");
     none(&[&debian[..], &[lists]].concat(), "lists of modules from /EFI/debian/x86_64-efi");
     // A kernel of that name is on this partition too, and is not the one that is loaded.
@@ -180,7 +180,7 @@ fn the_config_of_grub_is_where_its_image_looks_for_it() {
     let (first, second) = (root(1), root(2));
     let mut other = debian.clone();
     other[2].1 = &second;
-    none(&other, "EFI/debian/grub.cfg: what it loads is not on its file system");
+    none(&other, "EFI/debian/grub.cfg: the files that it loads are not on its file system");
     other[2].1 = &first;
     files.disk(&fat(&other), None);
     assert_eq!(
@@ -193,7 +193,7 @@ fn the_config_of_grub_is_where_its_image_looks_for_it() {
     let by_fallback: (&str, &[u8]) = ("EFI/BOOT/fbx64.efi", &fallback);
     let images = none(
         &[&debian[..], &[by_fallback]].concat(),
-        "is decided by the machine: EFI/BOOT/BOOTX64.EFI, EFI/BOOT/fbx64.efi",
+        "the machine decides which of these it starts, and in which order: EFI/BOOT/BOOTX64.EFI, EFI/BOOT/fbx64.efi",
     );
     assert_eq!(images[..2], ["image BOOTX64.EFI", "image fbx64.efi"]);
 }
@@ -353,7 +353,7 @@ fn what_cannot_be_read_is_said() {
     let refuses = |expected: &str| files.refuses("--secure-boot on --disk disk.raw", expected);
     refuses("disk.raw: No such file");
     files.put("disk.raw", b"QFI\xfb and more");
-    refuses("this is qcow2: only a raw image is read");
+    refuses("this is qcow2: only raw images are supported");
     files.put("disk.raw", &[0; 4096]);
     refuses("no readable partition table (GPT)");
     files.disk(&fat(&[]), None);
@@ -424,5 +424,5 @@ fn a_file_system_that_comes_back_to_itself_is_refused() {
         entry[0] = 0xe5;
     }
     files.disk(&system, None);
-    files.refuses("--secure-boot on --disk disk.raw", "the file system comes back to itself");
+    files.refuses("--secure-boot on --disk disk.raw", "the file system has a loop");
 }

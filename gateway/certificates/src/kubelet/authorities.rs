@@ -124,6 +124,6 @@ impl Authorities {
 fn problem_text(problem: NoCa) -> String {
     match problem {
         NoCa::Malformed(problem) => problem,
-        NoCa::NotCa => "it has no basicConstraints that say so".to_owned(),
+        NoCa::NotCa => "it has no basicConstraints with CA:TRUE".to_owned(),
     }
 }

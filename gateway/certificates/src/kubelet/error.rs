@@ -49,19 +49,19 @@ pub enum KubeletError {
         now: u64,
     },
     /// A signature in its chain does not verify.
-    #[error("a signature in the client certificate's chain does not verify under the key of the issuer that is named there")]
+    #[error("a signature in the client certificate's chain does not verify under the key of the named issuer")]
     Signature,
     /// It was issued for another purpose.
     #[error("the client certificate's extended key usage is {found}, a kubelet's has clientAuth")]
     Usage { found: String },
     /// It is a CA's certificate.
-    #[error("the client certificate is that of a CA")]
+    #[error("the client certificate is a CA certificate")]
     IsCa,
     /// The chain is longer than webpki follows, or takes too many attempts to build.
     #[error("the client certificate's chain is too long, or takes too many attempts to build")]
     ChainTooLong,
     /// Anything else that path validation refuses.
-    #[error("the client certificate's chain does not hold: {0}")]
+    #[error("the client certificate's chain is invalid: {0}")]
     Path(webpki::Error),
     /// The chain holds, and the subject is not a node's.
     #[error("the client certificate is for {subject:?}, which is not a node: {problem}")]
@@ -135,7 +135,7 @@ impl KubeletError {
             },
             Error::InvalidSignatureForPublicKey | Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => Self::Signature,
             Error::RequiredEkuNotFoundContext(_) => Self::Usage {
-                found: "that of another purpose, or a CA above it has another".to_owned(),
+                found: "for another purpose, or a CA above it has another".to_owned(),
             },
             Error::CaUsedAsEndEntity => Self::IsCa,
             Error::MaximumPathDepthExceeded | Error::MaximumPathBuildCallsExceeded | Error::MaximumSignatureChecksExceeded => {

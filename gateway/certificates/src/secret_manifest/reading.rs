@@ -93,8 +93,12 @@ fn read(text: &str) -> Result<ManifestObject, String> {
     // What a parser says of a place may hold the text there.
     let place = |line: Option<u64>| line.map_or_else(String::new, |line| format!(", line {line}"));
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text)
-            .map_err(|error| format!("is no manifest: no JSON of one object{}", place(u64::try_from(error.line()).ok())));
+        return serde_json::from_str(text).map_err(|error| {
+            format!(
+                "is not a manifest: not JSON of one object{}",
+                place(u64::try_from(error.line()).ok())
+            )
+        });
     }
     let mut options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_nodes: YAML_NODE_LIMIT, max_aliases: YAML_ALIAS_LIMIT },
@@ -103,16 +107,16 @@ fn read(text: &str) -> Result<ManifestObject, String> {
     options.with_snippet = false;
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map(|location| location.line());
-        format!("is neither PEM nor a manifest: no YAML of one object{}", place(line))
+        format!("is neither PEM nor a manifest: not YAML of one object{}", place(line))
     })
 }
 
 fn decode(key: &str, value: &str) -> Result<Zeroizing<String>, String> {
     let text: Zeroizing<String> = Zeroizing::new(value.chars().filter(|character| !character.is_ascii_whitespace()).collect());
-    let bytes = BASE64.decode(text.as_bytes()).map_err(|_| format!("{key} is no Base64"))?;
+    let bytes = BASE64.decode(text.as_bytes()).map_err(|_| format!("{key} is not Base64"))?;
     String::from_utf8(bytes).map(Zeroizing::new).map_err(|error| {
         drop(Zeroizing::new(error.into_bytes()));
-        format!("{key} is no text")
+        format!("{key} is not UTF-8")
     })
 }
 
@@ -162,20 +166,20 @@ mod tests {
         check(" \n", "empty");
         check("hunter2", "neither PEM nor a manifest");
         check("hunter2: [", "neither PEM nor a manifest");
-        check("{\"hunter2\"", "no JSON");
+        check("{\"hunter2\"", "not JSON");
         check("kind: hunter2\napiVersion: v1\n", "Secret or a ConfigMap");
         check("kind: Secret\napiVersion: v2\n", "Secret or a ConfigMap");
         check("kind: Secret\napiVersion: v1\n", "the Secret has no tls.crt and no ca.crt");
-        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: hunter2}\n", "tls.crt is no Base64");
-        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: /w==}\n", "tls.crt is no text");
-        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: [hunter2]}\n", "no YAML");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: hunter2}\n", "tls.crt is not Base64");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: /w==}\n", "tls.crt is not UTF-8");
+        check("kind: Secret\napiVersion: v1\ndata: {tls.crt: [hunter2]}\n", "not YAML");
         check(
             "kind: ConfigMap\napiVersion: v1\nstringData: {tls.crt: hunter2}\n",
             "the ConfigMap has no",
         );
-        check(&format!("{SECRET}---\n{SECRET}"), "no YAML of one object");
+        check(&format!("{SECRET}---\n{SECRET}"), "not YAML of one object");
         let aliases: String = (0..40).map(|_| "  - *a\n").collect();
-        check(&format!("a: &a hunter2\nb:\n{aliases}kind: Secret\n"), "no YAML");
+        check(&format!("a: &a hunter2\nb:\n{aliases}kind: Secret\n"), "not YAML");
     }
 
     #[test]

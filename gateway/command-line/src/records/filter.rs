@@ -21,13 +21,13 @@ const PART_LEAST: usize = 8;
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub struct Filter {
-    /// A node: by its name, with what the store and these files know it by; its identity or the beginning of it (`tpm:45c9302c…`, the EK's digest alone), its instance, what was proven of it (the AK's Name, a vmId), or what an administrator did to it.
+    /// A node: its name, its identity or the beginning of it (`tpm:45c9302c…`, or the EK's digest alone), its cloud instance, a proven fact (the AK's Name, a vmId), or an administrator's action on it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
     /// Records of this pool.
     #[arg(long)]
     pool: Option<String>,
-    /// The code of a refusal, as docs/reference/codes.md lists them; also one that a node says it was refused by, or that a pool that observes would have refused with.
+    /// Code of a refusal (docs/reference/codes.md), also one that a node reports, or that an observing pool would have refused with.
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
@@ -276,14 +276,14 @@ impl Filter {
             && since > until
         {
             return Some(format!(
-                "--since {} is after --until {}: no record can be both",
+                "--since {} is after --until {}: no record can match",
                 rfc3339(since),
                 rfc3339(until)
             ));
         }
         let code = self.code.as_deref().filter(|code| !known(code))?;
         Some(format!(
-            "this release refuses nobody by the code {code:?}; docs/reference/codes.md lists the codes"
+            "this release has no refusal code {code:?}; docs/reference/codes.md lists the codes"
         ))
     }
 }
@@ -334,7 +334,7 @@ fn says(value: &Value, text: &str) -> bool {
 
 fn some_text(text: &str) -> Result<String, String> {
     match text.trim_end_matches('…') {
-        "" => Err("say which node".to_owned()),
+        "" => Err("a node is required".to_owned()),
         text => Ok(text.to_owned()),
     }
 }
@@ -342,7 +342,7 @@ fn some_text(text: &str) -> Result<String, String> {
 fn code(text: &str) -> Result<String, String> {
     let takes = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if text.is_empty() || !text.chars().all(takes) {
-        return Err("a code is lower-case words with '-' between them, such as ek-not-endorsed".to_owned());
+        return Err("expected lower-case words joined by '-', such as ek-not-endorsed".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -360,9 +360,10 @@ fn when(text: &str) -> Result<u64, String> {
     if let Ok(ago) = durations::seconds(text) {
         return Ok(now().saturating_sub(ago));
     }
-    let usage = "say a time with its zone, such as 2026-11-21T11:00:00Z or 2026-11-21T12:00:00+01:00, or how long ago with s, m, h or d, such as 2h";
+    let usage =
+        "expected a time with its zone, such as 2026-11-21T11:00:00Z or 2026-11-21T12:00:00+01:00, or an age with s, m, h or d, such as 2h";
     let time = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| usage.to_owned())?;
-    u64::try_from(time.unix_timestamp()).map_err(|_| "before 1970 there was no log".to_owned())
+    u64::try_from(time.unix_timestamp()).map_err(|_| "the time is before 1970".to_owned())
 }
 
 #[cfg(test)]

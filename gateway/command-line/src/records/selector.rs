@@ -24,7 +24,7 @@ pub fn record(text: &str) -> Result<RecordSelector, String> {
     if text.len() >= ID_LEAST && text.bytes().all(hex) {
         return Ok(RecordSelector::Id(text.to_owned()));
     }
-    Err("an id has 32 hexadecimal digits, of which the first 8 or more name it; a number in a chain has at most 7 digits".to_owned())
+    Err("expected at least the first 8 of an id's 32 hexadecimal digits, or a number in a chain of at most 7 digits".to_owned())
 }
 
 impl RecordSelector {

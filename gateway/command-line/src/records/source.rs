@@ -66,10 +66,7 @@ impl LogSource {
                     "{}: no attestation log yet; `attest-gateway serve` creates it",
                     visible(&own.to_string_lossy())
                 ),
-                [named, ..] => bail!(
-                    "{} holds no attestation.jsonl, nor one that was rotated",
-                    visible(&named.to_string_lossy())
-                ),
+                [named, ..] => bail!("{} has no attestation.jsonl and no rotated log", visible(&named.to_string_lossy())),
             }
         }
         self.filter.leave_out_older(&mut files);
@@ -146,7 +143,7 @@ fn each_of(
                 return Ok(ReaderState::There);
             }
             Ok(Some(LineContent::TooLong(length))) => {
-                unread.note(file, at, &format!("{length} bytes, which no gateway writes"));
+                unread.note(file, at, &format!("{length} bytes: longer than any record"));
                 continue;
             }
             Ok(Some(LineContent::Line(line))) => ReadLine {
@@ -199,7 +196,7 @@ impl UnreadFiles {
         }
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
-            output::warn(format_args!("{lines} no record, and `attest-audit log audit` says more:"));
+            output::warn(format_args!("{lines} unreadable; for details, run `attest-audit log audit`:"));
             places.iter().for_each(|place| output::tell(format_args!("  {place}")));
         }
         *count > 0 || !files.is_empty()
@@ -209,6 +206,6 @@ impl UnreadFiles {
 /// Warns about decisions without a line of their own, which may be meant.
 pub fn say_counted(decisions: u64) {
     output::warn(format_args!(
-        "{decisions} decisions were only counted, refusals among them: no filter can choose from them; `attest-gateway log show --decision counted` says whose they were"
+        "{decisions} decisions, refusals among them, are in aggregated records, to which filters do not apply; `attest-gateway log show --decision counted` lists these records"
     ));
 }

@@ -109,7 +109,7 @@ pub(super) fn why(name: &str, approval: &Approval) -> String {
         ..
     } = approval;
     format!(
-        "{identity} has attested for pool {pool} (decision {attestation}) and is {name}; decided at {}",
+        "{identity} attested for pool {pool} (decision {attestation}) and is {name}; decided at {}",
         rfc3339(*at)
     )
 }

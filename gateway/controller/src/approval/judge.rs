@@ -115,7 +115,7 @@ fn ground(asked: &PendingRequest, facts: &CsrFacts<'_>, held: &ApprovalHold) -> 
         && !facts.rules.pools.iter().any(is_of_control_plane)
     {
         let (name, by) = (name.to_owned(), by.clone());
-        let whose = "no pool of the control plane is approved here".to_owned();
+        let whose = "approval.pools has no pool of the control plane".to_owned();
         return Err(Reason::ControlPlane { name, by, whose });
     }
     if facts.nodes.contains_key(name) {
@@ -132,7 +132,7 @@ fn ground(asked: &PendingRequest, facts: &CsrFacts<'_>, held: &ApprovalHold) -> 
     if let Some(by) = control_plane
         && !is_of_control_plane(pool)
     {
-        let (name, whose) = (name.to_owned(), format!("{identity} has attested for pool {pool}"));
+        let (name, whose) = (name.to_owned(), format!("{identity} attested for pool {pool}"));
         return Err(Reason::ControlPlane { name, by, whose });
     }
     pool_name(name, identity, pool, facts.rules)?;
@@ -316,16 +316,16 @@ fn machine<'a>(name: &str, attested: &AttestedMachine, facts: &CsrFacts<'a>) -> 
         })
     };
     if let Some(node) = &machine.node {
-        return wrong(format!("has become the node {node} already"));
+        return wrong(format!("already became the node {node}"));
     }
     if machine.going {
-        return wrong("is being removed".to_owned());
+        return wrong("is being deleted".to_owned());
     }
     let is_host = machine.role.as_deref() == Some(CONTROL_PLANE_ROLE);
     if is_host != facts.rules.control_plane_pools.contains(&attested.pool) {
         let role = machine.role.as_deref().unwrap_or("none");
         return wrong(format!(
-            "has the role {}, and its machine has attested for pool {}",
+            "has the role {}, but its machine attested for pool {}",
             shown(role),
             attested.pool
         ));
@@ -334,7 +334,7 @@ fn machine<'a>(name: &str, attested: &AttestedMachine, facts: &CsrFacts<'a>) -> 
         && provider != *own
     {
         let id = machine.provider_id.as_deref().unwrap_or_default();
-        return wrong(format!("is of the instance {}, and another has attested", shown(id)));
+        return wrong(format!("has the instance {}, but another instance attested", shown(id)));
     }
     Ok(Some(machine))
 }

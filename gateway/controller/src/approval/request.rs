@@ -54,7 +54,7 @@ pub struct VerifiedCsr {
 /// Reason why bytes are not a kubelet's request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    #[error("it has {found} bytes, at most {REQUEST_LIMIT_BYTES} are looked at")]
+    #[error("it has {found} bytes, at most {REQUEST_LIMIT_BYTES} are read")]
     TooLarge { found: usize },
     /// The text is not exactly one PEM block.
     #[error("the request is not exactly one PEM block CERTIFICATE REQUEST")]
@@ -66,18 +66,20 @@ pub enum RequestError {
     #[error("{0}")]
     Subject(#[from] SubjectError),
     /// The key is of a kind that no kubelet makes, or the signature is by an algorithm for another kind of key.
-    #[error("its key and signature are of no kind that a kubelet makes: P-256, P-384, Ed25519, or RSA of 2048 bits or more with SHA-256")]
+    #[error(
+        "its key or signature is of an unsupported kind; accepted are P-256, P-384, Ed25519, and RSA of 2048 bits or more with SHA-256"
+    )]
     Algorithm,
     /// The sender need not have the key.
-    #[error("its signature does not hold")]
+    #[error("its signature does not verify")]
     Signature,
     /// Something else than names and addresses is asked for.
-    #[error("it has an attribute or an extension that no kubelet asks for")]
+    #[error("it has an attribute or an extension that no kubelet requests")]
     Extension,
     /// Neither a DNS name nor an address.
     #[error("the request has an alternative name that is neither a DNS name nor an address")]
     AlternativeName,
-    #[error("it asks for {found} names and addresses, at most {ALTERNATIVES_LIMIT} are looked at")]
+    #[error("it requests {found} names and addresses, at most {ALTERNATIVES_LIMIT} are read")]
     AlternativeNames { found: usize },
 }
 
@@ -91,7 +93,7 @@ impl VerifiedCsr {
         let der = decode(pem)?;
         let [request] = elements(&der).ok_or(Malformed("its outer element"))?;
         let [info, algorithm, signature] = elements(request.of(SEQUENCE)?).ok_or(Malformed("its three parts"))?;
-        let [version, subject, key, attributes] = elements(info.of(SEQUENCE)?).ok_or(Malformed("what was signed"))?;
+        let [version, subject, key, attributes] = elements(info.of(SEQUENCE)?).ok_or(Malformed("its signed part"))?;
         if version.of(INTEGER)? != [0] {
             return Err(Malformed("its version"));
         }

@@ -81,7 +81,7 @@ fn secret(object: &Value, namespace: &str, place: &str) -> SecretName {
     let makers = ["/status/authoritativeAPI", "/spec/authoritativeAPI"].map(|place| object.pointer(place).and_then(Value::as_str));
     if let Some(maker) = makers.into_iter().flatten().find(|maker| !["", MACHINE_API].contains(maker)) {
         return SecretName::Unknown(format!(
-            "its authoritativeAPI is {maker}: the machines are made from objects of the Cluster API, whose Secrets are not looked at"
+            "its authoritativeAPI is {maker}: this controller does not renew Secrets of the Cluster API's machines"
         ));
     }
     let spec = object.pointer(place).unwrap_or(&Value::Null);
@@ -92,7 +92,7 @@ fn secret(object: &Value, namespace: &str, place: &str) -> SecretName {
         let text = |field: &str| reference.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
         return match (text("name"), text("namespace")) {
             (Some(_), Some(other)) if other != namespace => SecretName::Unknown(format!(
-                "its Secret is in namespace {other}: only those in {namespace} (cluster.machine_namespace) are looked at"
+                "its Secret is in namespace {other}: this controller renews only Secrets in {namespace} (cluster.machine_namespace)"
             )),
             (Some(name), _) => SecretName::Named(name.to_owned()),
             (None, _) => SecretName::Unknown("its reference to user data has no name".to_owned()),

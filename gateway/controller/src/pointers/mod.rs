@@ -168,7 +168,7 @@ fn named(sets: &[MachineSet]) -> BTreeSet<&str> {
 fn unread(error: &ClusterError, name: &str, namespace: &str) -> String {
     if error.is_status(NO_RIGHT) {
         format!(
-            "{}: add {name} to resourceNames of the Role in {namespace} by which the controller gets and patches Secrets",
+            "{}: add {name} to resourceNames of the controller's Role for Secrets in {namespace}",
             error.reason()
         )
     } else {
@@ -194,11 +194,11 @@ fn judge(name: &str, user_data: &[u8], ours: Ours<'_>) -> (PointerState, Option<
     match renewed(user_data, ours) {
         Ok(Renewal::Current) => (PointerState::Current, None),
         Ok(Renewal::Renewed(_)) if name.ends_with(MANAGED) => {
-            let why = "the Machine Config Operator writes it itself, with its own CA: let the machine set name another Secret".to_owned();
+            let why = "the Machine Config Operator writes this Secret, with its own CA: set another Secret in the machine set".to_owned();
             (PointerState::Left(why, carried()), None)
         }
         Ok(Renewal::Renewed(text)) => (PointerState::Behind(carried()), Some(text)),
-        Err(NotRenewed::Broken(why)) => (PointerState::Unread(format!("a CA in it is of no use: {why}")), None),
+        Err(NotRenewed::Broken(why)) => (PointerState::Unread(format!("a CA in it cannot be used: {why}")), None),
         Err(NotRenewed::Reading(error)) => (PointerState::Left(error.to_string(), Vec::new()), None),
         Err(error) => (PointerState::Left(error.to_string(), carried()), None),
     }
@@ -259,7 +259,7 @@ impl PointerTask {
                 }
                 Ok(()) => {
                     if failures.is_over() {
-                        tracing::info!("cluster: pointers of machine sets are checked again after a failure");
+                        tracing::info!("cluster: checking the pointers of machine sets works again");
                     }
                 }
             }

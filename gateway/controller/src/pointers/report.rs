@@ -99,7 +99,7 @@ impl PointerState {
     fn words(&self) -> (Vec<String>, String) {
         let shorts = |carried: &[Fingerprint]| carried.iter().map(Fingerprint::short).collect();
         match self {
-            Self::Current => (Vec::new(), "carries what pointers carry now".to_owned()),
+            Self::Current => (Vec::new(), "current".to_owned()),
             Self::Behind(carried) => (shorts(carried), "to be written".to_owned()),
             Self::Left(why, carried) => (shorts(carried), format!("left: {why}")),
             Self::Unread(why) => (Vec::new(), why.clone()),

@@ -60,16 +60,16 @@ pub enum SecondStageTaskError {
     Cluster(#[from] ClusterError),
     /// An object of that name that was not made here.
     #[error(
-        "MachineConfig {name} is there, says something else than the config that nodes get, and is not labelled as one of the second stage: remove it"
+        "MachineConfig {name} differs from the config that nodes get, and lacks the label of the second stage: delete it with `oc delete machineconfig {name}`"
     )]
     Foreign { name: String },
     /// A gateway serves another config under the name of an object than the one that it was made of.
     #[error(
-        "MachineConfig {name} was made of another config than a gateway serves under its name now: it stays as it is; see what each gateway has of the pool"
+        "MachineConfig {name} was created from another config than a gateway serves under its name now: left unchanged; compare the pool's files on each gateway"
     )]
     Ambiguous { name: String },
     #[error(
-        "MachineConfig {name} is not made: the pool has {OBJECTS_LIMIT} of the second stage, of configs that were served in the last 30 days"
+        "MachineConfig {name} is not created: the pool already has {OBJECTS_LIMIT} of the second stage, from configs served in the last 30 days"
     )]
     TooMany { name: String },
     /// The content is not an object.
@@ -215,7 +215,7 @@ impl SecondStageObjects {
         let Some(found) = found else {
             let made = self
                 .cluster
-                .ask("making a MachineConfig of the second stage", api.create(&params, &object));
+                .ask("creating a MachineConfig of the second stage", api.create(&params, &object));
             if self.settle(made.await, done)? {
                 done.made.insert(name.clone());
             }

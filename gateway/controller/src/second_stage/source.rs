@@ -42,7 +42,7 @@ pub enum FetchError {
     #[error("{url}: {problem}")]
     Request { url: String, problem: String },
     #[error(
-        "{url}: status {status}: the gateway gives the pre-approved config of this pool to no unauthenticated client; apply `attest-gateway second-stage render` by hand"
+        "{url}: status {status}: the gateway refuses the pre-approved config of this pool to unauthenticated clients; apply the output of `attest-gateway second-stage render` by hand"
     )]
     Refused { url: String, status: u16 },
     #[error("{url}: status {status}")]
@@ -50,7 +50,7 @@ pub enum FetchError {
     #[error("{url}: more than {BODY_LIMIT_BYTES} bytes, or {VALUES_LIMIT} values")]
     TooLarge { url: String },
     /// The gateway has no second stage for this pool, or an older state of it.
-    #[error("{url}: the config has no {CONTENT} in it")]
+    #[error("{url}: the config has no {CONTENT}")]
     NoContent { url: String },
     #[error(transparent)]
     Object(#[from] SecondStageError),
@@ -143,7 +143,7 @@ impl GatewayEndpoints {
             .take(GATEWAYS_LIMIT)
             .collect();
         match addresses.is_empty() {
-            true => Err(problem("no gateway is there".to_owned())),
+            true => Err(problem("no gateway found".to_owned())),
             false => Ok(addresses),
         }
     }

@@ -91,7 +91,7 @@ pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSetting
     }
     if !(1..=NAMED_LIMIT).contains(&section.pools.len()) {
         let found = format!("{} pools", section.pools.len());
-        return Err(("approval.pools", found, "1 to 100 pools whose machines are approved"));
+        return Err(("approval.pools", found, "allowed are 1 to 100 pools"));
     }
     if let Some(pool) = section
         .pools
@@ -106,16 +106,20 @@ pub(super) fn checked(section: ApprovalSection) -> Result<Option<ApprovalSetting
         return Err(("approval.control_plane_pools", found, "100 pools at most"));
     }
     if section.requester.is_empty() {
-        return Err(("approval.requester", "\"\"".to_owned(), "who asks for certificates of new nodes"));
+        return Err((
+            "approval.requester",
+            "\"\"".to_owned(),
+            "the user that requests certificates of new nodes is required",
+        ));
     }
     // As the API does with whoever has a certificate of its own.
     if section.requester.starts_with("system:node:") {
-        let allowed = "whoever asks for new nodes: a node asks for itself alone";
+        let allowed = "it must be the user for new nodes: a node's own user requests only its own certificate";
         return Err(("approval.requester", format!("{:?}", section.requester), allowed));
     }
     if !(1..=NAMED_LIMIT).contains(&section.requester_groups.len()) {
         let found = format!("{} groups", section.requester_groups.len());
-        return Err(("approval.requester_groups", found, "1 to 100 groups, all that it is in"));
+        return Err(("approval.requester_groups", found, "list all 1 to 100 groups of the requester"));
     }
     Ok(Some(ApprovalSettings {
         within: Duration::from_secs(60 * section.within_minutes),

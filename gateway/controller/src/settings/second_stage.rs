@@ -31,11 +31,11 @@ pub(super) fn checked(section: SecondStageSection) -> Result<Option<SecondStageS
         return Err(("second_stage.url", format!("{:?}", url.as_str()), ALLOWED));
     }
     if let Some(address) = section.address.as_ref().filter(|address| !is_address(address)) {
-        let allowed = "a host's name or address and a port, such as \"attest-gateway.attest-gateway.svc:22625\"";
+        let allowed = "expected a host name or address and a port, such as \"attest-gateway.attest-gateway.svc:22625\"";
         return Err(("second_stage.address", format!("{address:?}"), allowed));
     }
     if let (Some(address), false) = (&section.address, matches!(url.host(), Some(Host::Domain(_)))) {
-        let allowed = "only where second_stage.url has the name of a host";
+        let allowed = "allowed only if second_stage.url has a host name";
         return Err(("second_stage.address", format!("{address:?}"), allowed));
     }
     Ok(Some(SecondStageSettings {
@@ -44,7 +44,7 @@ pub(super) fn checked(section: SecondStageSection) -> Result<Option<SecondStageS
     }))
 }
 
-const ALLOWED: &str = "the gateway as nodes reach it, such as \"https://api-int.example.com:22623\"";
+const ALLOWED: &str = "expected the gateway's URL for nodes, such as \"https://api-int.example.com:22623\"";
 
 fn is_address(address: &str) -> bool {
     let port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);

@@ -19,7 +19,10 @@ async fn check_says_which_rights_are_missing() {
         "nodes for approval",
         "machines for approval",
     ] {
-        assert!(said.contains(&format!("ok       cluster: its API tells of {what}\n")), "{said}");
+        assert!(
+            said.contains(&format!("ok       cluster: its API allows a watch of {what}\n")),
+            "{said}"
+        );
     }
     let mut less = of_machines();
     less["rules"] = json!([]);
@@ -131,7 +134,7 @@ async fn waits_for_a_store_that_no_gateway_has_made() {
         fs::remove_file(file.unwrap().path()).unwrap();
     }
     site.controller.run();
-    site.controller.line(|line| line.contains("no gateway has made it yet"));
+    site.controller.line(|line| line.contains("no gateway has created it yet"));
     assert_eq!(
         (site.controller.get("/healthz").await.0, site.controller.get("/readyz").await.0),
         (200, 503)

@@ -111,7 +111,7 @@ impl SecretKind {
             Self::UrlPassword => "a URL with a password",
             Self::UrlToken => "a URL with a token or a signature",
             Self::AuthorizationHeader => "an HTTP header that authenticates",
-            Self::Unreadable => "something that cannot be looked into: damaged, too large, or compressed in a way that is not read",
+            Self::Unreadable => "content that cannot be inspected: damaged, too large, or with unsupported compression",
         }
     }
 }

@@ -186,7 +186,7 @@ pub fn made_older(mut config: Config, version: SpecVersion) -> Result<Config, In
         None => Err(Inexpressible {
             version,
             place: KERNEL_ARGUMENTS.join("."),
-            problem: format!("it is known since 3.3.0, and no {ENCAPSULATED} is there to take it"),
+            problem: format!("it needs spec 3.3.0, or a file {ENCAPSULATED} in the config to carry it"),
         }),
     }
 }
@@ -210,7 +210,7 @@ fn kernel_arguments(config: &Config, version: SpecVersion) -> Result<Vec<String>
         return Err(Inexpressible {
             version,
             place: "kernelArguments.shouldNotExist".to_owned(),
-            problem: "it is known since 3.3.0, and a MachineConfig has no place for it".to_owned(),
+            problem: "it needs spec 3.3.0, and a MachineConfig has no field for it".to_owned(),
         });
     }
     let wanted = config.list(KERNEL_ARGUMENTS);

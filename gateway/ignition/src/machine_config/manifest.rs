@@ -33,7 +33,7 @@ pub enum ManifestError {
     Kind { origin: ObjectOrigin, kind: String },
     /// An object of image mode, which says something of one state of the cluster only.
     #[error(
-        "{origin}: {kind} is not read: which image a new node gets depends on what was built, and on how far the cluster is; take the Machine Config Server itself as [upstream], or name the image in the annotation {PRE_BUILT_IMAGE_ANNOTATION} of a MachineConfig"
+        "{origin}: {kind} is not supported: the image of a new node depends on the state of image builds and of the cluster; use the Machine Config Server as [upstream], or name the image in the annotation {PRE_BUILT_IMAGE_ANNOTATION} of a MachineConfig"
     )]
     ImageMode { origin: ObjectOrigin, kind: String },
     /// An object that cannot be used.
@@ -206,7 +206,7 @@ fn read_yaml(file: &Path, text: &str) -> Result<Vec<(u64, Value)>, ManifestError
                     file: file.to_owned(),
                     line: error.location().map_or(0, |location| location.line()),
                 },
-                problem: format!("no YAML: {}", without_values(&error.to_string())),
+                problem: format!("not YAML: {}", without_values(&error.to_string())),
             }),
         })
         .collect()
@@ -228,7 +228,7 @@ fn read_json(file: &Path, text: &str) -> Result<Vec<(u64, Value)>, ManifestError
                         file: file.to_owned(),
                         line: u64::try_from(error.line()).unwrap_or(0),
                     },
-                    problem: format!("no JSON: {}", without_values(&error.to_string())),
+                    problem: format!("not JSON: {}", without_values(&error.to_string())),
                 });
             }
         }
@@ -337,7 +337,10 @@ fn machine_config(mut value: Value, origin: &ObjectOrigin, source: &ObjectPlace<
     let wrong = |place: &str, problem: String| source.wrong(origin, KIND, &metadata.name, place, problem);
     let labels = metadata.labels.unwrap_or_default();
     if !labels.contains_key(ROLE_LABEL) && !metadata.name.starts_with(RENDERED_PREFIX) {
-        return Err(wrong("metadata.labels", format!("no label {ROLE_LABEL}: it would be in no pool")));
+        return Err(wrong(
+            "metadata.labels",
+            format!("no label {ROLE_LABEL}: it would belong to no pool"),
+        ));
     }
     let annotations = metadata.annotations.unwrap_or_default();
     let generated = annotations.get(GENERATED_ANNOTATION).is_some_and(|version| !version.is_empty());
@@ -394,7 +397,7 @@ fn place_of(error: NotAConfig) -> (String, String) {
         NotAConfig::Spec2(refused) => (refused.place, refused.problem),
         NotAConfig::UnknownKey { version, key } => (
             key.trim_start_matches("$.").to_owned(),
-            format!("Ignition {version} does not know it: a node would silently boot without it"),
+            format!("Ignition {version} does not support it: a node would silently boot without it"),
         ),
         NotAConfig::Field { place, problem } => (place, problem),
         error @ NotAConfig::Version { .. } => ("ignition.version".to_owned(), error.to_string()),

@@ -30,7 +30,7 @@ pub enum RenderError {
     KernelDevel { kernel_type: KernelType },
     /// An extension that the operator would refuse.
     #[error(
-        "{origin}: MachineConfig {name}: spec.extensions: the operator has no extension {extension:?}: it has {}; if yours knows it, say so in source.extensions of pool.toml",
+        "{origin}: MachineConfig {name}: spec.extensions: the operator has no extension {extension:?}, only {}; if your operator has it, add it to source.extensions in pool.toml",
         EXTENSIONS.join(", ")
     )]
     UnknownExtension {

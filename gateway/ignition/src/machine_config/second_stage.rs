@@ -34,20 +34,20 @@ const OF_PRE_APPROVED: &str = "pre-approved";
 #[derive(Debug, thiserror::Error)]
 pub enum SecondStageError {
     /// A pool of plain configs only.
-    #[error("the pool has no MachineConfigs, and machine-config-daemon takes over by one")]
+    #[error("the pool has no MachineConfigs, which the second stage by machine-config-daemon requires")]
     NoMachineConfigs,
     /// Files that are in no MachineConfig of the cluster.
     #[error(
-        "plain configs of pre-approved/ and full/ are in no MachineConfig of the cluster's, so machine-config-daemon would take them away again: make them MachineConfigs"
+        "machine-config-daemon would remove the plain configs of pre-approved/ and full/, because no MachineConfig of the cluster has them: convert them to MachineConfigs"
     )]
     PlainConfigs,
     /// Another server's config without a MachineConfig, or with one that is not pre-approved.
     #[error(
-        "upstream.include.files does not list {ENCAPSULATED}: it has the image, the kernel arguments and the mode of FIPS that a node boots with, and the object is made of it"
+        "upstream.include.files does not list {ENCAPSULATED}, from which the object is created: it has the node's image, kernel arguments and FIPS mode"
     )]
     NotIncluded,
     /// A file that should be plain JSON or YAML within the config.
-    #[error("{path} is not in the config as it is: fetched, compressed or without contents")]
+    #[error("{path} is not inline in the config: it is fetched, compressed or without contents")]
     Elsewhere { path: &'static str },
     /// The encapsulated MachineConfig cannot be read.
     #[error("{ENCAPSULATED} is not a MachineConfig that this gateway can read, at {place}")]

@@ -75,13 +75,13 @@ fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
         entries.into_iter().flatten().enumerate()
     };
     if list("networkd", "units").next().is_some() {
-        return Err(refuse("networkd.units", "spec 3 has no networkd: files are expected instead"));
+        return Err(refuse("networkd.units", "spec 3 has no networkd: use files instead"));
     }
     for (index, user) in list("passwd", "users") {
         if user.get("create").is_some() {
             return Err(refuse(
                 format!("passwd.users.{index}.create"),
-                "this is deprecated: its fields are expected in the user",
+                "this is deprecated: put its fields into the user",
             ));
         }
     }
@@ -93,7 +93,7 @@ fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
         if !is_root {
             return Err(refuse(
                 format!("storage.filesystems.{index}"),
-                "only root can be brought to spec 3: of others it is not said where they are mounted",
+                "only root can be converted to spec 3: other filesystems have no mount point",
             ));
         }
     }
@@ -104,7 +104,7 @@ fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
                 if partition.get(field).and_then(Value::as_i64).is_some_and(|sectors| sectors != 0) {
                     return Err(refuse(
                         format!("storage.disks.{disk_index}.partitions.{index}.{field}"),
-                        "this is in sectors, of a size that is not known",
+                        "this is in sectors, whose size is unknown",
                     ));
                 }
             }

@@ -182,7 +182,7 @@ impl FieldShape {
                     let Some((_, shape)) = fields.iter().find(|(field, _)| field == name) else {
                         return Err(NotTranslatable {
                             place: step(name),
-                            problem: "spec 2.2 does not know this key: a node would silently boot without it".to_owned(),
+                            problem: "spec 2.2 does not support this key: a node would silently boot without it".to_owned(),
                         });
                     };
                     shape.check(value, &step(name))?;

@@ -128,12 +128,12 @@ fn disks(disks: Option<&mut Value>) -> Result<(), Inexpressible> {
             let place = |field: &str| format!("storage.disks.{disk_index}.partitions.{index}.{field}");
             for field in ["sizeMiB", "startMiB"] {
                 if partition.contains_key(field) {
-                    return Err(refuse(place(field), "partitions are in sectors there, of a size that is not known"));
+                    return Err(refuse(place(field), "spec 2 has partitions in sectors, whose size is unknown"));
                 }
             }
             for (field, default) in [("shouldExist", true), ("wipePartitionEntry", false)] {
                 if partition.remove(field).is_some_and(|flag| flag != Value::Bool(default)) {
-                    return Err(refuse(place(field), "there is no such key"));
+                    return Err(refuse(place(field), "spec 2 has no such key"));
                 }
             }
         }
@@ -160,13 +160,13 @@ impl Filesystems {
                 .and_then(|path| path.as_str().map(str::to_owned))
                 .filter(|path| !path.is_empty());
             if path.as_deref() == Some("/") {
-                return Err(refuse(place("path"), "the node's own root has no definition there"));
+                return Err(refuse(place("path"), "spec 2 cannot define the node's own root"));
             }
             if mount.get("format").and_then(Value::as_str).is_none_or(str::is_empty) {
-                return Err(refuse(place("format"), "a filesystem needs a format there"));
+                return Err(refuse(place("format"), "spec 2 requires a format of a filesystem"));
             }
             if paths.iter().any(|other| Some(other) == path.as_ref()) {
-                return Err(refuse(place("path"), "two filesystems cannot have one path there"));
+                return Err(refuse(place("path"), "spec 2 cannot have two filesystems with one path"));
             }
             // Those that are nowhere are numbered.
             let name = path.clone().unwrap_or_else(|| index.to_string());
@@ -225,7 +225,7 @@ fn file(mut file: Fields, place: &str) -> Result<Vec<Value>, Inexpressible> {
         files.push(Value::Object(appended));
     }
     if files.is_empty() {
-        return Err(refuse(place, "a file needs contents there"));
+        return Err(refuse(place, "spec 2 requires contents of a file"));
     }
     Ok(files)
 }

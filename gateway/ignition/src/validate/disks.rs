@@ -53,7 +53,7 @@ fn disk(disk: &At<'_>) -> Result<(), Invalid> {
     for (start, end, part) in placed {
         part.must(
             taken_to.is_none_or(|taken_to| taken_to < start),
-            "a place that no other partition has is expected",
+            "a position that overlaps no other partition is expected",
         )?;
         taken_to = Some(end.max(taken_to.unwrap_or(end)));
     }

@@ -12,7 +12,7 @@ use crate::schema::{Family, ListRule, rule_of};
 pub(super) fn check(config: &Map<String, Value>) -> Result<(), Invalid> {
     object(config).map_err(|place| Invalid {
         place,
-        problem: "an entry that is not there already is expected".to_owned(),
+        problem: "duplicate entry".to_owned(),
     })
 }
 

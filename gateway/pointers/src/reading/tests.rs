@@ -142,7 +142,7 @@ fn authorities() {
     broken(&json!({"source": "data:,hello"}), "no PEM");
     broken(
         &json!({"source": data("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")}),
-        "no X.509",
+        "not an X.509",
     );
     broken(&json!({"source": data("-----BEGIN CERTIFICATE-----\nAA")}), "PEM");
     broken(

@@ -157,11 +157,11 @@ fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
     }
     // What could never be there.
     for (condition, expect) in [
-        ("claims.tpm.boot.secureboot", "there is never a claims.tpm.boot.secureboot"),
-        ("claims.gcp.boot.secure_boot", "there is never a claims.gcp.boot"),
+        ("claims.tpm.boot.secureboot", "claims.tpm.boot.secureboot does not exist"),
+        ("claims.gcp.boot.secure_boot", "claims.gcp.boot does not exist"),
         (
             "claims.tpm.boot.grub == []",
-            "claims.tpm.boot.grub is read from PCR 8, which [tpm] does not name in pcrs",
+            "claims.tpm.boot.grub comes from PCR 8, which is not in pcrs of [tpm]",
         ),
     ] {
         check("", &[&says(condition), TPM], Err(expect));
@@ -172,8 +172,8 @@ fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
 #[test]
 fn kinds_and_their_sections_belong_together() {
     check("", &[TPM], Ok("tpm"));
-    check("", &[], Err("tpm is accepted, so there must be a section [tpm]"));
-    check("[]", &[TPM], Err("no kind of evidence is accepted"));
+    check("", &[], Err("tpm is in accepts, so the section [tpm] is required"));
+    check("[]", &[TPM], Err("accepts names no kind of evidence"));
     check(r#"[["tpm"], ["tpm"]]"#, &[TPM], Err("tpm is accepted twice"));
     check(r#"[["gcp"]]"#, &[GCP], Ok("gcp"));
     check(r#"[["tpm", "gcp"], ["gcp"]]"#, &[ALLOWLIST, TPM, GCP], Ok("tpm + gcp, or gcp"));
@@ -185,18 +185,22 @@ fn kinds_and_their_sections_belong_together() {
         ("aws-sts", "aws_sts"),
         ("azure", "azure"),
     ] {
-        let error = format!("{kind} is accepted, so there must be a section [{section}]");
+        let error = format!("{kind} is in accepts, so the section [{section}] is required");
         check(&format!("[[\"{kind}\"]]"), &[TPM], Err(&error));
     }
-    check("", &[TPM, GCP], Err("there is a section [gcp], but accepts does not list \"gcp\""));
+    check("", &[TPM, GCP], Err("section [gcp] is present, but gcp is not in accepts"));
     check(
         "",
         &[TPM, REPLAYABLE],
-        Err("[aws_identity_document], but aws-identity-document is not among"),
+        Err("[aws_identity_document] is present, but aws-identity-document is not in accepts"),
     );
-    check("", &[TPM, NITRO_TPM], Err("[aws_nitro_tpm], but aws-nitro-tpm is not among"));
-    check("", &[TPM, STS], Err("[aws_sts], but aws-sts is not among"));
-    check("", &[TPM, AZURE], Err("[azure], but azure is not among"));
+    check(
+        "",
+        &[TPM, NITRO_TPM],
+        Err("[aws_nitro_tpm] is present, but aws-nitro-tpm is not in accepts"),
+    );
+    check("", &[TPM, STS], Err("[aws_sts] is present, but aws-sts is not in accepts"));
+    check("", &[TPM, AZURE], Err("[azure] is present, but azure is not in accepts"));
     check(r#"[["sgx"]]"#, &[TPM], Err("unknown variant `sgx`"));
     check(r#"["tpm"]"#, &[TPM], Err("line 3"));
 }
@@ -210,7 +214,7 @@ fn a_combination_names_one_machine() {
     );
     check(r#"[["gcp", "aws-sts", "tpm"]]"#, &[TPM, GCP, STS], Err("different clouds"));
     check(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE], Ok("gcp, or azure"));
-    check(r#"[["token"]]"#, &[], Err("at least one kind that says who the node is"));
+    check(r#"[["token"]]"#, &[], Err("at least one kind that identifies the node"));
     check("[[]]", &[], Err("at least one kind"));
     check(r#"[["gcp", "token"]]"#, &[GCP], Ok("gcp + token"));
     check(r#"[["gcp", "gcp"]]"#, &[GCP], Err("gcp is named twice"));
@@ -370,7 +374,7 @@ fn what_is_wrong_in_a_section_is_named() {
         GCP,
         "[gcp]",
         "[gcp]\ninstance_names = [\"Worker\"]",
-        "no pattern of an instance name",
+        "not a pattern of an instance name",
     );
     wrong(
         r#"[["aws-identity-document"]]"#,
@@ -440,12 +444,12 @@ fn a_pool_says_which_machines_of_the_cluster_are_its_own() {
     gcp("control_plane = true, max_age_seconds = 60, wait_seconds = 0", ok);
     gcp("control_plane = true, max_age_seconds = 86400, wait_seconds = 3600", ok);
     for (said, expect) in [
-        ("", "machines must name machine_sets"),
-        ("machine_sets = []", "machines must name machine_sets"),
-        ("control_plane = false, wait_seconds = 9", "machines must name machine_sets"),
-        ("machine_sets = [\"\"]", "is no pattern of names of machine sets"),
-        ("machine_sets = [\"Worker\"]", "is no pattern of names of machine sets"),
-        ("machine_sets = [\"a/b\"]", "is no pattern of names of machine sets"),
+        ("", "machines has to say which"),
+        ("machine_sets = []", "machines has to say which"),
+        ("control_plane = false, wait_seconds = 9", "machines has to say which"),
+        ("machine_sets = [\"\"]", "is not a pattern of machine set names"),
+        ("machine_sets = [\"Worker\"]", "is not a pattern of machine set names"),
+        ("machine_sets = [\"a/b\"]", "is not a pattern of machine set names"),
         ("machine_sets = \"a\"", "machine_sets"),
         (
             "control_plane = true, max_age_seconds = 59",

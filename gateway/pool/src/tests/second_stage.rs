@@ -90,7 +90,7 @@ fn a_pool_that_no_machine_config_could_stand_for_is_refused() {
             fs::write(pool.join("machine-configs/all.yaml"), early_and_late()).unwrap();
             fs::write(pool.join("pool.toml"), switched_on(SAMPLE)).unwrap();
         });
-        refused(with_plain, "take them away again");
+        refused(with_plain, "machine-config-daemon would remove");
     }
     let large = file("/large").replace("data:,x", &format!("data:,{}", "x".repeat(OBJECT_LIMIT_BYTES)));
     let large = machine_config("00-worker", "worker", &format!("  neededBeforeNodeApproved: true\n{large}"));

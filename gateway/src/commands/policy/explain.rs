@@ -130,7 +130,7 @@ mod tests {
             "the PCRs 0, 1, 2, 3, 4, 5, 6, 7 of sha256 are quoted",
             "PCR 0: not checked",
             "PCR 4 has one of 1 digests of pool.toml",
-            "there is an event log",
+            "the node sends an event log",
             "Secure Boot is on",
         ] {
             assert!(words.contains(expected), "{expected} is not in {words}");
@@ -156,7 +156,7 @@ mod tests {
             "The pool observes",
             "- the PCRs 0, 1",
             "- observed: PCR 7: not checked",
-            "- the machine boots still",
+            "- the machine is still booting",
             "- observed: an event log",
             "- observed: claims.tpm.pcrs",
         ] {

@@ -64,12 +64,18 @@ fn all_of_the_convention_has_to_be_there() {
     let without = |path: &'static str| move |root: &Path| fs::remove_file(root.join(path)).unwrap();
     check_missing(without("boot/grub2/grub.cfg"), "/boot has no GRUB configuration");
     check_missing(without("boot/loader/entries/ostree-1.conf"), "GRUB has entries without");
-    check_missing(without("proc/self/mountinfo"), "where /boot/ignition.firstboot would be seen");
+    check_missing(
+        without("proc/self/mountinfo"),
+        "but this program would create /boot/ignition.firstboot",
+    );
     check_missing(
         without("usr/lib/systemd/system/coreos-ignition-firstboot-complete.service"),
         "coreos-ignition-firstboot-complete.service, which would remove the config after that boot, is missing",
     );
-    check_missing(without("usr/libexec/coreos-ignition-firstboot-complete"), "does not seem to remove");
+    check_missing(
+        without("usr/libexec/coreos-ignition-firstboot-complete"),
+        "does not remove the config",
+    );
     // As it was before it removed the config, too.
     let stamp_only = |root: &Path| {
         write_file(
@@ -78,12 +84,12 @@ fn all_of_the_convention_has_to_be_there() {
             "rm /boot/ignition.firstboot\n",
         )
     };
-    check_missing(stamp_only, "does not seem to remove");
+    check_missing(stamp_only, "does not remove the config");
     check_missing(
         without("usr/lib/dracut/modules.d/35coreos-ignition/coreos-ignition-setup-user.sh"),
-        "the initramfs does not seem to read",
+        "the initramfs does not read",
     );
-    check_missing(|root| write_file(root, "run/ostree-live", ""), "runs from its medium");
+    check_missing(|root| write_file(root, "run/ostree-live", ""), "runs from its installation medium");
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub fn take_over(config: &mut Value, base: &[BaseConfig]) {
 pub(crate) fn check(config: &Value, base: &[BaseConfig], found: &mut Refusals, rules: impl Fn(&Value, &mut Refusals)) {
     for base in base {
         let Some(mut merged) = parsed(base) else {
-            found.refuse(&base.place, "", "this base config of the initramfs is no JSON");
+            found.refuse(&base.place, "", "this base config of the initramfs is not JSON");
             continue;
         };
         merge(&mut merged, config);

@@ -23,7 +23,7 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
         for device in array.get("devices").and_then(Value::as_array).into_iter().flatten() {
             let why = |what: String| {
                 format!(
-                    "{}: {what}: Ignition would make the array anew",
+                    "{}: {what}: Ignition would create the array again",
                     device.as_str().unwrap_or_default()
                 )
             };
@@ -37,7 +37,7 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
         if let Some(what) = occupied(config, system, device) {
             let then = match is_true(volume, "wipeVolume") {
                 true => "wipeVolume would have Ignition destroy it",
-                false => "Ignition would stop",
+                false => "Ignition would stop the boot",
             };
             found.refuse(&at, device, format!("{what}: {then}"));
         }
@@ -57,7 +57,11 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
 fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
     let path = text(disk, "device").unwrap_or_default();
     let Some(device) = Device::find(system, path) else {
-        return found.refuse(at, path, "it is not there on this system: Ignition would wait for it, and stop");
+        return found.refuse(
+            at,
+            path,
+            "it does not exist on this system: Ignition would wait for it, and stop the boot",
+        );
     };
     let content = device.content(system);
     // As on a first boot.
@@ -79,15 +83,22 @@ fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
 /// Returns why a partition of a disk in use cannot be changed to match the config. An existing partition that matches is left alone.
 fn partition_again(wanted: &Value, there: Option<&DiskPartition>) -> Option<String> {
     let Some(there) = there else {
-        return (!is_false(wanted, "shouldExist"))
-            .then(|| "it is not there: Ignition would make it on a disk that is in use, and stop if there is no room".to_owned());
+        return (!is_false(wanted, "shouldExist")).then(|| {
+            "it does not exist: Ignition would create it on a disk that is in use, and stop the boot if there is no room".to_owned()
+        });
     };
     if is_false(wanted, "shouldExist") {
-        return Some("it is there, and must not: Ignition would stop, or with wipePartitionEntry destroy it".to_owned());
+        return Some(
+            "it exists, and the config says that it must not: Ignition would stop the boot, or with wipePartitionEntry destroy it"
+                .to_owned(),
+        );
     }
     let is_open = |name: &str| number(wanted, name).unwrap_or_default() == 0;
     if is_true(wanted, "wipePartitionEntry") && (is_open("startMiB") || is_open("sizeMiB")) {
-        return Some("its place is left open, and wipePartitionEntry has Ignition destroy it if it would choose another one".to_owned());
+        return Some(
+            "the config does not fix its position, and with wipePartitionEntry Ignition would destroy it to create it at another position"
+                .to_owned(),
+        );
     }
     let sectors = |name: &str| {
         number(wanted, name)
@@ -104,7 +115,7 @@ fn partition_again(wanted: &Value, there: Option<&DiskPartition>) -> Option<Stri
     ];
     let (differs, _) = differing.into_iter().find(|(_, is_so)| !is_so)?;
     Some(format!(
-        "{differs} is another one: Ignition would stop, or with wipePartitionEntry or resize change a disk that is in use"
+        "{differs} differs: Ignition would stop the boot, or with wipePartitionEntry or resize change a disk that is in use"
     ))
 }
 
@@ -128,7 +139,7 @@ fn filesystem_again(filesystem: &Value, config: &Value, system: &System, device:
         _ => false,
     };
     let wanted = if NO_FILESYSTEM.contains(&format) { "nothing" } else { format };
-    (!same).then(|| format!("{what_there_is}, and not {wanted} with the label and UUID of the config: Ignition would stop"))
+    (!same).then(|| format!("{what_there_is}, and not {wanted} with the label and UUID of the config: Ignition would stop the boot"))
 }
 
 /// A FAT's UUID has a dash or none.
@@ -149,7 +160,7 @@ fn occupied(config: &Value, system: &System, device: &str) -> Option<String> {
             content => Some(what(&content)),
         },
         None if is_made(config, device) => None,
-        None => Some("it is not there on this system".to_owned()),
+        None => Some("it does not exist on this system".to_owned()),
     }
 }
 
@@ -171,12 +182,12 @@ fn is_made(config: &Value, device: &str) -> bool {
 
 fn what(content: &DeviceContent) -> String {
     match content {
-        DeviceContent::Nothing => "nothing is on it".to_owned(),
-        DeviceContent::Filesystem { kind, label, .. } if label.is_empty() => format!("{kind} is on it"),
-        DeviceContent::Filesystem { kind, label, .. } => format!("{kind} with the label {label:?} is on it"),
-        DeviceContent::Partitions => "partitions are on it".to_owned(),
+        DeviceContent::Nothing => "it is empty".to_owned(),
+        DeviceContent::Filesystem { kind, label, .. } if label.is_empty() => format!("it has {kind}"),
+        DeviceContent::Filesystem { kind, label, .. } => format!("it has {kind} with the label {label:?}"),
+        DeviceContent::Partitions => "it has partitions".to_owned(),
         DeviceContent::Held => "it is in use".to_owned(),
-        DeviceContent::Unknown => "what is on it cannot be told".to_owned(),
+        DeviceContent::Unknown => "its content is unknown".to_owned(),
     }
 }
 
@@ -192,7 +203,7 @@ fn mounted_below_no_folder(filesystem: &Value, system: &System) -> Option<String
         below = format!("{below}/{part}");
         system.path(&below).symlink_metadata().is_ok_and(|metadata| !metadata.is_dir())
     });
-    no_folder.map(|_| format!("its path {path} has something in it that is no folder: Ignition would stop"))
+    no_folder.map(|_| format!("a component of its path {path} is not a folder: Ignition would stop the boot"))
 }
 
 /// Returns a refusal if the mount would hide the folder's contents from the node: the kubelet's certificate in `/var`, say.
@@ -211,5 +222,5 @@ fn hides(filesystem: &Value, system: &System, device: &str) -> Option<String> {
         None => system.mounts().iter().any(|mount| mount.point == point && mount.source == device),
     };
     let has_something = fs::read_dir(system.path(point)).is_ok_and(|mut entries| entries.next().is_some());
-    (!is_there && has_something).then(|| format!("{path} has something in it now, which it would hide"))
+    (!is_there && has_something).then(|| format!("{path} is not empty, and the mount would hide its content"))
 }

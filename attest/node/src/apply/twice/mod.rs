@@ -117,7 +117,7 @@ impl Refusals {
 /// Refuses references to other configs, replacing or merged. Ignition fetches them itself, without a ticket, and their contents are unknown
 /// here.
 fn references(config: &Value, found: &mut Refusals) {
-    let why = "Ignition would fetch another config, without a ticket, and what is in it is not known here";
+    let why = "Ignition would fetch another config, without a ticket, and its content cannot be checked here";
     let has_source = |resource: &Value| resource.get("source").is_some_and(|source| !source.is_null());
     if config.pointer("/ignition/config/replace").is_some_and(has_source) {
         found.refuse("ignition.config.replace", "", why);
@@ -133,7 +133,7 @@ fn references(config: &Value, found: &mut Refusals) {
 fn kernel_arguments(config: &Value, found: &mut Refusals) {
     for name in ["shouldExist", "shouldNotExist"] {
         if list(config, &format!("/kernelArguments/{name}")).next().is_some() {
-            let why = "this initramfs is not known to be able to change kernel arguments";
+            let why = "this initramfs may not support kernel arguments";
             found.refuse(&format!("kernelArguments.{name}"), "", why);
         }
     }
@@ -146,7 +146,7 @@ fn report(system: &System, found: &mut Refusals) {
         found.refuse(
             REPORT,
             "",
-            "it is no JSON, and Ignition reads it at the end: it would stop. Remove it",
+            "it is not JSON, and Ignition reads it at the end and would stop the boot: remove it",
         );
     }
 }

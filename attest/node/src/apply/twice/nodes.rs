@@ -44,7 +44,7 @@ fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule:
         let at = format!("storage.{kind}[{index}]");
         if VOLATILE.iter().any(|folder| Path::new(named).starts_with(folder)) {
             if may_stop(kind, node) {
-                let why = "what Ignition finds there cannot be seen here, and overwrite is not true: it would stop if it is there";
+                let why = "this path cannot be inspected from here, and overwrite is not true: if it exists, Ignition would stop the boot";
                 found.refuse(&at, named, why);
             }
             continue;
@@ -63,7 +63,7 @@ fn each(config: &Value, system: &System, kind: &str, found: &mut Refusals, rule:
                 }
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => below_no_folder(&path),
-            Err(error) => Some(format!("it cannot be looked at: {error}")),
+            Err(error) => Some(format!("it cannot be read: {error}")),
         };
         if let Some(why) = why {
             found.refuse(&at, named, why);
@@ -104,7 +104,7 @@ fn hidden(config: &Value, system: &System, named: &str) -> Option<String> {
         .any(|(_, filesystem)| text(filesystem, "path").is_some_and(|path| Path::new(path) == Path::new(&mount.point)));
     (mount.point != "/" && mount.device != root.device && !is_made).then(|| {
         format!(
-            "it is on the filesystem that is mounted at {}, and no path of the config's filesystems: Ignition would write below that mount",
+            "it is on the filesystem mounted at {}, which is not a path of the config's filesystems: Ignition would write below that mount",
             mount.point
         )
     })
@@ -114,15 +114,15 @@ fn hidden(config: &Value, system: &System, named: &str) -> Option<String> {
 fn lost(there: &ExistingNode) -> Option<String> {
     let holds_something = || fs::read_dir(&there.path).is_ok_and(|mut entries| entries.next().is_some());
     (there.metadata.is_dir() && holds_something())
-        .then(|| "it is a folder now, which overwrite has Ignition remove with all that is in it".to_owned())
+        .then(|| "it is a folder, and with overwrite Ignition would remove it with its content".to_owned())
 }
 
 fn file(file: &Value, _: &System, there: &ExistingNode) -> Option<String> {
     if !there.metadata.is_file() {
-        return Some("it is there and no file, and overwrite is not true: Ignition would stop".to_owned());
+        return Some("it exists and is not a file, and overwrite is not true: Ignition would stop the boot".to_owned());
     }
     if has_contents(file) {
-        return Some("it is there, and overwrite is not true: Ignition would stop".to_owned());
+        return Some("it exists, and overwrite is not true: Ignition would stop the boot".to_owned());
     }
     let before = match there.metadata.len() {
         0..=APPENDED_TO_LIMIT_BYTES => fs::read(&there.path).unwrap_or_default(),
@@ -133,23 +133,23 @@ fn file(file: &Value, _: &System, there: &ExistingNode) -> Option<String> {
         let content = text(resource, "source").and_then(|source| data_url::content(source, compression).ok());
         content.is_some_and(|content| !content.is_empty() && before.windows(content.len()).any(|part| part == content))
     });
-    again.then(|| "it has what is appended already: Ignition would append it once more".to_owned())
+    again.then(|| "the appended content is already present: Ignition would append it again".to_owned())
 }
 
 fn folder(_: &Value, _: &System, there: &ExistingNode) -> Option<String> {
-    (!there.metadata.is_dir()).then(|| "it is there and no folder, and overwrite is not true: Ignition would stop".to_owned())
+    (!there.metadata.is_dir()).then(|| "it exists and is not a folder, and overwrite is not true: Ignition would stop the boot".to_owned())
 }
 
 fn hard_link(target: &Path, there: &ExistingNode) -> Option<String> {
     let same = target
         .symlink_metadata()
         .is_ok_and(|target| (target.dev(), target.ino()) == (there.metadata.dev(), there.metadata.ino()));
-    (!same).then(|| "it is there and not the same file as its target, and overwrite is not true: Ignition would stop".to_owned())
+    (!same).then(|| "it exists and is not the same file as its target, and overwrite is not true: Ignition would stop the boot".to_owned())
 }
 
 fn soft_link(target: &Path, there: &ExistingNode) -> Option<String> {
     let same = fs::read_link(&there.path).is_ok_and(|to| clean(&to) == clean(target));
-    (!same).then(|| "it is there and not this link, and overwrite is not true: Ignition would stop".to_owned())
+    (!same).then(|| "it exists and is not this link, and overwrite is not true: Ignition would stop the boot".to_owned())
 }
 
 /// Returns a refusal if the path's nearest existing ancestor is not a folder.
@@ -157,7 +157,7 @@ fn below_no_folder(path: &Path) -> Option<String> {
     let above = path.ancestors().skip(1).find_map(|folder| fs::metadata(folder).ok());
     above
         .is_some_and(|metadata| !metadata.is_dir())
-        .then(|| "it is below something that is no folder: Ignition would stop".to_owned())
+        .then(|| "a component of its path is not a folder: Ignition would stop the boot".to_owned())
 }
 
 /// Normalises a path lexically, like Go's `filepath.Clean`.

@@ -29,14 +29,14 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
         let why = match is_false(group, "shouldExist") {
             true => users.iter().find(|user| user.group == known.id).map(|user| {
                 format!(
-                    "it is the primary group of {}, and cannot be removed: Ignition would stop",
+                    "it is the primary group of {}, and cannot be removed: Ignition would stop the boot",
                     user.name
                 )
             }),
             false if ignition < CHANGES_GROUPS => {
                 let (major, minor) = ignition;
                 Some(format!(
-                    "it is there, and Ignition {major}.{minor} only makes new ones: it would stop"
+                    "it exists, and Ignition {major}.{minor} can only create it: Ignition would stop the boot"
                 ))
             }
             false => taken(group, "gid", known, &groups),
@@ -50,12 +50,12 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
 /// Returns why an existing user cannot be changed to match the config.
 fn again(user: &Value, known: &SystemAccount, users: &[SystemAccount], system: &System) -> Option<String> {
     if is_false(user, "shouldExist") {
-        return Some("it is there: Ignition would remove it with its home".to_owned());
+        return Some("it exists: Ignition would remove it with its home directory".to_owned());
     }
     let home = text(user, "homeDir").filter(|home| home.trim_end_matches('/') != known.home.trim_end_matches('/'));
     if home.is_some_and(|home| system.path(home).symlink_metadata().is_ok()) {
         return Some(format!(
-            "its home is {}, and the new one is there already: usermod refuses, and Ignition would stop",
+            "its home directory is {}, and the new one exists already: usermod refuses, and Ignition would stop the boot",
             known.home
         ));
     }
@@ -66,5 +66,5 @@ fn again(user: &Value, known: &SystemAccount, users: &[SystemAccount], system: &
 fn taken(wanted: &Value, name: &str, known: &SystemAccount, all: &[SystemAccount]) -> Option<String> {
     let id = number(wanted, name)?.to_string();
     let other = all.iter().find(|other| other.id == id && other.name != known.name)?;
-    (known.id != id).then(|| format!("{name} {id} is that of {}: Ignition would stop", other.name))
+    (known.id != id).then(|| format!("{name} {id} belongs to {}: Ignition would stop the boot", other.name))
 }

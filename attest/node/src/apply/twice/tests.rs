@@ -126,7 +126,7 @@ fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
     // Only its mode.
     files(&json!([{"path": "/etc/file", "mode": 384}]), &[]);
     // Not even if it is the same.
-    let stop = "storage.files[1] (/etc/file): it is there, and overwrite is not true";
+    let stop = "storage.files[1] (/etc/file): it exists, and overwrite is not true";
     files(&json!([{"path": "/a"}, {"path": "/etc/file", "contents": contents}]), &[stop]);
     files(
         &json!([{"path": "/etc/file", "overwrite": false, "contents": {"source": ""}}]),
@@ -134,19 +134,19 @@ fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
     );
     files(
         &json!([{"path": "/etc/link"}]),
-        &["storage.files[0] (/etc/link): it is there and no file"],
+        &["storage.files[0] (/etc/link): it exists and is not a file"],
     );
     files(
         &json!([{"path": "/etc/full", "overwrite": true}]),
-        &["storage.files[0] (/etc/full): it is a folder now, which overwrite"],
+        &["storage.files[0] (/etc/full): it is a folder, and with overwrite"],
     );
     files(
         &json!([{"path": "/etc/file/below"}]),
-        &["storage.files[0] (/etc/file/below): it is below something"],
+        &["storage.files[0] (/etc/file/below): a component of its path"],
     );
     files(&json!([{"path": "/etc/to-full/new"}]), &[]);
     // What Ignition finds there is on the disk, below what is mounted there now.
-    let unseen = "storage.files[0] (/run/there): what Ignition finds there cannot be seen here";
+    let unseen = "storage.files[0] (/run/there): this path cannot be inspected from here";
     files(&json!([{"path": "/run/there", "contents": contents}]), &[unseen]);
     files(
         &json!([{"path": "/run/there"}, {"path": "/tmp/x", "contents": contents, "overwrite": true}]),
@@ -167,7 +167,7 @@ fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
 
 #[test]
 fn a_path_below_a_mount_that_ignition_does_not_make_is_refused() {
-    let below = "(/srv/new): it is on the filesystem that is mounted at /srv";
+    let below = "(/srv/new): it is on the filesystem mounted at /srv";
     for kind in ["files", "directories", "links"] {
         let expect = format!("storage.{kind}[0] {below}");
         check(
@@ -213,7 +213,7 @@ fn what_is_appended_already_is_not_appended_again() {
     files(&append("data:,more"), &[]);
     files(
         &append("data:,tent"),
-        &["storage.files[0] (/etc/file): it has what is appended already"],
+        &["storage.files[0] (/etc/file): the appended content is already present"],
     );
     files(&append("data:;base64,dGVudA=="), &["storage.files[0]"]);
     files(&append("data:,"), &[]);
@@ -230,11 +230,11 @@ fn folders_and_links_may_be_there_if_they_are_the_same() {
     folders(&json!([{"path": "/etc/full"}, {"path": "/etc/new"}]), &[]);
     folders(
         &json!([{"path": "/etc/file"}]),
-        &["storage.directories[0] (/etc/file): it is there and no folder"],
+        &["storage.directories[0] (/etc/file): it exists and is not a folder"],
     );
     folders(
         &json!([{"path": "/etc/full", "overwrite": true}]),
-        &["storage.directories[0] (/etc/full): it is a folder now"],
+        &["storage.directories[0] (/etc/full): it is a folder"],
     );
     let links = |list: &Value, expect: &[&str]| check(ABLE, "storage.links", list, expect);
     links(
@@ -245,7 +245,7 @@ fn folders_and_links_may_be_there_if_they_are_the_same() {
     links(&json!([{"path": "/etc/link", "target": "/usr/other", "overwrite": true}]), &[]);
     links(
         &json!([{"path": "/etc/link", "target": "/usr/other"}]),
-        &["storage.links[0] (/etc/link): it is there and not this link"],
+        &["storage.links[0] (/etc/link): it exists and is not this link"],
     );
     links(
         &json!([{"path": "/etc/file", "target": "/usr/target"}]),
@@ -254,11 +254,11 @@ fn folders_and_links_may_be_there_if_they_are_the_same() {
     links(&json!([{"path": "/etc/same", "target": "/etc/file", "hard": true}]), &[]);
     links(
         &json!([{"path": "/etc/link", "target": "/etc/file", "hard": true}]),
-        &["storage.links[0] (/etc/link): it is there and not the same"],
+        &["storage.links[0] (/etc/link): it exists and is not the same"],
     );
     links(
         &json!([{"path": "/etc/full", "target": "/x", "overwrite": true}]),
-        &["storage.links[0] (/etc/full): it is a folder now"],
+        &["storage.links[0] (/etc/full): it is a folder"],
     );
 }
 
@@ -275,27 +275,27 @@ fn users_and_groups_are_changed_and_not_made_twice() {
     );
     users(
         &json!([{"name": "core", "shouldExist": false}]),
-        &["passwd.users[0] (core): it is there: Ignition would remove it with its home"],
+        &["passwd.users[0] (core): it exists: Ignition would remove it with its home"],
     );
     users(
         &json!([{"name": "core", "homeDir": "/home/other"}]),
-        &["passwd.users[0] (core): its home is /var/home/core"],
+        &["passwd.users[0] (core): its home directory is /var/home/core"],
     );
     users(
         &json!([{"name": "core", "uid": 0}]),
-        &["passwd.users[0] (core): uid 0 is that of root"],
+        &["passwd.users[0] (core): uid 0 belongs to root"],
     );
     let groups = |abilities, list: &Value, expect: &[&str]| check(abilities, "passwd.groups", list, expect);
     groups(ABLE, &json!([{"name": "core", "gid": 1000}, {"name": "new"}]), &[]);
     groups(
         OLD,
         &json!([{"name": "core"}, {"name": "new"}]),
-        &["passwd.groups[0] (core): it is there, and Ignition 2.14 only makes new ones"],
+        &["passwd.groups[0] (core): it exists, and Ignition 2.14 can only create it"],
     );
     groups(
         ABLE,
         &json!([{"name": "core", "gid": 1001}]),
-        &["passwd.groups[0] (core): gid 1001 is that of spare"],
+        &["passwd.groups[0] (core): gid 1001 belongs to spare"],
     );
     groups(OLD, &json!([{"name": "spare", "shouldExist": false}]), &[]);
     groups(
@@ -323,7 +323,7 @@ fn units_are_enabled_only_where_systemd_heeds_the_preset() {
         &json!([{"name": "new.service", "enabled": true}]),
         &["systemd.units[0] (new.service): it is not enabled"],
     );
-    let disabled = "a preset of before says";
+    let disabled = "an existing preset disables it";
     units(
         ABLE,
         &json!([{"name": "off.service", "enabled": true}]),
@@ -343,7 +343,7 @@ fn units_are_enabled_only_where_systemd_heeds_the_preset() {
     units(
         ABLE,
         &json!([again, new]),
-        &["systemd.units[0] (on.service): a preset of before enables it … mask it"],
+        &["systemd.units[0] (on.service): an existing preset enables it … mask it"],
     );
 }
 
@@ -375,7 +375,7 @@ fn what_was_enabled_by_links_only_is_not_left_to_presets() {
     let linked = json!({"name": "linked.service", "enabled": true});
     // Enabled already: nothing has to be taken for a first boot.
     assert!(!check(json!([linked]), json!([linked]), &[]));
-    let refused = "/etc/systemd/system (linked.service): it is enabled, and no preset says so";
+    let refused = "/etc/systemd/system (linked.service): it is enabled, but by no preset";
     assert!(check(json!([new]), json!([]), &[refused]));
     assert!(check(json!([]), json!([new]), &[refused]));
     assert!(!check(json!([{"name": "new.service", "enabled": false}]), json!([new]), &[]));

@@ -36,7 +36,7 @@ pub(crate) fn check_enabled(config: &Value, base: &[BaseConfig], system: &System
         let is_known = speaks_of(config, &name) || base.iter().any(|base| speaks_of(base, &name));
         if !is_known && presets.disable(&name) {
             let why = format!(
-                "it is enabled, and no preset says so: at a first boot a systemd such as Fedora's would disable it. Have the config enable it, or \
+                "it is enabled, but by no preset: at a first boot, a systemd such as Fedora's would disable it. Enable it in the config, or \
                  put \"enable {name}\" into /etc/systemd/system-preset/10-own.preset"
             );
             found.refuse("/etc/systemd/system", &name, why);
@@ -49,16 +49,16 @@ pub(crate) fn check(config: &Value, system: &System, heeds_presets: bool, preset
     for (index, unit) in list(config, "/systemd/units") {
         let name = text(unit, "name").unwrap_or_default();
         if presets_run && is_false(unit, "enabled") && !is_true(unit, "mask") && first_verb(&preset, name) == Some("enable") {
-            let why = "a preset of before enables it, and comes before the one that Ignition would add: mask it instead";
+            let why = "an existing preset enables it, and precedes the one that Ignition would add: mask it instead";
             found.refuse(&format!("systemd.units[{index}]"), name, why);
         }
         if !is_true(unit, "enabled") || is_enabled(system, name) {
             continue;
         }
         let why = match heeds_presets {
-            false => "it is not enabled, and on this system nothing would enable it: systemd heeds presets on first boots only",
+            false => "it is not enabled, and on this system Ignition cannot enable it: systemd applies presets on first boots only",
             true if first_verb(&preset, name) == Some("disable") => {
-                "a preset of before says that it is disabled, and comes before the one that Ignition would add"
+                "an existing preset disables it, and precedes the one that Ignition would add"
             }
             true => continue,
         };

@@ -156,9 +156,9 @@ impl PcrDifference<'_> {
     fn remark(&self) -> Option<&'static str> {
         match self.explained {
             (true, true) => None,
-            (true, false) => Some("the second log does not explain it"),
-            (false, true) => Some("the first log does not explain it"),
-            (false, false) => Some("neither log explains it"),
+            (true, false) => Some("the second log does not match the PCR"),
+            (false, true) => Some("the first log does not match the PCR"),
+            (false, false) => Some("neither log matches the PCR"),
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::values::HexDigest;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotProven {
     /// Nothing is proven about this PCR: it was not quoted, or the log does not lead to its value.
-    #[error("PCR {pcr} is not explained by the log")]
+    #[error("the log's events do not give the quoted PCR {pcr}")]
     PcrNotExplained { pcr: u8 },
     /// A log has more events than are stored.
-    #[error("the log has {left_out} events over the {EVENTS_LIMIT} that are read")]
+    #[error("the log has {left_out} events more than the limit of {EVENTS_LIMIT}")]
     TooManyEvents { left_out: usize },
     /// Something that the PCR has to have is not there.
     #[error("PCR {pcr} has no {required}")]
@@ -25,13 +25,13 @@ pub enum NotProven {
     #[error("the meaning of event {event} in PCR {pcr} is not known (digest {digest})")]
     UnknownEvent { pcr: u8, event: usize, digest: HexDigest },
     /// The firmware reports that it could not measure everything.
-    #[error("event {event} is the separator for an error, in PCR {pcr}")]
+    #[error("event {event}, in PCR {pcr}, is the separator by which firmware reports an error")]
     ErrorSeparator { pcr: u8, event: usize },
     /// Secure Boot was off: the log does not have the actual authorities, and any software may have added those that it has.
     #[error("Secure Boot was off")]
     SecureBootOff,
     /// The firmware's debugger was on, so Secure Boot proves nothing.
-    #[error("event {event} in PCR 7 says that the firmware was in debug mode")]
+    #[error("event {event} in PCR 7 reports that the firmware was in debug mode")]
     DebugMode { event: usize },
 }
 

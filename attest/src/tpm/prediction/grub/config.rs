@@ -43,10 +43,10 @@ pub enum GrubConfigError {
     #[error("it has more than {COMMANDS_LIMIT} commands")]
     Commands,
     /// A byte that has a meaning to GRUB, or none.
-    #[error("line {line} has {found}: what GRUB makes of it is not computed")]
+    #[error("line {line} has {found}: GRUB's evaluation of it cannot be predicted")]
     Syntax { line: usize, found: String },
     /// A command of which it is not known what it measures.
-    #[error("line {line}: the command {command} may read files, or ask the machine: what it measures is not computed")]
+    #[error("line {line}: the command {command} may read files or query the machine: its measurements cannot be predicted")]
     Unknown { line: usize, command: String },
     /// A kernel too many, or an initrd before it, or neither.
     #[error("line {line}: {what}")]
@@ -73,25 +73,25 @@ impl GrubConfig {
                 return Err(GrubConfigError::Commands);
             }
             if booted {
-                return order("nothing comes behind boot");
+                return order("no command may follow boot");
             }
             let text = words.join(" ");
             commands.push(match *name {
                 "linux" | "linuxefi" if kernel => return order("a second kernel"),
-                "linux" | "linuxefi" if arguments.is_empty() => return order("a kernel is a file"),
+                "linux" | "linuxefi" if arguments.is_empty() => return order("the kernel command needs a file"),
                 "linux" | "linuxefi" => {
                     kernel = true;
                     let arguments = arguments.join(" ");
                     GrubCommand::Linux { text, arguments }
                 }
-                "initrd" | "initrdefi" if !kernel || initrd => return order("an initrd comes behind the kernel, once"),
-                "initrd" | "initrdefi" if arguments.is_empty() => return order("an initrd is a file"),
+                "initrd" | "initrdefi" if !kernel || initrd => return order("one initrd command may follow the kernel command"),
+                "initrd" | "initrdefi" if arguments.is_empty() => return order("the initrd command needs a file"),
                 "initrd" | "initrdefi" => {
                     initrd = true;
                     let files = arguments.len();
                     GrubCommand::Initrd { text, files }
                 }
-                "boot" if !kernel => return order("boot comes behind the kernel"),
+                "boot" if !kernel => return order("boot must follow the kernel command"),
                 "boot" if arguments.is_empty() => {
                     booted = true;
                     GrubCommand::Plain(text)
@@ -110,7 +110,7 @@ impl GrubConfig {
         } else {
             Err(GrubConfigError::Order {
                 line: config.split(|&byte| byte == b'\n').count(),
-                what: "the last command is boot, without which somebody may choose",
+                what: "the last command must be boot: otherwise a user could choose an entry",
             })
         }
     }

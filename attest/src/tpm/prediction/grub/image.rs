@@ -164,7 +164,7 @@ impl GrubRelease {
         let upstream = version(b"grub,").unwrap_or_default();
         let Some(package) = version(b"grub.debian,") else {
             return Err(format!(
-                "what GRUB measures was looked at of Debian's 2.06 and 2.12; this one is \"{}\", and not Debian's",
+                "only GRUB 2.06 and 2.12 of Debian are supported; this image is \"{}\", and not Debian's",
                 upstream.escape_ascii()
             ));
         };
@@ -174,7 +174,7 @@ impl GrubRelease {
             b"2.06" if is(b"2.06-13") => Ok(Self::Debian206),
             b"2.12" if is(b"2.12-9") => Ok(Self::Debian212),
             other => Err(format!(
-                "what GRUB measures was looked at of Debian's 2.06-13 and 2.12-9; this one is \"{}\", {}",
+                "only GRUB 2.06-13 and 2.12-9 of Debian are supported; this image is \"{}\", {}",
                 other.escape_ascii(),
                 package.escape_ascii()
             )),
@@ -226,14 +226,12 @@ impl<'a> ImageObjects<'a> {
             }
             CONFIG if self.config.is_empty() => self.config = text,
             PREFIX if self.prefix.is_empty() => {
-                self.prefix = std::str::from_utf8(text).map_err(|_| "the folder in GRUB's image is no text")?
+                self.prefix = std::str::from_utf8(text).map_err(|_| "the folder in GRUB's image is not UTF-8")?
             }
             CONFIG | PREFIX => return Err("GRUB's image has two configs, or two folders for them".to_owned()),
             SHIM_LOCK_DISABLED => self.shim_lock_disabled = true,
             other => {
-                return Err(format!(
-                    "GRUB's image has an object of type {other}: what comes of it was not looked at"
-                ));
+                return Err(format!("GRUB's image has an object of type {other}, which is not supported"));
             }
         }
         Ok(())
@@ -258,7 +256,7 @@ impl<'a> ImageObjects<'a> {
         }
         if !missing.is_empty() {
             return Err(format!(
-                "GRUB's image has not all of the modules without which it reads some from the disk: {}",
+                "GRUB's image lacks modules, which it would read from the disk: {}",
                 names(missing)
             ));
         }

@@ -63,7 +63,7 @@ impl GrubBoot<'_> {
             }
         }
         if self.shim.is_some() {
-            prediction.leave_out(&[SHIM_PCR], "shim measures its lists of keys, which the machine has");
+            prediction.leave_out(&[SHIM_PCR], "shim measures its key lists, which are in the machine's NVRAM");
         }
         Ok(())
     }
@@ -85,14 +85,14 @@ impl GrubBoot<'_> {
             (_, false, SecureBoot::On) => Err("without shim, Debian's GRUB starts no kernel with Secure Boot".to_owned()),
             (GrubRelease::Debian206, false, SecureBoot::Off) => Ok(0),
             (GrubRelease::Debian206, true, SecureBoot::On) if !image.asks_shim => {
-                Err("what an image of GRUB measures with Secure Boot that was made with --disable-shim-lock was not looked at".to_owned())
+                Err("the measurements with Secure Boot of a GRUB image made with --disable-shim-lock cannot be predicted".to_owned())
             }
             (GrubRelease::Debian206, true, SecureBoot::On) => Ok(2),
             (GrubRelease::Debian212, false, SecureBoot::Off) => Ok(1),
             (GrubRelease::Debian206, true, SecureBoot::Off) => {
-                Err("what GRUB 2.06 measures behind shim without Secure Boot was not looked at".to_owned())
+                Err("the measurements of GRUB 2.06 after shim without Secure Boot cannot be predicted".to_owned())
             }
-            (GrubRelease::Debian212, true, _) => Err("what GRUB 2.12 measures behind shim was not looked at".to_owned()),
+            (GrubRelease::Debian212, true, _) => Err("the measurements of GRUB 2.12 after shim cannot be predicted".to_owned()),
         }
     }
 
@@ -171,7 +171,7 @@ impl GrubBoot<'_> {
             [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => {
                 Some(BankDigests::read(prediction.banks(), &[*alone]).map_err(|error| format!("the initrd: {error}"))?)
             }
-            _ => return Err("how GRUB 2.12 puts initrds together was not looked at".to_owned()),
+            _ => return Err("the way in which GRUB 2.12 concatenates initrds is not supported".to_owned()),
         };
         self.kernel.1.measure_stub(prediction, &options, &options.without_end(), initrd)
     }

@@ -24,22 +24,22 @@ const FILE_PCRS: std::ops::Range<u8> = 0..16;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: what has changed between two boots of a machine, by their records\n  attest-audit log compare-boots 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-audit log compare-boots ./before.bin ./after.bin --html > boots.html\n\nWhat stands in “quotation marks” is the log's own word: no digest covers it. Of a file nobody has quoted anything: all of it is the log's word.\nA record is one of evidence that was verified, whether the pool accepted what it proves or not. Exit code 1 if the boots differ."
+    after_help = "Example: two boots of a machine, by their records\n  attest-audit log compare-boots 127e54f3 5b9d00aa\n\nExample: two logs that were copied from machines\n  attest-audit log compare-boots ./before.bin ./after.bin --html > boots.html\n\nText in “quotation marks” is unverified: no digest covers it. In a file, everything is unverified, because no quote covers it.\n\nA record must be of verified evidence, accepted by the pool or not. Exit code 1 if the boots differ."
 )]
 pub(crate) struct Arguments {
-    /// A record, by its id, the beginning of it, or its number; or an event log's file, by a path with a / or a dot in it.
+    /// Record: its id, the beginning of its id, or its number; or the file of an event log: a path with a / or a dot.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
     first: ComparedBoot,
-    /// The boot that it is compared with.
+    /// Boot to compare it with.
     #[arg(value_name = "ID|N|FILE", value_parser = what)]
     second: ComparedBoot,
-    /// Print a page of HTML with both boots in full, in place of text.
+    /// Print an HTML page with both boots in full.
     #[arg(long)]
     html: bool,
-    /// Files of the log, or folders with a log, `.gz` too. Without any, the gateway's own log, with its rotated files.
+    /// Files of the log (also `.gz`), or folders with a log [default: the gateway's own log, with its rotated files].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
-    /// The evidence whose quote is used, if two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    /// Evidence whose quote is used, if two kinds of evidence quote different PCRs: tpm or azure-vtpm.
     #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
     by: Option<Kind>,
 }
@@ -87,7 +87,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let other = second.boot(files, log, *by)?;
     if one.bank != other.bank {
         bail!(
-            "one boot is of {} and the other of {}: their digests cannot be compared",
+            "one boot has digests of {} and the other of {}: they cannot be compared",
             one.bank,
             other.bank
         );
@@ -113,10 +113,10 @@ fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by:
     })?;
     unread.say();
     let Some(line) = found else {
-        bail!("no record of the log is that one");
+        bail!("the log has no such record");
     };
     if more {
-        bail!("several records of the log are that one: give more of the id");
+        bail!("several records match: pass more digits of the id");
     }
     // What was refused because of what was booted is proven all the same.
     let verified = verify(&String::from_utf8(line)?, &Blobs::at(&files.evidence(log)?))?;
@@ -135,7 +135,7 @@ fn of_file(path: &Path) -> anyhow::Result<MeasuredBoot> {
         .into_iter()
         .find(|bank| log.algorithms().iter().any(|declared| declared.id == bank.id()))
     else {
-        bail!("it has digests of no bank that is accepted");
+        bail!("it has no digests of an accepted bank");
     };
     let replayed = log.replay(bank, FILE_PCRS)?;
     let value = |pcr| Some((pcr, HexDigest::new(replayed.value(pcr)?)?));

@@ -10,9 +10,9 @@ use super::gateway_files::GatewayFiles;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Verify the log, and repeat its decisions from their evidence: does the evidence still give the recorded verdicts?
+    /// Verify the log, and repeat its decisions from the recorded evidence.
     Audit(Box<audit::Arguments>),
-    /// Render a config that was served from the pool's folder of that time, and print it if its SHA-256 is that of the record.
+    /// Render a served config again, and print it if its SHA-256 matches.
     ShowConfig(show_config::Arguments),
     /// Compare the boots of two machines, or two boots of one machine, event by event.
     CompareBoots(compare_boots::Arguments),

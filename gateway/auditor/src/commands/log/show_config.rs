@@ -21,19 +21,19 @@ const NAMED_LIMIT: usize = 4;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: the config that a node got, from pools that are kept in git\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-audit log show-config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record says the pool, which of its configs was served, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\nWhat pool.toml names outside FOLDER is read as it is now. Configs of a server ([upstream]) are not asked for, and cannot be rendered.\nExit code 1 if the rendered config has another SHA-256 than the record. `attest-audit log audit` verifies the record itself."
+    after_help = "Example: the config that a node got, from pools in a git repository\n  git -C /srv/pools worktree add /tmp/then \"$(git -C /srv/pools rev-list -1 --before=2026-11-21T11:00:47Z main)\"\n  attest-audit log show-config 127e54f3ecdd --folder /tmp/then/worker --out worker-7.ign\n\nThe record names the pool, the served config, the spec version, and the SHA-256. The config is printed byte for byte as it was served.\n\nFiles outside FOLDER that pool.toml names are read in their current state. Configs of a server ([upstream]) cannot be rendered.\n\nExit code 1 if the rendered config has another SHA-256 than the record. `attest-audit log audit` verifies the record itself."
 )]
 pub(crate) struct Arguments {
-    /// The record of the served config: its id, the beginning of it (at least 8 digits), or its number in its chain.
+    /// Record of the served config: its id, the beginning of its id (at least 8 digits), or its number in its chain.
     #[arg(value_name = "ID|N", value_parser = record)]
     record: RecordSelector,
-    /// The pool's folder as it was when the config was served: pool.toml, with the MachineConfigs or configs that belong to it.
+    /// Pool's folder at the time when the config was served: pool.toml, with its MachineConfigs or configs.
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
-    /// Into a new file (0600), which is there when it is whole; standard output otherwise.
+    /// New output file (0600), created when it is complete [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Files of the log, or folders with a log, `.gz` too. Without any, the gateway's own log, with its rotated files.
+    /// Files of the log (also `.gz`), or folders with a log [default: the gateway's own log, with its rotated files].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let rendered = pool.for_administrator(served.set).get(served.version)?;
     if rendered.sha256 != served.sha256 {
         output::warn(format_args!(
-            "record {}: the config of pool {} rendered from {} is not the one that was served:\n  recorded: {}\n  rendered: {}\n{}",
+            "record {}: the config of pool {} rendered from {} differs from the served one:\n  recorded: {}\n  rendered: {}\n{}",
             visible(&served.id),
             visible(&served.pool),
             visible(&folder.to_string_lossy()),
@@ -117,7 +117,7 @@ fn pool(name: &str, folder: &Path) -> anyhow::Result<Pool> {
     let read = FolderReader::default().pool(folder)?;
     if let Some(upstream) = &read.file.upstream {
         bail!(
-            "{}: the configs of pool {name} come from {} ([upstream]): what that gave then is not in the folder, and cannot be rendered",
+            "{}: the configs of pool {name} came from {} ([upstream]): they are not in the folder, and cannot be rendered",
             folder.display(),
             upstream.url
         );
@@ -141,16 +141,16 @@ fn find(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector) -> anyho
     unread.say();
     let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();
     match (found.pop(), found.is_empty()) {
-        (None, _) => bail!("no record of the log is that one"),
+        (None, _) => bail!("the log has no such record"),
         (Some(fields), true) => Ok(fields),
-        (Some(_), false) => bail!("several records are meant: {}; give the id of one of them", ids.join(", ")),
+        (Some(_), false) => bail!("several records match: {}; pass the id of one of them", ids.join(", ")),
     }
 }
 
 /// The reasons for which the same record can have another digest.
 fn causes(served: &Served) -> String {
     format!(
-        "Possible causes:\n  - the folder is of another time: the config was served at {}; take the folder of then, from git or a backup\n  - what pool.toml names outside the folder has changed since: a kubeconfig\n  - the gateway was another release then; this one is {}",
+        "Possible causes:\n  - the folder has changed since the config was served at {}: restore it as of that time, from git or a backup\n  - a file outside the folder that pool.toml names has changed, such as a kubeconfig\n  - another release of the gateway served it; this is release {}",
         visible(&served.time),
         env!("CARGO_PKG_VERSION")
     )

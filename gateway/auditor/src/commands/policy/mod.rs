@@ -18,11 +18,11 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Test recorded evidence against a pool's current rules: each rule, and its result.
+    /// Test one recorded evidence against each of a pool's current rules.
     Test(test::Arguments),
-    /// Hold the last evidence of each machine against a changed pool.toml: which would be refused, by what they share.
+    /// Test each machine's last evidence against a changed pool.toml.
     Simulate(simulate::Arguments),
-    /// Write the strictest rules that fit what machines have booted, as a diff of pool.toml to review, and say what no rule was made of.
+    /// Propose the strictest rules that the machines' recorded boots satisfy.
     Propose(propose::Arguments),
 }
 

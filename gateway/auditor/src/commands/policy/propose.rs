@@ -21,24 +21,24 @@ const MODE: u32 = 0o644;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: rules that fit what the pool's machines have booted in two weeks, to review and try\n  attest-audit policy propose worker --days 14 --out proposed\n  attest-audit policy simulate worker proposed/pool.toml --with proposed/*.json\n\nPrinted is what was left out and why, which values few machines have, and a diff of pool.toml and of a new file of reference values, as `patch -p0` reads\nit. Nothing else is changed. Counted is evidence that was trusted, the last 16 pieces of each machine: also what a pool that observes would have refused."
+    after_help = "Example: propose rules from two weeks of boots, then test them\n  attest-audit policy propose worker --days 14 --out proposed\n  attest-audit policy simulate worker proposed/pool.toml --with proposed/*.json\n\nPrints the omitted rules with reasons, values that few machines have, and a diff of pool.toml and of a new file of reference values for\n`patch -p0`. Changes no file of the pool.\n\nUses trusted evidence, the last 16 pieces of each machine, also evidence that an observing pool would have refused."
 )]
 pub(crate) struct Arguments {
     /// Name of the pool.
     pool: String,
-    /// Only what was shown in the last N days.
+    /// Only evidence of the last N days.
     #[arg(long, value_name = "N")]
     days: Option<u64>,
-    /// Leave out what fewer than N machines share: they would be refused.
+    /// Omit values that fewer than N machines share: the rules would refuse these machines.
     #[arg(long, value_name = "N", default_value = "1")]
     least: NonZero<usize>,
-    /// Leave out a machine, by its name, its identity or its instance.
+    /// Omit a machine: its name, its identity or its instance.
     #[arg(long, value_name = "NODE")]
     without: Vec<String>,
-    /// Whole PCRs also where a check is about all of their events.
+    /// Add rules for whole PCRs even if a check covers all of their events.
     #[arg(long)]
     pcrs: bool,
-    /// Write the files into this folder, too.
+    /// Also write the files into this folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 }
@@ -77,7 +77,7 @@ fn write(out: &Path, proposal: &Proposal) -> anyhow::Result<()> {
     for (name, text) in all {
         let path = out.join(name);
         if path.exists() {
-            bail!("{}: it is there already", path.display());
+            bail!("{} exists already", path.display());
         }
         files::replace(&path, MODE, text)?;
     }
@@ -86,12 +86,12 @@ fn write(out: &Path, proposal: &Proposal) -> anyhow::Result<()> {
 
 fn words(proposal: &Proposal) -> String {
     let Proposal { path, before, after, .. } = proposal;
-    let mut text = format!("From what {} machines have booted.\n", proposal.machines);
+    let mut text = format!("From the boots of {} machines.\n", proposal.machines);
     if proposal.older > 0 {
-        text.push_str(&format!("Not looked at: {} older attestations of theirs.\n", proposal.older));
+        text.push_str(&format!("Ignored: {} older attestations of these machines.\n", proposal.older));
     }
     if proposal.policy.observes() {
-        text.push_str("The file observes as before: nothing of it refuses until observe = true is taken out.\n");
+        text.push_str("The file still observes: it refuses nothing until observe = true is removed.\n");
     }
     let rows: Vec<[String; 4]> = proposal
         .not_generalised
@@ -114,7 +114,7 @@ fn words(proposal: &Proposal) -> String {
         })
         .collect();
     if !rows.is_empty() {
-        let head = ["ACCEPTED, AND FEW HAVE IT", "MACHINES", "VALUE", "AMONG THEM"];
+        let head = ["ACCEPTED, BUT RARE", "MACHINES", "VALUE", "AMONG THEM"];
         text.push_str(&format!("\n{}", table(head, &rows)));
     }
     if more > 0 {
@@ -124,7 +124,7 @@ fn words(proposal: &Proposal) -> String {
     let name = path.display().to_string();
     let diff = unified([&name, &name], before, after);
     if diff.is_empty() {
-        text.push_str("No rule of pool.toml would be another.\n");
+        text.push_str("No rule of pool.toml would change.\n");
     }
     text.push_str(&diff);
     if let Some((path, set)) = &proposal.set {

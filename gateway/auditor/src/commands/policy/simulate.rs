@@ -15,17 +15,17 @@ use super::{GatewayFiles, since, told};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: which machines would be refused by a stricter file, before it is the pool's\n  attest-audit policy simulate worker stricter.toml --days 90\n\nOf each machine the last evidence of this pool that could be verified is looked at. Of a file with observe = true, what it would record is refused here. A pool's inventory, names and revocations are not. Exit code 1 if a\nmachine that was trusted would be refused, or its evidence cannot be verified again, or there is no machine."
+    after_help = "Example: list the machines that a stricter pool.toml would refuse\n  attest-audit policy simulate worker stricter.toml --days 90\n\nTests each machine's last verifiable evidence of this pool. For a file with observe = true, refusals that it would only record count as\nrefusals. Ignores inventory, names and revocations.\n\nExit code 1 if a trusted machine would be refused, its evidence cannot be verified again, or there is no machine."
 )]
 pub(crate) struct Arguments {
     /// The pool whose machines are looked at.
     pool: String,
     /// A file in the place of its pool.toml; paths in it are relative to the pool's folder [default: the pool's own].
     file: Option<PathBuf>,
-    /// Files of reference values besides those of the pool's folder.
+    /// Files of reference values in addition to those of the pool's folder.
     #[arg(long, value_name = "SET", num_args = 1..)]
     with: Vec<PathBuf>,
-    /// Only what was shown in the last N days.
+    /// Only evidence of the last N days.
     #[arg(long, value_name = "N")]
     days: Option<u64>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let blobs = Blobs::at(&files.evidence(&[])?).remembering();
     let found = simulate(&log, &blobs, &asked, told("machines"))?;
     if policy.observes() {
-        output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
+        output::tell("the file observes: it would only record the refusals about the boot that are listed here");
     }
     if arguments.format.is_json() {
         output::json(&json!({
@@ -62,13 +62,13 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         output::print(words(&found))?;
     }
     if found.machines() == 0 {
-        output::tell("nothing is known of this pool's machines: no evidence was recorded in that time");
+        output::tell("no evidence of this pool's machines was recorded in that time");
     }
     let sound = found.machines() > 0 && found.shut_out() == 0 && found.not_judged.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-const GROUP_COLUMNS: [&str; 5] = ["MACHINES", "TRUSTED BEFORE", "CODE", "WHAT THEY SHARE", "AMONG THEM"];
+const GROUP_COLUMNS: [&str; 5] = ["MACHINES", "TRUSTED BEFORE", "CODE", "COMMON REASON", "AMONG THEM"];
 
 fn words(found: &Simulation) -> String {
     let mut rows = rows(&found.refused);

@@ -16,21 +16,21 @@ use super::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: whether a machine that was accepted would still be\n  attest-audit policy test worker --record 0123456789abcdef0123456789abcdef\n\nThe evidence is verified as it was recorded, at the time of its record, and held against the pool's rules as they are now: with the reference values\nthat are accepted now, or at the time of the record with --then. Exit code 1 if a rule refuses."
+    after_help = "Example: test a machine that was accepted\n  attest-audit policy test worker --record 0123456789abcdef0123456789abcdef\n\nVerifies the evidence at the time of its record, and appraises it by the pool's current rules, with the reference values that are valid now,\nor with --then at the time of the record. Exit code 1 if a rule refuses."
 )]
 pub(crate) struct Arguments {
     /// The pool against whose rules it is tested.
     pool: String,
-    /// The id of a decision in the gateway's log, or its first 8 digits or more.
+    /// Id of a decision in the gateway's log, or at least its first 8 digits.
     #[arg(long, value_name = "ID", required_unless_present = "evidence")]
     record: Option<String>,
-    /// A file with one record, a line of the log as `attest-gateway log export` prints it.
+    /// File with one record: a line from `attest-gateway log export`.
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     evidence: Option<PathBuf>,
-    /// Folder of the blobs that it names [default: the gateway's own, state/evidence].
+    /// Folder of the record's blobs [default: the gateway's own, state/evidence].
     #[arg(long, value_name = "FOLDER")]
     blobs: Option<PathBuf>,
-    /// Reference values lapse as of the time of the record.
+    /// Use the reference values that were valid at the time of the record.
     #[arg(long)]
     then: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let line = match (&arguments.evidence, &arguments.record) {
         (Some(file), _) => fs::read_to_string(file).with_context(|| file.display().to_string())?,
         (None, Some(id)) => recorded::by_id(&files.attestation_log()?, id)?,
-        (None, None) => anyhow::bail!("say --record ID or --evidence FILE"),
+        (None, None) => anyhow::bail!("pass --record ID or --evidence FILE"),
     };
     let folder = match &arguments.blobs {
         Some(folder) => folder.clone(),
@@ -61,7 +61,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let further = further_pcrs(&again.claims, &claims);
     if !further.is_empty() {
         output::tell(format_args!(
-            "more PCRs were quoted than pool {} asks for, and are left out: {}",
+            "ignoring quoted PCRs that pool {} does not ask for: {}",
             arguments.pool,
             further.join(", ")
         ));
@@ -69,7 +69,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let (rows, is_accepted) = judged(&claims, &policy.strict(), now);
     if policy.observes() {
         output::tell(format_args!(
-            "{}: it observes, so what is refused here about the boot is recorded there, and refuses nobody",
+            "{}: this pool observes: it only records the refusals about the boot that are listed here",
             arguments.pool
         ));
     }
@@ -108,7 +108,7 @@ fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[Str
     // What the rules of clouds say, and all together.
     let all = appraise(claims.clone(), policy, now);
     let (holds, why) = said(&all);
-    rows.push(["all of the policy".to_owned(), holds.to_owned(), why]);
+    rows.push(["whole policy".to_owned(), holds.to_owned(), why]);
     (rows, all.is_ok())
 }
 

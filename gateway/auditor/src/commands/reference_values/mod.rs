@@ -10,9 +10,9 @@ use super::gateway_files::GatewayFiles;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Compute what machines will measure, from the files that they will boot.
+    /// Predict the machines' measurements from the files that they boot.
     Predict(Box<predict::Arguments>),
-    /// Add a generation from what a node had booted when it was trusted last.
+    /// Add a generation from a node's last trusted boot.
     Record(record::Arguments),
 }
 

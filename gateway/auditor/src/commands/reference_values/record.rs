@@ -21,7 +21,7 @@ use super::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: after the first node was updated\n  attest-audit reference-values record worker-0 --name 'kernel 6.12.43' --to pools/worker/reference-values/recorded.json\n\nThe evidence by which the node was trusted last is verified again, and what its event log proves is what is written: whoever reviews the file decides\nwhether that is what should be booted. Names of events are the node's own words.\nChecks that no such values could satisfy are said (left out). If one of them is a rule of the node's pool, nothing is written, and the exit code is 1."
+    after_help = "Example: after the first node was updated\n  attest-audit reference-values record worker-0 --name 'kernel 6.12.43' --to pools/worker/reference-values/recorded.json\n\nVerifies the node's last trusted evidence again, and writes the values that its event log proves. Review the file: it accepts this boot.\nNames of events come from the node, unverified.\n\nPrints checks that these values cannot satisfy as \"left out\". If one of them is a rule of the node's pool, writes nothing, with exit code 1."
 )]
 pub(crate) struct Arguments {
     /// The node: its name, its identity or its instance, as the log has it.
@@ -29,23 +29,23 @@ pub(crate) struct Arguments {
     /// Name of the generation.
     #[arg(long)]
     name: String,
-    /// The file; it is made if it is not there, with its folder.
+    /// Output file; created with its folder if it does not exist.
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
-    /// Time until which it is accepted, such as 2026-06-03T10:00:00Z.
+    /// Expiry time of the generation, such as 2026-06-03T10:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = time)]
     expires: Option<Time>,
-    /// The whole PCRs too, not only the events in them.
+    /// Also record whole PCRs, not only the events in them.
     #[arg(long)]
     pcrs: bool,
-    /// Also record the events of PCR 7 whose meaning is not known, each by its digest: Secure Boot is then proven together with exactly
-    /// these. Look at each first.
+    /// Also record unknown events of PCR 7, each by its digest: Secure Boot is then proven only together with exactly these. Inspect each
+    /// first.
     #[arg(long)]
     pcr_7_events: bool,
-    /// Write the values also where a rule of the node's pool has none among them.
+    /// Write the values even if a rule of the node's pool gets none of them.
     #[arg(long)]
     partial: bool,
-    /// The evidence whose quote is used, if two kinds of evidence quote other PCRs: tpm or azure-vtpm.
+    /// Evidence whose quote is used, if two kinds of evidence quote different PCRs: tpm or azure-vtpm.
     #[arg(long, value_name = "KIND", value_parser = recorded::kind)]
     by: Option<Kind>,
 }
@@ -84,13 +84,15 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     if !arguments.partial
         && let Some(problem) = without_value(files, &pool, booted.kind, &recording, &set)?
     {
-        bail!("nothing was written: pool {pool} would refuse this machine by these values: {problem}; --partial writes them all the same");
+        bail!(
+            "nothing was written: with these values, pool {pool} would refuse this machine: {problem}; to write them anyway, pass --partial"
+        );
     }
     let count = recording.values.count();
     let mut generations = read_or_new(&arguments.to)?.generations;
     if generations.iter().any(|generation| generation.name == arguments.name) {
         bail!(
-            "{}: there is a generation {:?} already, and nothing was written: give another --name",
+            "{}: nothing was written: a generation {:?} exists already; pass another --name",
             arguments.to.display(),
             arguments.name
         );
@@ -107,7 +109,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
     for (check, why) in &recording.left_out {
         output::tell(format_args!(
-            "left out: no values by which {:?} holds: {}",
+            "left out: no values for {:?}: {}",
             check.word(),
             clean(&why.to_string())
         ));
@@ -126,7 +128,7 @@ fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
 fn tell_changing(recording: &RecordedValues) {
     for event in &recording.grub_environments {
         output::tell(format_args!(
-            "files: the node calls event {event} GRUB's environment block (grubenv), which GRUB and the system write: \"files\" accepts this content of it only"
+            "files: the node names event {event} as GRUB's environment block (grubenv), which GRUB and the system write: \"files\" accepts only its current content"
         ));
     }
 }

@@ -312,7 +312,7 @@ fn the_attestation_is_there_fresh_and_older_than_the_request() {
     approved("the last second", &at(NOW - WITHIN), Bound::Given);
     left("a second later", at(NOW - WITHIN - 1), "csr-attested-too-long-ago");
     approved("a clock that is a little ahead", &at(NOW + CLOCK_SKEW_SECONDS), Bound::Given);
-    left("a time to come", at(NOW + CLOCK_SKEW_SECONDS + 1), "csr-attested-too-long-ago");
+    left("in the future", at(NOW + CLOCK_SKEW_SECONDS + 1), "csr-attested-too-long-ago");
     left("the end of time", at(u64::MAX), "csr-attested-too-long-ago");
     let created = |created: u64| Case::given().but(|case| case.csr.created = created);
     approved("by another clock", &created(NOW - 120 - CLOCK_SKEW_SECONDS), Bound::Given);

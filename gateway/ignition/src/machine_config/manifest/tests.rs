@@ -101,7 +101,7 @@ fn documents_lists_and_json() {
     }
     assert_eq!(read(&list.to_string()).unwrap().machine_configs.len(), 2);
     assert!(read("").unwrap().machine_configs.is_empty());
-    assert!(read_as("a.json", "\n{\n\"a\" 1}").unwrap_err().starts_with("a.json:3: no JSON"));
+    assert!(read_as("a.json", "\n{\n\"a\" 1}").unwrap_err().starts_with("a.json:3: not JSON"));
 }
 
 /// The parser's budget applies to each document.
@@ -159,7 +159,7 @@ fn pools_and_the_controller() {
 #[test]
 fn what_is_wrong_is_named_with_file_and_line() {
     let config = |config: &str| format!("{HEAD}spec:\n  config:\n    ignition: {{version: 3.2.0}}\n{config}");
-    refused("a: [", &["a.yaml:1", "no YAML"]);
+    refused("a: [", &["a.yaml:1", "not YAML"]);
     refused("- a\n", &["a.yaml:1"]);
     refused("kind: MachineConfig\n", &["a.yaml:1", "MachineConfig"]);
     refused("apiVersion: v1\nkind: Secret\n", &["a.yaml:1", "v1 Secret"]);

@@ -146,14 +146,14 @@ fn what_another_server_gives_is_a_machine_config_or_refused() {
     compressed["contents"]["compression"] = "gzip".into();
     refused(
         &[good.clone(), compressed],
-        "/etc/kubernetes/kubeconfig is not in the config as it is",
+        "/etc/kubernetes/kubeconfig is not inline in the config",
     );
     let fetched = json!({"path": ENCAPSULATED, "contents": {"source": "https://example.com/a"}});
     refused(
         &[fetched],
-        "/etc/ignition-machine-config-encapsulated.json is not in the config as it is",
+        "/etc/ignition-machine-config-encapsulated.json is not inline in the config",
     );
-    refused(&[json!({"path": ENCAPSULATED})], "is not in the config as it is");
+    refused(&[json!({"path": ENCAPSULATED})], "is not inline in the config");
     assert!(chosen(&[good]).is_ok());
 }
 

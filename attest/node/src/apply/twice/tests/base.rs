@@ -31,7 +31,7 @@ fn storage(kind: &str, node: &Value) -> Value {
 #[test]
 fn what_a_base_config_has_is_done_once_more_too() {
     let file = json!({"path": "/etc/file", "mode": 420, "contents": {"source": "data:,x"}});
-    let stop = "base.platform.d/aws/20-a.ign of the initramfs, storage.files[0] (/etc/file): it is there, and overwrite is not true";
+    let stop = "base.platform.d/aws/20-a.ign of the initramfs, storage.files[0] (/etc/file): it exists, and overwrite is not true";
     let files = |own: &Value, expect: &[&str]| check(&storage("files", own), &storage("files", &file), expect);
     files(&json!({"path": "/etc/new"}), &[stop]);
     files(
@@ -49,10 +49,10 @@ fn what_a_base_config_has_is_done_once_more_too() {
     let arguments = json!({"ignition": {"config": {"merge": [{"source": "https://a/b"}]}}});
     check(&json!({}), &arguments, &["of the initramfs, ignition.config.merge[0]"]);
     let enabled = json!({"systemd": {"units": [{"name": "off.service", "enabled": true}]}});
-    check(&json!({}), &enabled, &["(off.service): a preset of before"]);
+    check(&json!({}), &enabled, &["(off.service): an existing preset"]);
     let not = json!({"systemd": {"units": [{"name": "off.service", "enabled": false}]}});
     check(&not, &enabled, &[]);
-    check(&json!({}), &json!("nonsense"), &["is no JSON"]);
+    check(&json!({}), &json!("nonsense"), &["is not JSON"]);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn filesystems_that_are_there_stay_and_are_never_destroyed() {
     filesystems(&root(&json!({"format": "none"})), &[at]);
     filesystems(
         &root(&json!({"path": "/etc/to-full/x"})),
-        &["storage.filesystems[0] … is no folder"],
+        &["storage.filesystems[0] … is not a folder"],
     );
     filesystems(
         &json!([{"device": "/dev/vdb", "format": "xfs", "wipeFilesystem": true}, {"device": "share", "format": "virtiofs"}]),
@@ -33,7 +33,7 @@ fn filesystems_that_are_there_stay_and_are_never_destroyed() {
     filesystems(&json!([{"device": "/dev/vda2", "format": "xfs", "path": "/srv/new"}]), &[]);
     filesystems(
         &json!([{"device": "/dev/vda", "format": "xfs"}]),
-        &["storage.filesystems[0] (/dev/vda): partitions are on it"],
+        &["storage.filesystems[0] (/dev/vda): it has partitions"],
     );
     filesystems(
         &json!([{"device": "/dev/vdc", "format": "xfs"}]),
@@ -41,11 +41,11 @@ fn filesystems_that_are_there_stay_and_are_never_destroyed() {
     );
     filesystems(
         &json!([{"device": "/dev/vde", "format": "xfs"}]),
-        &["storage.filesystems[0] (/dev/vde): what is on it cannot be told"],
+        &["storage.filesystems[0] (/dev/vde): its content is unknown"],
     );
     filesystems(
         &json!([{"device": "/dev/none", "format": "xfs"}]),
-        &["storage.filesystems[0] (/dev/none): it is not there"],
+        &["storage.filesystems[0] (/dev/none): it does not exist"],
     );
 }
 
@@ -58,11 +58,11 @@ fn disks_arrays_and_volumes_are_made_on_what_is_empty_only() {
     );
     disks(
         &json!([{"device": "/dev/vda", "wipeTable": true}]),
-        &["storage.disks[0] (/dev/vda): partitions are on it: wipeTable"],
+        &["storage.disks[0] (/dev/vda): it has partitions: wipeTable"],
     );
     disks(
         &json!([{"device": "/dev/none"}]),
-        &["storage.disks[0] (/dev/none): it is not there"],
+        &["storage.disks[0] (/dev/none): it does not exist"],
     );
     let partition = |partition: &Value, expect: &[&str]| disks(&json!([{"device": "/dev/vda", "partitions": [partition]}]), expect);
     partition(
@@ -79,23 +79,20 @@ fn disks_arrays_and_volumes_are_made_on_what_is_empty_only() {
     );
     partition(
         &json!({"number": 1, "shouldExist": false, "wipePartitionEntry": true}),
-        &[&format!("{at} 1): it is there")],
+        &[&format!("{at} 1): it exists")],
     );
     partition(
         &json!({"number": 1, "wipePartitionEntry": true}),
-        &[&format!("{at} 1): its place is left open")],
+        &[&format!("{at} 1): the config does not fix its position")],
     );
     partition(&json!({"number": 1, "startMiB": 1, "sizeMiB": 2, "wipePartitionEntry": true}), &[]);
-    partition(&json!({"label": "more"}), &[&format!("{at} 0): it is not there")]);
+    partition(&json!({"label": "more"}), &[&format!("{at} 0): it does not exist")]);
     let raid = |devices: &Value, expect: &[&str]| check(ABLE, "storage.raid", &json!([{"name": "md", "devices": devices}]), expect);
     raid(&json!(["/dev/vdb", "/dev/vda2"]), &[]);
     raid(&json!(["/dev/vdb", "/dev/vda1"]), &["storage.raid[0] (md): /dev/vda1: ext4"]);
     let luks = |device: &str, expect: &[&str]| check(ABLE, "storage.luks", &json!([{"name": "x", "device": device}]), expect);
     luks("/dev/vdb", &[]);
-    luks(
-        "/dev/vdd",
-        &["storage.luks[0] (/dev/vdd): crypto_LUKS is on it: Ignition would stop"],
-    );
+    luks("/dev/vdd", &["storage.luks[0] (/dev/vdd): it has crypto_LUKS: Ignition would stop"]);
 }
 
 #[test]
@@ -116,7 +113,7 @@ fn what_the_config_makes_itself_need_not_be_there() {
 fn a_new_filesystem_hides_nothing() {
     let filesystems = |list: &Value, expect: &[&str]| check(ABLE, "storage.filesystems", list, expect);
     let at = |device: &str, path: &str| json!([{"device": device, "format": "ext4", "path": path}]);
-    let hides = "has something in it now, which it would hide";
+    let hides = "is not empty, and the mount would hide its content";
     filesystems(
         &at("/dev/vdb", "/etc/full"),
         &[&format!("storage.filesystems[0] (/dev/vdb): /etc/full {hides}")],

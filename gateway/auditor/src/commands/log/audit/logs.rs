@@ -25,7 +25,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> anyhow::Result<LogFiles> {
     for path in paths.iter().filter(|path| !is_kept(path)) {
         let found = files_to_verify(path)?;
         if found.files.is_empty() && found.unreadable.is_empty() {
-            bail!("{} holds no attestation.jsonl, nor one that was rotated", path.display());
+            bail!("{} has no attestation.jsonl and no rotated log", path.display());
         }
         // A segment that was named by itself, too, is read once, however that is spelled.
         let new = found

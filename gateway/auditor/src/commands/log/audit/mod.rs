@@ -28,41 +28,40 @@ use super::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The log's chain and checkpoints are verified: that no line is missing, altered, put in or out of order, up to the last checkpoint that\nis signed; and that the log holds what --checkpoints says was signed. Then each recorded evidence is verified and appraised again with the\nrecorded endorsements, reference values, keys and time, and each client certificate of a kubelet with the recorded CAs, names and time.\nWhat the record says of it is compared with what comes out, and each use of a ticket with what earned it. Logs of several gateways are\nread by the time of their lines.\n\nExample: on the gateway's host; first the checkpoints, because the gateway signs on\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExit code 1 if anything is wrong with a log, or otherwise than recorded, or a line cannot be read; also if it is not known what was signed, and by whom."
+    after_help = "Example: on the gateway's host; export the checkpoints first, because the gateway continues to sign\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nVerifies the log's chains and checkpoints: no line is missing, altered, inserted or out of order up to the last signed checkpoint, and the\nlog contains every line that --checkpoints covers.\n\nThen verifies and appraises each recorded evidence again, with the recorded endorsements, reference values, keys and time; and each client\ncertificate of a kubelet with the recorded CAs, names and time. Compares the result with the record, and each use of a ticket with the\nattestation that earned it. Merges the logs of several gateways by time.\n\nExit code 1 if a log is damaged, a result differs from its record, or a line cannot be read; also without signed checkpoints and their key."
 )]
 pub(crate) struct Arguments {
-    /// Only the decision with this id, or those whose ids begin so: 8 digits or more.
+    /// Only decisions whose id begins with these 8 or more digits.
     #[arg(long, value_name = "ID", value_parser = decision_id)]
     decision: Option<String>,
-    /// A file of an attestation log, also a rotated one (.gz), or a folder with such files. Any number, of any number of gateways, in any
-    /// order [default: the gateway's own log, with its rotated files].
+    /// File of an attestation log, also a rotated one (.gz), or a folder with such files; repeatable, for several gateways, in any order
+    /// [default: the gateway's own log, with its rotated files].
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
-    /// The log continues one that is not at hand: what is used at its beginning may have been earned before it.
+    /// The beginning of the log is not available: tickets used at its beginning may have been earned earlier.
     #[arg(long)]
     continued: bool,
-    /// Accept lines without a chain, which an older release has written. Without this only those are accepted that lie where a gateway's
-    /// first chain began.
+    /// Accept lines without a chain, from an older release [default: only before the beginning of a gateway's first chain].
     #[arg(long)]
     unchained: bool,
-    /// Public keys by which checkpoints are believed, PEM, as `attest-gateway log show-key` prints them [default: those of log.key]. With a name only those of
-    /// the gateway that calls itself so.
+    /// Trusted public keys for checkpoints, PEM, from `attest-gateway log show-key` [default: those of log.key]. With a gateway's name, only
+    /// for that gateway.
     #[arg(long, value_name = "[NAME=]FILE", num_args = 1..)]
     log_key: Vec<String>,
-    /// Begin after this checkpoint, a line of a log in a file of its own: what comes before it is elsewhere, and was verified.
+    /// Begin after this checkpoint (a file with this line of a log): earlier lines were verified before.
     #[arg(long, value_name = "CHECKPOINT")]
     from: Vec<PathBuf>,
-    /// A checkpoint that was kept elsewhere, also a line in a file of its own: the log must hold it.
+    /// Checkpoint from another place (a file with this line of a log) that the log must contain.
     #[arg(long, value_name = "CHECKPOINT")]
     holds: Vec<PathBuf>,
-    /// The checkpoints of all gateways, as `attest-gateway log list-checkpoints` prints them. The logs must be complete up to these, must all be
-    /// there, and must hold them.
+    /// Checkpoints of all gateways, from `attest-gateway log list-checkpoints`. All their logs must be given, be complete up to these, and
+    /// contain them.
     #[arg(long, value_name = "FILE", conflicts_with = "without_checkpoints")]
     checkpoints: Option<PathBuf>,
-    /// Names of the gateways in --checkpoints that have to be there, as in their checkpoints; the others do not have to.
+    /// Names of the gateways in --checkpoints whose logs are required; the others are optional.
     #[arg(long, value_name = "NAME")]
     replica: Vec<String>,
-    /// Run without --checkpoints where no --log is named: then a log that was cut off, or restarted with another key, is not noticed.
+    /// Run without --checkpoints and --log: does not detect a log that was truncated, or restarted with another key.
     #[arg(long)]
     without_checkpoints: bool,
     #[command(flatten)]
@@ -100,7 +99,7 @@ impl std::fmt::Display for Counts {
         } = self;
         write!(
             f,
-            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} lines that cannot be read"
+            "{same} as recorded, {different} different; {by_digest} recorded by digest, {unread} unread, {unreadable} unreadable lines"
         )?;
         match late {
             0 => Ok(()),
@@ -136,7 +135,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     if let Some(file) = &arguments.checkpoints {
         known = Some(of_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
     } else if arguments.without_checkpoints {
-        notes.push("no checkpoints were given that say what was signed".to_owned());
+        notes.push("no signed checkpoints were given".to_owned());
     } else if arguments.log.is_empty() {
         asked = false;
         notes.push(
@@ -193,7 +192,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     show(&report, &notes, asked)?;
     output::line(counts)?;
     if is_empty {
-        output::line("the log has no record: a gateway's log is never empty")?;
+        output::line("the log has no record, but a gateway's log is never empty")?;
     }
     if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
         say(format_args!("decision {decision} is not in the log"))?;
@@ -202,7 +201,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 }
 
 const DECISION_COLUMNS: [&str; 6] = ["TIME", "DECISION", "IDENTITY", "RECORDED", "AGAIN", "RESULT"];
-const ACT_COLUMNS: [&str; 3] = ["TIME", "DONE", "BY WHOM, AND TO WHAT"];
+const ACT_COLUMNS: [&str; 3] = ["TIME", "DONE", "BY AND SUBJECT"];
 const CHAIN_COLUMNS: [&str; 7] = ["CHAIN", "GATEWAY", "LINES", "FROM", "TO", "SIGNED UP TO", "STATE"];
 
 /// Returns the whole report for programs.
@@ -239,7 +238,7 @@ fn json(reviewed: &Reviewed, report: &VerificationReport, notes: &[String], aske
 fn decision_id(text: &str) -> Result<String, String> {
     match record(text)? {
         RecordSelector::Id(id) => Ok(id),
-        RecordSelector::Number(_) => Err("a decision is named by its id, 8 hexadecimal digits or more".to_owned()),
+        RecordSelector::Number(_) => Err("expected a decision's id, 8 hexadecimal digits or more".to_owned()),
     }
 }
 
@@ -275,7 +274,7 @@ fn keys(files: &GatewayFiles, given: &[String], notes: &mut Vec<String>) -> anyh
         };
         let pem = files::read(Path::new(file), SMALL_FILE_LIMIT_BYTES).with_context(|| file.to_owned())?;
         let Some(found) = LogPublicKey::all_of_pem(&pem) else {
-            bail!("{file}: no public keys as `attest-gateway log show-key` prints them");
+            bail!("{file}: no public keys in the form of `attest-gateway log show-key`");
         };
         for key in found {
             keys.believed.insert(key);
@@ -296,16 +295,19 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
     let text = text.trim_end_matches('\n');
     let Ok(line) = serde_json::from_str::<CheckpointLine>(text) else {
         bail!(
-            "{}: not a checkpoint, which is one line of a log; what `attest-gateway log list-checkpoints` prints belongs to --checkpoints",
+            "{}: not a checkpoint, which is one line of a log; pass the output of `attest-gateway log list-checkpoints` with --checkpoints",
             file.display()
         );
     };
     if !line.checkpoint.is_signed(&line.chain.id, line.at) {
-        bail!("{}: checkpoint false: it is not signed by its key", file.display());
+        bail!(
+            "{}: invalid checkpoint: its signature does not verify under its key",
+            file.display()
+        );
     }
     if !keys.contains(&line.checkpoint.key) {
         bail!(
-            "{}: a checkpoint by an unknown key, {}: give it with --log-key",
+            "{}: a checkpoint by an unknown key, {}: pass the key with --log-key",
             file.display(),
             line.checkpoint.key
         );
@@ -331,7 +333,7 @@ fn of_checkpoints(
         let line = LastCheckpoint::read(line);
         line.with_context(|| {
             format!(
-                "{}, line {}: no checkpoint as `attest-gateway log list-checkpoints` prints it",
+                "{}, line {}: not a checkpoint in the form of `attest-gateway log list-checkpoints`",
                 file.display(),
                 number + 1
             )
@@ -340,14 +342,17 @@ fn of_checkpoints(
     let all = text.lines().enumerate().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     if all.is_empty() {
         bail!(
-            "{}: no checkpoints found: print them again at the gateway: `attest-gateway log list-checkpoints`",
+            "{}: no checkpoints found: export them again on the gateway with `attest-gateway log list-checkpoints`",
             file.display()
         );
     }
     let known: BTreeSet<&str> = all.iter().map(|kept| kept.line.checkpoint.replica.as_str()).collect();
     if let Some(unknown) = replicas.iter().find(|name| !known.contains(name.as_str())) {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        bail!("{}: no checkpoint is of a gateway {unknown}; they are of: {known}", file.display());
+        bail!(
+            "{}: no checkpoint of gateway {unknown}; the file has checkpoints of: {known}",
+            file.display()
+        );
     }
     notes.extend(notes_of(&all));
     let named = |kept: &&LastCheckpoint| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
@@ -371,7 +376,7 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
         if let Some(Abandoned { at: when, by }) = &kept.abandoned {
             let number = chain.number;
             said.push(format!(
-                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was abandoned on {} by {by}: no log has to hold it",
+                "chain {id} of gateway {replica}, signed up to line {number} ({at}), was abandoned on {} by {by}: no log is required to contain it",
                 rfc3339(*when)
             ));
         }
@@ -381,7 +386,7 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
         let newer = standing(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
         if let Some(newer) = newer {
             said.push(format!(
-                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; `attest-gateway log abandon {id}` at its host accepts that",
+                "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; to accept that, run `attest-gateway log abandon {id}` on its host",
                 newer.line.checkpoint.replica,
                 kept.line.chain.number,
                 kept.key(),
@@ -443,7 +448,7 @@ impl Reviewed {
 fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
     match more {
         0 => Ok(()),
-        more => output::line(format_args!("and {more} more {what}, which are counted and not shown")),
+        more => output::line(format_args!("and {more} more {what} (not shown)")),
     }
 }
 

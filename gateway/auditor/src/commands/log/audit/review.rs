@@ -170,12 +170,12 @@ impl<'b> Reviewer<'b> {
         differences.same("v", &v, &VERSION);
         differences.same("time", &time, &rfc3339(at).as_str());
         if id.len() > ID_LIMIT_BYTES {
-            differences.say("its id is longer than any");
+            differences.say("its id is too long");
         } else if !self.ids.insert(id.to_owned()) {
-            differences.say("its id is that of an earlier decision");
+            differences.say("an earlier decision has the same id");
         }
         if at < self.latest {
-            differences.warn(format!("it is older than a line before it: {time} after {}", rfc3339(self.latest)));
+            differences.warn(format!("it is older than an earlier line: {time} after {}", rfc3339(self.latest)));
         }
         self.latest = self.latest.max(at);
         began
@@ -236,8 +236,7 @@ impl<'b> Reviewer<'b> {
         let NotAttested { code, decision } = said;
         let id = decision.as_ref().filter(|id| self.ids.contains(*id))?;
         let found = self.refused.get(id).map_or("no refused attestation", String::as_str);
-        (found != code)
-            .then(|| format!("the node says, and nothing stands on it, that it was refused by {id} with {code}, which is {found}"))
+        (found != code).then(|| format!("the node reports (unverified) that {id} refused it with {code}, which is {found}"))
     }
 }
 
@@ -285,7 +284,7 @@ impl ReviewedDecision {
             (_, Verdict::Refused) | (Decision::Evidence, Verdict::Trusted) | (Decision::Config, Verdict::Served)
         );
         if !fits {
-            differences.say("no such decision has this verdict");
+            differences.say("a decision of this kind cannot have this verdict");
         }
         match self.verdict {
             Verdict::Refused => {
@@ -314,7 +313,7 @@ impl ReviewedDecision {
             ShownEvidence::Token => grants.token,
             ShownEvidence::Kubelet => grants.kubelet,
             ShownEvidence::Nothing => grants.nothing,
-            ShownEvidence::Unreadable => return differences.say("nothing is given for what cannot be read"),
+            ShownEvidence::Unreadable => return differences.say("unreadable evidence cannot have been granted anything"),
         };
         differences.same("grant", &self.grant, &earns.set());
     }

@@ -105,7 +105,7 @@ pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
 /// Fails if there are as many kernels already as are read.
 fn check_kernel_limit(kernels: usize) -> anyhow::Result<()> {
     if kernels >= KERNELS_LIMIT {
-        bail!("there are more than {KERNELS_LIMIT} kernels: name the files of the one that is booted, instead of the disk");
+        bail!("the disk has more than {KERNELS_LIMIT} kernels: pass the files of the booted kernel instead of --disk");
     }
     Ok(())
 }
@@ -135,7 +135,7 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(ImageFormat, DiskFile<'_>)>> 
         }
         return Ok(loaders);
     }
-    bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI, which firmware starts where it knows of no boot option")
+    bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI, which firmware starts without a boot option")
 }
 
 /// Returns a file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
@@ -248,7 +248,7 @@ impl PredictedDisk<'_> {
             let named = self.beside.join(", ");
             prediction.leave_out(
                 &[IMAGES_PCR],
-                format!("these are on the disk too, and are not among the values: {named}"),
+                format!("the disk also has files that the values do not include: {named}"),
             );
         }
         let stages: Vec<ImageFormat> = self.loaders.iter().map(|(stage, _)| *stage).collect();
@@ -257,7 +257,7 @@ impl PredictedDisk<'_> {
                 let mut given = self.given.clone();
                 given.sort();
                 given.dedup();
-                let why = format!("systemd-stub takes these beside the image: {}", given.join(", "));
+                let why = format!("systemd-stub reads these files in addition to the image: {}", given.join(", "));
                 prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
                 false
             }
@@ -283,7 +283,7 @@ impl PredictedDisk<'_> {
         let found = match (loaders, self.unified.as_slice(), self.loaders.first()) {
             ([_], [only], _) => only,
             (_, _, Some((_, first))) => first,
-            _ => bail!("there is no unified kernel image"),
+            _ => bail!("the disk has no unified kernel image"),
         };
         let loaders = loaders.iter().map(|(_, found)| Ok((file_name(&found.path), noted(files, found)?)));
         files.read_on_disk(&found.path, &found.digest);
@@ -321,7 +321,7 @@ impl PredictedDisk<'_> {
             [(ImageFormat::Shim, shim), (ImageFormat::Grub, grub)] => (grub, Some(shim)),
             other => {
                 let before = other.iter().map(|(_, found)| found.path.as_str()).collect::<Vec<_>>().join(", ");
-                let why = format!("which of these are started, and in which order, is decided by the machine: {before}");
+                let why = format!("the machine decides which of these it starts, and in which order: {before}");
                 prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
                 predict_config(&config.bytes, prediction);
                 return Ok(false);
@@ -379,7 +379,7 @@ impl PredictedDisk<'_> {
                 "no kernel was found on the disk's FAT and ext4 file systems",
             );
         }
-        prediction.leave_out(&[COMMANDS_PCR], "the command line is the boot loader's to put together");
+        prediction.leave_out(&[COMMANDS_PCR], "the boot loader assembles the command line");
         Ok(())
     }
 }

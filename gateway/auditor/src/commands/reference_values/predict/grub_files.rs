@@ -43,13 +43,11 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
     let partition = format!("hd0,gpt{}", disk.system_number);
     let elsewhere = |root: &&str| root.trim_matches(['(', ')']) != partition;
     if let Some(root) = known.roots().find(elsewhere) {
-        let why = format!(
-            "GRUB's image names the partition {root}: only those files are looked for that are on the EFI system partition, {partition}"
-        );
+        let why = format!("GRUB's image names the partition {root}: only files on the EFI system partition, {partition}, are searched");
         return unknown(configs(disk)?, why);
     }
     let Some(bytes) = system.read(&path, CONFIG_LIMIT_BYTES)? else {
-        return unknown(Vec::new(), format!("GRUB's config was not found: there is no {path}"));
+        return unknown(Vec::new(), format!("GRUB's config was not found: {path} does not exist"));
     };
     let config = GrubConfigFile { path, bytes };
     let parsed = match GrubConfig::parse(&config.bytes) {
@@ -72,7 +70,7 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
             Ok(GrubFileSource::Known { config, kernel })
         }
         _ => {
-            let why = format!("{}: what it loads is not on its file system", config.path);
+            let why = format!("{}: the files that it loads are not on its file system", config.path);
             unknown(vec![config], why)
         }
     }

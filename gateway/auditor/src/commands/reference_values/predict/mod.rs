@@ -40,49 +40,49 @@ const PATH_LIMIT_CHARACTERS: usize = 40;
 
 /// PCRs of which nothing is predicted, and why.
 const OF_THE_MACHINE: [u8; 6] = [0, 1, 2, 3, 5, 6];
-const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the disks into these: record them from a machine";
+const WHY_OF_THE_MACHINE: &str = "firmware measures itself, its settings and the disks into these PCRs: record them from a machine with `attest-audit reference-values record`";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples: a unified kernel image, on machines with Secure Boot by keys of one's own\n  attest-audit reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\nshim, GRUB, and what its config loads\n  attest-audit reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\nwhat the image of a disk boots\n  attest-audit reference-values predict --secure-boot on --disk disk.raw\nthe digests of a kernel, an initrd and a command line, whatever starts them\n  attest-audit reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nWhat is printed is JSON: each digest with what it is of, the values of those PCRs of which all digests are known, and which are not, with the reason."
+    after_help = "Example: a unified kernel image, on machines with your own Secure Boot keys\n  attest-audit reference-values predict --secure-boot on --uki linux.efi --pk PK.esl --kek KEK.esl --db db.esl --signed-by db.crt\n\nExample: shim, GRUB, and the files of its config\n  attest-audit reference-values predict --secure-boot on --shim shimx64.efi --grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img\n\nExample: a disk image\n  attest-audit reference-values predict --secure-boot on --disk disk.raw\n\nExample: the digests of a kernel, an initrd and a command line, for any boot loader\n  attest-audit reference-values predict --secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline \"/vmlinuz root=LABEL=root ro\"\n\nPrints JSON: each digest with its source, the values of PCRs whose digests are all known, and the other PCRs with the reason."
 )]
 pub(crate) struct Arguments {
-    /// State of Secure Boot on the machines: if it is on, firmware starts only what is signed, and other things are measured.
+    /// State of Secure Boot on the machines: it changes the measurements.
     #[arg(long, value_enum)]
     secure_boot: OnOff,
     /// A unified kernel image.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["kernel", "disk"], conflicts_with_all = ["kernel", "initrd", "grub", "shim", "cmdline"])]
     uki: Option<PathBuf>,
-    /// The raw image of a disk from which firmware boots: what it boots is looked for there.
+    /// Raw image of a boot disk, in which the boot files are searched.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["uki", "kernel", "loader"])]
     disk: Option<PathBuf>,
-    /// A loader that has the firmware start the unified kernel image, as systemd-boot does; repeatable, in the order of the boot.
+    /// Loader that starts the unified kernel image through the firmware, such as systemd-boot; repeatable, in boot order.
     #[arg(long, value_name = "FILE", requires = "uki")]
     loader: Vec<PathBuf>,
-    /// The kernel that is booted.
+    /// Kernel.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// An initrd; repeatable, in the order in which the boot loader gets them.
+    /// Initrd; repeatable, in the boot loader's order.
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Vec<PathBuf>,
-    /// The image of GRUB.
+    /// GRUB image.
     #[arg(long, value_name = "FILE", requires_all = ["kernel", "grub_config"])]
     grub: Option<PathBuf>,
-    /// GRUB's config, the file that it reads.
+    /// GRUB config file.
     #[arg(long, value_name = "FILE", requires = "grub", conflicts_with = "cmdline")]
     grub_config: Option<PathBuf>,
-    /// shim, which starts GRUB.
+    /// Shim that starts GRUB.
     #[arg(long, value_name = "FILE", requires = "grub")]
     shim: Option<PathBuf>,
-    /// The kernel's command line, if it is not in a config; for GRUB with the kernel's path as its first word.
+    /// Kernel command line, if it is not in a config; for GRUB with the kernel's path as its first word.
     #[arg(long, value_name = "TEXT", requires = "kernel")]
     cmdline: Option<String>,
     #[command(flatten)]
     keys: FirmwareKeys,
-    /// A bank of PCRs; repeatable [default: sha256 and sha384].
+    /// PCR bank; repeatable [default: sha256 and sha384].
     #[arg(long, value_name = "BANK")]
     bank: Vec<HashAlg>,
-    /// Print a file of reference values in the place of the prediction, with one generation of this name.
+    /// Print a file of reference values instead of the prediction, with one generation of this name.
     #[arg(long, value_name = "NAME")]
     set: Option<String>,
 }
@@ -170,7 +170,7 @@ impl FirmwareImage {
             (Self::Memory(bytes), length)
         };
         if length > IMAGE_LIMIT_BYTES {
-            bail!("it has more than {limit} bytes, which is more than is read of such a file");
+            bail!("it has more than the limit of {limit} bytes");
         }
         Ok(image)
     }
@@ -186,19 +186,19 @@ impl FirmwareImage {
 /// Keys whose signatures the machines' firmware accepts, and certificates that it will have used: for PCR 7.
 #[derive(Debug, clap::Args)]
 struct FirmwareKeys {
-    /// The variable PK, as firmware has it: signature lists, without the four bytes that Linux shows before them.
+    /// Variable PK: signature lists, without the four attribute bytes that Linux prepends.
     #[arg(long, value_name = "FILE", requires_all = ["kek", "db"])]
     pk: Option<PathBuf>,
-    /// The variable KEK, in the same form as PK.
+    /// Variable KEK, in the same form as PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     kek: Option<PathBuf>,
-    /// The variable db, in the same form as PK.
+    /// Variable db, in the same form as PK.
     #[arg(long, value_name = "FILE", requires = "pk")]
     db: Option<PathBuf>,
-    /// The variable dbx, in the same form as PK [default: absent].
+    /// Variable dbx, in the same form as PK [default: absent].
     #[arg(long, value_name = "FILE", requires = "pk")]
     dbx: Option<PathBuf>,
-    /// The certificate in db by which what is booted is accepted; repeatable, in the order of the boot.
+    /// Certificate in db that signs a booted image; repeatable, in boot order.
     #[arg(long, value_name = "FILE", requires = "pk")]
     signed_by: Vec<PathBuf>,
 }
@@ -315,13 +315,16 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
 fn predict_keys(arguments: &Arguments, has_shim: bool, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
     let keys = &arguments.keys;
     let (Some(pk), Some(kek), Some(db)) = (&keys.pk, &keys.kek, &keys.db) else {
-        prediction.leave_out(&[SECURE_BOOT_PCR], "the machine's PK, KEK, db and dbx were not given");
+        prediction.leave_out(
+            &[SECURE_BOOT_PCR],
+            "the machine's PK, KEK, db and dbx are missing: pass --pk, --kek, --db and --dbx",
+        );
         return Ok(());
     };
     if has_shim {
         prediction.leave_out(
             &[SECURE_BOOT_PCR],
-            "shim measures its SBAT level, which the machine has, and by whom it accepts what it starts",
+            "shim measures its SBAT level, which is in the machine's NVRAM, and the certificates of the images that it starts",
         );
         return Ok(());
     }
@@ -356,7 +359,7 @@ fn certificate(files: &Files, path: &Path) -> anyhow::Result<Vec<u8>> {
     let certificates = source::certificates_in(text).map_err(anyhow::Error::msg);
     match certificates.with_context(|| path.display().to_string())?.as_slice() {
         [only] => Ok(only.der.to_vec()),
-        other => bail!("{}: one certificate is expected, there are {}", path.display(), other.len()),
+        other => bail!("{}: expected one certificate, found {}", path.display(), other.len()),
     }
 }
 

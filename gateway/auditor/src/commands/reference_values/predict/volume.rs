@@ -75,7 +75,7 @@ impl Window {
         let here = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
         let length = bytes.len().min(here);
         let left = self.left.checked_sub(u64::try_from(length).unwrap_or(u64::MAX));
-        self.left = left.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the file system comes back to itself"))?;
+        self.left = left.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "the file system has a loop"))?;
         let start = self.start.checked_add(at).ok_or(ErrorKind::InvalidInput)?;
         self.file.read_at(bytes.get_mut(..length).unwrap_or_default(), start)
     }
@@ -146,7 +146,7 @@ impl Disk {
         let first = first.get(..read).unwrap_or_default();
         if let Some((_, format)) = OTHER_FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
             bail!(
-                "this is {format}: only a raw image is read. Unpack it, or convert it: qemu-img convert -O raw {} disk.raw",
+                "this is {format}: only raw images are supported. Unpack it, or run `qemu-img convert -O raw {} disk.raw`",
                 path.display()
             );
         }

@@ -26,7 +26,7 @@ impl ReviewedDecision {
             };
             // Whatever was shown, nobody may have waited for the answer.
             if self.by() != DecidedBy::Gateway && !family.iter().any(|begin| code.starts_with(begin)) {
-                differences.say(format!("code is {code:?}, which is not given for what was shown"));
+                differences.say(format!("code is {code:?}, which does not fit the presented credential"));
             }
             return (self.recorded(), ReviewStatus::Whole);
         }
@@ -50,7 +50,7 @@ impl ReviewedDecision {
                 differences.absent("use_number", self.use_number.as_ref());
             }
             _ => {
-                differences.say("no config is served for what was shown");
+                differences.say("no config is served for the presented credential");
                 return (self.recorded(), ReviewStatus::Whole);
             }
         }

@@ -19,7 +19,7 @@ impl Differences {
 
     pub(super) fn same<T: PartialEq + std::fmt::Debug>(&mut self, field: &str, recorded: &T, expected: &T) {
         if recorded != expected {
-            self.say(format!("{field} is {recorded:?}, and must be {expected:?}"));
+            self.say(format!("{field} is {recorded:?}, but must be {expected:?}"));
         }
     }
 

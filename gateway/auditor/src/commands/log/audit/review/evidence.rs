@@ -102,7 +102,7 @@ impl ReviewedDecision {
         let lifetime = challenge.expires.checked_sub(challenge.issued);
         if self.at > challenge.expires || lifetime.is_none_or(|lifetime| lifetime > CHALLENGE_LIMIT_SECONDS) {
             differences.say(format!(
-                "it was decided at {}, and its challenge could be answered from {} to {}",
+                "it was decided at {}, but its challenge was valid from {} to {}",
                 self.at, challenge.issued, challenge.expires
             ));
         }
@@ -122,7 +122,7 @@ impl ReviewedDecision {
         }
         let token = self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
         if self.use_number.is_some() != token {
-            differences.say("use_number is there with a token beside the evidence, and only then");
+            differences.say("use_number is required exactly if a token comes with the evidence");
         }
         if self.claims.is_none() {
             let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
@@ -140,7 +140,7 @@ impl ReviewedDecision {
         differences.same("instance", &self.instance, &instance.map(ToString::to_string));
         let proven = serde_json::to_value(claims).unwrap_or_default();
         if self.claims.as_ref() != Some(&proven) {
-            differences.say("claims are not what the evidence proves");
+            differences.say("claims differ from those that the evidence proves");
         }
         if self.verdict == Verdict::Trusted {
             differences.same("would_refuse", &self.would_refuse, &WouldRefuse::all_of(result));
@@ -156,7 +156,7 @@ impl ReviewedDecision {
                     && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
                     && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
                     && ticket.uses > 0 => {}
-            Some(_) => differences.say("no ticket has such terms"),
+            Some(_) => differences.say("the ticket's terms are impossible"),
             None => differences.say("ticket is missing"),
         }
     }

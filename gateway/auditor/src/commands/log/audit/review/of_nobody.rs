@@ -40,6 +40,6 @@ fn done(act: &Act, reason: &str, differences: &mut Differences) {
     differences.same("admin.v", &act.v, &VERSION);
     differences.same("reason", &reason, &act.to_string().as_str());
     if act.refused.is_some() && !act.things.is_empty() {
-        differences.say("what was refused has changed nothing");
+        differences.say("a refused action cannot have changed anything");
     }
 }

@@ -109,8 +109,7 @@ impl Tickets {
                 differences.warn("the decision that earned it was recorded late, without its evidence");
             }
             Some(RecordedLate::Unknown) => {
-                differences
-                    .say("the decision that earned it was recorded late, without its evidence, and no log is missing that could have more");
+                differences.say("the decision that earned it was recorded late, without its evidence, and all logs are given");
             }
             None => {}
         }
@@ -134,13 +133,13 @@ impl Tickets {
                     differences.warn("its ticket was too old, unless clocks differ");
                 }
                 (Some(_), None) if self.elsewhere.others => {
-                    differences.warn("its ticket was too old, unless another gateway's log that is not read has its first use");
+                    differences.warn("its ticket was too old, unless the log of another gateway, not given here, has its first use");
                 }
                 _ => differences.say("its ticket was too old"),
             }
         }
         if !self.uses.insert((earned_by.clone(), number)) {
-            differences.say(format!("use {number} was made before"));
+            differences.say(format!("use {number} is recorded twice"));
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
             differences.say(format!("use {number} of its ticket is missing"));
@@ -158,16 +157,18 @@ impl Tickets {
     ) {
         let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
         if ids.contains(earned_by) {
-            differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
+            differences.say(format!(
+                "earned_by is {earned_by}, which is not an earlier decision that earned a ticket"
+            ));
         } else if self.elsewhere.continued && in_time {
-            differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
+            differences.warn(format!("{earned_by}, which earned it, is not earlier in this log"));
         } else if self.elsewhere.others {
             differences.warn(format!(
-                "{earned_by}, which earned it, is not in these logs: another gateway's that is not read may have it"
+                "{earned_by}, which earned it, is not in these logs: the log of another gateway may have it"
             ));
         } else {
             differences.say(format!(
-                "earned_by is {earned_by}, which earned nothing before it; if it was at another gateway, give its log, too, or say which gateway's this is (--replica)"
+                "earned_by is {earned_by}, which is not an earlier decision that earned a ticket; if another gateway made it, pass its log, too, or name this log's gateway with --replica"
             ));
         }
     }

@@ -14,9 +14,9 @@ mod clock;
 #[path = "../../attest/node/src/codes.rs"]
 mod codes;
 #[allow(dead_code, unused_imports, reason = "this test uses its part")]
-#[allow(dead_code, unused_imports, reason = "this test uses its part")]
 #[path = "../../attest/node/src/deadline.rs"]
 mod deadline;
+#[allow(dead_code, unused_imports, reason = "this test uses its part")]
 #[path = "../../attest/node/src/failure.rs"]
 mod failure;
 #[path = "../benches/scale/node.rs"]

@@ -11,9 +11,9 @@ extern crate self as aws_lc_rs;
 #[path = "../../../attest/node/src/codes.rs"]
 mod codes;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
-#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/deadline.rs"]
 mod deadline;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/failure.rs"]
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]

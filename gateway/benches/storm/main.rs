@@ -15,9 +15,9 @@ extern crate attest as attest_wire;
 #[path = "../../../attest/node/src/codes.rs"]
 mod codes;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
-#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/deadline.rs"]
 mod deadline;
+#[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/failure.rs"]
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]

@@ -62,7 +62,7 @@ impl Endorsements {
 
     /// Trust in the vTPMs that Google has certified as an instance's, and in no other TPM.
     #[must_use]
-    pub fn of_gcp_instances(roots: Arc<VtpmRoots>) -> Self {
+    pub fn for_gcp_instances(roots: Arc<VtpmRoots>) -> Self {
         let mut endorsements = Self::new(Arc::default());
         endorsements.tpm.vtpm_roots = Some(roots);
         endorsements

@@ -178,7 +178,7 @@ impl MachineIdentity {
 }
 
 fn agree(first: &mut Option<NodeIdentity>, said: Option<String>) -> Result<(), Reject> {
-    match (&first, said.map(NodeIdentity::of_evidence)) {
+    match (&first, said.map(NodeIdentity::from_evidence)) {
         (Some(first), Some(second)) if *first != second => Err(Reject::IdentitiesDiffer {
             first: first.to_string(),
             second: second.to_string(),

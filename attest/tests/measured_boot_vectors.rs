@@ -21,7 +21,7 @@ fn read_in(bank: HashAlg, bytes: &[u8]) -> MeasuredBoot {
     let quoted: BTreeMap<u8, HexDigest> = (0..16)
         .map(|pcr| (pcr, HexDigest::new(replayed.value(pcr).unwrap()).unwrap()))
         .collect();
-    MeasuredBoot::of(&log.check_against(bank, &quoted).unwrap())
+    MeasuredBoot::from_events(&log.check_against(bank, &quoted).unwrap())
 }
 
 fn read(bytes: &[u8]) -> MeasuredBoot {
@@ -328,7 +328,7 @@ fn fault(name: &str) -> Option<MeasuredBoot> {
     let bytes = from_hex(&hex);
     let pcrs: BTreeMap<u8, HexDigest> = serde_json::from_slice(&vector(&format!("faults/firmware/{name}.pcrs.json"))?).unwrap();
     let log = EventLog::parse(&bytes).unwrap();
-    Some(MeasuredBoot::of(&log.check_against(HashAlg::Sha256, &pcrs).unwrap()))
+    Some(MeasuredBoot::from_events(&log.check_against(HashAlg::Sha256, &pcrs).unwrap()))
 }
 
 /// Real firmware's events in PCR 7: the sentences with a terminating zero, and AMD's event.

@@ -145,7 +145,7 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             accepted: kept(),
         },
         BootRefusal::FirmwareVersion {
-            found: Excerpt::of(&found()),
+            found: Excerpt::new(&found()),
             accepted: kept(),
         },
     ];

@@ -161,7 +161,8 @@ fn main() {
         );
         worst = worst.max(ratio);
         figures.push(
-            Figure::of(format!("an attestation beside {name}, as a ratio to alone"), "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
+            Figure::from_runs(format!("an attestation beside {name}, as a ratio to alone"), "x", &[ratio])
+                .limit(Bound::AtMost(LIMIT_RATIO)),
         );
     }
     for flood in &floods {

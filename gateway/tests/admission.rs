@@ -52,7 +52,7 @@ async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: 
 
 async fn fetch(gateway: &Gateway, client: &reqwest::Client, credential: &str) -> Answer {
     let request = client.get(gateway.url(PATH)).header("accept", accept(SPEC)).bearer_auth(credential);
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +124,7 @@ async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
     let asked = challenge_request(&case, POOL);
     let ask = async |address: Ipv4Addr| {
         let client = gateway.client_from(address);
-        Answer::of(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
+        Answer::send(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
     };
     assert_eq!(ask(STRANGER).await.status, 200);
     // By a minute from now: a machine that is slow to ask gives it no second's part back.
@@ -298,7 +298,7 @@ async fn a_thousand_nodes_behind_one_address_boot_at_once() {
 /// Retries while the answer is 503, as nodes do.
 async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
     loop {
-        let answer = Answer::of(request()).await;
+        let answer = Answer::send(request()).await;
         if answer.status != 503 {
             return answer;
         }

@@ -36,7 +36,7 @@ async fn fetch(client: &reqwest::Client, url: &str, credential: &str) -> Answer 
         .get(url)
         .header("accept", accept(SPEC))
         .header("authorization", bearer(credential));
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 /// Returns the clients' addresses in the records, in their order.
@@ -61,7 +61,7 @@ async fn nodes_behind_haproxy_are_who_they_are() {
     gateway.endorse(&case, &[]);
     let challenge = gateway.challenge(&case, None);
     let answer = gateway.answer(case, &challenge);
-    let answer = Answer::of(node.post(haproxy.url("/v1/attest/evidence")).json(&answer)).await;
+    let answer = Answer::send(node.post(haproxy.url("/v1/attest/evidence")).json(&answer)).await;
     fetch(&node, &url, &answer.ticket()).await.is_config(&full);
     assert_eq!(peers(&gateway), [NODE, STRANGER, NODE, NODE].map(IpAddr::from));
 }

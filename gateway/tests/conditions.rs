@@ -31,7 +31,7 @@ impl Site {
 
     /// Boots the machine with one log, and sends another, or none. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder, sends: Option<&LogBuilder>) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         let values = log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| self.pcrs.contains(pcr));
         let values: BTreeMap<u8, HexDigest> = values.collect();
@@ -40,10 +40,10 @@ impl Site {
             Some(sends) => self.node.has_booted(sends.build(), &values),
             None => self.node.sends_no_event_log(),
         }
-        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        let challenged = Answer::send(self.node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = self.node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
     async fn trusted(&mut self, log: &LogBuilder) -> Value {

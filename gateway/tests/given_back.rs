@@ -32,7 +32,7 @@ use tokio_rustls::client::TlsStream;
 /// Requests the pool's config like a node whose Ignition is too old for it.
 async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
     let request = gateway.client.get(gateway.url("/config/worker"));
-    Answer::of(
+    Answer::send(
         request
             .header("accept", accept("3.3.0"))
             .header("authorization", bearer(credential)),
@@ -235,7 +235,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
             let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
             let used = store.list(EntryKind::Token).await.unwrap().remove(0).id;
             let decided = evidence(&id, now() + 1, ek.parse().unwrap());
-            let identity = NodeIdentity::of_tpm(ek.parse().unwrap());
+            let identity = NodeIdentity::from_ek(ek.parse().unwrap());
             let written = store.decide(&id, move |transaction| {
                 enrolment::settle_name(transaction, None, Some("worker-0"), &identity)?;
                 let thing = Spendable {
@@ -459,7 +459,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
     let fetch = async || {
         hold.let_go(1);
         let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.4.0"));
-        let answer = Answer::of(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
+        let answer = Answer::send(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
         hold.came().await;
         answer
     };

@@ -82,11 +82,11 @@ async fn a_source_is_known_once_it_has_proven_something() {
     // Whoever shows a certificate that he has found gets a challenge, and answers with nothing that is good.
     gateway.endorse(&case, &[]);
     let asked = serde_json::to_value(challenge_request(&case, POOL)).unwrap();
-    assert_eq!(Answer::of(ask("/v1/attest/challenge", asked)).await.status, 200);
+    assert_eq!(Answer::send(ask("/v1/attest/challenge", asked)).await.status, 200);
     let evidence = serde_json::json!({ "challenge": "A".repeat(64), "evidence": {} });
-    assert_ne!(Answer::of(ask("/v1/attest/evidence", evidence)).await.status, 200);
+    assert_ne!(Answer::send(ask("/v1/attest/evidence", evidence)).await.status, 200);
     let config = stranger.get(gateway.url(PATH)).header("accept", accept(SPEC));
-    assert_eq!(Answer::of(config).await.status, 200, "the pre-approved config");
+    assert_eq!(Answer::send(config).await.status, 200, "the pre-approved config");
     assert!(!knows(STRANGER) && !knows(NODE));
     let _ticket = gateway.ticket().await;
     assert!(!knows(STRANGER) && knows(NODE));

@@ -45,15 +45,15 @@ pub async fn boots(gateway: &Gateway, node: &mut Node, log: &LogBuilder) -> Answ
 
 /// Boots the machine with one log, and sends another. Returns the answer.
 async fn sends(gateway: &Gateway, node: &mut Node, booted: &LogBuilder, sent: &LogBuilder) -> Answer {
-    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     let (client, url) = (gateway.client.clone(), gateway.url(""));
     node.has_booted(sent.build(), &booted.pcrs(HashAlg::Sha256));
-    let challenged = Answer::of(node.challenge(&client, &url)).await;
+    let challenged = Answer::send(node.challenge(&client, &url)).await;
     if challenged.status != 200 {
         return challenged;
     }
     let evidence = node.evidence(&challenged, &key);
-    Answer::of(Node::send(&client, &url, &evidence)).await
+    Answer::send(Node::send(&client, &url, &evidence)).await
 }
 
 fn known() -> LogBuilder {
@@ -236,7 +236,7 @@ fn below(said: &str, question: &str) -> Vec<String> {
 }
 
 /// Returns the question that has this number of rows.
-fn of_values(rows: &[String], values: usize) -> String {
+fn question_with_rows(rows: &[String], values: usize) -> String {
     let ids = rows.iter().map(|row| row.split(' ').next().unwrap());
     let found = ids.clone().find(|id| ids.clone().filter(|other| other == id).count() == values);
     found.unwrap().to_owned()
@@ -252,7 +252,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     site.boots(1, &one).await.refused(503, "value-pending");
     site.boots(2, &both).await.refused(503, "value-pending");
     assert_eq!(site.pending().len(), 3);
-    let [first, second] = [1, 2].map(|values| of_values(&site.pending(), values));
+    let [first, second] = [1, 2].map(|values| question_with_rows(&site.pending(), values));
     let said = site.said(&["reference-values", "pending", POOL], true);
     let lines = below(&said, &first);
     let waits = format!("- worker-1 (tpm:{ek}): waits since ");
@@ -291,7 +291,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     let (one, both) = (updated("loader 4"), more(updated("loader 4"), "loader 5"));
     site.boots(1, &one).await.refused(503, "value-pending");
     site.boots(2, &both).await.refused(503, "value-pending");
-    accept(&site, &of_values(&site.pending(), 2), "second.json");
+    accept(&site, &question_with_rows(&site.pending(), 2), "second.json");
     for (node, log) in [(1, &one), (2, &both)] {
         assert_eq!(site.boots(node, log).await.status, 200);
     }

@@ -31,7 +31,7 @@ impl Boot {
         }
     }
 
-    fn of(log: &LogBuilder) -> Self {
+    fn from_log(log: &LogBuilder) -> Self {
         Self {
             log: log.build(),
             pcrs: log.pcrs(HashAlg::Sha256),
@@ -64,16 +64,16 @@ impl Fleet {
     }
 
     async fn boots(&mut self, number: usize, boot: &Boot) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         let node = &mut self.nodes[number];
         let quoted = boot.pcrs.iter().filter(|(pcr, _)| QUOTED.contains(pcr));
         node.quotes(&quoted.map(|(pcr, value)| (*pcr, value.clone())).collect());
         node.has_booted(boot.log.clone(), &boot.pcrs);
-        let challenged = Answer::of(node.challenge(&client, &url)).await;
+        let challenged = Answer::send(node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
     fn said(&self, arguments: &[&str], succeeds: bool) -> String {
@@ -215,7 +215,7 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
     let mut fleet = Fleet::new(4);
     for number in 0..4 {
         let own = format!("a disk of machine {number}");
-        let boot = Boot::of(&LogBuilder::typical(&[SHA256]).event(5, EV_IPL, own.as_bytes()));
+        let boot = Boot::from_log(&LogBuilder::typical(&[SHA256]).event(5, EV_IPL, own.as_bytes()));
         assert_eq!(fleet.boots(number, &boot).await.status, 200);
     }
     let (words, proposed) = fleet.proposed("own", &[]);

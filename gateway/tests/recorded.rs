@@ -176,7 +176,7 @@ async fn attack_25_a_body_that_cannot_be_read_leaves_its_challenge_and_says_noth
     let mut more = whole.clone();
     more["evidence"]["extra"] = json!(1);
     for body in [more.to_string(), whole.to_string()[..200].to_owned()] {
-        let answer = Answer::of(gateway.client.post(gateway.url(EVIDENCE)).body(body)).await;
+        let answer = Answer::send(gateway.client.post(gateway.url(EVIDENCE)).body(body)).await;
         answer.refused(400, "malformed-request");
         let said = said(&gateway, &answer);
         assert!(!said.contains(&challenge.id.to_string()), "{said}");

@@ -49,13 +49,13 @@ impl Site {
 
     /// Boots the machine with this log. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         self.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
-        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        let challenged = Answer::send(self.node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = self.node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
     fn restart(&mut self) {

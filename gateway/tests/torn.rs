@@ -30,7 +30,7 @@ enum Obstacle {
 }
 
 fn identity(ek: EkDigest) -> NodeIdentity {
-    NodeIdentity::of_tpm(ek)
+    NodeIdentity::from_ek(ek)
 }
 
 fn other() -> NodeIdentity {

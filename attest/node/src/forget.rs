@@ -147,7 +147,7 @@ mod tests {
         }
 
         fn keeps(self) -> Self {
-            folder::write(self.disk.path(), &ClaimSecret::of([7; 32])).unwrap();
+            folder::write(self.disk.path(), &ClaimSecret::from_bytes([7; 32])).unwrap();
             self
         }
 
@@ -170,7 +170,7 @@ mod tests {
     fn it_is_removed_wherever_it_may_be() {
         for label in crate::claimant::storage::LABELS {
             let machine = Machine::new().keeps();
-            machine.state().set_secret(&ClaimSecret::of([7; 32]));
+            machine.state().set_secret(&ClaimSecret::from_bytes([7; 32]));
             let disks = Folders::with(&[(label, machine.disk.path())]);
             assert_eq!(machine.forget(&Storage::Usual, &disks), ForgetReport::default());
             machine.is_clean();

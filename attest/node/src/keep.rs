@@ -86,7 +86,7 @@ pub fn run(settings: &KeepOptions) -> ExitCode {
 
 fn keep(settings: &KeepOptions) -> io::Result<()> {
     private_folder(&settings.folder)?;
-    let mut said = Initramfs::of(&settings.root, &ignition::said(), &settings.told);
+    let mut said = Initramfs::inspect(&settings.root, &ignition::said(), &settings.told);
     // What is there later may be what this program has written since.
     if let Some(before) = Initramfs::kept(&settings.folder) {
         said.outranked_by = before.outranked_by;
@@ -123,8 +123,8 @@ impl Initramfs {
     }
 
     /// Inspects the initramfs with this root.
-    fn of(root: &Path, ignition: &str, told: &IgnitionInput) -> Self {
-        let version = IgnitionVersion::of(ignition);
+    fn inspect(root: &Path, ignition: &str, told: &IgnitionInput) -> Self {
+        let version = IgnitionVersion::parse(ignition);
         let says = |name: &str, word: &str| {
             SCRIPT_FOLDERS
                 .iter()
@@ -231,7 +231,7 @@ mod tests {
             base: Some(Vec::new()),
         };
         assert_eq!(
-            Initramfs::of(root.path(), "Ignition 2.14.0\n", &IgnitionInput::default()),
+            Initramfs::inspect(root.path(), "Ignition 2.14.0\n", &IgnitionInput::default()),
             expect,
             "{scripts:?}"
         );

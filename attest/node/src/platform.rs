@@ -49,7 +49,7 @@ pub enum KubeletKey {
 
 impl KubeletKey {
     /// The last word about it on the kernel command line.
-    fn of(cmdline: &str) -> Self {
+    fn parse(cmdline: &str) -> Self {
         let said = words(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
             "" => Some(Self::Always),
             value => (value.strip_prefix('=')? == NO).then_some(Self::Never),
@@ -129,7 +129,7 @@ impl NodePlatform {
         let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
         let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
         let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
-        let kubelet_key = KubeletKey::of(&ignition.told().cmdline);
+        let kubelet_key = KubeletKey::parse(&ignition.told().cmdline);
         Self {
             name: name.clone().filter(|name| is_node_name(name)),
             name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
@@ -157,7 +157,7 @@ impl NodePlatform {
     /// # Errors
     /// [`CloudError::Client`].
     pub fn instance(&self, metadata: &MetadataAddress, deadline: Deadline) -> Result<Option<CloudInstance>, CloudError> {
-        let given = self.id.as_deref().and_then(Cloud::of_platform);
+        let given = self.id.as_deref().and_then(Cloud::from_platform);
         match (given, self.dmi) {
             (Some(cloud), _) | (None, Dmi::Cloud(cloud)) => Ok(Some(CloudInstance {
                 cloud,
@@ -200,7 +200,7 @@ impl NodePlatform {
             }
             looked_at.push_str(" and QEMU's fw_cfg opt/com.coreos/config");
         }
-        match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::of_platform)) {
+        match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::from_platform)) {
             (Some(QEMU), _) => {}
             (Some(FILE), _) => {
                 let file = self.ignition.told().config_file();

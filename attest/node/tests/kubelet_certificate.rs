@@ -39,7 +39,7 @@ impl Site {
     /// `system:node-bootstrapper`.
     fn new() -> Self {
         let site = Self::without_key();
-        site.places().of_this_boot().unwrap().unwrap();
+        site.places().load_or_create().unwrap().unwrap();
         site
     }
 
@@ -214,7 +214,7 @@ fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
     let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
     let info = &request.certification_request_info;
     assert_eq!(info.subject.to_string(), format!("O=system:nodes, CN=system:node:{NODE}"));
-    assert_eq!(attest::SpkiSha256::of_spki(info.subject_pki.raw), digest);
+    assert_eq!(attest::SpkiSha256::from_spki(info.subject_pki.raw), digest);
     site.sign(&csr, &certificate(&csr, |_| ()));
     let ended = site.end(run);
     assert!(ended.success && ended.said.contains("is in pki/kubelet-client-"), "{}", ended.said);

@@ -182,7 +182,7 @@ impl Verifier for Tpm {
 impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> OtherKinds<P, R> for Tpm {
     fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, KindRefusal<TpmEvidenceError>> {
         if let (Some(vtpm), Some(identity)) = (claims.instance(), proofs.proof()) {
-            vtpm.check_identity(identity).map_err(of_instance)?;
+            vtpm.check_identity(identity).map_err(instance_error)?;
         }
         Ok(claims)
     }
@@ -191,12 +191,12 @@ impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> OtherKinds<P, R> for Tpm {
         // Beside an identity token, the certificate has only to be about the same instance.
         if let (Some(vtpm), None) = (claims.instance(), proofs.proof()) {
             let rules = rules.rules().ok_or(KindRefusal::NothingToHoldAgainst(Kind::Gcp))?;
-            gcp::appraise_vtpm(vtpm.instance(), rules).map_err(of_instance)?;
+            gcp::appraise_vtpm(vtpm.instance(), rules).map_err(instance_error)?;
         }
         Ok(())
     }
 }
 
-fn of_instance(error: GcpError) -> TpmEvidenceError {
+fn instance_error(error: GcpError) -> TpmEvidenceError {
     VtpmError::from(error).into()
 }

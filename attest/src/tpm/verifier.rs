@@ -121,7 +121,7 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
             ..nothing(parsed.event_count(), EventLogProblem::Mismatch(error))
         },
         Ok(trusted) => {
-            let boot = MeasuredBoot::of(&trusted);
+            let boot = MeasuredBoot::from_events(&trusted);
             EventLogClaims {
                 events: parsed.event_count(),
                 explained_pcrs: trusted.explained_pcrs().collect(),

@@ -105,7 +105,7 @@ impl TrustAnchors {
             subject: name_text(parsed.subject()),
             organisation: organisation(parsed.subject()),
             sha256,
-            name: CanonicalName::of(parsed.subject().as_raw()),
+            name: CanonicalName::from_der(parsed.subject().as_raw()),
             key: parsed.public_key().raw.to_vec(),
             restricts_names: trusted.name_constraints.is_some(),
             not_before: seconds(parsed.validity().not_before.timestamp()),

@@ -77,7 +77,7 @@ fn of_what_is_not_proven_nothing_is_said() {
     pcrs.remove(&12);
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
-    let boot = MeasuredBoot::of(&parsed.check_against(HashAlg::Sha256, &pcrs).unwrap());
+    let boot = MeasuredBoot::from_events(&parsed.check_against(HashAlg::Sha256, &pcrs).unwrap());
     assert!(boot.said(4).is_some());
     for pcr in [11, 12, 24, 255] {
         assert_eq!(boot.said(pcr), None, "{pcr}");

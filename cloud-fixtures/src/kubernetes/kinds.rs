@@ -146,7 +146,7 @@ impl ResourceKind {
     }
 
     /// Returns the kind, namespace and name of an object.
-    pub(super) fn of(object: &Value) -> (Self, String, String) {
+    pub(super) fn identify(object: &Value) -> (Self, String, String) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, name) = (text("/apiVersion"), text("/kind"));
         let kind = KINDS.iter().find(|kind| kind.api_version() == api_version && kind.kind == name);

@@ -113,7 +113,7 @@ impl KubernetesApi {
         let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 2)].map(Into::into);
         let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &addresses);
         let mut rights = Rights::default();
-        rights.admit(ADMIN, ApiUser::of("system:admin", &["system:masters"]));
+        rights.admit(ADMIN, ApiUser::new("system:admin", &["system:masters"]));
         let shared = Arc::new(ApiState {
             objects: Mutex::default(),
             rights: Mutex::new(rights),
@@ -191,7 +191,7 @@ impl KubernetesApi {
 
     /// Writes an object without any check, also one that no API would accept. Roles and their bindings take effect at once.
     pub fn put(&self, object: Value) {
-        let (kind, namespace, name) = ResourceKind::of(&object);
+        let (kind, namespace, name) = ResourceKind::identify(&object);
         locked(&self.shared.objects).put(kind, &namespace, &name, object);
         self.changed();
     }
@@ -199,7 +199,7 @@ impl KubernetesApi {
     /// Writes an object like [`KubernetesApi::put`], but keeps its resource version. This gives the state after etcd was restored from a
     /// snapshot and has issued its revisions again (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
     pub fn put_as_it_is(&self, object: Value) {
-        let (kind, namespace, name) = ResourceKind::of(&object);
+        let (kind, namespace, name) = ResourceKind::identify(&object);
         locked(&self.shared.objects).put_as_it_is(kind, &namespace, &name, object);
         self.changed();
     }

@@ -76,10 +76,10 @@ impl ObjectStore {
     }
 
     pub(super) fn all(&self, kind: ResourceKind) -> Vec<Value> {
-        self.of(kind, None).map(|(_, object)| (**object).clone()).collect()
+        self.select(kind, None).map(|(_, object)| (**object).clone()).collect()
     }
 
-    fn of<'a>(&'a self, kind: ResourceKind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+    fn select<'a>(&'a self, kind: ResourceKind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
         let all = self.live.range(key(kind, "", "")..);
         all.take_while(move |((of, ..), _)| *of == kind)
             .filter(move |((_, of, _), _)| namespace.is_none_or(|namespace| of == namespace))
@@ -353,7 +353,7 @@ impl ObjectStore {
         if revision < self.oldest {
             return Err(ApiStatus::page_expired());
         }
-        let mut state: BTreeMap<&Key, &Arc<Value>> = self.of(kind, namespace).collect();
+        let mut state: BTreeMap<&Key, &Arc<Value>> = self.select(kind, namespace).collect();
         let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
         for change in newer.filter(|change| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace)) {
             match &change.before {

@@ -81,7 +81,7 @@ async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Res
             drop(recovered.changed().await);
             return None;
         }
-        Some(Disturbance::Status(code)) => return Some(refused(&ApiStatus::of_code(code))),
+        Some(Disturbance::Status(code)) => return Some(refused(&ApiStatus::from_code(code))),
         None => {}
     }
     let (head, body) = request.into_parts();
@@ -125,7 +125,7 @@ async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Res
         place: &place,
         query: &query,
         media_type: &media_type,
-        form: ObjectDetail::of(header(ACCEPT).unwrap_or_default()),
+        form: ObjectDetail::from_accept(header(ACCEPT).unwrap_or_default()),
         agent: &agent,
     };
     let is_write = !matches!(verb, "get" | "list" | "watch");
@@ -249,7 +249,7 @@ pub(super) enum ObjectDetail {
 impl ObjectDetail {
     /// Parses the `Accept` header: the first media type counts. Of the parameters, only `as=PartialObjectMetadata`, `as=Table` and their
     /// lists are supported.
-    fn of(accept: &str) -> Self {
+    fn from_accept(accept: &str) -> Self {
         let first = accept.split(',').next().unwrap_or_default();
         if first.contains("as=PartialObjectMetadata") {
             Self::Metadata
@@ -260,7 +260,7 @@ impl ObjectDetail {
         }
     }
 
-    pub(super) fn of_object(self, object: &Value) -> Value {
+    pub(super) fn project(self, object: &Value) -> Value {
         match self {
             Self::Whole | Self::Table => object.clone(),
             Self::Metadata => json!({"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": object["metadata"]}),
@@ -351,7 +351,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
                     &custom_resources::table(&objects, *kind, &metadata, std::slice::from_ref(found)),
                 ));
             }
-            return Ok(said(200, &wants.form.of_object(found)));
+            return Ok(said(200, &wants.form.project(found)));
         }
         "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
         "update" => objects.replace(&key, part, body.clone())?,
@@ -366,7 +366,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
             &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
         ));
     }
-    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.of_object(&object)))
+    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.project(&object)))
 }
 
 /// Returns the field manager that the request names, or else the beginning of its user agent (`managerOrUserAgent` in
@@ -458,7 +458,7 @@ fn list(kind: ResourceKind, page: &Page, selector: &ObjectSelector, form: Object
             metadata["remainingItemCount"] = json!(left);
         }
     }
-    let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
+    let items: Vec<Value> = page.items.iter().map(|item| form.project(item)).collect();
     let (of, api_version) = match form {
         ObjectDetail::Whole | ObjectDetail::Table => (format!("{}List", kind.kind), kind.api_version()),
         ObjectDetail::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),

@@ -67,7 +67,7 @@ impl Watch {
         };
         if after == 0 {
             let page = objects.list(kind, namespace, &watch.selector, 0, None)?;
-            watch.first = page.items.iter().map(|item| event("ADDED", &form.of_object(item))).collect();
+            watch.first = page.items.iter().map(|item| event("ADDED", &form.project(item))).collect();
         }
         Ok(watch)
     }
@@ -95,13 +95,13 @@ impl Watch {
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        Some(event(of, &self.form.of_object(&change.object)))
+        Some(event(of, &self.form.project(&change.object)))
     }
 
     fn bookmark(&self) -> Value {
         let metadata = json!({"resourceVersion": self.revision.to_string(), "creationTimestamp": null});
         let object = json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata});
-        event("BOOKMARK", &self.form.of_object(&object))
+        event("BOOKMARK", &self.form.project(&object))
     }
 }
 

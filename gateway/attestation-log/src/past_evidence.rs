@@ -49,7 +49,7 @@ pub struct PastEvidence {
 type Fields = Record<IgnoredAny, IgnoredAny>;
 
 /// Parses evidence that is selected; returns it with its machine.
-fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
+fn parse_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
     let fields: Fields = serde_json::from_slice(line).ok()?;
     let wanted = fields.decision == Decision::Evidence
         && fields.pool == sought.pool
@@ -79,7 +79,7 @@ pub fn each<T: Default + Send>(
     let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
     let mut too_many = false;
     each_line(files, |number, line| {
-        let Some((_, machine)) = of_evidence(line, sought) else {
+        let Some((_, machine)) = parse_evidence(line, sought) else {
             return;
         };
         if machines.len() >= MACHINES_LIMIT && !machines.contains_key(&machine) {
@@ -118,7 +118,7 @@ pub fn each<T: Default + Send>(
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut done = 0;
         let read = each_line(files, |number, line| {
-            let Some((fields, machine)) = wanted.contains(&number).then(|| of_evidence(line, sought)).flatten() else {
+            let Some((fields, machine)) = wanted.contains(&number).then(|| parse_evidence(line, sought)).flatten() else {
                 return;
             };
             let past = PastEvidence {

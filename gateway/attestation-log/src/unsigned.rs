@@ -18,7 +18,7 @@ pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: ChainProgress)
         warn_of_chain_before(log, key)?;
         return Ok(chain);
     }
-    let found = UnsignedSearch::of(key, id, last, head).look(lines_from_end(log)?, log)?;
+    let found = UnsignedSearch::new(key, id, last, head).look(lines_from_end(log)?, log)?;
     Ok(chain.with_found(found))
 }
 
@@ -37,7 +37,7 @@ fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     };
     let head = LineHash::of(&last);
     let lines = std::iter::once(Ok(last)).chain(lines);
-    let unsigned = match UnsignedSearch::of(key, &link.id, link.number, head).look(lines, log)? {
+    let unsigned = match UnsignedSearch::new(key, &link.id, link.number, head).look(lines, log)? {
         Some(UncoveredLines { first, last }) => format!(" (lines {first} to {last} without a checkpoint)"),
         None => String::new(),
     };
@@ -104,7 +104,7 @@ struct UnsignedRange {
 }
 
 impl<'c> UnsignedSearch<'c> {
-    const fn of(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
+    const fn new(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
         let end = last.saturating_add(1);
         Self {
             key,

@@ -61,7 +61,7 @@ pub struct Plot {
 
 impl Figure {
     /// Creates a figure from at least one run; whole numbers and shares have no unit.
-    pub fn of(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
+    pub fn from_runs(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
         let mut ascending = runs.to_vec();
         ascending.sort_by(f64::total_cmp);
         Self {

@@ -44,18 +44,18 @@ fn main() {
     let (mut rows, mut figures) = (Vec::new(), Vec::new());
     println!("{FLEETS_HEAD}");
     for site in FLEETS.into_iter().take(if measuring { FLEETS.len() } else { 1 }) {
-        let outcome = Outcome::of(site);
+        let outcome = Outcome::new(site);
         rows.push(fleet_row(&outcome));
         println!("{}", rows.last().unwrap());
         let name = format!("{} nodes within {} s, {} replicas", site.nodes, site.over, site.replicas);
-        figures.push(Figure::of(name, "s", &[outcome.lasted]));
+        figures.push(Figure::from_runs(name, "s", &[outcome.lasted]));
     }
     if !measuring {
         return println!("no figures: this was no measuring run");
     }
     println!("\n{CHANGES_HEAD}");
     for (what, site) in CHANGES {
-        rows.push(change_row(what, &Outcome::of(site)));
+        rows.push(change_row(what, &Outcome::new(site)));
         println!("{}", rows.last().unwrap());
     }
     results::tell(figures);

@@ -74,7 +74,7 @@ impl Machine {
 
     fn node(&self) -> Node {
         let ak = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, self.ak.as_ref()).unwrap();
-        Node::of(
+        Node::from_parts(
             SoftTpm::p256_of(self.ek.as_ref()),
             SoftKey::P256(ak),
             self.ek_certificate.as_ref().to_vec(),

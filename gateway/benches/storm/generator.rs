@@ -67,7 +67,7 @@ pub fn run(file: &Path) {
     let certificates = floor::certificates(&plan.gateway.join("tls/mcs.crt"));
     let site = Site {
         server: Server::new(plan.address, &plan.gateway.join("tls/mcs-ca.crt")),
-        key: SpkiSha256::of_certificate(&certificates[0]).unwrap(),
+        key: SpkiSha256::from_certificate(&certificates[0]).unwrap(),
         config: fs::read(&plan.config).unwrap(),
         firmware: Firmware::new(),
         plan,

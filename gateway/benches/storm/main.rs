@@ -83,7 +83,7 @@ fn main() {
         if mode == Mode::Syncs && runs[0].syncs.is_none() {
             println!("fsyncs: not measured: strace is not installed, or may not trace");
         }
-        let found = figures::of(mode, &runs);
+        let found = figures::summarize(mode, &runs);
         results::print(&found);
         figures::print(&runs[0]);
         if measuring {

@@ -70,7 +70,7 @@ pub struct Figures {
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 impl Figures {
-    pub fn of(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
+    pub fn new(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
         let spent = process::spent(gateway.process_id());
         wait_until_nobody_writes(gateway);
         let after = Before::now(gateway);

@@ -158,7 +158,7 @@ pub fn run(mode: Mode, scale: &Scale) -> Figures {
     let ((before, counted), told) = generate(&file, || (Before::now(&gateway), syncs.as_ref().map(Syncs::count)));
     sched_setaffinity(None, &all).unwrap();
     let counted = counted.zip(syncs.as_ref().map(Syncs::count)).map(|(before, after)| after - before);
-    Figures::of(told, &before, counted, &gateway)
+    Figures::new(told, &before, counted, &gateway)
 }
 
 /// Creates a worker's pool; a machine is trusted by its TPM's manufacturer.

@@ -71,7 +71,7 @@ pub fn machine_configs(users: bool) -> Vec<Value> {
 
 /// Returns the Ignition configs of pool number `pool` of many: for nodes before approval, and the rest. They are as large as a worker's,
 /// and share nothing with another pool's.
-pub fn of_pool(pool: usize) -> [Value; 2] {
+pub fn pool_configs(pool: usize) -> [Value; 2] {
     let own = |range: std::ops::Range<usize>, marker: &str| {
         let file = |number: usize| file(&format!("/etc/worker.d/{number}.conf"), pool * FILES + number, marker);
         range.map(file).collect()
@@ -84,7 +84,7 @@ pub fn of_pool(pool: usize) -> [Value; 2] {
 
 /// Returns the same as MachineConfigs.
 pub fn machine_configs_of_pool(pool: usize) -> Vec<Value> {
-    let [needed, rest] = of_pool(pool);
+    let [needed, rest] = pool_configs(pool);
     vec![
         object("00-worker", json!({"neededBeforeNodeApproved": true, "config": needed})),
         object("99-worker-site", json!({"config": rest})),

@@ -52,7 +52,7 @@ pub struct Events {
 impl Events {
     /// Creates a writer whose events name this program as their source.
     #[must_use]
-    pub fn of(component: &'static str) -> Self {
+    pub fn new(component: &'static str) -> Self {
         Self {
             component,
             begun: Instant::now(),

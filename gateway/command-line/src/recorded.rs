@@ -47,7 +47,7 @@ pub fn by_id(log: &Path, id: &str) -> anyhow::Result<String> {
 }
 
 /// Returns the last decision by which a node was trusted, and its line. A node is known by its name, its identity, or its instance.
-pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
+pub fn last_trusted_decision(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
     let is_it = |known: &Option<String>| known.as_deref() == Some(node);
     let trusted = |fields: &Outline| {
         let named = is_it(&fields.name) || is_it(&fields.identity) || is_it(&fields.instance);

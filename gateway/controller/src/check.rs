@@ -93,7 +93,7 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
         match source.objects(&pool, &machine_config_pool).await {
             Ok(objects) => {
                 for object in objects {
-                    findings.push(of_object(cluster, &pool, &object).await);
+                    findings.push(check_object(cluster, &pool, &object).await);
                 }
             }
             Err(error) => findings.push(CheckResult::Degraded(format!("pool {pool}: {error}"))),
@@ -102,7 +102,7 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
 }
 
 /// Looks for one object.
-async fn of_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObject) -> CheckResult {
+async fn check_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObject) -> CheckResult {
     let name = &object.name;
     match there(cluster, object).await {
         Ok(ObjectState::Well) => CheckResult::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),

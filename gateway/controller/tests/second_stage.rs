@@ -65,7 +65,7 @@ fn rules() -> Value {
     ])
 }
 
-fn of(asked: &Asked) -> SecondStageObjects {
+fn second_stage_objects(asked: &Asked) -> SecondStageObjects {
     SecondStageObjects::new(Arc::new(asked.cluster.clone()), Clock::System)
 }
 
@@ -88,7 +88,7 @@ fn named(hash: &str) -> String {
 fn object(hash: &str) -> SecondStageObject {
     let name = named(hash);
     let content = machine_config(&name, &format!("/etc/{hash}"), false).to_string();
-    SecondStageObject::of(content.as_bytes(), "worker").unwrap()
+    SecondStageObject::parse(content.as_bytes(), "worker").unwrap()
 }
 
 fn days_ago(days: u64) -> String {
@@ -123,7 +123,7 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
         .api
         .put(json!({"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigPool", "metadata": {"name": "worker"}}));
     let pool = asked.api.get("machineconfigpools", "", "worker").unwrap();
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
     let done = second_stage.look_after(&wanted).await.unwrap();
     assert_eq!(names(&done.made), [named("1")]);
@@ -144,14 +144,17 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
         [("list", KIND), ("get", "machineconfigpools")].map(|(verb, of)| (verb, of.to_owned()))
     );
     // Another controller, or this one after a restart, finds it as it is.
-    assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), SecondStagePass::default());
+    assert_eq!(
+        second_stage_objects(&asked).look_after(&wanted).await.unwrap(),
+        SecondStagePass::default()
+    );
     assert_eq!(get(&asked.api, "1").unwrap(), made);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_change_or_remove_is_put_back() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
     second_stage.look_after(&wanted).await.unwrap();
     let made = get(&asked.api, "1").unwrap();
@@ -186,7 +189,7 @@ async fn what_others_change_or_remove_is_put_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_served_stays_while_a_node_may_go_by_it() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     second_stage.look_after(&[object("1")]).await.unwrap();
     // The config changes: there is one more.
     let done = second_stage.look_after(&[object("2")]).await.unwrap();
@@ -229,7 +232,7 @@ async fn what_no_controller_has_made_is_not_touched() {
         asked.api.put(other.clone());
     }
     let before = asked.api.all(KIND);
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     second_stage.look_after(&[object("1")]).await.unwrap();
     let mut after = asked.api.all(KIND);
     after.retain(|object| object["metadata"]["name"] != named("1"));
@@ -257,16 +260,16 @@ async fn what_no_controller_has_made_is_not_touched() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
     second_stage.look_after(&wanted).await.unwrap();
     let made = get(&asked.api, "1").unwrap();
     // A gateway that was taken over serves its own config under the name that another one's nodes have.
     let mut content = wanted[0].value.clone();
     content["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
-    let other = SecondStageObject::of(content.to_string().as_bytes(), "worker").unwrap();
+    let other = SecondStageObject::parse(content.to_string().as_bytes(), "worker").unwrap();
     for wanted in [vec![other.clone()], vec![other.clone(), wanted[0].clone(), object("2")]] {
-        for second_stage in [&mut second_stage, &mut of(&asked)] {
+        for second_stage in [&mut second_stage, &mut second_stage_objects(&asked)] {
             let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
             assert!(error.contains(&named("1")) && error.contains("stays as it is"), "{error}");
             assert_eq!(get(&asked.api, "1").unwrap(), made);
@@ -286,7 +289,7 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
     for number in 0..98 {
         served(&asked.api, &format!("{number:x}"), 1);
     }
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let new = ["a1", "a2", "a3", "a4"].map(object);
     let error = second_stage.look_after(&new).await.unwrap_err().to_string();
     assert!(error.contains("the pool has 100"), "{error}");
@@ -294,7 +297,7 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
     assert_eq!(made, 2);
     // Another pool's are none of its share, and what is there is looked after.
     let content = machine_config(&named("b1").replace("worker", "infra"), "/etc/1", false).to_string();
-    let of_infra = SecondStageObject::of(content.as_bytes(), "infra").unwrap();
+    let of_infra = SecondStageObject::parse(content.as_bytes(), "infra").unwrap();
     let done = second_stage.look_after(&[object("0"), of_infra.clone()]).await.unwrap();
     assert_eq!(
         (names(&done.made), names(&done.written)),
@@ -305,7 +308,7 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_that_overlap_come_to_one_state() {
     let asked = Asked::with(&rules()).await;
-    let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| of(&asked)).collect();
+    let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| second_stage_objects(&asked)).collect();
     for round in 0..5 {
         let wanted = [object(&round.to_string())];
         served(&asked.api, "over", 31);
@@ -336,7 +339,7 @@ async fn each_right_is_needed_and_its_lack_is_said() {
         let asked = Asked::with(&rules).await;
         served(&asked.api, "over", 31);
         served(&asked.api, "stale", 1);
-        let mut second_stage = of(&asked);
+        let mut second_stage = second_stage_objects(&asked);
         let wanted = [object("stale"), object("new")];
         let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
         assert!(error.contains("forbidden"), "{verb}: {error}");
@@ -359,7 +362,7 @@ async fn each_right_is_needed_and_its_lack_is_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_away_is_asked_again() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
     for disturbance in [Disturbance::Down, Disturbance::Status(500), Disturbance::Status(503)] {
         asked.api.disturb(disturbance);

@@ -100,10 +100,10 @@ impl InstanceClaimant {
     const AZURE_VTPM: &str = "azure-vtpm";
     const CLAIMANT: &str = "claimant:";
 
-    fn of(claim: &InstanceClaim<'_>) -> Self {
+    fn from_claim(claim: &InstanceClaim<'_>) -> Self {
         let claims = claim.claims;
         match (claims.tpm(), claims.aws_nitro_tpm(), claims.claimant_sha256()) {
-            (Some(tpm), _, _) => Self::Tpm(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
+            (Some(tpm), _, _) => Self::Tpm(NodeIdentity::from_ek(tpm.ek_digest).to_string()),
             (None, Some(_), _) => Self::NitroTpm,
             (None, None, _) if claims.azure_vtpm().is_some() => Self::AzureVtpm,
             (None, None, Some(claimant)) if claim.first_use_binds => Self::Claimant(format!("{}{claimant}", Self::CLAIMANT)),
@@ -136,7 +136,7 @@ impl InstanceClaim<'_> {
         let Some(instance) = self.claims.instance() else {
             return Ok(TakenInstance::default());
         };
-        let holder = InstanceClaimant::of(&self);
+        let holder = InstanceClaimant::from_claim(&self);
         if let (InstanceClaimant::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
             self.keep_to_one(transaction, tpm, instance, &holder)?;
         }
@@ -256,7 +256,7 @@ fn claimed(instance: &str, first: InstanceRecord, claimant: String) -> InstanceE
 pub fn wanted(claims: &Claims) -> Vec<(EntryKind, String)> {
     let own = claims.instance().and_then(|instance| by_its_own_tpm(instance.as_str()));
     let ids = claims.instance().map(ToString::to_string).into_iter().chain(own);
-    let ids = ids.chain(claims.tpm().map(|tpm| NodeIdentity::of_tpm(tpm.ek_digest).to_string()));
+    let ids = ids.chain(claims.tpm().map(|tpm| NodeIdentity::from_ek(tpm.ek_digest).to_string()));
     ids.map(|id| (EntryKind::Instance, id)).collect()
 }
 

@@ -27,7 +27,7 @@ pub struct ObjectSnapshot {
 
 impl ObjectSnapshot {
     /// Builds the snapshot from Machine objects and Nodes; each Node as its `providerID` and name.
-    pub fn of(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
+    pub fn from_objects(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
         let nodes: HashMap<String, String> = nodes
             .filter_map(|(provider_id, name)| Some((key_of_provider_id(&provider_id)?, name)))
             .collect();
@@ -76,7 +76,7 @@ pub struct KnownMachines {
 impl KnownMachines {
     /// Returns what the objects say about a machine that has attested, for a pool of these machine sets.
     #[must_use]
-    pub fn of(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
+    pub fn find(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
         let objects: Vec<MachineObject> = self
             .told
             .naming(claims)
@@ -219,7 +219,7 @@ mod tests {
 
     fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
         let nodes = nodes.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned()));
-        ObjectSnapshot::of(objects.iter().cloned(), nodes)
+        ObjectSnapshot::from_objects(objects.iter().cloned(), nodes)
     }
 
     #[test]

@@ -309,5 +309,5 @@ fn stamp(path: &Path) -> Result<Stamp, PoolError> {
             limit: FILE_LIMIT_BYTES,
         });
     }
-    Ok(Stamp::of(&metadata))
+    Ok(Stamp::from_metadata(&metadata))
 }

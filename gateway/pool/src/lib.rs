@@ -149,7 +149,7 @@ impl Pool {
         }
         let content = self.pre_approved.machine_config()?;
         content
-            .map(|content| SecondStageObject::of(&content, &self.machine_config_pool))
+            .map(|content| SecondStageObject::parse(&content, &self.machine_config_pool))
             .transpose()
     }
 

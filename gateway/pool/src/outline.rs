@@ -47,7 +47,7 @@ pub(super) struct ConfigOutline {
 
 impl Outlines {
     /// Builds the outlines; `sizes` are the approximate sizes of the configs, in bytes.
-    pub(crate) fn of(pre_approved: (Config, &Conversion), full: (Config, &Conversion), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
+    pub(crate) fn new(pre_approved: (Config, &Conversion), full: (Config, &Conversion), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
         let [size, size_of_full] = sizes;
         let left_out = [
             pre_approved.1.left_out(&pre_approved.0, size)?,

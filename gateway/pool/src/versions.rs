@@ -221,7 +221,7 @@ impl PartialEq for Versions {
 /// Builds a config that shares nothing.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
-pub(super) fn of(config: Config, kind: Conversion) -> Versions {
+pub(super) fn unshared(config: Config, kind: Conversion) -> Versions {
     let mut packing = super::packed::Packing::default();
     let places = packing.add(&config).unwrap();
     let packed = Packed::new(packing.texts(), places);
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     fn versions() -> Versions {
-        of(Config::empty(), Conversion::Plain)
+        unshared(Config::empty(), Conversion::Plain)
     }
 
     fn kept(versions: &Versions) -> usize {

@@ -217,7 +217,7 @@ pub struct Signs<'g> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
+pub async fn checkpoints_by_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
     let all = kept(store).await?;
     let is_own = |kept: &LastCheckpoint| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
     let others = standing(&all).filter(|kept| kept.key() != own.key && is_own(kept));

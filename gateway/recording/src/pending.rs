@@ -62,7 +62,7 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     if pending.is_empty() {
         return Ok(ResolvedDecisions::default());
     }
-    let found = FoundDecisions::of(log, &wanted(&pending)).map_err(|source| StoreError::Io {
+    let found = FoundDecisions::search(log, &wanted(&pending)).map_err(|source| StoreError::Io {
         path: log.to_owned(),
         source,
     })?;

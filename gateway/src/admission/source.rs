@@ -60,19 +60,19 @@ impl ClientSource {
     pub fn networks(self) -> impl Iterator<Item = Network> {
         let counts_alone = self.is_known || self.address.is_ipv4();
         let larger = IPV6_NETWORKS_BITS.into_iter().filter(move |_| !counts_alone);
-        let larger = larger.map(move |bits| Network::of(self.address, bits));
-        larger.chain([Network::of(self.address, IPV6_BITS)])
+        let larger = larger.map(move |bits| Network::new(self.address, bits));
+        larger.chain([Network::new(self.address, IPV6_BITS)])
     }
 
     /// Returns the network of its machines, for what is not worth an entry for each address; for an IPv4 address that address.
     #[must_use]
     pub fn machines(self) -> Network {
-        Network::of(self.address, IPV6_MACHINES_BITS)
+        Network::new(self.address, IPV6_MACHINES_BITS)
     }
 }
 
 impl Network {
-    fn of(address: IpAddr, bits: u8) -> Self {
+    fn new(address: IpAddr, bits: u8) -> Self {
         match address {
             IpAddr::V4(_) => Self { address, bits: IPV4_BITS },
             IpAddr::V6(six) => {

@@ -114,7 +114,7 @@ impl RequestAnchors {
         basis: &mut Basis,
     ) -> Result<Result<Claims, Reject>, TooBusy> {
         let asked_of = asked.challenge.subject.tpm.as_ref();
-        let length = effort::of_evidence(asked.evidence, asked_of.map(|tpm| &tpm.attester));
+        let length = effort::estimate_evidence(asked.evidence, asked_of.map(|tpm| &tpm.attester));
         let mut retries = 0;
         loop {
             let sts = match (&basis.cloud.sts_answer, asked.pool.policy.aws_sts()) {

@@ -56,19 +56,19 @@ pub(super) struct ConfigEndpoint {
 }
 
 impl ConfigEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
             tls: Arc::clone(&gateway.tls),
             sightings: Arc::clone(&gateway.sightings),
             admission: Arc::clone(&gateway.admission),
-            guesses: Guesses::of(gateway),
+            guesses: Guesses::new(gateway),
             store: Arc::clone(&gateway.store),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             machines: Arc::clone(&gateway.machines),
-            decisions: Decisions::of(gateway),
+            decisions: Decisions::new(gateway),
         }
     }
 

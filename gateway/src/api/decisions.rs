@@ -28,7 +28,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             recorder: Arc::clone(&gateway.recorder),
             store: Arc::clone(&gateway.store),

@@ -18,7 +18,7 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             admission: Arc::clone(&gateway.admission),
             metrics: Arc::clone(&gateway.metrics),

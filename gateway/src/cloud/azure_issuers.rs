@@ -114,7 +114,7 @@ impl Issuers {
                 tracing::debug!("not fetching a certificate's issuer from {refused}: address not allowed");
             }
             let issuer = self.first(&urls.allowed, now.as_secs()).await?;
-            urls = IssuerUrls::of_certificate(&issuer);
+            urls = IssuerUrls::from_certificate(&issuer);
             fetched.push(issuer);
             // What is no CA, and what is one too many, is refused here.
             let trust = AzureTrust::clone(&current.trust).with_intermediates(fetched.clone()).ok()?;

@@ -59,6 +59,6 @@ fn made(bundle: Option<Bundle>) -> Result<Zeroizing<String>, String> {
     let Some(Bundle(Some(text))) = bundle else {
         return Err(format!("{CLIENT_CA} has no ca-bundle.crt"));
     };
-    Authorities::of_text(&text).map_err(|problem| format!("{CLIENT_CA}: {problem}"))?;
+    Authorities::from_pem(&text).map_err(|problem| format!("{CLIENT_CA}: {problem}"))?;
     Ok(Zeroizing::new(text))
 }

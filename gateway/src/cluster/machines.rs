@@ -240,7 +240,10 @@ async fn take_over(mut of_machines: WatchCache<WatchedMachine>, mut of_nodes: Wa
             let nodes = nodes
                 .iter()
                 .filter_map(|node| Some((node.provider_id.clone(), node.metadata.name.clone()?)));
-            machines.tell(ObjectSnapshot::of(objects.iter().map(|machine| machine.object.clone()), nodes));
+            machines.tell(ObjectSnapshot::from_objects(
+                objects.iter().map(|machine| machine.object.clone()),
+                nodes,
+            ));
         }
         tokio::time::sleep(TAKE_OVER_EVERY).await;
     }

@@ -133,7 +133,7 @@ impl ClusterCertificate {
         let authorities = if taken.is_empty() { said } else { taken };
         let pem = |all: &[Certificate]| all.iter().map(Certificate::pem).collect::<String>();
         let (of_authorities, of_chain) = (pem(&authorities), pem(&chain));
-        ServingCertificate::of(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
+        ServingCertificate::from_contents(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
         let data = [
             ("ca.crt", of_authorities.as_bytes()),
             ("tls.crt", of_chain.as_bytes()),
@@ -260,7 +260,7 @@ mod tests {
         key: String,
     }
 
-    fn of(name: &str, age: u64) -> Of {
+    fn certificate_at(name: &str, age: u64) -> Of {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW - age));
         let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
         let ca = issue::authority(name, key, 10, now).unwrap();
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_ca_is_taken_if_the_secrets_certificate_is_by_it_and_kept_while_the_config_map_has_it() {
-        let (one, other, alien) = (of("one", 60), of("other", 0), of("alien", 30));
+        let (one, other, alien) = (certificate_at("one", 60), certificate_at("other", 0), certificate_at("alien", 30));
         let known = |of: &[&Of]| -> Vec<Certificate> {
             let pem: String = of.iter().map(|of| of.ca.as_str()).collect();
             source::certificates_in(&pem).unwrap_or_default()
@@ -312,7 +312,11 @@ mod tests {
 
     #[test]
     fn what_nodes_would_not_take_is_refused_in_words_without_the_key() {
-        let (one, other, old) = (of("one", 60), of("other", 0), of("old", 11 * 86_400));
+        let (one, other, old) = (
+            certificate_at("one", 60),
+            certificate_at("other", 0),
+            certificate_at("old", 11 * 86_400),
+        );
         let both = format!("{}{}", other.ca, one.ca);
         assert!(said(&one.certificate, &one.key, &both).made(CLOCK, &[]).is_ok());
         let refused = |said: ClusterCertificate, expect: &str| {
@@ -348,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_is_made_is_a_file_for_all_three_settings() {
-        let one = of("one", 60);
+        let one = certificate_at("one", 60);
         let made = said(&one.certificate, &one.key, &one.ca).made(CLOCK, &[]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mcs.yaml");

@@ -105,7 +105,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     }
                     other => other?,
                 }
-                let identity = NodeIdentity::of_tpm(ek);
+                let identity = NodeIdentity::from_ek(ek);
                 Ok(store.get(EntryKind::Revoked, identity.as_str()).await?.is_some())
             })?;
             output::done(format_args!(

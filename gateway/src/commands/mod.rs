@@ -58,7 +58,7 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
 /// Returns the time, and the store time, for what a wrong clock would harm.
 async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     let now = now();
-    Ok(Times::of(store.time(now).await?, now))
+    Ok(Times::new(store.time(now).await?, now))
 }
 
 /// Returns the folder of an existing pool.

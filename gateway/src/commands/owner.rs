@@ -112,7 +112,7 @@ impl Owner {
 
     /// Sets the groups first: only root can change them.
     fn take_over(&self) -> anyhow::Result<()> {
-        let user = UserGroups::of(self.uid, Path::new("/etc"));
+        let user = UserGroups::lookup(self.uid, Path::new("/etc"));
         let gid = user.as_ref().map_or(self.gid, |user| user.gid);
         let groups = user.map_or_else(Vec::new, |user| user.groups);
         let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
@@ -133,7 +133,7 @@ struct UserGroups {
 
 impl UserGroups {
     /// Reads passwd(5) and group(5). Returns `None` if they do not know the user.
-    fn of(uid: u32, etc: &Path) -> Option<Self> {
+    fn lookup(uid: u32, etc: &Path) -> Option<Self> {
         let passwd = fs::read_to_string(etc.join("passwd")).ok()?;
         let (name, gid) = passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_user_has_the_groups_that_the_files_say() {
         let etc = tempfile::tempdir().unwrap();
-        assert_eq!(UserGroups::of(0, etc.path()), None);
+        assert_eq!(UserGroups::lookup(0, etc.path()), None);
         fs::write(
             etc.path().join("passwd"),
             "root:x:0:0:root:/root:/bin/bash\nodd\ngw:x:998:997::/:/bin/false\n",
@@ -173,13 +173,13 @@ mod tests {
                 groups: groups.to_vec(),
             })
         };
-        assert_eq!(UserGroups::of(998, etc.path()), user(&[]));
+        assert_eq!(UserGroups::lookup(998, etc.path()), user(&[]));
         fs::write(
             etc.path().join("group"),
             "root:x:0:\nssl:x:10:a,gw\ngwx:x:11:gwx\nodd\nkeys:x:12:gw\n",
         )
         .unwrap();
-        assert_eq!(UserGroups::of(998, etc.path()), user(&[10, 12]));
-        assert_eq!(UserGroups::of(999, etc.path()), None);
+        assert_eq!(UserGroups::lookup(998, etc.path()), user(&[10, 12]));
+        assert_eq!(UserGroups::lookup(999, etc.path()), None);
     }
 }

@@ -300,7 +300,7 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut LeaderTask) -> Result<Outbox
 async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (begun, mut jumped) = (Instant::now(), false);
-    let mut tending = Tending::of(&gateway.store);
+    let mut tending = Tending::new(&gateway.store);
     let mut expired_log = TaskLog::new("delete expired state from the store");
     let mut tokens_log = TaskLog::new("delete expired tokens");
     let (mut seal_log, mut mark_log) = (TaskLog::new(ROTATE_SEAL), TaskLog::new(KEEP_MARK));
@@ -316,7 +316,7 @@ async fn forget(gateway: Arc<Gateway>) {
                 tokens_log.note(tokens::forget_expired(&*own, both).await);
             }
             if gateway.seal.is_shared() {
-                tend_keys(&gateway, Times::of(time, now), &mut seal_log).await;
+                tend_keys(&gateway, Times::new(time, now), &mut seal_log).await;
             }
         }
         keep_mark(&gateway, &mut mark_log).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_log::{Journal, Point};
-use attest_recording::{Keeping, Signs, keep_checkpoint, of_other_keys};
+use attest_recording::{Keeping, Signs, checkpoints_by_other_keys, keep_checkpoint};
 use attest_store::Store;
 use attest_system::clock::Clock;
 
@@ -48,7 +48,7 @@ async fn tell_of_others(journal: &Journal, store: &dyn Store) {
     let name = journal.replica();
     let chain = journal.durable().borrow().chain.clone();
     let key = journal.key();
-    match of_other_keys(store, name, Signs { chain: &chain, key }).await {
+    match checkpoints_by_other_keys(store, name, Signs { chain: &chain, key }).await {
         Ok(others) => {
             for other in others {
                 let Point { chain: of, number, .. } = other.point();

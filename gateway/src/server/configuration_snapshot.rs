@@ -70,7 +70,7 @@ impl ConfigurationSnapshot {
         // Of a first start, and where that is lost, all of it is recorded.
         let mut recorded = read(&file).unwrap_or_default();
         let mut settings = settings(&gateway.settings);
-        settings.extend(trusted::of_start(gateway));
+        settings.extend(trusted::startup_items(gateway));
         tell_of_log_key(gateway, &recorded, &settings);
         if !is_as_recorded(gateway, &recorded, &file) {
             // Which key it had is known to whoever reads the log, too.

@@ -150,7 +150,7 @@ impl Server {
             age: settings.segments.age,
             compress_after: settings.segments.compress_after,
         };
-        let retention = retention::of(&settings, &blobs);
+        let retention = retention::from_settings(&settings, &blobs);
         let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(&metrics);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, observer)?;
         let admission = Arc::new(Admission::new(&settings.limits, &settings.store.engine));
@@ -339,12 +339,12 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     let now = clock.now().as_secs();
     let believed = store.time(now).await?;
     let own = background::in_own_hands(settings, clock, store, Verb::SealRotate);
-    Ok(SealKeyRing::open_shared(own, key_file, Times::of(believed, now)).await?)
+    Ok(SealKeyRing::open_shared(own, key_file, Times::new(believed, now)).await?)
 }
 
 /// Inspects everything that the settings name. Warnings are logged.
 async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Inspected, ServeError> {
-    let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
+    let inspection = Inspection::run(settings, clock, metrics, Depth::Start).await;
     inspection.log();
     inspection
         .into_inspected()?

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Creates the retention that the settings ask for.
-pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
+pub(super) fn from_settings(settings: &Settings, evidence: &Blobs) -> Retention {
     let rule = RetentionRule {
         age: settings.keep.age,
         bytes: settings.keep.bytes,

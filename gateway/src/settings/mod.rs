@@ -177,7 +177,7 @@ impl Settings {
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::of(file, folder, said(text)).map_err(|(key, found, allowed)| SettingsError::Range {
+        Self::from_file(file, folder, said(text)).map_err(|(key, found, allowed)| SettingsError::Range {
             path: path.to_owned(),
             key,
             found,
@@ -185,10 +185,10 @@ impl Settings {
         })
     }
 
-    fn of(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
+    fn from_file(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
         let limits = limits::checked(&file.limits)?;
         let cluster = cluster::checked(file.cluster, folder)?;
-        let (log_format, log_filter) = log::of_console(file.log)?;
+        let (log_format, log_filter) = log::console_settings(file.log)?;
         let LogSettings {
             checkpoints,
             segments,
@@ -240,8 +240,8 @@ impl Settings {
                 client_ca_of_cluster: client_ca.is_some(),
                 client_ca: client_ca.or(file.tls.client_ca.map(|path| folder.join(path))),
             },
-            challenge_lifetime: lifetimes::of_challenges(&file.challenge)?,
-            ticket: lifetimes::of_tickets(&file.ticket)?,
+            challenge_lifetime: lifetimes::challenge_lifetime(&file.challenge)?,
+            ticket: lifetimes::ticket_settings(&file.ticket)?,
             approval: approval::checked(file.approval)?,
             cluster,
             clouds: cloud::checked((file.outgoing, file.gcp, file.aws, file.azure), folder, limits.request)?,

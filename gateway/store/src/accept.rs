@@ -66,12 +66,12 @@ fn examine(file: &Path) -> Result<(Connection, ExpectedStore, StoreFile), StoreE
 
 fn rename(file: &Path, connection: &Connection, known: &ExpectedStore, replacement: &Replacement) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(connection)?;
     let now = schema::take_decisions(connection, replacement.known.as_ref(), replacement.found.as_ref())
         .and_then(|()| schema::begin_anew(connection, known.furthest()))
         .and_then(|now| replace_mark(file, &now).map(|()| now));
     connection
         .execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })
-        .of(connection)?;
+        .explain(connection)?;
     now
 }

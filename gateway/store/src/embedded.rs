@@ -99,7 +99,7 @@ impl Embedded {
         // What is synced from here on is said below: [`WriteAhead`]. Its checkpoints SQLite syncs itself.
         connection.pragma_update(None, "synchronous", "NORMAL").at(file)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).at(file)?;
-        let log = Arc::new(WriteAhead::of(file));
+        let log = Arc::new(WriteAhead::new(file));
         // Of what a process left that was killed nobody may say more than the disk will.
         log.sync().map_err(io(file))?;
         let standing = schema::standing(&connection).at(file)?;
@@ -111,7 +111,7 @@ impl Embedded {
 
     fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark, log: Arc<WriteAhead>) -> Result<Self, StoreError> {
         let standing = Arc::new(Mutex::new(standing));
-        let readers = Readers::of(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
+        let readers = Readers::new(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
         let writer = EmbeddedWriter {
             connection,
             turnstile: Turnstile::beside(file)?,
@@ -369,12 +369,12 @@ impl Engine for Embedded {
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.on_connection(move |connection| sqlite::page(connection, &range, most).of(connection))
+        self.on_connection(move |connection| sqlite::page(connection, &range, most).explain(connection))
             .await
     }
 
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.on_connection(move |connection| sqlite::count(connection, &range).of(connection))
+        self.on_connection(move |connection| sqlite::count(connection, &range).explain(connection))
             .await
     }
 

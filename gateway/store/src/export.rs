@@ -202,13 +202,13 @@ fn take<E: From<HouseError>>(
 
 fn source(settings: &StoreSettings) -> Result<Box<dyn MigrationSource>, HouseError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => Box::new(embedded::EmbeddedSnapshot::of(&settings.file)?),
+        EngineSettings::Embedded => Box::new(embedded::EmbeddedSnapshot::open(&settings.file)?),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdSnapshot::of(etcd, &settings.file)?),
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdSnapshot::open(etcd, &settings.file)?),
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesSnapshot::of(kubernetes, &settings.file)?),
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesSnapshot::open(kubernetes, &settings.file)?),
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })

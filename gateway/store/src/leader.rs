@@ -30,7 +30,7 @@ impl Lead {
 
     /// Returns a leadership with a store that refuses works once another gateway may lead.
     #[must_use]
-    pub fn of(store: Arc<dyn Store>, held: Box<dyn LeaderLock>) -> Self {
+    pub fn new(store: Arc<dyn Store>, held: Box<dyn LeaderLock>) -> Self {
         Self(Some(ActiveLeadership { store, held }))
     }
 

@@ -25,7 +25,7 @@ pub struct MaintenanceResult {
 
 impl Tending {
     #[must_use]
-    pub fn of(store: &Arc<dyn Store>) -> Self {
+    pub fn new(store: &Arc<dyn Store>) -> Self {
         Self {
             store: Arc::clone(store),
             turn: LeaderTask::new(Arc::clone(store), "tend"),
@@ -110,7 +110,7 @@ mod tests {
         async fn lead(&self, _: &str) -> Result<Option<Lead>, StoreError> {
             let leads = self.leads.lock().unwrap();
             let held = Box::new(Own(leads.turn, Arc::clone(&self.leads)));
-            Ok((!leads.other).then(|| Lead::of(Arc::new(self.clone()), held)))
+            Ok((!leads.other).then(|| Lead::new(Arc::new(self.clone()), held)))
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
                 leads: Arc::default(),
             };
             let store: Arc<dyn Store> = Arc::new(shared.clone());
-            (shared, Tending::of(&store))
+            (shared, Tending::new(&store))
         }
 
         /// Ends the turn of this gateway.

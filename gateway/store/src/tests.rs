@@ -14,7 +14,7 @@ impl Embedded {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.on_connection(move |connection| work(connection).of(connection)).await
+        self.on_connection(move |connection| work(connection).explain(connection)).await
     }
 }
 

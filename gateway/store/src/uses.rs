@@ -68,7 +68,7 @@ pub(super) fn look(
 }
 
 /// The use that a decision has made, as [`give_back`] takes it. `None` if it has made none.
-pub(super) fn of_decision(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
+pub(super) fn decision_use(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
     let (number, again) = match found {
         Spend::Granted { use_number } => (use_number, false),
         Spend::Again { use_number } => (use_number, true),

@@ -245,7 +245,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
         let asked = machine.ask(&gateway, &[KIND]).await;
         let body = asked.body(machine.evidence(&asked));
         let request = gateway.client.post(gateway.url("/v1/attest/evidence")).json(&body);
-        claiming.push((machine, tokio::spawn(Answer::of(request))));
+        claiming.push((machine, tokio::spawn(Answer::send(request))));
     }
     let (mut won, mut come_again) = (0, Vec::new());
     for (machine, answer) in claiming {

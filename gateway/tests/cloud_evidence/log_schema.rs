@@ -297,7 +297,7 @@ fn late_ticket(gateway: &Gateway) -> String {
         uses: 1,
     };
     let earned = TicketGrant {
-        identity: &NodeIdentity::of_tpm(digest(&tpm()).parse().unwrap()),
+        identity: &NodeIdentity::from_ek(digest(&tpm()).parse().unwrap()),
         instance: None,
         holder: None,
         name: None,

@@ -76,7 +76,7 @@ fn put(api: &KubernetesApi, name: &str, provider_id: &str, change: impl Fn(&mut 
     api.put(object);
 }
 
-fn of_control_plane(object: &mut Value) {
+fn make_control_plane(object: &mut Value) {
     let metadata = &mut object["metadata"];
     metadata["labels"]["machine.openshift.io/cluster-api-machine-role"] = json!("master");
     metadata["ownerReferences"][0]["kind"] = json!("ControlPlaneMachineSet");
@@ -112,7 +112,7 @@ pub async fn records() -> Vec<Value> {
         object["status"] = json!({"phase": "Failed", "nodeRef": {"name": "worker-7"}});
     });
     comes_to(&gateway, &Machine::new(), Kind::Gcp, "instance-machine-ends").await;
-    put(&api, "worker-7", GCP_PROVIDER_ID, of_control_plane);
+    put(&api, "worker-7", GCP_PROVIDER_ID, make_control_plane);
     comes_to(&gateway, &Machine::new(), Kind::Gcp, "instance-of-two-pools").await;
     gateway.records()
 }
@@ -337,7 +337,7 @@ async fn attack_30_a_machine_is_of_one_pool_and_no_worker_of_the_control_plane()
         [("infra", two), ("worker", two), ("master", another)],
     )
     .await;
-    check(&of_control_plane, [("master", yes), ("worker", another), ("infra", another)]).await;
+    check(&make_control_plane, [("master", yes), ("worker", another), ("infra", another)]).await;
     // What another pool's file names is that pool's.
     let by_file = "[inventory]\ninstances = \"instances.txt\"\n";
     site::write(&gateway, "pools/infra/instances.txt", GCP_IDENTITY);

@@ -235,12 +235,12 @@ async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
     check(somebody, "sts-not-an-instance").await;
     let of_role = |machine: &mut Machine| {
         machine.aws.role = "admin".to_owned();
-        machine.session = RoleSession::of(&machine.aws, clock::now());
+        machine.session = RoleSession::for_instance(&machine.aws, clock::now());
     };
     check(of_role, "sts-role").await;
     let of_account = |machine: &mut Machine| {
         machine.aws.account = "210987654321".to_owned();
-        machine.session = RoleSession::of(&machine.aws, clock::now());
+        machine.session = RoleSession::for_instance(&machine.aws, clock::now());
     };
     check(of_account, "sts-account").await;
     // Credentials that STS does not know, and a signature by another key.

@@ -26,7 +26,7 @@ fn ek() -> EkDigest {
 }
 
 fn tpm() -> NodeIdentity {
-    NodeIdentity::of_tpm(ek())
+    NodeIdentity::from_ek(ek())
 }
 
 fn instance() -> NodeIdentity {

@@ -187,7 +187,7 @@ pub async fn attack_13_of_many_that_claim_the_same_one_has_it<P: Place>() {
 pub async fn attack_13_of_two_decisions_about_one_name_exactly_one_gets_it<P: Place>() {
     let place = P::empty().await;
     let stores = [place.open().await, place.open().await];
-    let machines = ["aa", "bb"].map(|byte| NodeIdentity::of_tpm(byte.repeat(32).parse::<EkDigest>().unwrap()));
+    let machines = ["aa", "bb"].map(|byte| NodeIdentity::from_ek(byte.repeat(32).parse::<EkDigest>().unwrap()));
     for round in 0..20 {
         let name = format!("worker-{round}");
         let claims = |who: usize| {

@@ -24,7 +24,7 @@ impl Site {
     /// Returns the status of this gateway's `/readyz`.
     fn ready(&self, replica: usize) -> StatusCode {
         let request = self.gateways.client.get(format!("{}/readyz", self.gateways.urls[replica]));
-        self.run(async move { Answer::of(request).await.status })
+        self.run(async move { Answer::send(request).await.status })
     }
 
     fn config(&self, replica: usize, token: &str) -> StatusCode {
@@ -92,7 +92,7 @@ fn a_node_goes_on_at_another_gateway_whichever_step_was_the_last_of_the_one_it_m
     let (client, [one, two, three]) = (&gateways.client, &*gateways.urls) else {
         panic!("three gateways")
     };
-    let ask = |site: &Site, request| site.run(async move { Answer::of(request).await });
+    let ask = |site: &Site, request| site.run(async move { Answer::send(request).await });
     let challenged = ask(&site, node.challenge(client, one));
     site.replicas[0].kill();
     let evidence = node.evidence(&challenged, &gateways.server_key);

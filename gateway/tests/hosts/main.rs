@@ -97,7 +97,7 @@ impl Site {
                 .build()
                 .unwrap(),
             urls: replicas.iter().map(Replica::url).collect(),
-            server_key: SpkiSha256::of_certificate(&certificate).unwrap(),
+            server_key: SpkiSha256::from_certificate(&certificate).unwrap(),
             full: full.into_bytes(),
             turn: AtomicUsize::new(0),
         });

@@ -21,7 +21,7 @@ pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
     let mut record = record(id, Decision::Evidence, at);
     record.verdict = Verdict::Trusted;
     record.shown = ShownEvidence::Tpm;
-    record.identity = Some(NodeIdentity::of_tpm(ek).to_string());
+    record.identity = Some(NodeIdentity::from_ek(ek).to_string());
     record.ticket = Some(TicketTerms {
         expires: at + 600,
         uses: 5,

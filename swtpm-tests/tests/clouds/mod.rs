@@ -25,7 +25,7 @@ struct Extra<'e> {
 fn prepared(cloud: TestCloud) -> (TestFolder, Site, Estate) {
     let folder = TestFolder::new().unwrap();
     let site = Site::new(folder.path()).unwrap();
-    (folder, site, Estate::of(cloud))
+    (folder, site, Estate::new(cloud))
 }
 
 /// Boots the machine with the metadata server of its cloud.

@@ -151,7 +151,7 @@ fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) 
             "make the initramfs without that file, and boot once",
         ));
     }
-    let error = match ignition::origin(IgnitionVersion::of(said), told, &|_| false) {
+    let error = match ignition::origin(IgnitionVersion::parse(said), told, &|_| false) {
         ConfigOrigin::Url(argument) => PointerError::Elsewhere { argument },
         ConfigOrigin::Device => PointerError::Elsewhere { argument: DEVICE },
         ConfigOrigin::Nowhere => PointerError::Nowhere,

@@ -53,12 +53,12 @@ impl fmt::Debug for ClaimSecret {
 impl ClaimSecret {
     /// Creates a secret from stored bytes.
     #[must_use]
-    pub fn of(bytes: [u8; CLAIMANT_BYTES]) -> Self {
+    pub fn from_bytes(bytes: [u8; CLAIMANT_BYTES]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
     fn random() -> Result<Self, Failure> {
-        let mut secret = Self::of([0; CLAIMANT_BYTES]);
+        let mut secret = Self::from_bytes([0; CLAIMANT_BYTES]);
         rand::fill(secret.0.as_mut()).map_err(|_| Failure::new("internal", "the system has no randomness", "report this message"))?;
         Ok(secret)
     }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn each_gateway_and_each_purpose_has_its_own() {
-        let secret = ClaimSecret::of([7; 32]);
+        let secret = ClaimSecret::from_bytes([7; 32]);
         let (a, b) = ("https://a.example:22623", "https://b.example:22623");
         let all = [
             (ClaimPurpose::Instance, a),
@@ -156,7 +156,7 @@ mod tests {
             assert!(!shown[..index].contains(one) && one.as_slice() != secret.bytes());
         }
         assert_eq!(secret.claimant(ClaimPurpose::Instance, a), shown[0]);
-        assert_ne!(ClaimSecret::of([8; 32]).claimant(ClaimPurpose::Instance, a), shown[0]);
+        assert_ne!(ClaimSecret::from_bytes([8; 32]).claimant(ClaimPurpose::Instance, a), shown[0]);
     }
 
     /// Simulates one run of the program, with its memory and its disk.

@@ -204,7 +204,7 @@ pub(crate) mod tests {
     }
 
     fn secret(byte: u8) -> ClaimSecret {
-        ClaimSecret::of([byte; 32])
+        ClaimSecret::from_bytes([byte; 32])
     }
 
     fn recall(storage: &Storage, fresh: u8, disks: &Folders) -> Result<(ClaimSecret, String), String> {

@@ -295,7 +295,7 @@ impl GatewayClient<'_> {
                 .extensions()
                 .get::<reqwest::tls::TlsInfo>()
                 .and_then(|info| info.peer_certificate());
-            let server_key = certificate.and_then(SpkiSha256::of_certificate);
+            let server_key = certificate.and_then(SpkiSha256::from_certificate);
             let status = response.status();
             let not_before = retry_after(&response);
             let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));

@@ -42,7 +42,7 @@ pub(super) struct RefusedChain<'a> {
 }
 
 impl<'a> RefusedChain<'a> {
-    pub(super) const fn of(shown: &ServerChain<'a>) -> Self {
+    pub(super) const fn new(shown: &ServerChain<'a>) -> Self {
         Self {
             leaf: shown.certificate,
             sent: shown.intermediates,

@@ -221,7 +221,7 @@ impl Ignition {
     /// Creates it with another function that asks for its version.
     pub(crate) fn saying(told: IgnitionInput, said: fn() -> String) -> Self {
         let origin = match origin(IgnitionVersion::Unknown, &told, &is_there) {
-            ConfigOrigin::Unclear => origin(IgnitionVersion::of(&said()), &told, &is_there),
+            ConfigOrigin::Unclear => origin(IgnitionVersion::parse(&said()), &told, &is_there),
             clear => clear,
         };
         Self { told, origin, said }
@@ -265,7 +265,7 @@ impl Ignition {
     /// The `user.ign` that outranks all others, if there may be others.
     #[must_use]
     pub fn highest(&self) -> Option<PathBuf> {
-        match &*self.told.folders(IgnitionVersion::of(&(self.said)())) {
+        match &*self.told.folders(IgnitionVersion::parse(&(self.said)())) {
             [highest, _, ..] => Some(highest.join(USER_CONFIG)),
             _ => None,
         }

@@ -15,7 +15,7 @@ impl IgnitionVersion {
     /// Parses the output of `ignition --version`: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, of a build between releases `Ignition
     /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. The distribution chooses the text.
     #[must_use]
-    pub fn of(said: &str) -> Self {
+    pub fn parse(said: &str) -> Self {
         match (release(said), word(said)) {
             // What 2.27 has came soon after 2.26.
             (Some((2, 26)), Some(version)) if version.contains("-g") => Self::From2_27,
@@ -58,7 +58,7 @@ mod tests {
 
     fn check(version: IgnitionVersion, said: &[&str]) {
         for said in said {
-            assert_eq!(IgnitionVersion::of(said), version, "{said}");
+            assert_eq!(IgnitionVersion::parse(said), version, "{said}");
         }
     }
 

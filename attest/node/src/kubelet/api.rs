@@ -58,7 +58,7 @@ impl KubeletCertificateRequest {
     ///
     /// # Errors
     /// `internal`, which does not happen.
-    pub fn of(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
+    pub fn new(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
         let made = key.public().and_then(|public| Some((public, csr::request(key, name)?)));
         let (public, request) =
             made.ok_or_else(|| Failure::new("internal", "the key for the kubelet signs nothing", "report this message"))?;

@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// Returns a kubeconfig as the Machine Config Server writes it.
-    fn of_openshift() -> String {
+    fn openshift_kubeconfig() -> String {
         let ca = data_encoding::BASE64.encode(ca().as_bytes());
         format!(
             "clusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: https://api-int.example.com:6443\n  name: local\ncontexts:\n\
@@ -215,7 +215,7 @@ mod tests {
         let path = folder.path().join("kubeconfig");
         std::fs::write(folder.path().join("ca.crt"), ca()).unwrap();
         std::fs::write(folder.path().join("token"), "SECRET\n").unwrap();
-        std::fs::write(&path, change(of_openshift())).unwrap();
+        std::fs::write(&path, change(openshift_kubeconfig())).unwrap();
         match (Kubeconfig::read(&[folder.path().join("none"), path]), expect) {
             (Ok(config), expect) => {
                 assert_eq!(expect, Ok(()));

@@ -56,7 +56,7 @@ pub struct KubeletOptions {
 /// `is_told_to` attest one prints the reason.
 #[must_use]
 pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletKeyPair>, bool) {
-    match places.of_this_boot() {
+    match places.load_or_create() {
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
@@ -105,7 +105,7 @@ fn certificate(settings: &KubeletOptions) -> Result<String, Failure> {
     console::extend(settings.wait, "Asking for the kubelet's certificate");
     let config = Kubeconfig::read(&settings.kubeconfigs)?;
     let name = name(settings)?;
-    let wanted = KubeletCertificateRequest::of(&key, &name)?;
+    let wanted = KubeletCertificateRequest::new(&key, &name)?;
     let certificate = CsrApi::new(&config)?.certificate(&wanted, deadline)?;
     let path = store.write(&certificate, &key)?;
     // Both are in the kubelet's file now.

@@ -82,7 +82,7 @@ impl TpmDevice {
                 Ok(done) => return Ok(done),
                 Err(source) => source,
             };
-            let Some(warning) = Warning::of(&source) else {
+            let Some(warning) = Warning::from_error(&source) else {
                 return Err(TpmError::Command { doing, source });
             };
             let deadline = if warning == Warning::LOCKOUT { lockout_ends } else { self.deadline };

@@ -251,7 +251,7 @@ fn verify_path_within<'a>(
         now,
     };
     let path = roots.anchors().validate(&end_entity, &chain, terms, x509::no_more);
-    let path = path.map_err(|problem| EkCertificateError::of_path(problem, &leaf, now))?;
+    let path = path.map_err(|problem| EkCertificateError::from_path_problem(problem, &leaf, now))?;
     Ok(TrustedEkPath {
         leaf: certificate,
         root_subject: path.root.subject(),

@@ -90,7 +90,7 @@ pub struct MeasuredBoot {
 impl MeasuredBoot {
     /// Reads the events that a quote proves.
     #[must_use]
-    pub fn of(trusted: &TrustedEvents<'_, '_>) -> Self {
+    pub fn from_events(trusted: &TrustedEvents<'_, '_>) -> Self {
         let mut reading = read::EventReader::new(trusted.bank());
         let mut events = trusted.events();
         let mut kept = Vec::with_capacity(trusted.event_count().min(EVENTS_LIMIT));

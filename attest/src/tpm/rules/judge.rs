@@ -92,7 +92,7 @@ impl RequiredItem<'_> {
             (Description::Event(event), _) => known(event),
             (Description::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
-                EventDetail::Content(Excerpt::of(subject))
+                EventDetail::Content(Excerpt::new(subject))
             }
             (Description::Hash, _) => EventDetail::OwnHash,
             (Description::Section, section) => EventDetail::Section(section.unwrap_or_default()),
@@ -126,7 +126,7 @@ impl<'b> Against<'b> {
     }
 
     /// Reads PCR 7 with the events of unknown meaning that are accepted now.
-    fn of_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
+    fn read_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
         let is_listed = |digest: &HexDigest| {
             let fits = |value: &ReferenceKind<'_>| *value == ReferenceKind::Digest(digest);
             is_accepted(self.sets, ReferenceQuery::Pcr7Events, self.boot.bank, fits, self.now)
@@ -135,7 +135,7 @@ impl<'b> Against<'b> {
     }
 
     fn secure_boot(&self) -> Result<(), BootRefusal> {
-        match self.of_pcr_7(|pcr_7| pcr_7.secure_boot()) {
+        match self.read_pcr_7(|pcr_7| pcr_7.secure_boot()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(BootRefusal::SecureBootOff { check: self.check }),
             Err(why) => Err(self.not_proven(why)),
@@ -145,7 +145,7 @@ impl<'b> Against<'b> {
     fn dbx(&self) -> Result<(), BootRefusal> {
         self.secure_boot()?;
         let dbx = self
-            .of_pcr_7(|pcr_7| pcr_7.database(DatabaseName::Dbx))
+            .read_pcr_7(|pcr_7| pcr_7.database(DatabaseName::Dbx))
             .map_err(|why| self.not_proven(why))?;
         let mut nearest: Option<(usize, String)> = None;
         for (generation, hashes) in self.sets.dbx().filter(|(generation, _)| generation.is_accepted_at(self.now)) {
@@ -191,7 +191,7 @@ impl<'b> Against<'b> {
     /// Returns the authorities, but only after Secure Boot is proven: without it, any software that boots can write anything there.
     fn authorities(&self) -> Result<Vec<RequiredItem<'b>>, BootRefusal> {
         self.secure_boot()?;
-        let authorities = self.of_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
+        let authorities = self.read_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
         if authorities.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
@@ -219,7 +219,7 @@ impl<'b> Against<'b> {
             return Ok(());
         }
         Err(BootRefusal::FirmwareVersion {
-            found: Excerpt::of(&version.to_string()),
+            found: Excerpt::new(&version.to_string()),
             accepted: accepted_words(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
@@ -266,7 +266,7 @@ impl<'b> Against<'b> {
             .listed(wanted, self.boot.bank)
             .filter(|listed| listed.generation.is_accepted_at(self.now));
         let (nearest, part) = Excerpt::beside(&text, accepted.map(|listed| listed.name))?;
-        Some(format!("unlike {} this has {part}", Excerpt::of(nearest)))
+        Some(format!("unlike {} this has {part}", Excerpt::new(nearest)))
     }
 
     fn accept(&self, shown: &RequiredItem<'_>) -> Result<(), BootRefusal> {
@@ -302,7 +302,7 @@ fn known(event: &BootEvent) -> EventDetail {
     let Some(text) = said_name(event) else {
         return EventDetail::Nothing;
     };
-    let excerpt = Excerpt::of(&text);
+    let excerpt = Excerpt::new(&text);
     match event.is_content() {
         true => EventDetail::Content(excerpt),
         false if is_grub_environment(event) => EventDetail::GrubEnvironment(excerpt),

@@ -80,7 +80,7 @@ fn named(listed: &ListedValue<'_>) -> String {
     let (since, generation) = (listed.generation.added, &listed.generation.name);
     let name = match listed.name == generation {
         true => String::new(),
-        false => format!(", {}", Excerpt::of(listed.name)),
+        false => format!(", {}", Excerpt::new(listed.name)),
     };
     match listed.value {
         ReferenceKind::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),

@@ -35,7 +35,7 @@ impl RecordedValues {
     /// Records the values of a boot, with its PCRs `pcrs`. With `lists_unknown`, its events of PCR 7 with unknown meaning become values
     /// too. Facts of PCR 7 are then read as if these were listed.
     #[must_use]
-    pub fn of(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>, lists_unknown: bool) -> Self {
+    pub fn from_boot(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>, lists_unknown: bool) -> Self {
         let unknown = boot.unknown_pcr_7_events().unwrap_or_default();
         let listed: &[&BootEvent] = if lists_unknown { &unknown } else { &[] };
         let values = values(boot, pcrs, listed, whole_name);
@@ -156,7 +156,7 @@ fn values(
 /// values could make it hold.
 #[must_use]
 pub fn could_hold(boot: &MeasuredBoot, own: &Values) -> BTreeMap<Check, Result<(), BootRefusal>> {
-    let sets = ReferenceSets::of_values(own.clone());
+    let sets = ReferenceSets::from_values(own.clone());
     let judged = |check| (check, judge(check, boot, &sets, 0));
     Check::ALL.into_iter().map(judged).collect()
 }

@@ -167,7 +167,7 @@ impl JournalWriter {
     }
 
     fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
-        let before = self.log.before().map_err(of_log)?;
+        let before = self.log.before().map_err(log_error)?;
         let why = Why::Incomplete;
         self.chain = ChainProgress::begin(ChainBeginning { why, before, after })?;
         self.is_durable();
@@ -190,7 +190,7 @@ impl JournalWriter {
     }
 
     fn try_closing(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
-        let due = self.log.to_be_closed(self.limits, moment.at).map_err(of_log)?;
+        let due = self.log.to_be_closed(self.limits, moment.at).map_err(log_error)?;
         let Some(first) = due.filter(|_| self.chain.is_signed()) else {
             return Ok(());
         };
@@ -255,7 +255,7 @@ impl JournalWriter {
             self.torn = true;
             self.durable.send_modify(|durable| durable.cuts += 1);
         }
-        written.map_err(of_log)
+        written.map_err(log_error)
     }
 
     /// Notes that the chain is on disk.
@@ -303,7 +303,7 @@ impl JournalWriter {
     }
 }
 
-fn of_log(source: std::io::Error) -> JournalError {
+fn log_error(source: std::io::Error) -> JournalError {
     JournalError::Io {
         path: "the attestation log".into(),
         source,

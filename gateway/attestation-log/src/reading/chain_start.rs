@@ -38,7 +38,7 @@ struct First {
 
 impl FileBeginning {
     /// Reads a file's first line; if that is not a record, the file's date gives the time.
-    pub(super) fn of(file: &SharedFile) -> io::Result<Self> {
+    pub(super) fn read(file: &SharedFile) -> io::Result<Self> {
         let mut lines = FileLines::new(file.bytes(0)?, 0);
         let line = match lines.read()? {
             Some(LineContent::Line(line)) => line,

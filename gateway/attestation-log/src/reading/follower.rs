@@ -172,7 +172,7 @@ impl LogFollower {
     /// Returns the next line of the file that is read, unless it was emptied or overwritten.
     fn next_here(&mut self) -> Result<Option<FollowedLine>, LogReadError> {
         let last = self.last.clone();
-        let next = self.of_reading(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
+        let next = self.with_segment(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
             true => Ok(None),
             false => reading.next(),
         });
@@ -186,14 +186,14 @@ impl LogFollower {
     /// Returns whether the file that is read is the one that is written.
     fn is_on_what_is_written(&mut self) -> Result<bool, LogReadError> {
         let (log, last) = (self.log.clone(), self.last.clone());
-        let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
+        let written = self.with_segment(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
         Ok(written.unwrap_or(false))
     }
 
     /// Looks for a copy of a file that was emptied, in which the unread rest may be. Returns whether there is one.
     fn goes_on_in_a_copy(&mut self) -> Result<bool, LogReadError> {
         let last = self.last.clone();
-        if self.of_reading(|reading| reading.is_another(last.as_ref()))? != Some(true) {
+        if self.with_segment(|reading| reading.is_another(last.as_ref()))? != Some(true) {
             return Ok(false);
         }
         let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
@@ -203,7 +203,7 @@ impl LogFollower {
             .find(|file| self.begins.as_ref() == Some(&file.begins));
         if let Some(copy) = copy {
             self.open(&copy, offset)?;
-            if self.of_reading(|reading| reading.is_another(last.as_ref()))? == Some(false) {
+            if self.with_segment(|reading| reading.is_another(last.as_ref()))? == Some(false) {
                 return Ok(true);
             }
             self.reading = None;
@@ -217,7 +217,7 @@ impl LogFollower {
         let Some(begins) = self.begins.as_ref().filter(|begins| begins.at > 0) else {
             return Ok(false);
         };
-        let found = match SharedFile::open(&self.log).and_then(|file| FileBeginning::of(&file)) {
+        let found = match SharedFile::open(&self.log).and_then(|file| FileBeginning::read(&file)) {
             // It is being moved.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             found => found.map_err(LogReadError::at(&self.log))?,
@@ -227,7 +227,7 @@ impl LogFollower {
         Ok(found == *begins && !self.reading.as_ref().is_some_and(is_moved))
     }
 
-    fn of_reading<T>(&mut self, ask: impl FnOnce(&mut OpenSegment) -> io::Result<T>) -> Result<Option<T>, LogReadError> {
+    fn with_segment<T>(&mut self, ask: impl FnOnce(&mut OpenSegment) -> io::Result<T>) -> Result<Option<T>, LogReadError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         let asked = ask(reading);
         asked.map(Some).map_err(LogReadError::at(&reading.path))

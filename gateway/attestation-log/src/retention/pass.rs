@@ -119,7 +119,7 @@ impl Retention {
         // A clock that jumps ahead makes nothing old at once.
         let trusted = decisions.trusted_time(now).await.map_err(RetentionError::Store)?.min(now);
         let log = self.log.clone();
-        let mut survey = journal.aside(move || Survey::of(&log)).await.ok_or(RetentionError::Ends)??;
+        let mut survey = journal.aside(move || Survey::read(&log)).await.ok_or(RetentionError::Ends)??;
         odd.append(&mut survey.odd);
         let past = survey.past(self.rule, trusted);
         let mut left = past.len();
@@ -151,7 +151,7 @@ impl Retention {
             return Ok(latest);
         }
         let segment = path.clone();
-        let content = journal.aside(move || SegmentContent::of(&segment, |_| false)).await;
+        let content = journal.aside(move || SegmentContent::read(&segment, |_| false)).await;
         let latest = content.ok_or(RetentionError::Ends)??.latest;
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, latest));
         Ok(latest)
@@ -252,7 +252,7 @@ impl<'r> Going<'r> {
             RetentionStep::Keep => {
                 let blobs = self.retention.blobs.clone();
                 let kept = journal.aside(move || {
-                    let mut content = SegmentContent::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
+                    let mut content = SegmentContent::read(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
                     kept_lines::keep(&log, &segment.path, content.kept())?;
                     unnamed_blobs::note(&log, std::mem::take(&mut content.names))?;
                     Ok::<_, RetentionError>(content)

@@ -59,7 +59,7 @@ fn is_past_age(rule: RetentionRule, latest: u64, now: u64) -> bool {
 }
 
 impl Survey {
-    pub(super) fn of(log: &Path) -> Result<Self, RetentionError> {
+    pub(super) fn read(log: &Path) -> Result<Self, RetentionError> {
         // What is closed from now on is young.
         let named = named(log).map_err(RetentionError::at(log))?;
         let parts = records_beside(log).map_err(RetentionError::at(log))?;
@@ -130,7 +130,7 @@ impl Survey {
 
 fn own_name(log: &Path, path: &Path) -> Option<String> {
     let rest = path.file_name()?.to_str()?.strip_prefix(log.file_name()?.to_str()?)?;
-    SegmentName::of_file(rest)?;
+    SegmentName::parse(rest)?;
     let name = rest.strip_prefix('.')?;
     Some(name.strip_suffix(".gz").unwrap_or(name).to_owned())
 }

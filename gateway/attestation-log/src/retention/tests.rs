@@ -177,7 +177,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
-    let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+    let survey = process.journal.aside(move || Survey::read(&log)).await.unwrap().unwrap();
     let due = survey.past(RULE, NOW).remove(0);
     let (path, elsewhere) = (due.segment.path.clone(), site.path("elsewhere"));
     let mut going = Going::new(&process.retention, due, RetentionCause::Age);

@@ -17,7 +17,7 @@ pub(super) struct ChainOrder<'v> {
 }
 
 impl<'v> ChainOrder<'v> {
-    pub(super) fn of(
+    pub(super) fn new(
         runs: &'v [ChainedRange],
         signed: &'v BTreeMap<String, Vec<FoundCheckpoint>>,
         covered: &'v BTreeMap<String, String>,

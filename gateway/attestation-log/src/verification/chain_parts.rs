@@ -35,7 +35,7 @@ pub(super) struct Stitched<'c> {
 
 impl<'c> Stitched<'c> {
     /// Assembles the parts of a chain.
-    pub(super) fn of(
+    pub(super) fn assemble(
         chain: &'c str,
         gone: &'c [Gone],
         mut runs: Vec<ChainedRange>,

@@ -14,7 +14,7 @@ impl LogVerifier {
                 to: last,
             });
         }
-        let signed = FoundCheckpoint::of(link, checkpoint, at, finding.is_none());
+        let signed = FoundCheckpoint::new(link, checkpoint, at, finding.is_none());
         self.signed.entry(link.id.clone()).or_default().push(signed);
         self.say(finding, link, checkpoint);
     }

@@ -35,7 +35,7 @@ impl LogVerifier {
         };
         if let Some(checkpoint) = &checkpoint {
             let finding = self.judge(&link, checkpoint, at);
-            let signed = FoundCheckpoint::of(&link, checkpoint, at, finding.is_none());
+            let signed = FoundCheckpoint::new(&link, checkpoint, at, finding.is_none());
             self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
             self.say(finding, &link, checkpoint);
         } else if removal.is_none() {

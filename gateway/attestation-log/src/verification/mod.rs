@@ -104,7 +104,7 @@ struct FoundCheckpoint {
 }
 
 impl FoundCheckpoint {
-    fn of(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
+    fn new(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
         Self {
             number: link.number,
             at,
@@ -219,12 +219,12 @@ impl LogVerifier {
             removed,
             ..
         } = self;
-        let followed = ChainOrder::of(&runs, &signed, &covered);
+        let followed = ChainOrder::new(&runs, &signed, &covered);
         followed.unsigned(&signed, &mut notes);
         signers::replaced(&signed, &signed_and_kept, &trust, &mut findings, &mut notes);
         signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
-        let signers = Signers::of(signed.iter().chain(&signed_and_kept));
+        let signers = Signers::from_chains(signed.iter().chain(&signed_and_kept));
         let mut removed = removed.resolve(&signed, &signed_and_kept, |chain, key| signers.are(chain, key, &trust));
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
@@ -238,7 +238,7 @@ impl LogVerifier {
         notes.append(&mut removed.notes);
         let mut reports = Vec::new();
         for (chain, runs) in chains {
-            let mut stitched = Stitched::of(&chain, removed.of(&chain), runs, &trust, unreadable.get(&chain));
+            let mut stitched = Stitched::assemble(&chain, removed.get(&chain), runs, &trust, unreadable.get(&chain));
             let known = trust.known.iter().chain(&lost).chain(trust.from.values());
             stitched.end(known.filter(|point| !removed.holds(point)), |number| removed.hash(&chain, number));
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);

@@ -140,7 +140,7 @@ impl Removed {
             }
         }
         let lines = keys.iter().filter_map(|key| self.kept.get(key)?.first());
-        let there = KeptLines::of(lines.map(|line| line.hash));
+        let there = KeptLines::from_hashes(lines.map(|line| line.hash));
         if there == *kept {
             return keys;
         }
@@ -191,13 +191,13 @@ impl RemovedLines {
     }
 
     /// Returns the removed lines of a chain.
-    pub(super) fn of(&self, chain: &str) -> &[Gone] {
+    pub(super) fn get(&self, chain: &str) -> &[Gone] {
         self.gone.get(chain).map_or(&[], Vec::as_slice)
     }
 
     /// Returns whether that line was removed.
     fn has(&self, chain: &str, number: u64) -> bool {
-        self.of(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
+        self.get(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
     }
 
     /// Returns whether a signed line was removed, and was kept with the right hash.

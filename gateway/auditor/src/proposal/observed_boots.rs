@@ -262,7 +262,7 @@ impl OfSection {
                 self.refused_now.entry(RuleSubject::Boot(check)).or_default().insert(machine);
             }
         }
-        let found = of_checks(quoted);
+        let found = check_values(quoted);
         for check in Check::ALL.into_iter().filter(|check| values.pcrs().contains_key(&check.pcr())) {
             self.things.entry(RuleSubject::Boot(check)).or_default().add(machine, found(check));
         }
@@ -290,7 +290,7 @@ fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &QuotedPcrs<'_>, now: 
 }
 
 /// Returns, for each check, the values of the boot that it would have to accept, or the reason why it cannot hold.
-fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedValue, Option<String>)>, String> {
+fn check_values(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedValue, Option<String>)>, String> {
     let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
     let own = boot.map(|boot| recorded(boot, &BTreeMap::new()));
     let holds = boot.zip(own.as_ref()).map(|(boot, own)| could_hold(boot, own));
@@ -301,7 +301,7 @@ fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedV
         };
         match holds.get(&check) {
             Some(Err(why)) => Err(short(&format!("{}: {why}", why.advice().code))),
-            _ => Ok(values::of(check, own, bank)),
+            _ => Ok(values::proposed_values(check, own, bank)),
         }
     }
 }

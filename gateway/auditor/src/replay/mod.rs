@@ -97,8 +97,8 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<VerifiedKubelet, Repl
             problem,
         })
     });
-    let authorities =
-        Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
+    let authorities = Authorities::from_certificates(authorities.collect::<Result<Vec<_>, _>>()?)
+        .map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     let verified = verify_certificate(&PresentedCertificate::new(&chain), &authorities, now)?;
     if identity.as_deref() != Some(verified.identity().as_str()) {
@@ -165,7 +165,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
         vtpm.event_log = Some(log);
     }
     let mut endorsements = match anchors::vtpm_roots(&basis.cloud, blobs)? {
-        Some(roots) => Endorsements::of_gcp_instances(roots),
+        Some(roots) => Endorsements::for_gcp_instances(roots),
         None => {
             let read = |names: &[String]| {
                 names

@@ -142,7 +142,7 @@ struct BasisFields {
 
 impl RecordFields {
     /// Parses a line; returns `None` if it is not a record.
-    pub fn of(line: &[u8]) -> Option<Self> {
+    pub fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
@@ -381,7 +381,7 @@ mod tests {
 
     fn takes(filter: &Filter) -> bool {
         let line = line();
-        filter.takes(&RecordFields::of(line.as_bytes()).unwrap(), line.as_bytes())
+        filter.takes(&RecordFields::parse(line.as_bytes()).unwrap(), line.as_bytes())
     }
 
     fn text(text: &str) -> Option<String> {

@@ -76,7 +76,7 @@ impl LogSource {
         if let Some(doubts) = self.filter.doubts() {
             output::warn(doubts);
         }
-        let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
+        let wanted = |line: &[u8]| RecordFields::parse(line).is_some_and(|fields| self.filter.takes(&fields, line));
         let begin = match last {
             None => (0, 0),
             Some(count) => last_of(&files, count, wanted),
@@ -152,7 +152,7 @@ fn each_of(
             Ok(Some(LineContent::Line(line))) => ReadLine {
                 line,
                 begins_file: at == 0,
-                fields: RecordFields::of(line),
+                fields: RecordFields::parse(line),
             },
             Err(error) => {
                 unread.damaged(file, Some(at), &error);

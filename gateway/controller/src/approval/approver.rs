@@ -82,7 +82,7 @@ impl Memory {
         Self {
             pass: 0,
             first_seen: HashMap::new(),
-            events: Events::of("attest-controller"),
+            events: Events::new("attest-controller"),
             budget: EventBudget::new(Instant::now()),
             egress: Egress::default(),
             forgotten: None,
@@ -343,7 +343,7 @@ impl Approver {
         let node = match name {
             Some(name) => answer::node(&self.cluster, name)
                 .await?
-                .map(|node| (name.to_owned(), NodeFacts::of(&node))),
+                .map(|node| (name.to_owned(), NodeFacts::from_node(&node))),
             None => None,
         };
         let nodes: BTreeMap<String, NodeFacts> = node.into_iter().collect();

@@ -40,7 +40,7 @@ enum Subject {
 }
 
 impl Subject {
-    fn of(csr: &Csr, requester: &str) -> Self {
+    fn new(csr: &Csr, requester: &str) -> Self {
         let may_ask_for = |node: &&str| match csr.purpose {
             CsrPurpose::Client => csr.username == requester,
             CsrPurpose::Serving => csr.username.strip_prefix(NODE_USER) == Some(*node),
@@ -189,7 +189,7 @@ impl RequestCache {
             }
         }
         // A signature is verified here: not while others wait.
-        let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != CsrStage::Closed);
+        let csr = Csr::from_object(object).filter(|csr| csr.purpose == purpose && csr.stage != CsrStage::Closed);
         let mut content = self.locked();
         // Another controller may have judged it, or this one before it was evicted.
         let maybe_judged_before = is_listed || content.evicted_of.contains(&purpose);
@@ -323,7 +323,7 @@ impl RequestCacheState {
     }
 
     fn subject_of(&self, csr: &Csr) -> Subject {
-        Subject::of(csr, &self.requester)
+        Subject::new(csr, &self.requester)
     }
 
     fn bytes(&self, purpose: CsrPurpose) -> usize {

@@ -129,9 +129,12 @@ impl ApprovalWatches {
         };
         let named = nodes
             .iter()
-            .filter_map(|node| Some((node.metadata.name.clone()?, NodeFacts::of_labels(&node.metadata))));
+            .filter_map(|node| Some((node.metadata.name.clone()?, NodeFacts::from_metadata(&node.metadata))));
         Ok(ApprovalUpdate {
-            machines: machines.iter().filter_map(|machine| MachineApiMachine::of(machine)).collect(),
+            machines: machines
+                .iter()
+                .filter_map(|machine| MachineApiMachine::from_object(machine))
+                .collect(),
             nodes: named.collect(),
         })
     }

@@ -102,7 +102,7 @@ pub struct RenderedPool {
 /// [`RenderError`].
 pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedPool>, RenderError> {
     let object = manifests.pools.iter().find(|object| object.name == pool);
-    let default = Selector::of_pool(pool);
+    let default = Selector::for_pool(pool);
     let selected = select(&manifests.machine_configs, object.map_or(&default, |object| &object.selector));
     let controller = manifests.controller.clone().unwrap_or_default();
     let operators = match object.and_then(|object| Some((object, object.rendered.as_ref()?))) {

@@ -12,7 +12,7 @@ type Fields = Map<String, Value>;
 /// Translates a config that uses nothing newer than spec 3.0. Leaves out values that are empty, false or zero, like Go's encoder.
 pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
     let mut config = Value::Object(config);
-    let filesystems = Filesystems::of(&config)?;
+    let filesystems = Filesystems::from_config(&config)?;
     let mut ignition = json!({"version": VERSION});
     let references: [(&str, &[&str]); 3] = [
         ("/ignition/config/merge", &["config", "append"]),
@@ -149,7 +149,7 @@ struct Filesystems {
 }
 
 impl Filesystems {
-    fn of(config: &Value) -> Result<Self, Inexpressible> {
+    fn from_config(config: &Value) -> Result<Self, Inexpressible> {
         let (mut list, mut paths) = (Vec::new(), Vec::new());
         let filesystems = config.pointer("/storage/filesystems").and_then(Value::as_array);
         for (index, filesystem) in filesystems.into_iter().flatten().enumerate() {

@@ -75,7 +75,7 @@ pub(super) fn is_source(url: &str) -> bool {
 }
 
 fn is_other_source(url: &str) -> bool {
-    let Some(parts) = UrlParts::of(url) else {
+    let Some(parts) = UrlParts::parse(url) else {
         return false;
     };
     match parts.scheme.as_str() {
@@ -88,7 +88,7 @@ fn is_other_source(url: &str) -> bool {
 }
 
 pub(super) fn is_http(url: &str) -> bool {
-    UrlParts::of(url).is_some_and(|parts| matches!(parts.scheme.as_str(), "http" | "https"))
+    UrlParts::parse(url).is_some_and(|parts| matches!(parts.scheme.as_str(), "http" | "https"))
 }
 
 /// A URL, as far as Go's `net/url` looks at it: that is the parser which has to take it.
@@ -101,7 +101,7 @@ struct UrlParts<'a> {
 }
 
 impl<'a> UrlParts<'a> {
-    fn of(url: &'a str) -> Option<Self> {
+    fn parse(url: &'a str) -> Option<Self> {
         let (url, fragment) = url.split_once('#').unwrap_or((url, ""));
         if url.bytes().any(|c| c.is_ascii_control()) || !is_escaped(fragment) || fragment.bytes().any(|c| c.is_ascii_control()) {
             return None;

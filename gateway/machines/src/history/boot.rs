@@ -92,7 +92,7 @@ fn kept(check: Check, value: &str) -> String {
 }
 
 impl Boot {
-    pub(super) fn of(quoted: &QuotedPcrs<'_>, checks: &[Check]) -> Self {
+    pub(super) fn from_quote(quoted: &QuotedPcrs<'_>, checks: &[Check]) -> Self {
         let boot = quoted.boot();
         let said = boot.iter().flat_map(|boot| {
             let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));

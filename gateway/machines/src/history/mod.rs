@@ -56,7 +56,7 @@ impl History {
                 found.push(transaction.get(EntryKind::Clock, &id)?);
             }
             let (trusted, counters) = (found.pop().flatten(), found.pop().flatten());
-            let boot = Boot::of(&tpm.quoted, tpm.checks);
+            let boot = Boot::from_quote(&tpm.quoted, tpm.checks);
             all.push(TpmHistory::new(id, tpm.kind, tpm.counters, boot, [counters, trusted])?);
         }
         Ok(Self(all))

@@ -22,7 +22,7 @@ fn store() -> (tempfile::TempDir, Embedded) {
 }
 
 fn identity(byte: u8) -> String {
-    NodeIdentity::of_tpm(HexDigest::from([byte; 32]).try_into().unwrap()).to_string()
+    NodeIdentity::from_ek(HexDigest::from([byte; 32]).try_into().unwrap()).to_string()
 }
 
 fn counters((reset_count, restart_count, clock_ms): (u32, u32, u64), clock_safe: bool, firmware_version: u64) -> Counters {

@@ -9,8 +9,8 @@ use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::questions::{
-    Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, of_answer, of_asked, of_machine, of_question,
-    question_id, read, write,
+    Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, answer_key, asked_key, machine_key,
+    question_id, question_key, read, write,
 };
 
 /// Maximum number of open questions of a pool. A roll-out is one or a few. Further ones are refused as if waiting did not exist; existing
@@ -127,7 +127,7 @@ impl AwaitedValues {
             ..
         } = shown;
         let question = question_id(pool, shown.values);
-        let wanted = [of_machine(pool, machine), of_answer(pool, &question)].map(|id| (KIND, id));
+        let wanted = [machine_key(pool, machine), answer_key(pool, &question)].map(|id| (KIND, id));
         let mut found = self.store.get_all(wanted.to_vec()).await?.into_iter();
         let (own, answer) = (found.next().flatten(), found.next().flatten());
         let own = own
@@ -151,7 +151,7 @@ impl AwaitedValues {
         )) = denied.or_else(|| kept.denial(pool, shown.values))
         {
             if own.is_some() {
-                self.store.remove(KIND, &of_machine(pool, machine)).await?;
+                self.store.remove(KIND, &machine_key(pool, machine)).await?;
             }
             return Ok(MachineStep::Refused(NotAwaited::Denied {
                 question: question.to_owned(),
@@ -190,7 +190,7 @@ impl AwaitedValues {
                 until,
                 ..waiting.clone()
             };
-            self.store.put(KIND, write(of_machine(pool, machine), &seen)?).await?;
+            self.store.put(KIND, write(machine_key(pool, machine), &seen)?).await?;
         }
         let waited = now.saturating_sub(waiting.since);
         if !observed && waited >= rules.wait_seconds {
@@ -220,7 +220,7 @@ impl AwaitedValues {
     /// # Errors
     /// [`StoreError`].
     pub async fn ended(&self, pool: &str, machine: &str) -> Result<Option<(String, u64)>, StoreError> {
-        let id = of_machine(pool, machine);
+        let id = machine_key(pool, machine);
         let Some(entry) = self.store.get(KIND, &id).await? else {
             return Ok(None);
         };
@@ -238,7 +238,7 @@ impl AwaitedValues {
             machine: shown.machine.to_owned(),
             decision: shown.decision.to_owned(),
         };
-        let entry = write(of_question(shown.pool, question), &entry)?;
+        let entry = write(question_key(shown.pool, question), &entry)?;
         self.store.insert(KIND, entry).await.map(drop)
     }
 
@@ -251,7 +251,7 @@ impl AwaitedValues {
             values: shown.values.iter().take(NAMED_LIMIT).map(NewValue::key).collect(),
             more: shown.values.len().saturating_sub(NAMED_LIMIT),
         };
-        let entry = write(of_asked(shown.pool, question), &asked)?;
+        let entry = write(asked_key(shown.pool, question), &asked)?;
         Ok(self.own.insert(KIND, entry).await?.is_none())
     }
 

@@ -228,7 +228,7 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     expected.sort_unstable();
     assert_eq!(both, expected);
     assert_eq!(missing(&site.store, &log, signs).await.unwrap().len(), 1);
-    assert_eq!(of_other_keys(&site.store, "another", signs).await.unwrap().len(), 1);
+    assert_eq!(checkpoints_by_other_keys(&site.store, "another", signs).await.unwrap().len(), 1);
     // A chain that the new key begins takes the place of none by the old one.
     let point = all.iter().find(|kept| kept.text == b).unwrap().point();
     site.keep(&site.checkpoint(&mut Site::chain(vec![point]), 5)).await;
@@ -248,7 +248,7 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     assert!(!required(&all).contains(&b.as_str()));
     let old = all.iter().find(|kept| kept.text == b).unwrap();
     assert_eq!(old.abandoned, Some(abandoned()), "it stays");
-    assert!(of_other_keys(&site.store, "gw", signs).await.unwrap().is_empty());
+    assert!(checkpoints_by_other_keys(&site.store, "gw", signs).await.unwrap().is_empty());
 }
 
 #[tokio::test]

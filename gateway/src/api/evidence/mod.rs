@@ -64,7 +64,7 @@ pub(super) struct EvidenceEndpoint {
 }
 
 impl EvidenceEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         // That the administrator is asked, a gateway tells as an act of its own.
         let asking = Acting {
             verb: Verb::ReferenceValuesAsk,
@@ -75,13 +75,13 @@ impl EvidenceEndpoint {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
             admission: Arc::clone(&gateway.admission),
-            guesses: Guesses::of(gateway),
+            guesses: Guesses::new(gateway),
             store: Arc::clone(&gateway.store),
             endorsers: Arc::clone(&gateway.endorsers),
             tls: Arc::clone(&gateway.tls),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
-            decisions: Decisions::of(gateway),
+            decisions: Decisions::new(gateway),
             likenesses: Likenesses::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
@@ -219,7 +219,7 @@ fn note(challenge: &Challenge, record: &mut Record) {
         ShownEvidence::Cloud
     };
     let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
-    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    record.identity = ek.map(|ek| NodeIdentity::from_ek(ek).to_string());
     record.name.clone_from(&challenge.name);
 }
 

@@ -33,7 +33,7 @@ impl From<TooBusy> for Refusal {
 
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
-        let code = Code::of_reject(&reject);
+        let code = Code::from_reject(&reject);
         let command = command_for(&reject);
         let refusal = Self::guarded(code, reject.told(), reject.detail());
         match command {

@@ -16,7 +16,7 @@ use super::machines::{self, StoredMachine};
 use super::object::{AttestedNode, AttestedNodeSpec};
 use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
-use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, machine_count};
 use crate::pools::live::LivePools;
 
 /// Interval of looks for changed objects.
@@ -306,7 +306,7 @@ impl Leading {
         left: &mut PassBacklog,
     ) -> Result<(), AttestedNodePassError> {
         let there: HashMap<&str, ()> = all.iter().map(|node| (node.name(), ())).collect();
-        let mut count = of_machines(&self.kept);
+        let mut count = machine_count(&self.kept);
         for (name, machine) in machines.iter().filter(|(name, _)| !there.contains_key(name.as_str())) {
             if left.written >= WRITTEN_AT_ONCE {
                 left.again = true;

@@ -86,7 +86,7 @@ fn is_told(cluster: &ClusterClient) -> bool {
 }
 
 /// Returns the number of objects that are machines': those that other clients may have made do not count.
-fn of_machines(kept: &WatchCache<AttestedNode>) -> usize {
+fn machine_count(kept: &WatchCache<AttestedNode>) -> usize {
     let all = kept.all().unwrap_or_default();
     all.iter().filter(|node| node.status().identity.is_some()).count()
 }

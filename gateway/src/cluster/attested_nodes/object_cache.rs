@@ -17,7 +17,7 @@ use super::object::AttestedNode;
 use super::position::{PositionFile, ReadPosition};
 use super::status::{AttestedNodeStatus, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
-use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, machine_count};
 use crate::metrics::Metrics;
 
 /// Interval of looks for new lines.
@@ -134,7 +134,7 @@ impl AttestedNodeCache {
             return Ok(());
         };
         let there: HashMap<&str, &Arc<AttestedNode>> = all.iter().map(|node| (node.name(), node)).collect();
-        let mut count = of_machines(&self.kept);
+        let mut count = machine_count(&self.kept);
         let mut names: Vec<String> = news.0.keys().cloned().collect();
         names.sort_by_key(|name| writer.failures(name));
         names.truncate(WRITTEN_AT_ONCE);
@@ -270,7 +270,7 @@ fn read(reader: &mut LogReader, news: &mut MachineUpdates) -> Result<(Option<Rea
 
 fn note(places: &LogPlaces) -> PositionFile {
     let name = places.note.file_name().and_then(|name| name.to_str()).unwrap_or(WHAT);
-    PositionFile::of(folder(&places.note), name)
+    PositionFile::new(folder(&places.note), name)
 }
 
 /// Current problem, which is reported once.

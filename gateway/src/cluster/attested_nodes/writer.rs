@@ -53,7 +53,7 @@ impl AttestedNodeWriter {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             cluster,
-            events: Events::of("attest-gateway"),
+            events: Events::new("attest-gateway"),
             pace,
             past: HashMap::new(),
             failed: HashMap::new(),

@@ -33,7 +33,7 @@ const ONCE_MORE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Selects MachineConfigs that are of a role; rendered ones are of none.
-fn of_a_role() -> Selector {
+fn role_selector() -> Selector {
     Expression::Exists(ROLE_LABEL.to_owned()).into()
 }
 
@@ -100,7 +100,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, live:
         // Older clusters have no such kinds.
         os_configs: metas(resources::machine_os_configs(), &all, "machineosconfigs", true),
         os_builds: metas(resources::machine_os_builds(), &all, "machineosbuilds", true),
-        machine_configs: metas(resources::machine_configs(), &of_a_role(), "machineconfigs", false),
+        machine_configs: metas(resources::machine_configs(), &role_selector(), "machineconfigs", false),
     };
     let live = Arc::clone(live);
     tasks.spawn(async move { configs.tell(&live).await });
@@ -181,7 +181,7 @@ impl Configs {
 
     /// Returns the server's inputs; `None` until all of them were listed once.
     fn standing(&self) -> Option<ConfigsSnapshot> {
-        Some(ConfigsSnapshot::of(
+        Some(ConfigsSnapshot::new(
             &self.pools.all()?,
             &self.controllers.all()?,
             &self.os_configs.all()?,

@@ -313,7 +313,7 @@ fn switch(
         None => installation.renew(
             newest,
             ca_key,
-            &GatewayNames::of(&today.certificate),
+            &GatewayNames::from_certificate(&today.certificate),
             &kind.wanted(Some(&today.certificate)),
             now,
         )?,

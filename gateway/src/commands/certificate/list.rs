@@ -65,7 +65,7 @@ impl CertificateState {
     }
 
     /// Returns the state by the dates of a certificate.
-    fn of(certificate: &Certificate, now: UnixTime) -> Self {
+    fn from_dates(certificate: &Certificate, now: UnixTime) -> Self {
         let now = now.as_secs();
         if now < certificate.not_before {
             Self::NotYetValid

@@ -23,7 +23,7 @@ pub(crate) struct FileChanges {
 }
 
 impl FileChanges {
-    pub(crate) fn of(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let mut changes = Self {
             folder: folder.to_owned(),
             told: Inotify::init().ok(),
@@ -89,7 +89,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         std::fs::create_dir(&state).unwrap();
-        let mut changes = FileChanges::of(&state);
+        let mut changes = FileChanges::read(&state);
         let (reader, output) = std::io::pipe().unwrap();
         std::fs::write(state.join("a"), "").unwrap();
         let begun = Instant::now();

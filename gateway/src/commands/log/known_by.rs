@@ -29,7 +29,7 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
         return Ok(filter);
     };
     if log.is_empty() {
-        match of_store(settings, &node) {
+        match identities_in_store(settings, &node) {
             Ok(Some(identities)) => {
                 filter.know_by(identities);
                 return Ok(filter);
@@ -55,7 +55,7 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
 
 /// Returns the identities by which the store knows a node, without its name; `None` if the store does not exist here. The store is read in
 /// a thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
-fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
+fn identities_in_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
     let read = || {
         if !owner::act_quietly(settings)? {
             return Ok(None);

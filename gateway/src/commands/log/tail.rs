@@ -47,7 +47,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
         output::tell(format_args!("attest-gateway: {doubts}"));
     }
     // Before anything is read: what comes after that is told of.
-    let mut changes = FileChanges::of(files::folder(&log));
+    let mut changes = FileChanges::read(files::folder(&log));
     let mut follower = begin(&log, filter, arguments.last)?;
     let (mut output, terminal) = stdout()?;
     if arguments.output == OutputFormat::Text {
@@ -108,7 +108,7 @@ fn leave_out(follower: &mut LogFollower, error: &LogReadError) {
 fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<LogFollower> {
     let LogFiles { mut files, unreadable } = files_beside(log)?;
     filter.leave_out_older(&mut files);
-    let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| filter.takes(&fields, line));
+    let wanted = |line: &[u8]| RecordFields::parse(line).is_some_and(|fields| filter.takes(&fields, line));
     let mut follower = match last_of(&files, last, wanted) {
         (place, offset) if place < files.len() => follower(log, &files, place, offset)?,
         // None of what is there: from the last line's end on.
@@ -137,7 +137,7 @@ fn print<W: std::io::Write>(
     line: &[u8],
     terminal: bool,
 ) -> anyhow::Result<ReaderState> {
-    let Some(fields) = RecordFields::of(line) else {
+    let Some(fields) = RecordFields::parse(line) else {
         output::tell("attest-gateway: skipping a line that is not a record; for details: `attest-audit log audit`");
         return Ok(ReaderState::There);
     };

@@ -23,8 +23,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
     let (history, new_values) = (
-        of_history(pool.history),
-        of_new_values(pool.new_values.as_ref(), pool.policy.observes()),
+        describe_history(pool.history),
+        describe_new_values(pool.new_values.as_ref(), pool.policy.observes()),
     );
     let text = format!("{}{history}{new_values}", words(&pool.policy));
     if arguments.format.is_json() {
@@ -36,7 +36,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 }
 
 /// Describes the consequences for machines that have booted what no reference value has.
-fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
+fn describe_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
         let becomes = match observes {
             true => "its machine is let in, as the pool observes".to_owned(),
@@ -82,7 +82,7 @@ fn words(policy: &AppraisalPolicy) -> String {
 }
 
 /// Describes what is refused although all of that holds.
-fn of_history(rules: HistoryRules) -> String {
+fn describe_history(rules: HistoryRules) -> String {
     let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
     match lines.as_str() {
         "" => lines,
@@ -121,7 +121,7 @@ mod tests {
         let values = ReferenceValues::new(HashAlg::Sha256, pcrs)
             .unwrap()
             .with_event_log(EventLogRule::Required);
-        let policy = AppraisalPolicy::of_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
+        let policy = AppraisalPolicy::for_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
         let words = words(&policy);
         for expected in [
             "A node shows tpm.",
@@ -166,12 +166,12 @@ mod tests {
 
     #[test]
     fn what_is_refused_by_a_tpms_history_is_said_and_nothing_where_nothing_is() {
-        assert_eq!(of_history(HistoryRules::default()), "");
+        assert_eq!(describe_history(HistoryRules::default()), "");
         let rules = HistoryRules {
             firmware_back: HistoryPolicy::Refuse,
             ..HistoryRules::default()
         };
-        let words = of_history(rules);
+        let words = describe_history(rules);
         assert!(
             words.contains("[history]") && words.contains("firmware is not older") && !words.contains("counters"),
             "{words}"

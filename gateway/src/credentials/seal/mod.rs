@@ -61,7 +61,7 @@ pub struct Times {
 impl Times {
     /// Combines the store time and the time of this gateway's clock.
     #[must_use]
-    pub fn of(believed: u64, clock: u64) -> Self {
+    pub fn new(believed: u64, clock: u64) -> Self {
         let store = believed.min(clock);
         Self { store, clock }
     }
@@ -70,7 +70,7 @@ impl Times {
 impl From<u64> for Times {
     /// Uses one time for both clocks.
     fn from(now: u64) -> Self {
-        Self::of(now, now)
+        Self::new(now, now)
     }
 }
 

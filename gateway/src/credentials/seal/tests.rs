@@ -51,8 +51,8 @@ fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
 
 #[test]
 fn the_dates_of_keys_that_replicas_share_are_of_the_clock_that_is_behind() {
-    assert_eq!(Times::of(5, 3), Times { store: 3, clock: 3 });
-    assert_eq!(Times::of(3, 5), Times { store: 3, clock: 5 });
+    assert_eq!(Times::new(5, 3), Times { store: 3, clock: 3 });
+    assert_eq!(Times::new(3, 5), Times { store: 3, clock: 5 });
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Folder {
     fn switch(&self) {
         let today = self.today();
         let newest = today.authorities.last().unwrap();
-        let names = GatewayNames::of(&today.certificate);
+        let names = GatewayNames::from_certificate(&today.certificate);
         let installation = Installation::open(&self.files).unwrap();
         installation
             .renew(newest, None, &names, &CertificateRequest::default(), at(NOW))
@@ -82,7 +82,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
     let made = issue::serving(
         &before.authority,
         &key,
-        &GatewayNames::of(&before.certificate),
+        &GatewayNames::from_certificate(&before.certificate),
         &CertificateRequest::default(),
         at(NOW),
     )
@@ -104,7 +104,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
         let again = folder_with(&folder);
         let today = again.today();
         let installation = Installation::open(&again.files).unwrap();
-        let names = GatewayNames::of(&today.certificate);
+        let names = GatewayNames::from_certificate(&today.certificate);
         installation
             .renew(&today.authority, None, &names, &CertificateRequest::default(), at(NOW))
             .unwrap();
@@ -198,7 +198,7 @@ fn what_has_expired_can_be_renewed() {
     assert!(ServingCertificate::load(&folder.files, later).is_err());
     let today = folder.today();
     let installation = Installation::open(&folder.files).unwrap();
-    let names = GatewayNames::of(&today.certificate);
+    let names = GatewayNames::from_certificate(&today.certificate);
     // Not by a CA that has ended with it.
     let refused = installation.renew(&today.authority, None, &names, &CertificateRequest::default(), later);
     assert!(refused.unwrap_err().to_string().contains("is valid from"));

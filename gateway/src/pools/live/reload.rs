@@ -191,7 +191,7 @@ impl LivePools {
             let is_read = read.is_ok();
             let found = match read {
                 Ok(folder) if folder.file.upstream.is_some() => LoadResult::Upstream(Box::new(folder)),
-                Ok(folder) if settled => LoadResult::Pool(Pool::of_folder(&pool, folder).into()),
+                Ok(folder) if settled => LoadResult::Pool(Pool::from_folder(&pool, folder).into()),
                 // Nobody asks what would come of it.
                 Ok(_) => LoadResult::Same,
                 Err(error) => LoadResult::Pool(Err(error).into()),

@@ -97,7 +97,7 @@ impl LivePools {
         let Some(settings) = folder.file.upstream.clone() else {
             servers.remove(name);
             let name = name.to_owned();
-            return Ok((blocking(move || Pool::of_folder(&name, folder)).await?, None));
+            return Ok((blocking(move || Pool::from_folder(&name, folder)).await?, None));
         };
         let failed = |source| PoolError::Upstream {
             pool: name.to_owned(),
@@ -139,7 +139,7 @@ impl LivePools {
         }
         match (&server.last, failure) {
             (Some(fetched), failure) => Ok((
-                Pool::of_upstream(name, folder, server.upstream.settings(), fetched, &self.needed.load())?,
+                Pool::from_upstream(name, folder, server.upstream.settings(), fetched, &self.needed.load())?,
                 failure,
             )),
             (None, Some(failure)) => Err(failure),

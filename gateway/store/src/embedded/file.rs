@@ -101,16 +101,18 @@ pub(crate) fn look_through(file: &Path, connection: &Connection, limit: Duration
 
 /// Durable, and with today's tables.
 pub(crate) fn prepare(connection: &Connection) -> Result<(), StoreError> {
-    connection.pragma_update(None, "page_size", PAGE_BYTES).of(connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
-    connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
+    connection.pragma_update(None, "page_size", PAGE_BYTES).explain(connection)?;
+    connection.pragma_update(None, "journal_mode", "WAL").explain(connection)?;
+    connection.pragma_update(None, "synchronous", "FULL").explain(connection)?;
     schema::create(connection)
 }
 
 /// Does what only one process may do at a time.
 pub(super) fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(), StoreError>) -> Result<(), StoreError> {
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let done = schema::standing(connection).of(connection).and_then(|standing| work(&standing));
-    connection.execute_batch("ROLLBACK").of(connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(connection)?;
+    let done = schema::standing(connection)
+        .explain(connection)
+        .and_then(|standing| work(&standing));
+    connection.execute_batch("ROLLBACK").explain(connection)?;
     done
 }

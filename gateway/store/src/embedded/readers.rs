@@ -23,7 +23,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) const fn of(file: PathBuf, inode: Inode, standing: Arc<Mutex<StoreMark>>, log: Arc<WriteAhead>) -> Self {
+    pub(super) const fn new(file: PathBuf, inode: Inode, standing: Arc<Mutex<StoreMark>>, log: Arc<WriteAhead>) -> Self {
         let idle = Mutex::new(Vec::new());
         Self {
             file,

@@ -39,7 +39,7 @@ enum Synced {
 
 impl WriteAhead {
     /// Returns the log of the store in this file. Data that an earlier process has left in it counts as not synced.
-    pub(super) fn of(store: &Path) -> Self {
+    pub(super) fn new(store: &Path) -> Self {
         let mut path = store.as_os_str().to_owned();
         path.push("-wal");
         Self {
@@ -136,7 +136,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (store, path) = (folder.path().join("gateway.db"), folder.path().join("gateway.db-wal"));
         fs::write(&path, "").unwrap();
-        let log = WriteAhead::of(&store);
+        let log = WriteAhead::new(&store);
         log.sync().unwrap();
         fs::remove_file(&path).unwrap();
         log.sync().unwrap();
@@ -149,7 +149,7 @@ mod tests {
         fs::write(&path, "").unwrap();
         // It is there again, and what was committed is not.
         assert_eq!(log.sync().unwrap_err().to_string(), said);
-        WriteAhead::of(&store).sync().unwrap();
+        WriteAhead::new(&store).sync().unwrap();
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         writing.pragma_update(None, "journal_mode", "WAL").unwrap();
         writing.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
         writing.execute_batch("CREATE TABLE some (bytes)").unwrap();
-        let log = WriteAhead::of(&store);
+        let log = WriteAhead::new(&store);
         let length = || fs::metadata(&log.path).unwrap().len();
         log.give_back(&mut writing);
         assert!(length() > 0, "it is small");

@@ -123,18 +123,18 @@ impl EtcdCommitter {
             then.extend([counted(&keys.mark()), counted(&self.opened.wrote), self.own.put()]);
         }
         for key in &batch.reads {
-            let stored = keys.of(key);
+            let stored = keys.full_key(key);
             let revision = fetched.get(key).map_or(0, |seen| seen.mod_revision);
             when.push(Compare::mod_revision(stored.as_str(), CompareOp::Equal, revision));
             gets.push(get(&stored));
         }
         then.extend(batch.writes.iter().map(|(key, value)| match value {
-            Some(value) => TxnOp::put(keys.of(key), value.as_str(), None),
-            None => TxnOp::delete(keys.of(key), None),
+            Some(value) => TxnOp::put(keys.full_key(key), value.as_str(), None),
+            None => TxnOp::delete(keys.full_key(key), None),
         }));
         then.extend(batch.removed.iter().map(|range| {
-            let until = DeleteOptions::new().with_range(keys.of(&range.until));
-            TxnOp::delete(keys.of(&range.from), Some(until))
+            let until = DeleteOptions::new().with_range(keys.full_key(&range.until));
+            TxnOp::delete(keys.full_key(&range.from), Some(until))
         }));
         Txn::new().when(when).and_then(then).or_else(self.opened.guard_gets(gets))
     }
@@ -263,7 +263,7 @@ impl CommitLoop for EtcdCommitter {
 /// Fetches the values under these keys.
 async fn fetch(opened: &OpenEtcdStore, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, EtcdTrouble> {
     let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
-    let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.of(key))).collect();
+    let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.full_key(key))).collect();
     let answers = opened.read(until, &gets).await?;
     Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
 }

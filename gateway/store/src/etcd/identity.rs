@@ -124,7 +124,7 @@ pub(super) async fn look_at(
     let answer = match asked.await {
         Ok(answer) => answer,
         Err(failure) => {
-            let problem = diagnosis::of_tls(settings, &failure.endpoint).await;
+            let problem = diagnosis::diagnose_tls(settings, &failure.endpoint).await;
             let problem = problem.unwrap_or(failure.problem);
             return Err(members.explain(&MemberFailure { problem, ..failure }, false));
         }
@@ -276,7 +276,10 @@ async fn replace(
     // Somebody may have begun to copy something there.
     let not_taken = Compare::create_revision(keys.taking(), CompareOp::Equal, 0);
     let every = DeleteOptions::new().with_prefix();
-    let begins_anew = [TxnOp::delete(keys.of(TIME), None), TxnOp::delete(keys.set_back(""), Some(every))];
+    let begins_anew = [
+        TxnOp::delete(keys.full_key(TIME), None),
+        TxnOp::delete(keys.set_back(""), Some(every)),
+    ];
     let writes: Vec<TxnOp> = writes(&keys, identity).into_iter().chain(begins_anew).collect();
     let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {

@@ -39,7 +39,7 @@ pub(crate) struct EtcdImport {
 impl EtcdImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = Arc::new(EtcdPages::of(settings)?);
+        let below = Arc::new(EtcdPages::open(settings)?);
         let taking = Self {
             beside: beside.to_owned(),
             known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
@@ -74,7 +74,7 @@ impl EtcdImport {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
-        let below = Arc::new(EtcdPages::of(settings)?);
+        let below = Arc::new(EtcdPages::open(settings)?);
         let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
         let Some(session) = taken_by(&looked) else { return Ok(()) };
         Self::remove(&below, &session)
@@ -118,7 +118,7 @@ impl EtcdImport {
         let puts: Vec<TxnOp> = self
             .waiting
             .drain(..)
-            .map(|pair| TxnOp::put(self.below.keys.of(&pair.key), pair.value, None))
+            .map(|pair| TxnOp::put(self.below.keys.full_key(&pair.key), pair.value, None))
             .collect();
         self.bytes = 0;
         self.must(Txn::new().when([self.is_mine()]).and_then(puts))

@@ -106,7 +106,7 @@ impl Etcd {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
         Threads::start("etcd", &place)?.wait(async move {
             let known = ExpectedStore::beside(&folder)?;
-            let members = Members::of(&settings)?;
+            let members = Members::from_settings(&settings)?;
             let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
             set_back::check(&known, Path::new(&members.place), found.as_ref())?;
             Ok(found.is_some())
@@ -126,7 +126,7 @@ impl Etcd {
         let look = || {
             let settings = settings.clone();
             threads.wait(async move {
-                let members = Members::of(&settings)?;
+                let members = Members::from_settings(&settings)?;
                 identity::look(&settings, &members, Instant::now() + settings.timeout).await
             })
         };
@@ -144,13 +144,13 @@ impl Etcd {
 
     fn keys(&self, range: &KeyRange) -> (String, String) {
         let OpenEtcdStore { keys, .. } = &*self.open.opened;
-        (keys.of(&range.from), keys.of(&range.until))
+        (keys.full_key(&range.from), keys.full_key(&range.until))
     }
 }
 
 /// Opens the store, and says which of its gateways this is.
 async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> Result<(OpenEtcdStore, String), StoreError> {
-    let (members, keys) = (Members::of(settings)?, KeyPrefix::below(&settings.prefix));
+    let (members, keys) = (Members::from_settings(settings)?, KeyPrefix::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
     let found = match identity::look(settings, &members, until).await? {
@@ -166,7 +166,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
     }
     set_back::check(known, &place, found.as_ref())?;
     let found = found.ok_or(StoreError::Replaced(place))?;
-    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let replica = under_lock(beside, || replica::load_or_create_id(files::folder(beside)))?;
     let wrote = Wrote {
         replica: replica.clone(),
         commits: found.wrote(&replica).unsigned_abs(),
@@ -192,7 +192,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
 
 /// Gives another id to the store that was found.
 async fn rename(settings: &EtcdSettings, Replacement { known, found }: &Replacement, mark: u64) -> Result<StoreMark, StoreError> {
-    let members = Members::of(settings)?;
+    let members = Members::from_settings(settings)?;
     let until = Instant::now() + settings.timeout;
     let there = identity::look(settings, &members, until).await?;
     if there.as_ref().map(|there| &there.mark.id) != found.as_ref().map(|found| &found.id) {

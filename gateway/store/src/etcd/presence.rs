@@ -36,7 +36,7 @@ enum PresenceResult {
 
 impl Presence {
     pub(super) fn new(opened: &OpenEtcdStore, replica: &str, state: &Path) -> Result<Self, StoreError> {
-        let serving = ServingEntry::of(&identity::new_id()?, state);
+        let serving = ServingEntry::new(&identity::new_id()?, state);
         Ok(Self {
             key: Arc::new(ReplicaKey::new(opened.keys.replica(replica), serving.text())),
             serving,

@@ -37,11 +37,11 @@ pub(super) struct EtcdPages {
 }
 
 impl EtcdPages {
-    pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
+    pub(super) fn open(settings: &EtcdSettings) -> Result<Self, StoreError> {
         Ok(Self {
             threads: Threads::start("etcd", &settings.place())?,
             settings: settings.clone(),
-            members: Members::of(settings)?,
+            members: Members::from_settings(settings)?,
             keys: KeyPrefix::below(&settings.prefix),
         })
     }
@@ -64,7 +64,7 @@ impl EtcdPages {
 
     /// Returns the operation that deletes all content of the store.
     pub(super) fn delete_all(&self) -> TxnOp {
-        let (from, until) = (self.keys.of(""), self.keys.of("\u{10ffff}"));
+        let (from, until) = (self.keys.full_key(""), self.keys.full_key("\u{10ffff}"));
         TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)))
     }
 
@@ -77,7 +77,7 @@ impl EtcdPages {
 
     /// The first of a range at this revision; 0 is now.
     pub(super) fn page(self: &Arc<Self>, range: &KeyRange, most: usize, revision: i64) -> Result<Vec<KeyValue>, StoreError> {
-        let (from, until) = (self.keys.of(&range.from), self.keys.of(&range.until));
+        let (from, until) = (self.keys.full_key(&range.from), self.keys.full_key(&range.until));
         let options = GetOptions::new()
             .with_range(until)
             .with_limit(i64::try_from(most).unwrap_or(i64::MAX))
@@ -98,10 +98,10 @@ impl EtcdPages {
 }
 
 impl EtcdSnapshot {
-    pub(crate) fn of(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
         let known = ExpectedStore::beside(beside)?;
-        let below = Arc::new(EtcdPages::of(settings)?);
+        let below = Arc::new(EtcdPages::open(settings)?);
         let (found, revision) = below.look()?;
         let place = Path::new(&below.members.place);
         set_back::check_to_move(&known, place, found.as_ref())?;
@@ -180,7 +180,7 @@ impl MigrationSource for EtcdSnapshot {
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreError> {
-    let below = Arc::new(EtcdPages::of(settings)?);
+    let below = Arc::new(EtcdPages::open(settings)?);
     let (from, until) = (below.keys.replica(""), below.keys.replica("\u{10ffff}"));
     let asking = Arc::clone(&below);
     below.threads.wait(async move {
@@ -200,7 +200,7 @@ pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreErr
 
 /// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
-    match Arc::new(EtcdPages::of(settings)?).look() {
+    match Arc::new(EtcdPages::open(settings)?).look() {
         Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

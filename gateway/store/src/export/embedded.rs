@@ -21,12 +21,12 @@ pub(super) struct EmbeddedSnapshot {
 }
 
 impl EmbeddedSnapshot {
-    pub(super) fn of(file: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(file: &Path) -> Result<Self, StoreError> {
         let (connection, _) = connect(file)?;
         ExpectedStore::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
         prepare(&connection)?;
         // What is read from here on is the store at this moment.
-        connection.execute_batch("BEGIN").of(&connection)?;
+        connection.execute_batch("BEGIN").explain(&connection)?;
         let (store, moved) = standing(&connection)?;
         let file = file.to_owned();
         Ok(Self {
@@ -40,7 +40,7 @@ impl EmbeddedSnapshot {
     /// Runs the work if the store is unchanged; no process writes meanwhile.
     fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
         let connection = &self.connection;
-        connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").of(connection)?;
+        connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").explain(connection)?;
         let done = match standing(connection)? {
             (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(HouseError::from),
             (_, Some(moved)) => Err(moved.error(&self.file).into()),
@@ -48,15 +48,15 @@ impl EmbeddedSnapshot {
         };
         // Whatever comes next begins with the end of a transaction.
         let end = if done.is_ok() { "COMMIT; BEGIN" } else { "ROLLBACK; BEGIN" };
-        connection.execute_batch(end).of(connection)?;
+        connection.execute_batch(end).explain(connection)?;
         done
     }
 }
 
 /// Returns the store's mark, with its original id, and its new place if it was moved.
 fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
-    let standing = schema::standing(connection).of(connection)?;
-    Ok(match schema::moved(connection).of(connection)? {
+    let standing = schema::standing(connection).explain(connection)?;
+    Ok(match schema::moved(connection).explain(connection)? {
         None => (standing, None),
         Some((id, moved)) => (StoreMark { id, ..standing }, Some(moved)),
     })
@@ -72,12 +72,12 @@ impl MigrationSource for EmbeddedSnapshot {
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        page(&self.connection, range, most).of(&self.connection)
+        page(&self.connection, range, most).explain(&self.connection)
     }
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
         let connection = &self.connection;
-        connection.execute_batch("ROLLBACK; BEGIN").of(connection)?;
+        connection.execute_batch("ROLLBACK; BEGIN").explain(connection)?;
         Ok(standing(connection)?.0)
     }
 
@@ -96,7 +96,7 @@ pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
         return Ok(None);
     }
     let (connection, _) = connect(file)?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
     Ok(match schema::look(file, &connection)? {
         StoreFile::Store(mark) => Some(mark),
         StoreFile::Nothing | StoreFile::Moved(..) => None,
@@ -120,7 +120,7 @@ impl EmbeddedImport {
             nothing_there(&connection)?;
         }
         prepare(&connection)?;
-        connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
+        connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
         let file = file.to_owned();
         let taking = Self { file, connection, known };
         // Somebody may have been faster.
@@ -130,7 +130,7 @@ impl EmbeddedImport {
 }
 
 fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
-    match count(connection, &everything()).of(connection)? {
+    match count(connection, &everything()).explain(connection)? {
         0 => Ok(()),
         keys => Err(HouseError::NotEmpty(keys)),
     }
@@ -148,14 +148,14 @@ impl MigrationTarget for EmbeddedImport {
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        page(&self.connection, range, most).of(&self.connection)
+        page(&self.connection, range, most).explain(&self.connection)
     }
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
         schema::take_decisions(&self.connection, self.known.expected(), Some(from))?;
         let now = schema::name(&self.connection, id, self.known.furthest().max(from.mark))?;
         replace_mark(&self.file, &now)?;
-        self.connection.execute_batch("COMMIT").of(&self.connection)?;
+        self.connection.execute_batch("COMMIT").explain(&self.connection)?;
         Ok(now)
     }
 }

@@ -107,7 +107,7 @@ fn beginning(text: &str) -> String {
 }
 
 impl StoreLocation {
-    pub(super) async fn of(settings: &KubernetesSettings) -> Result<Self, StoreError> {
+    pub(super) async fn from_settings(settings: &KubernetesSettings) -> Result<Self, StoreError> {
         let place = settings.place();
         let unusable = |error: &ClusterError| StoreError::Engine {
             engine: "kubernetes",

@@ -41,7 +41,7 @@ pub(crate) struct KubernetesImport {
 impl KubernetesImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
     pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = KubernetesPages::of(settings)?;
+        let below = KubernetesPages::open(settings)?;
         let session = schema::new_id()?;
         let mut head = Head::new(String::new())?;
         head.taking = Some(session.clone());
@@ -64,7 +64,7 @@ impl KubernetesImport {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &KubernetesSettings) -> Result<(), StoreError> {
-        KubernetesPages::of(settings)?.wait(|below| async move { below.abandon().await })
+        KubernetesPages::open(settings)?.wait(|below| async move { below.abandon().await })
     }
 
     fn send_waiting(&mut self) -> Result<(), StoreError> {

@@ -141,7 +141,7 @@ impl Kubernetes {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         Threads::start(THREADS, &settings.place())?.wait(async move {
             let known = ExpectedStore::beside(&folder)?;
-            let place = StoreLocation::of(&settings).await?;
+            let place = StoreLocation::from_settings(&settings).await?;
             let found = look(&place, Instant::now() + settings.timeout).await?;
             set_back::check(&known, place.place.as_ref(), found.as_ref())?;
             Ok(found.is_some())
@@ -155,7 +155,7 @@ impl Kubernetes {
     pub fn health(settings: &KubernetesSettings) -> Result<StoreHealth, StoreError> {
         let settings = settings.clone();
         Threads::start(THREADS, &settings.place())?.wait(async move {
-            let place = StoreLocation::of(&settings).await?;
+            let place = StoreLocation::from_settings(&settings).await?;
             let mut health = StoreHealth::default();
             if let Some(head) = look(&place, Instant::now() + settings.timeout).await? {
                 let packed = head.encode()?.len();
@@ -181,7 +181,7 @@ impl Kubernetes {
     ) -> Result<AcceptedStore, E> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (timeout, asking) = (settings.timeout, settings.clone());
-        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::from_settings(&asking).await })?;
         let looks = || {
             let place = place.clone();
             threads.wait(async move { look(&place, Instant::now() + timeout).await })

@@ -33,7 +33,7 @@ pub(super) async fn open(
     beside: &Path,
     limits: KubernetesLimits,
 ) -> Result<(OpenKubernetesStore, Head), StoreError> {
-    let place = StoreLocation::of(settings).await?;
+    let place = StoreLocation::from_settings(settings).await?;
     let path = PathBuf::from(&place.place);
     let until = Instant::now() + settings.timeout;
     let found = match look(&place, until).await? {
@@ -52,7 +52,7 @@ pub(super) async fn open(
         }
     }
     set_back::check(known, &path, Some(&found))?;
-    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let replica = under_lock(beside, || replica::load_or_create_id(files::folder(beside)))?;
     let wrote = Wrote {
         replica: replica.clone(),
         commits: found.commits(&replica).unwrap_or(0),

@@ -29,10 +29,10 @@ pub(super) struct KubernetesPages {
 }
 
 impl KubernetesPages {
-    pub(super) fn of(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
+    pub(super) fn open(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let asking = settings.clone();
-        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::from_settings(&asking).await })?;
         Ok(Arc::new(Self {
             threads,
             place,

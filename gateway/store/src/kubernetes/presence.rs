@@ -66,7 +66,7 @@ impl Kubernetes {
     pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
         let opened = &self.open.opened;
         let key = keys::serving(&opened.replica);
-        let serving = ServingEntry::of(&opened.session, state);
+        let serving = ServingEntry::new(&opened.session, state);
         let text = serving.text();
         let (begun, mut first) = (Instant::now(), None);
         loop {

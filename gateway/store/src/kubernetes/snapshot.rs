@@ -23,10 +23,10 @@ pub(crate) struct KubernetesSnapshot {
 }
 
 impl KubernetesSnapshot {
-    pub(crate) fn of(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
         let known = ExpectedStore::beside(beside)?;
-        let below = KubernetesPages::of(settings)?;
+        let below = KubernetesPages::open(settings)?;
         let view = below.wait(|below| async move { below.whole().await })?;
         let place = Path::new(&below.place.place);
         set_back::check_to_move(&known, place, view.as_ref().map(|view| &*view.head))?;
@@ -111,13 +111,13 @@ impl MigrationSource for KubernetesSnapshot {
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, StoreError> {
-    let served = KubernetesPages::of(settings)?.wait(|below| async move { below.served_by().await })?;
+    let served = KubernetesPages::open(settings)?.wait(|below| async move { below.served_by().await })?;
     Ok(served.err().unwrap_or_default())
 }
 
 /// Returns the store that is there, regardless of the known one.
 pub(crate) fn there(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
-    match KubernetesPages::of(settings)?.wait(|below| async move { below.look().await }) {
+    match KubernetesPages::open(settings)?.wait(|below| async move { below.look().await }) {
         Ok(found) => Ok(found.filter(|head| head.moved.is_none()).map(|head| head.mark())),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

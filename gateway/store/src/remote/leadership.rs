@@ -52,7 +52,7 @@ impl Leadership {
     /// Returns the store of this engine, behind the fence.
     pub(crate) fn lead(self, engine: impl Engine + 'static) -> Lead {
         let fenced = Fenced::new(engine, self.fence());
-        Lead::of(Arc::new(fenced), Box::new(self))
+        Lead::new(Arc::new(fenced), Box::new(self))
     }
 }
 

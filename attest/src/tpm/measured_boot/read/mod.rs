@@ -237,7 +237,7 @@ fn boot_variable(variable: &VariableData<'_>, proven: bool) -> Meaning {
 
 /// Any other event of PCR 4 or 2: its digest has to be accepted, regardless of its type in the log.
 fn image(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    let said_path = device_path::of_image(event.untrusted_data());
+    let said_path = device_path::image_path(event.untrusted_data());
     (Meaning::Image { said_path }, Proof::Digest)
 }
 

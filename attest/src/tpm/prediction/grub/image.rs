@@ -101,7 +101,7 @@ impl GrubImage {
     /// # Errors
     /// The reason why it is not known what the image measures.
     pub fn recognise(image: &PeImage<'_>) -> Result<Self, String> {
-        let release = GrubRelease::of(image)?;
+        let release = GrubRelease::from_image(image)?;
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b"mods");
         let section = section.and_then(|section| section.content()).unwrap_or_default();
         let section = section
@@ -149,7 +149,7 @@ impl GrubImage {
 
 impl GrubRelease {
     /// Reads the release from the component's line in `.sbat`: name, generation, vendor, package, version, URL (shim's SBAT.md).
-    fn of(image: &PeImage<'_>) -> Result<Self, String> {
+    fn from_image(image: &PeImage<'_>) -> Result<Self, String> {
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b".sbat");
         let text = section
             .and_then(|section| section.content())

@@ -131,7 +131,7 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
 fn files_that_have_got_one_anothers_names_are_listed_again() {
     let log = Written::new();
     let found = names(&log.log()).unwrap();
-    let listed = LogFiles::of(&found);
+    let listed = LogFiles::from_paths(&found);
     assert!(listed.has_its_names());
     fs::remove_file(log.path("attestation.jsonl-moved")).unwrap();
     fs::rename(log.log(), log.path("attestation.jsonl-moved")).unwrap();

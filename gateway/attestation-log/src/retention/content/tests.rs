@@ -23,7 +23,7 @@ fn read(text: &str, is_asked: impl Fn(&str) -> bool) -> Result<SegmentContent, S
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("segment");
     fs::write(&path, text).unwrap();
-    SegmentContent::of(&path, is_asked).map_err(|error| match error {
+    SegmentContent::read(&path, is_asked).map_err(|error| match error {
         RetentionError::Altered { problem, .. } => problem,
         other => panic!("{other}"),
     })

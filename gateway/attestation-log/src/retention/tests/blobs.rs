@@ -12,7 +12,7 @@ async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
-    let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+    let survey = process.journal.aside(move || Survey::read(&log)).await.unwrap().unwrap();
     let mut going = Going::new(&process.retention, survey.past(RULE, NOW).remove(0), RetentionCause::Age);
     assert!(going.advance(&process.journal, NOW).await.unwrap());
     // Its lines have hashes of lines, too, which look the same.

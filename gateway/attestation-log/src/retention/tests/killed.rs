@@ -8,7 +8,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
         let site = Site::new();
         let process = site.written().await;
         let log = site.log();
-        let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+        let survey = process.journal.aside(move || Survey::read(&log)).await.unwrap().unwrap();
         let due = survey.past(RULE, NOW).remove(0);
         let mut going = Going::new(&process.retention, due, RetentionCause::Age);
         for _ in 0..steps {

@@ -27,7 +27,7 @@ fn total_bytes(site: &Site) -> u64 {
 
 /// Returns the end of each segment, and whether it exists twice.
 fn seen(site: &Site) -> Vec<(u64, bool)> {
-    let survey = Survey::of(&site.log()).unwrap();
+    let survey = Survey::read(&site.log()).unwrap();
     let due = survey.past(BY_SIZE, NOW);
     due.iter().map(|due| (due.segment.ended, due.segment.twice)).collect()
 }
@@ -151,7 +151,7 @@ async fn what_is_too_much_is_so_with_the_log_that_is_written() {
             age: None,
             bytes: Some(bytes),
         };
-        assert_eq!(Survey::of(&site.log()).unwrap().past(rule, NOW).len(), count);
+        assert_eq!(Survey::read(&site.log()).unwrap().past(rule, NOW).len(), count);
     }
 }
 
@@ -178,7 +178,7 @@ async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
     let plain = zipped.with_extension("");
     fs::write(&plain, format!("{altered}\n")).unwrap();
     assert_eq!(seen(&site), [(50, true), (160, false), (260, false)]);
-    let survey = Survey::of(&site.log()).unwrap();
+    let survey = Survey::read(&site.log()).unwrap();
     let length = |file: &Path| fs::metadata(file).unwrap().len();
     assert_eq!(survey.past(BY_SIZE, NOW)[0].segment.bytes, length(&zipped) + length(&plain));
 }
@@ -191,7 +191,7 @@ async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
     let (damaged, other) = (name("000000000097.gz"), name("000000000098"));
     fs::write(&damaged, "no gzip\n").unwrap();
     fs::write(&other, "no record\n").unwrap();
-    let told: Vec<String> = Survey::of(&site.log()).unwrap().odd.iter().map(ToString::to_string).collect();
+    let told: Vec<String> = Survey::read(&site.log()).unwrap().odd.iter().map(ToString::to_string).collect();
     let of = |path: &Path| told.iter().find(|told| told.contains(&format!("{} ", path.display()))).unwrap();
     assert_eq!(told.len(), 2);
     assert!(of(&other).contains("it does not begin with a record"), "{told:?}");

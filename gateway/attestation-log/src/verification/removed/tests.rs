@@ -41,7 +41,7 @@ fn removal(chains: &[Span], kept: &[u64]) -> Removal {
         bytes: 1,
         sha256: LineHash::NONE,
         chains: chains.to_vec(),
-        kept: KeptLines::of(kept.iter().map(|number| hash(*number))),
+        kept: KeptLines::from_hashes(kept.iter().map(|number| hash(*number))),
     }
 }
 
@@ -62,7 +62,7 @@ fn keep(removed: &mut Removed, chain: &str, number: u64, removal: Option<Removal
 
 /// Returns the first and the last line of each removed part of chain `c`.
 fn gone(resolved: &RemovedLines) -> Vec<(u64, u64)> {
-    resolved.of("c").iter().map(|gone| (gone.first, gone.last)).collect()
+    resolved.get("c").iter().map(|gone| (gone.first, gone.last)).collect()
 }
 
 /// Line 10 records a removal. The case: the chain of the lines found unsigned, these lines, the checkpoints and whether they are good, and

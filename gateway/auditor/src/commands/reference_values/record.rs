@@ -56,7 +56,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             id, pool, would_refuse, ..
         },
         line,
-    ) = recorded::of_node(&files.attestation_log()?, &arguments.node)?;
+    ) = recorded::last_trusted_decision(&files.attestation_log()?, &arguments.node)?;
     for WouldRefuse { code, reason } in would_refuse {
         output::tell(format_args!(
             "the pool observed, and would have refused this machine's boot: {}",
@@ -67,7 +67,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let booted = recorded::booted(&again.claims, arguments.by).with_context(|| format!("decision {id}"))?;
     let nothing = BTreeMap::new();
     let pcrs = if arguments.pcrs { booted.quoted.pcrs } else { &nothing };
-    let recording = RecordedValues::of(booted.boot, pcrs, arguments.pcr_7_events);
+    let recording = RecordedValues::from_boot(booted.boot, pcrs, arguments.pcr_7_events);
     tell_left_out(&recording, arguments.pcr_7_events);
     tell_changing(&recording);
     let set = ReferenceSet::new(vec![Generation {

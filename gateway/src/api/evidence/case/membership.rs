@@ -30,7 +30,7 @@ impl EvidenceCase<'_> {
         } else if machines.is_awaited(machine.as_str(), rules, now) {
             return Err(Refusal::machine_awaited(machine));
         }
-        let named = known.of(claims, &rules.of, &others(&self.endpoint.pools, pool, machine));
+        let named = known.find(claims, &rules.of, &others(&self.endpoint.pools, pool, machine));
         let named = basis.machine.insert(named);
         Ok(machine_objects::admit(inventory, Some(named), claims)?.cloned())
     }

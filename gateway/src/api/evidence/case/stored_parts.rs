@@ -48,7 +48,7 @@ fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
 /// Returns the basis of a refusal of evidence that has proven nothing, or would help a reader of the log: digests only.
 pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
     Basis {
-        digests: Some(RequestDigests::of_evidence(evidence)),
+        digests: Some(RequestDigests::from_evidence(evidence)),
         ..Basis::default()
     }
 }

@@ -64,10 +64,10 @@ struct Case {
 
 impl Case {
     async fn new() -> Self {
-        Self::of_pool(POOL_TOML).await
+        Self::for_pool(POOL_TOML).await
     }
 
-    async fn of_pool(text: &str) -> Self {
+    async fn for_pool(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pool = folder.path().join("worker");
         for set in ["full", "pre-approved"] {
@@ -248,7 +248,7 @@ async fn a_machine_is_refused_by_the_pool_before_it_takes_anything() {
     let gone = Refusal::attested_not_accepted("worker");
     case.refused("attested-not-accepted", |verified| verified.admitted = Err(gone.clone()))
         .await;
-    let refuses_all = Case::of_pool(&POOL_TOML.replace("attested = \"full\"", "attested = \"refuse\"")).await;
+    let refuses_all = Case::for_pool(&POOL_TOML.replace("attested = \"full\"", "attested = \"refuse\"")).await;
     refuses_all.refused("attested-not-accepted", |_| {}).await;
     // By an allowlist that is another by now, nothing is decided.
     let ek: EkDigest = "cd".repeat(32).parse().unwrap();

@@ -93,7 +93,7 @@ pub(super) fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
         let spki = key
             .public_key()
             .ok_or_else(|| format!("{}: a private key without a public one", path.display()))?;
-        public.push(SpkiSha256::of_spki(&spki));
+        public.push(SpkiSha256::from_spki(&spki));
     }
     Ok(public)
 }
@@ -134,7 +134,7 @@ fn ca(
     };
     Item {
         name: format!("MCS CA {}", authority.fingerprint.short()),
-        state: CertificateState::of(authority, now),
+        state: CertificateState::from_dates(authority, now),
         problem: None,
         purpose: CA_PURPOSE,
         made: format!("{}; {by}; {key}", described(authority)),
@@ -155,7 +155,7 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
         .and_then(|chain| chain.iter().map(|certificate| certificate.not_after).min());
     let item = Item {
         name: "MCS certificate".to_owned(),
-        state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::of(leaf, now)),
+        state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::from_dates(leaf, now)),
         problem: None,
         purpose: "shown in each TLS handshake: it proves to the node that this is the gateway its pointer means",
         made: leaf.map_or_else(

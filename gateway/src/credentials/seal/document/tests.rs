@@ -133,7 +133,7 @@ fn again(key: &SharedKey) -> SharedKey {
         seals_from: key.seals_from,
         ends: key.ends,
         sealing_since: key.sealing_since,
-        secret: KeyBytes::of(key.secret.bytes()).unwrap(),
+        secret: KeyBytes::from_bytes(key.secret.bytes()).unwrap(),
     }
 }
 

@@ -46,7 +46,7 @@ fn all() -> KeyRange {
 }
 
 fn below(etcd: &EtcdServer) -> Arc<EtcdPages> {
-    Arc::new(EtcdPages::of(&settings(etcd)).unwrap())
+    Arc::new(EtcdPages::open(&settings(etcd)).unwrap())
 }
 
 fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {

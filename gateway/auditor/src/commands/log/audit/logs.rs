@@ -176,7 +176,7 @@ struct LineTime {
 }
 
 impl<'f> Ordered<'f> {
-    pub(crate) fn of(files: &'f [LogFile], report: &VerificationReport) -> Self {
+    pub(crate) fn new(files: &'f [LogFile], report: &VerificationReport) -> Self {
         let began: BTreeMap<&str, u64> = report.chains.iter().map(|chain| (chain.chain.as_str(), chain.first_at)).collect();
         let mut groups: Vec<(BTreeSet<&str>, Vec<usize>)> = vec![(BTreeSet::new(), Vec::new())];
         for (index, file) in report.files.iter().enumerate() {

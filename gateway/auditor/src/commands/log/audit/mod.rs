@@ -134,7 +134,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     // What was signed is read before the logs are.
     let (mut asked, mut known) = (true, None);
     if let Some(file) = &arguments.checkpoints {
-        known = Some(of_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
+        known = Some(read_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
     } else if arguments.without_checkpoints {
         notes.push("no checkpoints were given that say what was signed".to_owned());
     } else if arguments.log.is_empty() {
@@ -319,7 +319,7 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 
 /// Reads the checkpoints, and requires the lines that they sign, by whichever key: a gateway whose key was replaced with its log is another
 /// one. Returns all checkpoints.
-fn of_checkpoints(
+fn read_checkpoints(
     file: &Path,
     replicas: &[String],
     trust: &mut VerificationContext,
@@ -456,7 +456,7 @@ fn review_all(
     elsewhere: Elsewhere,
 ) -> anyhow::Result<Reviewed> {
     let blobs = Blobs::at(evidence);
-    let mut lines = Ordered::of(files, report);
+    let mut lines = Ordered::new(files, report);
     let several = lines.are_several();
     let elsewhere = Elsewhere { several, ..elsewhere };
     let mut reviewer = Reviewer::new(&blobs, elsewhere);
@@ -465,12 +465,12 @@ fn review_all(
         while let Some(line) = lines.next() {
             reviewer.foresee(&String::from_utf8_lossy(&line.text));
         }
-        lines = Ordered::of(files, report);
+        lines = Ordered::new(files, report);
     }
     let mut reviewed = Reviewed {
-        rows: Bounded::of(ROWS_LIMIT),
-        acts: Bounded::of(ROWS_LIMIT),
-        notes: Bounded::of(NOTES_LIMIT),
+        rows: Bounded::new(ROWS_LIMIT),
+        acts: Bounded::new(ROWS_LIMIT),
+        notes: Bounded::new(NOTES_LIMIT),
         counts: Counts::default(),
     };
     let Reviewed { rows, acts, notes, counts } = &mut reviewed;

@@ -125,13 +125,13 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(ImageFormat, DiskFile<'_>)>> 
     let mut loaders = Vec::new();
     for (first, second, instead) in FIRST {
         let Some(found) = find(system, FALLBACK, first)? else { continue };
-        let stage = ImageFormat::of(&found)?;
+        let stage = ImageFormat::detect(&found)?;
         loaders.push((stage, found));
         if stage == ImageFormat::Shim {
             loaders.extend(find(system, FALLBACK, instead)?.map(|found| (ImageFormat::Fallback, found)));
             let found = find(system, FALLBACK, second)?.map_or_else(|| elsewhere(system, second), |found| Ok(Some(found)))?;
             let found = found.with_context(|| format!("shim starts {second}, which is not on the EFI system partition"))?;
-            loaders.push((ImageFormat::of(&found)?, found));
+            loaders.push((ImageFormat::detect(&found)?, found));
         }
         return Ok(loaders);
     }
@@ -215,7 +215,7 @@ fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKerne
 }
 
 impl ImageFormat {
-    fn of(found: &DiskFile<'_>) -> anyhow::Result<Self> {
+    fn detect(found: &DiskFile<'_>) -> anyhow::Result<Self> {
         let image = image(found)?;
         let section = |name: &[u8]| {
             // Names of more than eight bytes are cut off.

@@ -177,7 +177,7 @@ impl FirmwareImage {
 
     fn bytes(&self) -> Bytes<'_> {
         match self {
-            Self::File { file, length } => Bytes::of_file(file, *length),
+            Self::File { file, length } => Bytes::from_file(file, *length),
             Self::Memory(bytes) => bytes.into(),
         }
     }

@@ -126,7 +126,7 @@ impl ReviewedDecision {
         }
         if self.claims.is_none() {
             let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
-            differences.same("identity", &self.identity, &ek.map(|ek| NodeIdentity::of_tpm(ek).to_string()));
+            differences.same("identity", &self.identity, &ek.map(|ek| NodeIdentity::from_ek(ek).to_string()));
             differences.absent("instance", self.instance.as_ref());
         }
     }

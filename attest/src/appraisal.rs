@@ -432,7 +432,7 @@ where
     K::appraise(proof, rules, claims.kinds(), now)?;
     let mut observation = Observation::new(policy.observe);
     K::appraise_boot(proof, rules, now, &mut observation)?;
-    K::appraise_beside(proof, &claims.proven, policy)?;
+    K::appraise_together(proof, &claims.proven, policy)?;
     Ok(observation.unmet().into_iter().map(Reject::from).collect())
 }
 

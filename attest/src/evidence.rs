@@ -140,7 +140,7 @@ fn event_log(evidence: &Evidence) -> Option<&Blob> {
     let mut log = None;
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
-            log = log.or_else(|| evidence.$member.as_ref().and_then(<$room>::event_log_for_others));
+            log = log.or_else(|| evidence.$member.as_ref().and_then(<$room>::shared_event_log));
         };
     }
     each_kind!(one);

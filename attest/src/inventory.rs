@@ -131,7 +131,7 @@ impl Inventory {
         Err(Reject::InventoryTpm {
             machine: machine.to_string(),
             found: ek.unwrap_or_else(|| "none".to_owned()),
-            accepted: Withheld::words(
+            accepted: Withheld::from_text(
                 named
                     .as_deref()
                     .unwrap_or("none there, as its inventory names none beside that instance"),

@@ -295,13 +295,13 @@ impl NamedMachine {
         if !self.of.has(object) {
             return Err(Reject::OfAnotherSet {
                 machine: machine(),
-                accepted: Withheld::words(self.of.named()),
+                accepted: Withheld::from_text(self.of.named()),
             });
         }
         if let Some(other) = &self.other_pool {
             return Err(Reject::OfTwoPools {
                 machine: machine(),
-                accepted: Withheld::words(format!("none that pool {other} has as well")),
+                accepted: Withheld::from_text(format!("none that pool {other} has as well")),
             });
         }
         if object.ends {
@@ -323,7 +323,7 @@ impl NamedMachine {
             return Err(Reject::InventoryTpm {
                 machine: machine(),
                 found: found.clone(),
-                accepted: Withheld::words("none there that only its maker vouches for, as a Machine object names no TPM"),
+                accepted: Withheld::from_text("none there that only its maker vouches for, as a Machine object names no TPM"),
             });
         }
         Ok(object)

@@ -27,11 +27,11 @@ impl Withheld {
     /// At most so many seconds.
     #[must_use]
     pub fn at_most_seconds(limit: u64) -> Self {
-        Self::words(format!("at most {limit} s"))
+        Self::from_text(format!("at most {limit} s"))
     }
 
     /// Wraps a description that exists only in words.
-    pub fn words(words: impl Into<String>) -> Self {
+    pub fn from_text(words: impl Into<String>) -> Self {
         Self {
             words: words.into().into_boxed_str(),
         }
@@ -40,13 +40,13 @@ impl Withheld {
     /// Returns the same description with an addition.
     #[must_use]
     pub(crate) fn and(&self, more: &str) -> Self {
-        Self::words(format!("{}; {more}", self.words))
+        Self::from_text(format!("{}; {more}", self.words))
     }
 
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
         let named: Vec<String> = values.iter().take(NAMED_LIMIT).map(ToString::to_string).collect();
         let named = named.join(separator);
-        Self::words(match values.len().saturating_sub(NAMED_LIMIT) {
+        Self::from_text(match values.len().saturating_sub(NAMED_LIMIT) {
             _ if values.is_empty() => "none".to_owned(),
             0 => named,
             more => format!("{named} or {more} more"),

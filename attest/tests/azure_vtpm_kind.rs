@@ -79,11 +79,11 @@ impl Shown {
     }
 
     fn verify(&self) -> Result<Claims, Reject> {
-        self.verify_beside(None)
+        self.verify_with(None)
     }
 
     /// Verifies it together with evidence of a TPM that has attested as such.
-    fn verify_beside(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
+    fn verify_with(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
         let case = Case::new(SoftKey::p256());
         let bound: [u8; 32] = case.quoted.extra_data.clone().try_into().unwrap();
         let pcrs: Vec<u8> = (0..8).collect();
@@ -139,7 +139,7 @@ fn two_quotes_prove_a_boot_each() {
         let values = azure_log(&log).pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr <= last);
         let values = values.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
         let tpm = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, values).but(|case| case.event_log = shown.event_log.clone());
-        shown.verify_beside(Some(&tpm)).unwrap()
+        shown.verify_with(Some(&tpm)).unwrap()
     };
     let kinds = |claims: &Claims| claims.measured_boots().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
     let same = verified(7);

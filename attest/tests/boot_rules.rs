@@ -169,7 +169,7 @@ fn attack_24_whatever_else_was_booted_is_refused() {
     let check = |log: &LogBuilder, check: Check, code: &str, told: &str| {
         let reject = judged(log, &[check], &accepted).unwrap_err();
         assert_eq!(reject.code(), code, "{check}: {}", reject.detail());
-        assert!(reject.told().contains(told), "{check}: {}", reject.told());
+        assert!(reject.client_message().contains(told), "{check}: {}", reject.client_message());
     };
     // Behind what is accepted, as whoever is root later can have it.
     let authority = |name: &str, key: &str| {

@@ -308,7 +308,7 @@ fn logs_of_real_machines_say_the_same_of_the_same_value() {
         let boot = read(&bytes);
         for pcr in 0..16 {
             let value = HexDigest::new(replayed.value(pcr).unwrap()).unwrap().to_string();
-            let found = (boot.said(pcr).unwrap(), path.display().to_string());
+            let found = (boot.claims_digest(pcr).unwrap(), path.display().to_string());
             let first = all.entry((pcr, value)).or_insert_with(|| found.clone());
             assert_eq!(first.0, found.0, "PCR {pcr}: {} {}", first.1, found.1);
             compared += usize::from(first.1 != found.1);

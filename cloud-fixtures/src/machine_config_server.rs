@@ -37,7 +37,7 @@ impl MachineConfigServer {
 
     /// Starts only the server with TLS, on any port of the loopback interface, for a gateway on the same machine.
     #[must_use]
-    pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> TestServer {
+    pub fn start_tls_only(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> TestServer {
         start(loopback(), Some(tls(certificate, key)), pool, config)
     }
 }

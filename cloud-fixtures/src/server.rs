@@ -202,16 +202,16 @@ impl TestServer {
         if fault == ServerFault::Down {
             return self.listener.down();
         }
-        self.wrong(prefix, fault, None);
+        self.inject_fault(prefix, fault, None);
     }
 
     /// Switches on a fault like [`Self::fail_at`], for so many requests.
     pub fn fail_times(&self, prefix: &str, fault: ServerFault, times: usize) {
         assert_ne!(fault, ServerFault::Down, "it gets no requests");
-        self.wrong(prefix, fault, Some(times));
+        self.inject_fault(prefix, fault, Some(times));
     }
 
-    fn wrong(&self, prefix: &str, fault: ServerFault, left: Option<usize>) {
+    fn inject_fault(&self, prefix: &str, fault: ServerFault, left: Option<usize>) {
         let prefix = prefix.to_owned();
         self.shared.faults.lock().unwrap().push(ActiveFault { prefix, fault, left });
     }

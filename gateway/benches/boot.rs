@@ -248,11 +248,11 @@ fn main() {
         ("evidence", attested - challenged),
         ("the config", results::median(&whole) - (attested - discovery) - handshake),
     ];
-    results::tell(each.map(|(step, took)| Figure::from_runs(format!("gateway's processor time of {step}"), "ms", &[took])));
+    results::report(each.map(|(step, took)| Figure::from_runs(format!("gateway's processor time of {step}"), "ms", &[took])));
     for (step, took) in each {
         println!("{:<46} {took:>7.2} ms", format!("of it, {step}"));
     }
-    results::tell([
+    results::report([
         Figure::from_runs("an attested boot, as a ratio to its floor", "x", &[ratio])
             .limit(Bound::AtMost(LIMIT_RATIO))
             .goal(Bound::AtMost(GOAL_RATIO)),

@@ -78,7 +78,7 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
                 let name = format!("{name}: {what} with {machines} machines, as a ratio to none");
                 Figure::from_runs(name, "x", &[value]).limit(Bound::AtMost(limit))
             };
-            results::tell([ratio("start", took, LONGER), ratio("memory", memory, LARGER)]);
+            results::report([ratio("start", took, LONGER), ratio("memory", memory, LARGER)]);
         }
     }
     println!("{LONGER}x and {LARGER}x are allowed\n");
@@ -200,7 +200,7 @@ fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
             let millis: Vec<f64> = all.iter().map(|took| took.as_secs_f64() * 1e3).collect();
             Figure::from_runs(name, "ms", &millis)
         };
-        results::tell([
+        results::report([
             figure("a change by a command: the command ends", &commands),
             figure("a change by a command: every replica refuses", &seen),
             Figure::from_runs("answers by the old state", "", &[f64::from(u32::try_from(late).unwrap())]).limit(Bound::Never),

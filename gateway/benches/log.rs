@@ -76,7 +76,7 @@ fn main() {
     println!("its place in the chain: {chained:?}; a checkpoint's signature: {signed:?}; both of a boot: {boot:?}, of {LIMIT:?} at most");
     if measuring {
         let figure = |name: &str, took: Duration| Figure::from_runs(name, "µs", &[took.as_secs_f64() * 1e6]);
-        results::tell([
+        results::report([
             figure("a record, serialised", serialised),
             figure("a record, written and synced", written),
             figure("its place in the chain", chained),

@@ -258,7 +258,7 @@ fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
             let name = format!("{}: {what}, {} pools", form.name(), most.pools);
             Figure::from_runs(name, unit, &[value]).goal(Bound::AtMost(goal))
         };
-        results::tell([
+        results::report([
             figure("processor until it listens", "s", most.start, START_GOAL_SECONDS),
             Figure::from_runs(
                 format!("{}: until it listens, {} pools", form.name(), most.pools),

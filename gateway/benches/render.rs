@@ -80,7 +80,7 @@ fn compare(count: u32, runs: usize) {
         );
         if runs > 1 {
             let millis: Vec<f64> = times.iter().map(|took| took.as_secs_f64() * 1e3).collect();
-            results::tell([Figure::from_runs(format!("{count} MachineConfigs: {}", name.trim()), "ms", &millis)]);
+            results::report([Figure::from_runs(format!("{count} MachineConfigs: {}", name.trim()), "ms", &millis)]);
         }
     };
     measure("read and render: a file for each", &mut || {

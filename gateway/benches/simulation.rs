@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use attest::{HashAlg, SpkiSha256};
 use attest_audit::replay::simulation::{Simulation, SimulationRequest, simulate};
 use attest_log::Blobs;
-use attest_log::reading::files_beside;
+use attest_log::reading::log_files;
 use attest_system::clock::Clock;
 use firmware::Firmware;
 use results::{Bound, Figure};
@@ -95,7 +95,7 @@ async fn main() {
         policy: &policy,
         now: Clock::System.now(),
     };
-    let files = files_beside(&log).unwrap().files;
+    let files = log_files(&log).unwrap().files;
     let (mut parsed, mut simulated) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let began = Instant::now();
@@ -126,7 +126,7 @@ async fn main() {
     // The log was made by hand: its chain is none.
     fs::remove_file(&log).unwrap();
     if measuring {
-        results::tell([
+        results::report([
             Figure::from_runs("simulation against a bare parse", "", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
             Figure::from_runs("100,000 machines", "s", &[of_goal]).goal(Bound::AtMost(GOAL_SECONDS)),
         ]);

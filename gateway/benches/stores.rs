@@ -198,7 +198,7 @@ fn main() {
         Figure::from_runs("a boot alone on objects, as a ratio to its round trips to the API", "x", &[slowest])
             .limit(Bound::AtMost(LIMIT_OF_ROUND_TRIPS)),
     );
-    results::tell(figures);
+    results::report(figures);
     if ratio > LIMIT_RATIO || slowest > LIMIT_OF_ROUND_TRIPS {
         std::process::exit(1);
     }

@@ -128,8 +128,8 @@ async fn attack_09_a_store_that_fails_gives_nothing_away() {
         gateway.config("/config/worker", &by_ticket),
         gateway.post("/v1/attest/evidence", &evidence),
     );
-    token_answer.try_again();
-    ticket_answer.try_again();
+    token_answer.check_retry();
+    ticket_answer.check_retry();
     evidence_answer.refused(503, "unavailable");
     drop(database);
     gateway

@@ -79,7 +79,7 @@ async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
         assert!(refused < 1000, "guesses are not counted");
     }
     fetch(&node, &url, &wrong).await.refused(403, "token-invalid");
-    fetch(&stranger, &url, &wrong).await.try_again();
+    fetch(&stranger, &url, &wrong).await.check_retry();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,13 +57,13 @@ fn a_median_is_in_the_middle() {
 
 #[test]
 fn a_limit_is_kept_or_not() {
-    let kept = |limit, value| Figure::from_runs("a", "s", &[value]).limit(limit).is_kept();
+    let kept = |limit, value| Figure::from_runs("a", "s", &[value]).limit(limit).is_within_limit();
     assert!(kept(Bound::AtMost(2.0), 2.0) && !kept(Bound::AtMost(2.0), 2.1));
     assert!(kept(Bound::AtLeast(2.0), 2.0) && !kept(Bound::AtLeast(2.0), 1.9));
     assert!(!kept(Bound::AtMost(2.0), f64::NAN), "what was not measured keeps nothing");
-    let never = |runs: &[f64]| Figure::from_runs("a", "", runs).limit(Bound::Never).is_kept();
+    let never = |runs: &[f64]| Figure::from_runs("a", "", runs).limit(Bound::Never).is_within_limit();
     assert!(never(&[0.0, 0.0, 0.0]) && !never(&[0.0, 1.0, 0.0]), "one run is enough");
-    assert!(Figure::from_runs("a", "s", &[]).is_kept(), "there is no limit");
+    assert!(Figure::from_runs("a", "s", &[]).is_within_limit(), "there is no limit");
 }
 
 #[test]

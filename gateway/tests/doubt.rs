@@ -25,7 +25,7 @@ struct Away {
     away: AtomicBool,
 }
 
-fn away() -> StoreError {
+fn unavailable() -> StoreError {
     StoreError::Engine {
         engine: "away",
         place: "here".to_owned(),
@@ -43,7 +43,7 @@ impl Through for Away {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         match self.away.swap(false, Ordering::Relaxed) {
             false => Engine::transact(&self.engine, work).await,
-            true => Err(away()),
+            true => Err(unavailable()),
         }
     }
 }

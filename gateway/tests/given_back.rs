@@ -107,8 +107,8 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     // Not even the second time: it was not spent by the first.
-    gateway.config("/config/worker", &[&token]).await.try_again();
-    gateway.config("/config/worker", &[&token]).await.try_again();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
     // The two have changed nothing, and nothing is kept of them.
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let is_empty = async || store.pending().await.unwrap().is_empty();
@@ -491,7 +491,7 @@ async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
     gateway.settings("[limits]\nrequest_seconds = 1");
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
     let running = Running::start(&gateway).await;
-    gateway.config("/config/worker", &[&token]).await.try_again();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
     running.store.beside.came().await;
     assert_eq!(uses(&running.store).await, 0);
     let store = running.stop().await;

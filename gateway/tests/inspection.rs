@@ -257,7 +257,7 @@ fn check_fails_for_certificates_that_serve_refuses() {
 }
 
 /// Adds an upstream server that does not run to `pool.toml`.
-fn away(gateway: &Gateway, pool: &str, ca: &str) {
+fn add_unreachable_upstream(gateway: &Gateway, pool: &str, ca: &str) {
     for folder in ["full", "pre-approved"] {
         fs::remove_dir_all(gateway.path("pools").join(pool).join(folder)).unwrap();
     }
@@ -297,17 +297,17 @@ fn check_fails_for_pools_only_if_serve_has_none() {
     });
     agree("the only server is away", "warning", "pool worker:", |gateway| {
         only(gateway);
-        away(gateway, POOL, "tls/mcs-ca.crt");
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt");
     });
     agree("one server is away", "warning", "pool worker:", |gateway| {
-        away(gateway, POOL, "tls/mcs-ca.crt")
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt")
     });
     agree("one is broken, one server is away", "DEGRADED", "pool infra:", |gateway| {
-        away(gateway, POOL, "tls/mcs-ca.crt");
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt");
         file(gateway, "pools/infra/pool.toml", "broken");
     });
     agree("one server cannot even be asked", "DEGRADED", "none.crt", |gateway| {
-        away(gateway, POOL, "none.crt")
+        add_unreachable_upstream(gateway, POOL, "none.crt")
     });
 }
 
@@ -366,7 +366,7 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
     file(&gateway, "pools/worker/full/config.ign", "{");
     gateway.run();
     gateway.config("/config/infra", &[]).await.is_config(&expected);
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     gateway.config("/config/nowhere", &[]).await.refused(404, "pool-unknown");
     assert!(gateway.output().contains("pool worker:") && gateway.output().contains("full/config.ign"));
     let ready = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;

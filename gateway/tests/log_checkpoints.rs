@@ -9,7 +9,7 @@ use attest_log::{
     Blobs, CheckpointLine, CheckpointSigner, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits,
     link_of,
 };
-use attest_recording::{Keeping, keep_checkpoint, kept};
+use attest_recording::{Keeping, keep_checkpoint, last_checkpoints};
 use attest_store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_recor
         fetch(&gateway).await;
     }
     let store = embedded(&gateway);
-    let of_store = async || kept(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
+    let of_store = async || last_checkpoints(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
     until(async || of_store().await == 4).await;
     assert_eq!(counts(&gateway), [0, 4]);
     fetch(&gateway).await;
@@ -91,7 +91,7 @@ async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
     gateway.run();
     // What it goes by is new.
     let store = embedded(&gateway);
-    until(async || kept(&store).await.unwrap()[0].line.checkpoint.count == 2).await;
+    until(async || last_checkpoints(&store).await.unwrap()[0].line.checkpoint.count == 2).await;
     fetch(&gateway).await;
     until(async || counts(&gateway).len() == 3).await;
     assert_eq!(counts(&gateway), [0, 2, 4]);
@@ -210,7 +210,7 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
         engine: Embedded::open(&database).unwrap(),
         lost: AtomicBool::new(lost),
     };
-    let kept = async |store: &Doubting| kept(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
+    let kept = async |store: &Doubting| last_checkpoints(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
     let journal = journal(folder.path());
     assert_eq!(
         keep_checkpoint(&journal, &store(true)).await.unwrap(),

@@ -76,7 +76,7 @@ impl Fleet {
         Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
-    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+    fn command_output(&self, arguments: &[&str], succeeds: bool) -> String {
         let output = self.gateway.try_command(arguments);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -86,7 +86,7 @@ impl Fleet {
     /// Returns the proposed policy in words, and its files in a folder of this name.
     fn proposed(&self, name: &str, more: &[&str]) -> (String, Proposed) {
         let out = self.gateway.path(name);
-        let words = self.said(&[&["policy", "propose", POOL, "--out", out.to_str().unwrap()], more].concat(), true);
+        let words = self.command_output(&[&["policy", "propose", POOL, "--out", out.to_str().unwrap()], more].concat(), true);
         let files = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path());
         let set = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
         let set = set.map(|file| file.display().to_string()).next();
@@ -98,7 +98,7 @@ impl Fleet {
     fn simulated(&self, proposed: &Proposed, succeeds: bool) -> String {
         let with = proposed.set.iter().flat_map(|set| ["--with", set]);
         let arguments: Vec<&str> = ["policy", "simulate", POOL, &proposed.file].into_iter().chain(with).collect();
-        self.said(&arguments, succeeds)
+        self.command_output(&arguments, succeeds)
     }
 
     /// Makes the proposal the pool's policy, and the pool strict.
@@ -112,7 +112,7 @@ impl Fleet {
         let before = self.gateway.how_often(is_served);
         fs::write(folder.join("pool.toml"), text).unwrap();
         self.gateway.lines(before + 1, is_served);
-        self.said(&["check"], true);
+        self.command_output(&["check"], true);
     }
 }
 
@@ -229,9 +229,9 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
     assert!(fleet.simulated(&proposed, true).contains("4 would be accepted"));
     // A file that is there is not written over, and a pool of which nothing is known has no proposal.
     let out = fleet.gateway.path("own");
-    let again = fleet.said(&["policy", "propose", POOL, "--out", out.to_str().unwrap()], false);
+    let again = fleet.command_output(&["policy", "propose", POOL, "--out", out.to_str().unwrap()], false);
     assert!(again.contains("it is there already"), "{again}");
-    let nothing = fleet.said(&["policy", "propose", "infra"], false);
+    let nothing = fleet.command_output(&["policy", "propose", "infra"], false);
     assert!(nothing.contains("no evidence of pool infra was trusted"), "{nothing}");
 }
 

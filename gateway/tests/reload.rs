@@ -320,7 +320,7 @@ async fn another_server_is_asked_checked_and_outlived() {
     // A gateway that starts now has nothing to serve for that pool; nodes wait, and other pools are served.
     gateway.kill();
     gateway.run();
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     assert!(gateway.config("/config/infra", &[]).await.status.is_success());
     let (status, said) = ready(&gateway).await;
     assert!(status == 200 && said.contains("pool worker: not served"), "{said}");

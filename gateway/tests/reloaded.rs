@@ -85,7 +85,7 @@ async fn attack_44_a_ticket_and_its_pool_are_looked_at_at_one_moment() {
     let fetch = async |gateway: &Gateway| gateway.config("/config/worker", &[&ticket]).await;
     let (answer, done) = ask(&gateway, [FULL, REFUSE], 0, fetch).await;
     assert!(done);
-    answer.try_again();
+    answer.check_retry();
     fetch(&gateway).await.refused(403, "attested-not-accepted");
     assert_eq!(gateway.records().len(), 1, "nothing was decided in between");
 }

@@ -284,7 +284,7 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
         refused += 1;
         assert!(refused < 1000);
     };
-    silenced.try_again();
+    silenced.check_retry();
     assert!(refused >= 20, "{refused}");
     assert_eq!(gateway.records().len(), refused, "what is told to come again is not recorded");
     let line = gateway.line(|line| line.contains("too many wrong tokens"));
@@ -331,7 +331,7 @@ async fn wrong_tokens_count_and_wrong_tickets_count() {
         loop {
             let answer = fetch(&gateway, &guesser, &guess).await;
             if answer.status == 503 {
-                break answer.try_again();
+                break answer.check_retry();
             }
             answer.refused(403, code);
             refused += 1;

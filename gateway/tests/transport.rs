@@ -147,8 +147,8 @@ async fn overload_is_an_empty_503_and_health_still_answers() {
         gateway.config("/config/worker", &["Bearer x"]),
         discovery
     );
-    nothing.try_again();
-    wrong.try_again();
+    nothing.check_retry();
+    wrong.check_retry();
     discovery.refused(503, "unavailable");
     assert_eq!(Answer::send(gateway.client.get(gateway.url("/healthz"))).await.status.as_u16(), 200);
     // Who waits is served as soon as there is room.

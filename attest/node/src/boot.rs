@@ -23,7 +23,7 @@ use crate::claimant::state::ClaimFolder;
 use crate::claimant::storage::{self, Storage};
 use crate::claimant::{ClaimPurpose, Claimants};
 use crate::cloud::MetadataAddress;
-use crate::console::{self, say};
+use crate::console::{self, print_line};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
@@ -116,18 +116,18 @@ pub fn run(settings: BootOptions) -> ExitCode {
     entropy::wait();
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
-        say(&format!(
+        print_line(&format!(
             "attest-node.wait={word} on the kernel command line is not understood: a number of seconds is expected, such as 90"
         ));
     }
     if let Some(word) = &platform.storage_not_understood {
-        say(&format!(
+        print_line(&format!(
             "{}={word} on the kernel command line is not understood: a filesystem's label, a folder's path, or none is expected",
             storage::ARGUMENT
         ));
     }
     if let Some(word) = &platform.name_not_understood {
-        say(&format!(
+        print_line(&format!(
             "{NAME_ARGUMENT}={word} on the kernel command line is not a node name: lower-case letters, digits, '-' and '.' are expected"
         ));
     }
@@ -170,7 +170,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
         let _ = places.forget_of_this_boot();
     }
     if is_new && !is_attested && is_told_to {
-        say("note: no gateway has accepted this node's attested key for its kubelet: the kubelet creates its own");
+        print_line("note: no gateway has accepted this node's attested key for its kubelet: the kubelet creates its own");
     }
     report(result, &delivery)
 }
@@ -188,7 +188,7 @@ fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeout
 fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode {
     let done = match result {
         Ok(BootOutcome::Nothing(reason)) => {
-            say(&format!("nothing to do: {reason}"));
+            print_line(&format!("nothing to do: {reason}"));
             return ExitCode::SUCCESS;
         }
         Ok(BootOutcome::Done(done)) => *done,
@@ -207,19 +207,19 @@ fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode
         gateways,
         ..
     } = done;
-    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    notes.iter().for_each(|note| print_line(&format!("note: {note}")));
     let written = pointer.map(|pointer| delivery.deliver(&pointer));
     if let Some(reason) = nothing {
         // Without that header the token is good all the same.
         failed.extend(written.and_then(Result::err));
-        failed.iter().for_each(|failure| say(&format!("note: {failure}")));
-        say(&format!("nothing to do: {reason}"));
+        failed.iter().for_each(|failure| print_line(&format!("note: {failure}")));
+        print_line(&format!("nothing to do: {reason}"));
         return ExitCode::SUCCESS;
     }
     match &written {
         Some(Ok(())) => attested
             .iter()
-            .for_each(|what| say(&format!("attested {what}; ticket written to {}", delivery.path().display()))),
+            .for_each(|what| print_line(&format!("attested {what}; ticket written to {}", delivery.path().display()))),
         Some(Err(failure)) => failed.push(failure.clone()),
         None => {}
     }
@@ -233,10 +233,10 @@ fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode
     };
     failed
         .iter()
-        .for_each(|failure| say(&format!("not attested: {failure}; {outcome}")));
+        .for_each(|failure| print_line(&format!("not attested: {failure}; {outcome}")));
     if failed.iter().any(|failure| failure.code == TICKET_UNDELIVERABLE) {
         // Their logs must not end in TRUSTED, or in silence, for a node that gets less.
-        gateways.iter().for_each(Gateways::tell);
+        gateways.iter().for_each(Gateways::notify);
     }
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -276,7 +276,7 @@ fn work(
     keep::leave(&settings.kept, &pointer);
     let left_out = pointer.authority_left_out();
     // At once: whatever this run ends in, it may be why.
-    left_out.iter().for_each(|left_out| say(&format!("note: {left_out}")));
+    left_out.iter().for_each(|left_out| print_line(&format!("note: {left_out}")));
     let trust = PointerTrust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     // A driver that comes late has its time, and what comes after it too.

@@ -21,7 +21,7 @@ pub fn wait() {
         let _ = rand::fill(&mut [0]);
     };
     wait_until(ready, SAY_EVERY, |waited| {
-        console::say(&format!(
+        console::print_line(&format!(
             "waiting for {} s so far: the kernel has no random numbers yet, so nothing can be encrypted; a virtual machine gets them at once from a virtio-rng device, and random.trust_cpu=on on the kernel command line takes them from the processor; {WAY_OUT}",
             waited.as_secs()
         ));

@@ -12,7 +12,7 @@ use crate::claimant::disk::{DiskPrograms, Disks};
 use crate::claimant::folder;
 use crate::claimant::state::{self, ClaimFolder};
 use crate::claimant::storage::{MOUNT_POINT, Storage};
-use crate::console::say;
+use crate::console::print_line;
 use crate::platform::NodePlatform;
 
 /// Settings from the command line.
@@ -33,7 +33,7 @@ pub fn run(settings: &ForgetOptions) -> ExitCode {
         .0
         .unwrap_or_else(|| settings.storage.clone());
     let said = forget(&storage, &ClaimFolder::new(&settings.state), Path::new(MOUNT_POINT), &DiskPrograms);
-    said.lines.iter().for_each(|line| say(line));
+    said.lines.iter().for_each(|line| print_line(line));
     if said.left { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -53,7 +53,7 @@ fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &im
     let usual = !(*storage == Storage::Usual && disks.are_anothers());
     let looked_at = storage.labels().into_iter().filter(|_| usual);
     let labels: BTreeSet<String> = looked_at.chain(known.iter().cloned()).collect();
-    for label in labels.iter().filter(|label| disks.are_there(label)) {
+    for label in labels.iter().filter(|label| disks.exists(label)) {
         match on_disk(label, mount_point, disks) {
             Ok(()) => {}
             Err(NotForgotten::Unseen(error)) if !known.contains(label) => said.unseen(label, &error),
@@ -62,7 +62,7 @@ fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &im
             }
         }
     }
-    let unmounted = known.iter().filter(|label| !disks.are_there(label));
+    let unmounted = known.iter().filter(|label| !disks.exists(label));
     unmounted.for_each(|label| said.left(&format!("no filesystem has the label {label} any more"), &by_hand(label)));
     for folder in [Some(storage), kept.as_ref()].into_iter().flatten() {
         if let Storage::Folder(root) = folder
@@ -87,7 +87,7 @@ enum NotForgotten {
 
 /// Mounted for reading first: most have nothing there, and are not written to.
 fn on_disk(label: &str, mount_point: &Path, disks: &impl Disks) -> Result<(), NotForgotten> {
-    let look = |root: &Path| Ok(folder::is_there(root));
+    let look = |root: &Path| Ok(folder::exists(root));
     // Who has it mounted for writing keeps it from being mounted for reading only.
     let is_there = disks
         .with(label, mount_point, true, look)

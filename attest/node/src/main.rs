@@ -385,7 +385,7 @@ fn main() -> ExitCode {
                 folder: kept,
                 program,
                 root: "/".into(),
-                told: platform.ignition.told().clone(),
+                told: platform.ignition.input().clone(),
                 // It does nothing on a boot that has attested no key.
                 units: (is_told_to || platform.kubelet_key != KubeletKey::Never).then(|| unit::FOLDER.into()),
                 is_told_to,

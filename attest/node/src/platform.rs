@@ -50,7 +50,7 @@ pub enum KubeletKey {
 impl KubeletKey {
     /// The last word about it on the kernel command line.
     fn parse(cmdline: &str) -> Self {
-        let said = words(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
+        let said = parameters(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
             "" => Some(Self::Always),
             value => (value.strip_prefix('=')? == NO).then_some(Self::Never),
         });
@@ -126,10 +126,10 @@ impl NodePlatform {
     }
 
     fn new(ignition: Ignition, dmi: Dmi) -> Self {
-        let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
-        let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
-        let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
-        let kubelet_key = KubeletKey::parse(&ignition.told().cmdline);
+        let wait = argument(&ignition.input().cmdline, WAIT_ARGUMENT);
+        let name = argument(&ignition.input().cmdline, NAME_ARGUMENT);
+        let (storage, storage_not_understood) = storage(&ignition.input().cmdline);
+        let kubelet_key = KubeletKey::parse(&ignition.input().cmdline);
         Self {
             name: name.clone().filter(|name| is_node_name(name)),
             name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
@@ -138,7 +138,7 @@ impl NodePlatform {
             storage_not_understood,
             wait: wait.as_deref().and_then(seconds),
             wait_not_understood: wait.filter(|word| seconds(word).is_none()).map(|word| printable(&word)),
-            id: ignition.told().platform(),
+            id: ignition.input().platform(),
             ignition,
             dmi,
         }
@@ -189,7 +189,7 @@ impl NodePlatform {
             (None, dmi) => !matches!(dmi, Dmi::Cloud(_)),
         };
         if may_be_qemu {
-            let files = self.ignition.told().fw_cfg();
+            let files = self.ignition.input().fw_cfg();
             if !files.iter().any(|file| Path::new(file).exists()) {
                 device::load("qemu_fw_cfg");
             }
@@ -203,7 +203,7 @@ impl NodePlatform {
         match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::from_platform)) {
             (Some(QEMU), _) => {}
             (Some(FILE), _) => {
-                let file = self.ignition.told().config_file();
+                let file = self.ignition.input().config_file();
                 if let Some(bytes) = read(&file)? {
                     return Ok(bytes);
                 }
@@ -277,12 +277,12 @@ fn storage(cmdline: &str) -> (Option<Storage>, Option<String>) {
 
 /// The last value of one of this program's own arguments on a kernel command line.
 fn argument(cmdline: &str, name: &str) -> Option<String> {
-    let values = words(cmdline).filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
+    let values = parameters(cmdline).filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
     values.last()
 }
 
 /// Words of a kernel command line, as the kernel reads it: separated by blanks outside double quotes, which are dropped.
-fn words(cmdline: &str) -> impl Iterator<Item = String> {
+fn parameters(cmdline: &str) -> impl Iterator<Item = String> {
     let mut quoted = false;
     let separated: Vec<String> = cmdline
         .split(|letter: char| {

@@ -124,7 +124,7 @@ impl Patience {
     }
 
     /// Records a gateway's waiting time for its pool. Of several gateways, the longest time counts: Ignition needs them all.
-    pub fn told(&self, seconds: u64) {
+    pub fn record_wait(&self, seconds: u64) {
         let mut state = self.lock();
         let told = Duration::from_secs(seconds);
         state.told = Some(state.told.map_or(told, |before| before.max(told)));
@@ -163,7 +163,7 @@ impl Patience {
     }
 
     /// Returns the next step after a gateway's request, at `now`, to retry later.
-    pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
+    pub fn retry_later(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
         let mut state = self.lock();
         state.answered(now);
         let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
@@ -262,24 +262,24 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(10);
     const HOUR: u64 = 3600;
 
-    fn come_again(patience: &Patience, now: Instant) -> NextStep {
+    fn retry_later(patience: &Patience, now: Instant) -> NextStep {
         let again = ComeAgain {
             url: "https://a/v1/attest",
             why: "unavailable",
             what: "the store is away",
             pause: PAUSE,
         };
-        patience.come_again(again, now)
+        patience.retry_later(again, now)
     }
 
     /// Checks the total wait and the number of messages, with a request every ten seconds.
     fn check(told: &[u64], most: u64, expect: u64) {
         let patience = Patience::new(SILENCE, Duration::from_secs(most), None);
-        told.iter().for_each(|seconds| patience.told(*seconds));
+        told.iter().for_each(|seconds| patience.record_wait(*seconds));
         let start = Instant::now();
         let (mut passed, mut lines) = (Duration::ZERO, 0);
         loop {
-            match come_again(&patience, start + passed) {
+            match retry_later(&patience, start + passed) {
                 NextStep::Pause { time, until, line } => {
                     assert_eq!(until, time + SILENCE);
                     let remaining = patience.deadline().remaining();
@@ -319,22 +319,22 @@ mod tests {
     fn what_was_said_later_counts_from_the_first_time() {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
-        patience.told(300);
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
+        patience.record_wait(300);
+        assert!(matches!(retry_later(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(retry_later(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
         // Who says zero now is told so, although it held the node before it said anything.
         let patience = Patience::new(SILENCE, Duration::MAX, None);
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
-        patience.told(0);
-        assert!(matches!(come_again(&patience, start + PAUSE), NextStep::Over { .. }));
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
+        patience.record_wait(0);
+        assert!(matches!(retry_later(&patience, start + PAUSE), NextStep::Over { .. }));
     }
 
     #[test]
     fn the_console_is_told_what_since_when_until_when_and_the_way_out() {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
-        let said = |seconds| match come_again(&patience, start + Duration::from_secs(seconds)) {
+        let said = |seconds| match retry_later(&patience, start + Duration::from_secs(seconds)) {
             NextStep::Pause { line, .. } => line,
             other => panic!("{other:?}"),
         };
@@ -408,7 +408,7 @@ mod tests {
         let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
         assert!(matches!(unanswered(&patience, start), NextStep::Pause { .. }));
         assert!(matches!(
-            come_again(&patience, start + Duration::from_secs(24)),
+            retry_later(&patience, start + Duration::from_secs(24)),
             NextStep::Pause { .. }
         ));
         assert!(matches!(
@@ -420,15 +420,15 @@ mod tests {
     #[test]
     fn time_without_an_answer_is_not_counted_as_the_pools() {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
-        patience.told(100);
+        patience.record_wait(100);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
         assert!(matches!(unanswered(&patience, after(10)), NextStep::Pause { .. }));
         // Off for an hour, and back.
-        assert!(matches!(come_again(&patience, after(3610)), NextStep::Pause { .. }));
-        assert!(matches!(come_again(&patience, after(3699)), NextStep::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, after(3700)), NextStep::Over { held } if held.as_secs() == 100));
+        assert!(matches!(retry_later(&patience, after(3610)), NextStep::Pause { .. }));
+        assert!(matches!(retry_later(&patience, after(3699)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(retry_later(&patience, after(3700)), NextStep::Over { held } if held.as_secs() == 100));
         assert_eq!((patience.times(), patience.held()), (4, 3));
     }
 
@@ -437,7 +437,7 @@ mod tests {
         let patience = Patience::new(SILENCE, Duration::MAX, None);
         assert!(patience.deadline().remaining() <= SILENCE);
         assert!(patience.work().remaining() <= SILENCE - REPORT_TIME);
-        patience.told(HOUR);
+        patience.record_wait(HOUR);
         assert!(patience.deadline().remaining() <= SILENCE);
     }
 }

@@ -115,7 +115,7 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// Returns the event log of the firmware that came with the evidence, if it also serves the other evidence. A machine has one log,
     /// regardless of which of its TPM's keys has quoted.
-    fn event_log_for_others(_: &Self::Evidence) -> Option<&Blob> {
+    fn shared_event_log(_: &Self::Evidence) -> Option<&Blob> {
         None
     }
 
@@ -222,7 +222,7 @@ pub(crate) trait OtherKinds<P, R>: Verifier {
     }
 
     /// Appraises what is subject to the rules of another kind.
-    fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), KindRefusal<Self::Error>> {
+    fn appraise_together(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), KindRefusal<Self::Error>> {
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use rustls_pki_types::UnixTime;
 use super::TpmAttester;
 use super::claims::EndorsedBy;
 use super::ek::{EkDigest, EkPublic};
-use super::ek_certificate::{EkRoots, KnownChains, verify_unless_known};
+use super::ek_certificate::{EkRoots, KnownChains, verify_unless_cached};
 use super::error::TpmEvidenceError;
 use super::vtpm::{self, VtpmRoots};
 
@@ -54,7 +54,7 @@ impl TpmEndorsements {
             });
         }
         let known = self.known.as_deref();
-        let verified = verify_unless_known(certificate.as_ref(), &intermediates, &self.roots, known, now).map_err(|error| {
+        let verified = verify_unless_cached(certificate.as_ref(), &intermediates, &self.roots, known, now).map_err(|error| {
             if error.is_unknown_issuer() {
                 TpmEvidenceError::EkNotEndorsed {
                     ek_digest: ek_digest.clone(),

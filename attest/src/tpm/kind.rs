@@ -141,7 +141,7 @@ impl Verifier for Tpm {
         claims.instance().is_some()
     }
 
-    fn event_log_for_others(evidence: &TpmEvidence) -> Option<&Blob> {
+    fn shared_event_log(evidence: &TpmEvidence) -> Option<&Blob> {
         evidence.event_log.as_ref()
     }
 
@@ -187,7 +187,7 @@ impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> OtherKinds<P, R> for Tpm {
         Ok(claims)
     }
 
-    fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), KindRefusal<TpmEvidenceError>> {
+    fn appraise_together(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), KindRefusal<TpmEvidenceError>> {
         // Beside an identity token, the certificate has only to be about the same instance.
         if let (Some(vtpm), None) = (claims.instance(), proofs.proof()) {
             let rules = rules.rules().ok_or(KindRefusal::NothingToHoldAgainst(Kind::Gcp))?;

@@ -131,9 +131,9 @@ impl TrustAnchors {
 
     /// Selects those of the certificates `sent` that lead from `leaf` to one of these by name, without verifying anything.
     #[must_use]
-    pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> PathEnd<'s> {
+    pub fn extend_path<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> PathEnd<'s> {
         let keys_of = |name: &CanonicalName| self.named(name).map(|anchor| anchor.key()).collect();
-        path::lead_on(leaf, sent, keys_of, now)
+        path::extend_path(leaf, sent, keys_of, now)
     }
 }
 

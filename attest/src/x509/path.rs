@@ -34,7 +34,7 @@ pub enum PathEnd<'s> {
 ///
 /// A way ends at an anchored name, unless a CA of that name with another key was sent. Such a CA got a new key under its old name,
 /// certified by its old key or by another CA.
-pub(super) fn lead_on<'s, 'k>(
+pub(super) fn extend_path<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
     anchored: impl Fn(&CanonicalName) -> Vec<&'k [u8]>,

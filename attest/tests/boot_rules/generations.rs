@@ -61,7 +61,7 @@ fn an_update_is_a_generation_more_and_the_old_one_lapses() {
                 assert_eq!(reject.code(), "boot-not-accepted");
                 for word in words {
                     assert!(reject.detail().contains(word), "{word} is not in {}", reject.detail());
-                    assert!(!reject.told().contains(word), "{word} is told");
+                    assert!(!reject.client_message().contains(word), "{word} is told");
                 }
             }
             (judged, expect) => panic!("{judged:?} instead of {expect:?}"),

@@ -59,7 +59,7 @@ fn undecided(log: &LogBuilder, condition: &str, said: &str) {
     let reject = judged(log, condition).unwrap_err();
     assert_eq!(reject.code(), "condition-undecided", "{condition}");
     assert!(reject.detail().contains(said), "{condition}: {}", reject.detail());
-    assert!(!reject.told().contains("claims"), "{}", reject.told());
+    assert!(!reject.client_message().contains("claims"), "{}", reject.client_message());
 }
 
 fn hex(content: &[u8]) -> String {

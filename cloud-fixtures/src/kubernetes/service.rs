@@ -96,7 +96,7 @@ async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Res
         Err(status) => return Some(refused(&status)),
     };
     if let Some(found) = discovery(head.uri.path(), &locked(&shared.objects)) {
-        return Some(said(200, &found));
+        return Some(json_response(200, &found));
     }
     let Some(place) = place(head.uri.path()) else {
         return Some(refused(&ApiStatus::no_such_path()));
@@ -298,7 +298,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     };
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;
-    if !custom_resources::is_there(&objects, *kind) {
+    if !custom_resources::exists(&objects, *kind) {
         return Err(ApiStatus::no_such_path());
     }
     objects.written_by(manager(wants));
@@ -331,8 +331,8 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
             let page = objects.list(*kind, within, &selector, limit, from(&parameter(wants.query, "continue"))?)?;
             let list = list(*kind, &page, &selector, wants.form);
             return Ok(match (is_table, list["items"].as_array()) {
-                (true, Some(items)) => said(200, &custom_resources::table(&objects, *kind, &list["metadata"], items)),
-                _ => said(200, &list),
+                (true, Some(items)) => json_response(200, &custom_resources::table(&objects, *kind, &list["metadata"], items)),
+                _ => json_response(200, &list),
             });
         }
         "watch" => {
@@ -346,12 +346,12 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
                 .ok_or_else(|| ApiStatus::not_found(*kind, name))?;
             if is_table {
                 let metadata = json!({"resourceVersion": found["metadata"]["resourceVersion"]});
-                return Ok(said(
+                return Ok(json_response(
                     200,
                     &custom_resources::table(&objects, *kind, &metadata, std::slice::from_ref(found)),
                 ));
             }
-            return Ok(said(200, &wants.form.project(found)));
+            return Ok(json_response(200, &wants.form.project(found)));
         }
         "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
         "update" => objects.replace(&key, part, body.clone())?,
@@ -361,12 +361,15 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     drop(objects);
     if wants.verb == "delete" && object["metadata"]["deletionTimestamp"].is_null() {
         let details = json!({"name": name, "group": kind.group, "kind": kind.plural, "uid": object["metadata"]["uid"]});
-        return Ok(said(
+        return Ok(json_response(
             200,
             &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
         ));
     }
-    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.project(&object)))
+    Ok(json_response(
+        if wants.verb == "create" { 201 } else { 200 },
+        &wants.form.project(&object),
+    ))
 }
 
 /// Returns the field manager that the request names, or else the beginning of its user agent (`managerOrUserAgent` in
@@ -480,13 +483,13 @@ fn from(token: &str) -> Result<Option<(u64, Key)>, ApiStatus> {
     read().map(Some).ok_or_else(|| ApiStatus::bad_request("continue key is not valid"))
 }
 
-fn said(status: u16, value: &Value) -> Response<Body> {
+fn json_response(status: u16, value: &Value) -> Response<Body> {
     let builder = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
     builder.body(Body::from(value.to_string())).unwrap()
 }
 
 fn refused(status: &ApiStatus) -> Response<Body> {
-    let mut response = said(status.code, &status.json());
+    let mut response = json_response(status.code, &status.json());
     if status.code == 429 {
         response.headers_mut().insert(RETRY_AFTER, 1.into());
     }

@@ -82,11 +82,11 @@ impl Watch {
             }
         };
         self.revision = self.revision.max(objects.revision());
-        changes.iter().filter_map(|change| self.told(change)).collect()
+        changes.iter().filter_map(|change| self.event_for(change)).collect()
     }
 
     /// Returns the event for a change. An object that leaves the selection is deleted for the watch.
-    fn told(&self, change: &ObjectChange) -> Option<Value> {
+    fn event_for(&self, change: &ObjectChange) -> Option<Value> {
         let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is = !change.gone && self.selector.matches(&change.object);
         let of = match (was, is) {

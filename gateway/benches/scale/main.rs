@@ -58,7 +58,7 @@ fn main() {
         rows.push(change_row(what, &Outcome::new(site)));
         println!("{}", rows.last().unwrap());
     }
-    results::tell(figures);
+    results::report(figures);
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/explanation/performance.md")).unwrap();
     let missing: Vec<&String> = rows.iter().filter(|row| !document.contains(*row)).collect();
     if !missing.is_empty() {

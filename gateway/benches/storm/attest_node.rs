@@ -61,7 +61,7 @@ impl<'a> AttestNode<'a> {
     pub async fn discover(&mut self) -> Result<(), String> {
         let line = format!("GET {DISCOVERY_PATH}?pool={POOL}");
         let discovery: Discovery = self.exchange(Step::Discovery, &line, &[]).await?;
-        self.patience.told(discovery.hold_seconds.unwrap());
+        self.patience.record_wait(discovery.hold_seconds.unwrap());
         Ok(())
     }
 

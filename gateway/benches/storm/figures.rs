@@ -50,7 +50,7 @@ pub fn summarize(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
         figures.push(Figure {
             goal,
             limit,
-            ..Figure::from_runs(format!("{}: {name}", mode.word()), unit, &values)
+            ..Figure::from_runs(format!("{}: {name}", mode.label()), unit, &values)
         });
     };
     let waiting = |run: &Figures| run.ended.get("still waiting").copied().unwrap_or_default() as f64;
@@ -105,7 +105,7 @@ pub fn rate(runs: &[Figures]) -> f64 {
 pub fn plots(all: &[(Mode, Vec<Figures>)]) -> [Plot; 2] {
     let runs = || {
         let shown = all.iter().filter(|(mode, _)| *mode != Mode::Syncs);
-        shown.map(|(mode, runs)| (mode.word().to_owned(), middle(runs)))
+        shown.map(|(mode, runs)| (mode.label().to_owned(), middle(runs)))
     };
     let took = runs().map(|(name, run)| {
         let share = |point: u32| f64::from(point) * 100.0 / f64::from(POINTS);

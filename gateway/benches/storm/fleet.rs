@@ -30,7 +30,7 @@ struct Machine {
 
 impl Fleet {
     /// Returns at least this number of machines: those in the file if they are enough, or new ones, which are kept there.
-    pub fn kept(file: &Path, count: usize) -> Self {
+    pub fn load_or_create(file: &Path, count: usize) -> Self {
         let kept = fs::read(file).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
         if let Some(kept) = kept.filter(|kept| kept.machines.len() >= count) {
             return kept;

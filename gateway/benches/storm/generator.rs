@@ -72,7 +72,7 @@ pub fn run(file: &Path) {
         firmware: Firmware::new(),
         plan,
     };
-    let fleet = Fleet::kept(&fleet::file(), site.plan.nodes);
+    let fleet = Fleet::load_or_create(&fleet::file(), site.plan.nodes);
     let nodes = if site.plan.token.is_none() {
         fleet.nodes(site.plan.nodes)
     } else {

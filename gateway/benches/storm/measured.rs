@@ -105,7 +105,7 @@ impl Figures {
             failed,
             lasted: told.lasted,
             twice: logged.twice(),
-            given_again: logged.given_again(),
+            given_again: logged.repeated_configs(),
             made_again: told.nodes.iter().map(|node| u64::from(node.evidence.saturating_sub(1))).sum(),
             spent: [each(spent), each(told.spent)].map(|seconds| seconds * 1e3),
             busy: [spent, told.spent].map(|seconds| seconds / told.lasted),

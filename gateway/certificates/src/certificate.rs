@@ -70,7 +70,7 @@ pub struct Certificate {
 impl Certificate {
     /// Returns the certificate's description in a record.
     #[must_use]
-    pub fn told(&self) -> serde_json::Value {
+    pub fn description(&self) -> serde_json::Value {
         serde_json::json!({
             "subject": self.subject,
             "issuer": self.issuer,

@@ -112,7 +112,7 @@ impl ObjectName {
     }
 
     /// Checks that the object can be read.
-    pub async fn look<C: CachedContent>(self, cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+    pub async fn check_access<C: CachedContent>(self, cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))

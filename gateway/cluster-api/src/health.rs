@@ -144,7 +144,7 @@ impl WatchHealth {
 
     /// Returns a receiver of the same, and of each change.
     #[must_use]
-    pub fn told(&self) -> watch::Receiver<BTreeMap<&'static str, Heard>> {
+    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<&'static str, Heard>> {
         self.watches.subscribe()
     }
 
@@ -169,7 +169,7 @@ impl WatchHealth {
     }
 
     /// Notes a failure. A watch that fails repeatedly counts as failed since the first time.
-    pub(super) fn away(&self, what: &'static str, error: &ClusterError) {
+    pub(super) fn record_failure(&self, what: &'static str, error: &ClusterError) {
         let (reason, cause) = (error.reason(), error.cause());
         let heard = self.watches.borrow().get(what).cloned();
         let since = match &heard {

@@ -7,7 +7,7 @@ use anyhow::bail;
 use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::QuotedPcrs;
 use attest::{Claims, Kind};
-use attest_log::reading::{LineContent, LogFile, LogFiles, files_beside};
+use attest_log::reading::{LineContent, LogFile, LogFiles, log_files};
 use attest_log::{Decision, Record, Verdict};
 use serde::de::IgnoredAny;
 
@@ -64,7 +64,7 @@ pub fn last_trusted_decision(log: &Path, node: &str) -> anyhow::Result<(Outline,
 
 /// Returns the files of the gateway's log, the oldest first; fails if one cannot be read.
 pub fn files(log: &Path) -> anyhow::Result<Vec<LogFile>> {
-    let LogFiles { files, unreadable } = files_beside(log)?;
+    let LogFiles { files, unreadable } = log_files(log)?;
     match unreadable.into_iter().next() {
         Some(error) => Err(error.into()),
         None => Ok(files),

@@ -113,7 +113,7 @@ impl Config {
         validate::validate(&config)?;
         if version < SpecVersion::NEWEST {
             // Ignition refuses words of later versions too: formats, URL schemes, hashes.
-            features::known_to(&config, version).map_err(|newer| Invalid {
+            features::drop_defaults(&config, version).map_err(|newer| Invalid {
                 place: newer.place,
                 problem: newer.problem,
             })?;

@@ -155,7 +155,7 @@ impl InstanceClaim<'_> {
         holder: &InstanceClaimant,
     ) -> Result<(), InstanceError> {
         let first = record(transaction, instance)?;
-        if first.is_some_and(|first| matches!(self.beside(&first, holder), InstanceHolder::Others)) {
+        if first.is_some_and(|first| matches!(self.compare_holder(&first, holder), InstanceHolder::Others)) {
             return Ok(());
         }
         let Some(found) = transaction.get(EntryKind::Instance, tpm)? else {
@@ -174,7 +174,7 @@ impl InstanceClaim<'_> {
         instance: &NodeIdentity,
         holder: &InstanceClaimant,
     ) -> Result<TakenInstance, InstanceError> {
-        self.keep_from_others_than_its_own_tpm(transaction, instance, holder)?;
+        self.reserve_for_own_tpm(transaction, instance, holder)?;
         let own = holder.text().map(|text| self.record(text));
         let left = |record, alert| Ok(TakenInstance { record, alert });
         let Some(first) = record(transaction, instance)? else {
@@ -183,7 +183,7 @@ impl InstanceClaim<'_> {
             }
             return left(own, None);
         };
-        match self.beside(&first, holder) {
+        match self.compare_holder(&first, holder) {
             InstanceHolder::Own | InstanceHolder::OfAnybody => left(Some(first), None),
             InstanceHolder::Superseded => {
                 let own = self.record(holder.text().unwrap_or(InstanceClaimant::NITRO_TPM));
@@ -195,7 +195,7 @@ impl InstanceClaim<'_> {
     }
 
     /// Compares the instance's holder with the present claimant.
-    fn beside(&self, first: &InstanceRecord, holder: &InstanceClaimant) -> InstanceHolder {
+    fn compare_holder(&self, first: &InstanceRecord, holder: &InstanceClaimant) -> InstanceHolder {
         let claimed_by_secret = first.holder.starts_with(InstanceClaimant::CLAIMANT);
         // It belongs to its NitroTPM, which attests here too.
         let to_its_nitro_tpm = first.holder == InstanceClaimant::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
@@ -213,7 +213,7 @@ impl InstanceClaim<'_> {
 
     /// Refuses a claim if another holder has the instance under the identity of its own TPM alone. That identity differs from the
     /// document's: a NitroTPM document names no account, and a vTPM of Azure no subscription.
-    fn keep_from_others_than_its_own_tpm(
+    fn reserve_for_own_tpm(
         &self,
         transaction: &mut EntryTransaction<'_>,
         instance: &NodeIdentity,

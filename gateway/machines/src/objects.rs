@@ -123,7 +123,7 @@ pub struct MachineObjects {
 impl MachineObjects {
     /// Creates an empty snapshot for a cluster; `away` returns since when the cluster has not answered.
     #[must_use]
-    pub fn told_by_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+    pub fn for_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self {
             away: Some(Box::new(away)),
             ..Self::default()
@@ -131,7 +131,7 @@ impl MachineObjects {
     }
 
     /// Replaces the snapshot by a newer one.
-    pub fn tell(&self, told: ObjectSnapshot) {
+    pub fn replace(&self, told: ObjectSnapshot) {
         self.told.store(Some(Arc::new(told)));
     }
 
@@ -139,7 +139,7 @@ impl MachineObjects {
     ///
     /// # Errors
     /// [`MachinesUnknown`].
-    pub fn known(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
+    pub fn current(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
         let away = self.away.as_ref().ok_or(MachinesUnknown::NotAsked)?;
         let told = self.told.load_full().ok_or(MachinesUnknown::NotYet)?;
         let age = away().map_or(0, |since| now.saturating_sub(since));
@@ -174,7 +174,7 @@ impl MachineObjects {
     }
 
     /// Ends the wait of a machine that an object names.
-    pub fn is_there(&self, machine: &str) {
+    pub fn end_wait(&self, machine: &str) {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(machine);
     }
 }
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
+    fn snapshot(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
         let nodes = nodes.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned()));
         ObjectSnapshot::from_objects(objects.iter().cloned(), nodes)
     }
@@ -226,23 +226,26 @@ mod tests {
     fn what_is_known_is_good_for_a_while() {
         let since = Arc::new(AtomicU64::new(0));
         let away = Arc::clone(&since);
-        let machines = MachineObjects::told_by_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
-        let known = |now| machines.known(&rules(), now).map(|known| known.age_seconds);
+        let machines = MachineObjects::for_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
+        let known = |now| machines.current(&rules(), now).map(|known| known.age_seconds);
         assert_eq!(known(10_000), Err(MachinesUnknown::NotYet));
-        machines.tell(ObjectSnapshot::default());
+        machines.replace(ObjectSnapshot::default());
         assert_eq!(known(10_000), Ok(0));
         since.store(10_000, Ordering::Relaxed);
         assert_eq!((known(10_000), known(10_600)), (Ok(0), Ok(600)));
         assert_eq!(known(10_601), Err(MachinesUnknown::TooOld { age: 601, limit: 600 }));
         since.store(0, Ordering::Relaxed);
         assert_eq!(known(10_601), Ok(0));
-        assert_eq!(MachineObjects::default().known(&rules(), 0).unwrap_err(), MachinesUnknown::NotAsked);
+        assert_eq!(
+            MachineObjects::default().current(&rules(), 0).unwrap_err(),
+            MachinesUnknown::NotAsked
+        );
     }
 
     #[test]
     fn a_node_is_a_machine_by_its_provider_id() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: Option<&str>| {
-            assert_eq!(told(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
+            assert_eq!(snapshot(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
         };
         check(&[object("1")], &[], None);
         check(&[object("1")], &[(AWS, "n")], Some("n"));
@@ -258,7 +261,7 @@ mod tests {
     fn attack_30_a_ticket_is_good_for_as_long_as_its_machine_object_stands() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: bool| {
             let known = KnownMachines {
-                told: told(objects, nodes).into(),
+                told: snapshot(objects, nodes).into(),
                 age_seconds: 0,
             };
             assert_eq!(known.still_has("1", &rules().of), expect, "{objects:?} {nodes:?}");
@@ -288,7 +291,7 @@ mod tests {
         // Another has its own time; and after a day it is a machine like any other.
         assert!(is_awaited("b", 10_180));
         assert!(is_awaited("a", 10_181 + REFUSED_SECONDS));
-        machines.is_there("b");
+        machines.end_wait("b");
         assert!(is_awaited("b", 10_400));
         let none = MachineRules {
             wait_seconds: 0,

@@ -269,7 +269,7 @@ impl Pool {
             source,
         };
         if file.takes_over() {
-            second_stage::can_be_said(&pre_approved).map_err(second_stage)?;
+            second_stage::check_readable(&pre_approved).map_err(second_stage)?;
         }
         let sizes = [&of_pre_approved, &of_full].map(|(config, _)| config.size());
         let outlines = Outlines::new((pre_approved, &kind), (full, &kind_of_full), sizes);
@@ -304,7 +304,7 @@ impl Pool {
                 findings,
             });
         }
-        let known = outlines.known(kind.spec().filter(|_| file.takes_over()));
+        let known = outlines.compute(kind.spec().filter(|_| file.takes_over()));
         let [digest, digest_of_full] = outlines.digests();
         let versions = |(config, own): (PackedPositions, Option<PackedPositions>), kind: Conversion, digest| {
             let packed = |places| Packed::new(Arc::clone(&texts), places);

@@ -104,7 +104,7 @@ impl Outlines {
     }
 
     /// Computes the facts. `spec` is that of the pre-approved MachineConfig, if machine-config-daemon is to take over with it.
-    pub(crate) fn known(&self, spec: Option<&MachineConfigContent>) -> ConfigOutline {
+    pub(crate) fn compute(&self, spec: Option<&MachineConfigContent>) -> ConfigOutline {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         ConfigOutline {
             same: self.same_kind && self.pre_approved == self.full,

@@ -141,7 +141,7 @@ impl Packed {
     }
 
     /// Returns its texts in order, with the lists that they belong to.
-    fn said(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
+    fn texts(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
         let entries = |list: &'_ PackedList| list.entries.clone();
         let lists = self.places.lists.iter().flat_map(move |list| {
             let entries = entries(list).into_iter();
@@ -153,7 +153,7 @@ impl Packed {
 
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
-        self.said().eq(other.said())
+        self.texts().eq(other.texts())
     }
 }
 

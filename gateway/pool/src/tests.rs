@@ -175,7 +175,7 @@ fn what_is_rendered_is_rendered_once() {
 #[test]
 fn a_pool_stands_for_what_is_served_in_the_newest_version() {
     let check = |pool: &Pool| {
-        let standing = pool.standing();
+        let standing = pool.configuration_snapshot();
         for (set, name) in [(ConfigSet::PreApproved, "pre_approved"), (ConfigSet::Full, "full")] {
             let versions = pool.for_administrator(set);
             let served = versions.get(SpecVersion::NEWEST).unwrap();

@@ -237,7 +237,7 @@ mod tests {
         unshared(Config::empty(), Conversion::Plain)
     }
 
-    fn kept(versions: &Versions) -> usize {
+    fn cached_count(versions: &Versions) -> usize {
         versions.rendered.iter().filter(|slot| locked(slot).rendered.is_some()).count()
     }
 
@@ -248,14 +248,14 @@ mod tests {
         versions.get(SpecVersion::V3_1).unwrap();
         // It was asked for since.
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 2);
+        assert_eq!(cached_count(&versions), 2);
         assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 1, "3.1 was not");
+        assert_eq!(cached_count(&versions), 1, "3.1 was not");
         assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
         versions.forget_unasked();
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 0);
+        assert_eq!(cached_count(&versions), 0);
         let again = versions.get(SpecVersion::V3_4).unwrap();
         assert!(!Arc::ptr_eq(&first, &again));
         assert_eq!((&first.bytes, &first.sha256), (&again.bytes, &again.sha256));
@@ -280,6 +280,6 @@ mod tests {
     fn looking_which_versions_cannot_say_it_keeps_none() {
         let versions = versions();
         assert_eq!(versions.inexpressible(), []);
-        assert_eq!(kept(&versions), 0);
+        assert_eq!(cached_count(&versions), 0);
     }
 }

@@ -7,7 +7,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, standing};
+use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, required_checkpoints};
 use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -50,7 +50,7 @@ fn entry(kept: &LastCheckpoint) -> Result<StoreEntry, StoreError> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn kept(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> {
+pub async fn last_checkpoints(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> {
     store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
 }
 
@@ -114,7 +114,7 @@ async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), S
 }
 
 async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<LastCheckpoint>, StoreError> {
-    let all = kept(store).await?.into_iter();
+    let all = last_checkpoints(store).await?.into_iter();
     Ok(all.filter(|kept| kept.key() == key).collect())
 }
 
@@ -218,9 +218,9 @@ pub struct Signs<'g> {
 /// # Errors
 /// [`StoreError`].
 pub async fn checkpoints_by_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
-    let all = kept(store).await?;
+    let all = last_checkpoints(store).await?;
     let is_own = |kept: &LastCheckpoint| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
-    let others = standing(&all).filter(|kept| kept.key() != own.key && is_own(kept));
+    let others = required_checkpoints(&all).filter(|kept| kept.key() != own.key && is_own(kept));
     Ok(others.cloned().collect())
 }
 
@@ -231,7 +231,7 @@ pub async fn checkpoints_by_other_keys(store: &dyn Store, replica: &str, own: Si
 /// # Errors
 /// [`StoreError`], also if the log cannot be read.
 pub async fn missing(store: &dyn Store, log: &Path, own: Signs<'_>) -> Result<Vec<Point>, StoreError> {
-    let all = kept(store).await?;
+    let all = last_checkpoints(store).await?;
     let is_own = |kept: &LastCheckpoint| kept.key() == own.key || kept.line.chain.id == own.chain && kept.abandoned.is_none();
     let mut missing = Vec::new();
     for kept in all.iter().filter(|kept| is_own(kept) && !kept.is_superseded(&all)) {

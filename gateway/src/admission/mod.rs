@@ -89,7 +89,7 @@ impl Admission {
     #[must_use]
     pub fn source(&self, peer: IpAddr) -> ClientSource {
         match self.known.knows(peer, Instant::now()) {
-            true => ClientSource::known(peer),
+            true => ClientSource::proven(peer),
             false => peer.into(),
         }
     }

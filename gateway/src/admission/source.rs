@@ -48,7 +48,7 @@ impl ClientSource {
     /// Returns an address that has proven something lately ([`super::Known`]). It counts by itself, like an IPv4 address: neighbours that
     /// have proven nothing use up none of its share.
     #[must_use]
-    pub fn known(peer: IpAddr) -> Self {
+    pub fn proven(peer: IpAddr) -> Self {
         let address = peer.to_canonical();
         Self {
             address,
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_known_address_is_counted_alone() {
-        let known = |address: &str| ClientSource::known(address.parse().unwrap());
+        let known = |address: &str| ClientSource::proven(address.parse().unwrap());
         assert_eq!(networks(known("2001:db8:1:2:ffff::1")), ["2001:db8:1:2:ffff::1"]);
         assert_eq!(known("::ffff:192.0.2.66"), ClientSource::from(Ipv4Addr::new(192, 0, 2, 66)));
     }

@@ -161,7 +161,7 @@ impl RequestAnchors {
     }
 
     /// Returns the blobs that the record names, to be stored with it.
-    pub(super) fn into_kept(self) -> LargeParts {
+    pub(super) fn into_large_parts(self) -> LargeParts {
         self.kept
     }
 }

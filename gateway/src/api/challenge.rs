@@ -82,7 +82,7 @@ pub(super) async fn post(
         if tell {
             tracing::warn!(%source, "too many challenges requested: answering 503 with Retry-After");
         }
-        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
+        return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
     let refusal = match issue(&endpoint, &request, &pool, source, now).await {
         Ok(response) => return Json(response).into_response(),

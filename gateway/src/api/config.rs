@@ -81,7 +81,7 @@ impl ConfigEndpoint {
             .iter()
             .map(|authority| authority.fingerprint)
             .collect();
-        let said = attest_pointers::said(uri.query(), &bundle);
+        let said = attest_pointers::parse_hint(uri.query(), &bundle);
         let accepted = current.serving.signed_by();
         self.sightings
             .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());
@@ -126,7 +126,7 @@ pub(super) async fn get(
     };
     let decided = match case.decide(&awaited).await {
         Ok(decided) => decided,
-        Err(refusal) => return refusal.without_a_word(),
+        Err(refusal) => return refusal.empty_response(),
     };
     match endpoint.decisions.record(decided).await {
         Ok(recorded) => recorded.into_inner(),
@@ -336,10 +336,10 @@ impl<'r> ConfigCase<'r> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = ShownEvidence::Ticket;
-        let known = endpoint.seal.look_for_key_of(tickets::sealed(text)).await;
+        let known = endpoint.seal.refresh_for(tickets::sealed(text)).await;
         known.map_err(|error| Refusal::because(&error))?;
         let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
-            TicketError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            TicketError::Invalid => endpoint.guesses.count_failure(peer, now, error.into()),
             error => error.into(),
         })?;
         record.identity = Some(ticket.identity().to_string());
@@ -383,7 +383,7 @@ impl<'r> ConfigCase<'r> {
             .store
             .read(move |transaction| tokens::open(transaction, &shown, &of, peer, now));
         let token = looked.await.map_err(|error| match error {
-            TokenError::Invalid => self.endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            TokenError::Invalid => self.endpoint.guesses.count_failure(peer, now, error.into()),
             error => error.into(),
         })?;
         self.record.name = Some(token.name().to_owned());
@@ -395,7 +395,7 @@ impl<'r> ConfigCase<'r> {
                 .map_or(tokens::TokenHolder::Unknown, tokens::TokenHolder::Claimant);
             let redeemed = token.redeem(transaction, node)?;
             record.use_number = Some(redeemed.use_number());
-            record.again = redeemed.again();
+            record.again = redeemed.is_repeated();
             record.alerts.extend(redeemed.stale().map(str::to_owned));
             let grant = Grant::for_token(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
             giving.give(record, &grant)
@@ -422,7 +422,7 @@ impl<'r> ConfigCase<'r> {
         self.kept = examined.kept;
         let verified = examined.verified.map_err(|error| match error.path() {
             // A stranger's: it fills the log as a wrong token does.
-            [] => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            [] => endpoint.guesses.count_failure(peer, now, error.into()),
             _ => error.into(),
         })?;
         record.identity = Some(verified.identity());

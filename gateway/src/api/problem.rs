@@ -70,7 +70,7 @@ impl Refusal {
 
     /// Returns the message for the node.
     #[cfg(test)]
-    fn told(&self) -> &str {
+    fn message(&self) -> &str {
         &self.told
     }
 
@@ -155,7 +155,7 @@ impl Refusal {
     }
 
     /// Returns the answer for paths that give no reasons: an empty 503, with `Retry-After` if that is known.
-    pub(super) fn without_a_word(&self) -> Response {
+    pub(super) fn empty_response(&self) -> Response {
         let mut answer = empty_503();
         if let Some(seconds) = self.again_seconds {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());

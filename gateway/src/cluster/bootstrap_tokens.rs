@@ -73,7 +73,7 @@ fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Publishe
 }
 
 /// Checks once whether the tokens can be listed.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
     let one = ListParams::default().limit(1).fields(FIELDS);
     (TOKENS, cluster.ask(TOKENS, api.list_metadata(&one)).await.map(drop))

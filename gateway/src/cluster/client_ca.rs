@@ -24,8 +24,8 @@ const CLIENT_CA: ObjectName = ObjectName {
 };
 
 /// Checks once whether the CAs can be read.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
-    CLIENT_CA.look::<Bundle>(cluster).await
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+    CLIENT_CA.check_access::<Bundle>(cluster).await
 }
 
 /// Keeps the file as the cluster has it, for as long as it is polled.

@@ -197,7 +197,7 @@ fn apis(cluster: &ClusterClient, namespace: &str) -> (Api<WatchedMachine>, Api<W
 }
 
 /// Asks once for each of both.
-pub(super) async fn look(cluster: &ClusterClient, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
+pub(super) async fn check_access(cluster: &ClusterClient, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
     let (of_machines, of_nodes) = apis(cluster, namespace);
     let one = ListParams::default().limit(1);
     let (machines, nodes) = tokio::join!(
@@ -208,7 +208,7 @@ pub(super) async fn look(cluster: &ClusterClient, namespace: &str) -> [(&'static
 }
 
 /// Returns the time since when the watch on Machine objects or on Nodes is broken.
-pub fn away_since(cluster: &ClusterClient) -> Option<u64> {
+pub fn failing_since(cluster: &ClusterClient) -> Option<u64> {
     let watches = cluster.health().watches();
     let since = |what: &str| match watches.get(what) {
         Some(Heard::Away { since, .. }) => Some(*since),
@@ -240,7 +240,7 @@ async fn take_over(mut of_machines: WatchCache<WatchedMachine>, mut of_nodes: Wa
             let nodes = nodes
                 .iter()
                 .filter_map(|node| Some((node.provider_id.clone(), node.metadata.name.clone()?)));
-            machines.tell(ObjectSnapshot::from_objects(
+            machines.replace(ObjectSnapshot::from_objects(
                 objects.iter().map(|machine| machine.object.clone()),
                 nodes,
             ));

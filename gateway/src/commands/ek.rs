@@ -113,7 +113,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
             ))?;
             if revoked {
-                output::tell(format_args!(
+                output::print_note(format_args!(
                     "it is revoked still, and gets nothing: `attest-gateway node restore {ek}`"
                 ));
             }

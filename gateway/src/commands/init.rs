@@ -229,7 +229,7 @@ fn names(arguments: &Arguments) -> GatewayNames {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        output::tell("no --host and no --ip: the certificate is for localhost only, which no node can use");
+        output::print_note("no --host and no --ip: the certificate is for localhost only, which no node can use");
     }
     names
 }

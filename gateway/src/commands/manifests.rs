@@ -78,7 +78,7 @@ impl Arguments {
             parts: self.parts(),
         };
         if gateway.parts.contains(&ApiFeature::SecondStage) {
-            output::tell(
+            output::print_note(
                 "--with second-stage: a ValidatingAdmissionPolicy holds the account to MachineConfigs of the second stage. An API before Kubernetes 1.30 (OpenShift 4.17) does not know that kind: kubectl says so and applies the role all the same, and the account can write any MachineConfig. See first that this prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
             );
         }
@@ -87,7 +87,7 @@ impl Arguments {
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
         if self.parts().contains(&ApiFeature::Store) && !self.etcd.is_empty() {
-            output::tell("--etcd has the store: what --with store is for is not used");
+            output::print_note("--etcd has the store: what --with store is for is not used");
         }
         let settings = InitialSettings {
             namespace: self.namespace.clone(),
@@ -100,12 +100,12 @@ impl Arguments {
             parts: self.parts(),
         };
         if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
-            output::tell(
+            output::print_note(
                 "neither --etcd nor --with store: each host has a store of its own, and a node that attests at one and fetches from another is refused",
             );
         }
         if settings.parts.contains(&ApiFeature::Tokens) {
-            output::tell(
+            output::print_note(
                 "--with tokens: as printed, no pool takes tokens; set token = \"full\" (or \"pre-approved\") under [grants] in those of ConfigMap attest-gateway-pools that should",
             );
         }
@@ -123,7 +123,7 @@ impl Arguments {
             .iter()
             .any(|part| settings.parts.contains(part));
         if needs_ca && settings.parts.contains(&ApiFeature::McsCertificate) {
-            output::tell(
+            output::print_note(
                 "--with mcs-certificate: attest-controller reads the CAs and the certificate in ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt) of its own namespace; for pointers and second-stage, copy the operator's there, and again when the operator replaces them",
             );
         }
@@ -138,7 +138,7 @@ impl Arguments {
         self.with.iter().copied().collect()
     }
 
-    fn door(&self) -> anyhow::Result<Door> {
+    fn ingress_redirect(&self) -> anyhow::Result<Door> {
         Ok(Door::new(self.platform, &self.balancer_address, self.user)?)
     }
 }
@@ -146,17 +146,17 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let objects = match arguments.only {
         Some(Only::Nft) => {
-            output::print(table(&arguments.door()?))?;
+            output::print(table(&arguments.ingress_redirect()?))?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Only::Gateway) => arguments.gateway()?,
         Some(Only::Settings) => arguments.settings()?,
-        Some(Only::MachineConfig) => vec![machine_config(&arguments.door()?)],
+        Some(Only::MachineConfig) => vec![machine_config(&arguments.ingress_redirect()?)],
         None => {
             let mut all = arguments.gateway()?;
             // The namespace comes first, and nothing waits for the door.
             all.extend(arguments.settings()?);
-            all.push(machine_config(&arguments.door()?));
+            all.push(machine_config(&arguments.ingress_redirect()?));
             all
         }
     };

@@ -24,7 +24,7 @@ struct Owner {
 /// # Errors
 /// If the state does not exist, so that its owner is unknown; or if root may not become another user.
 pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
-    if !act_if_there(settings)? {
+    if !act_if_exists(settings)? {
         bail!(
             "{} does not exist, and root would make it for itself: start the gateway once, which makes it, or run this as the gateway's user (runuser -u attest-gateway -- attest-gateway …)",
             settings.state.display()
@@ -51,19 +51,19 @@ pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Those of [`act`], and those of the settings.
 pub(super) fn settings(config: &Path) -> anyhow::Result<Settings> {
-    act_if_there(&Settings::load(config)?)?;
+    act_if_exists(&Settings::load(config)?)?;
     Ok(Settings::load(config)?)
 }
 
 /// Like [`act`], but returns `false` if the state does not exist yet.
-fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
+fn act_if_exists(settings: &Settings) -> anyhow::Result<bool> {
     if !geteuid().is_root() {
         return Ok(true);
     }
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if owner.uid != 0 {
         owner.become_it()?;
-        output::tell(format_args!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display()));
+        output::print_note(format_args!("acting as user {}, to whom {} belongs", owner.uid, owner.of.display()));
     }
     Ok(true)
 }

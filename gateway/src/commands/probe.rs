@@ -26,9 +26,9 @@ pub(crate) fn run(
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (known, pools) = if pre_approved.is_empty() {
-        runtime.block_on(known_here(config))?
+        runtime.block_on(own_configs(config))?
     } else {
-        let known = known_by_files(pre_approved)?;
+        let known = configs_from_files(pre_approved)?;
         let pools = pools_to_ask(known.pools());
         (known, pools)
     };
@@ -37,17 +37,17 @@ pub(crate) fn run(
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
     list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
     if open == 0 {
-        output::tell("an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach");
+        output::print_note("an unauthenticated client gets no more than pre-approved configs there, as far as this machine can reach");
         return Ok(ExitCode::SUCCESS);
     }
-    output::tell(format_args!(
+    output::print_note(format_args!(
         "an unauthenticated client gets a full config {open} times; docs/how-to/close-the-machine-config-server.md says how to close these ports"
     ));
     Ok(ExitCode::FAILURE)
 }
 
 /// Returns the known configs of this gateway's own pools, and the pools to ask for.
-async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> {
+async fn own_configs(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> {
     let settings = Settings::load(config)?;
     let folders = attest_pool::folders(&settings.pools)?;
     let mut known = OwnConfigs::default();
@@ -55,7 +55,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
     for (name, folder) in &folders.pools {
         match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
-            Err(error) => output::tell(format_args!(
+            Err(error) => output::print_note(format_args!(
                 "pool {name} cannot be read here, so any config of it that an unauthenticated client gets counts as too much; --pre-approved names the config that it may get: {error}"
             )),
         }
@@ -63,7 +63,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
     Ok((known, pools_to_ask(folders.pools.keys())))
 }
 
-fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfigs> {
+fn configs_from_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfigs> {
     let mut known = OwnConfigs::default();
     for (pool, file) in pre_approved {
         let config = files::read(file, CONFIG_LIMIT_BYTES).with_context(|| file.display().to_string())?;

@@ -71,7 +71,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
         return NeededState::Untold;
     };
     let mut told = Vec::new();
-    for (what, found) in cluster::look(cluster, settings).await {
+    for (what, found) in cluster::check_access(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
             Err(error) => findings.push(InspectionFinding::Degraded(format!(

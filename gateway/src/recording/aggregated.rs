@@ -83,7 +83,7 @@ impl Strangers {
     /// Decides how a record is written that takes so many bytes, and counts it if it is beyond the budget.
     pub(super) fn admit(&self, record: &Record, bytes: usize) -> RecordMode {
         let peer = record.peer.parse::<SocketAddr>().ok();
-        let (Some(source), Some(whose)) = (peer.map(|peer| ClientSource::from(peer.ip())), whose(record)) else {
+        let (Some(source), Some(whose)) = (peer.map(|peer| ClientSource::from(peer.ip())), budget_owner(record)) else {
             return RecordMode::OneByOne;
         };
         let budget = match whose {
@@ -135,7 +135,7 @@ impl Strangers {
 }
 
 /// Returns the budget that a decision is written from. `None` if it gave something for a proof, or if the machine is known here.
-fn whose(record: &Record) -> Option<BudgetOwner> {
+fn budget_owner(record: &Record) -> Option<BudgetOwner> {
     match record.verdict {
         Verdict::Trusted => None,
         Verdict::Served => (record.shown == ShownEvidence::Nothing).then_some(BudgetOwner::Strangers),

@@ -32,7 +32,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     }
     if !missing.is_empty() {
         metrics.log_incomplete();
-        if let Err(error) = journal.begin_anew(missing).await {
+        if let Err(error) = journal.begin_chain(missing).await {
             tracing::error!(%error, "cannot start a new chain in the attestation log");
         }
     }
@@ -40,11 +40,11 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
         tracing::error!(%error, "cannot write a checkpoint to the attestation log");
     }
     keep_last(journal, store, metrics, &mut TaskLog::new(KEEP_CHECKPOINT)).await;
-    tell_of_others(journal, store).await;
+    warn_of_other_keys(journal, store).await;
 }
 
 /// Warns about logs of this name with another key that the store knows: `audit` wants them, too.
-async fn tell_of_others(journal: &Journal, store: &dyn Store) {
+async fn warn_of_other_keys(journal: &Journal, store: &dyn Store) {
     let name = journal.replica();
     let chain = journal.durable().borrow().chain.clone();
     let key = journal.key();

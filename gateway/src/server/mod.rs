@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 #[cfg(feature = "cluster")]
-use crate::cluster::away_since;
+use crate::cluster::failing_since;
 use crate::credentials::seal::{SealError, SealKeyRing, Times};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
@@ -97,7 +97,7 @@ impl Server {
             path: settings.state.clone(),
             source,
         })?;
-        match attest_system::files::close_to_others(&settings.state) {
+        match attest_system::files::restrict_to_owner(&settings.state) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
                 "{}: had mode {mode:04o}; removed all access but the owner's",
@@ -171,7 +171,7 @@ impl Server {
             .filter(|_| settings.cluster.as_ref().is_some_and(|settings| settings.machines))
             .map(|cluster| {
                 let cluster = Arc::clone(cluster);
-                MachineObjects::told_by_cluster(move || away_since(&cluster))
+                MachineObjects::for_cluster(move || failing_since(&cluster))
             })
             .unwrap_or_default();
         #[cfg(not(feature = "cluster"))]
@@ -235,7 +235,7 @@ impl Server {
         // What has sealed something from then on is known here.
         if !gateway.seal.is_shared() {
             let mut log = TaskLog::new(background::ROTATE_SEAL);
-            background::tend_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
+            background::maintain_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
         }
         tracing::info!("{listening}");
         Ok(Self {

@@ -110,7 +110,7 @@ fn pointer_url(text: String) -> Result<Url, Fault> {
 }
 
 /// Returns the values that a file sets, by `section.key`.
-fn said(text: &str) -> BTreeMap<String, Value> {
+fn set_values(text: &str) -> BTreeMap<String, Value> {
     let sections = toml::from_str::<BTreeMap<String, Value>>(text).unwrap_or_default();
     let keys = sections.into_iter().flat_map(|(name, value)| match value {
         Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
@@ -177,7 +177,7 @@ impl Settings {
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::from_file(file, folder, said(text)).map_err(|(key, found, allowed)| SettingsError::Range {
+        Self::from_file(file, folder, set_values(text)).map_err(|(key, found, allowed)| SettingsError::Range {
             path: path.to_owned(),
             key,
             found,

@@ -230,10 +230,10 @@ impl Sightings {
         };
         let mut written = Ok(());
         for some in due.chunks(AT_ONCE) {
-            let told = join_all(some.iter().map(|sighting| tell(store, sighting))).await;
+            let told = join_all(some.iter().map(|sighting| write_sighting(store, sighting))).await;
             for (sighting, told) in some.iter().zip(told) {
                 if let Err(error) = told {
-                    self.tell_again(sighting);
+                    self.queue_again(sighting);
                     written = Err(error);
                 }
             }
@@ -241,7 +241,7 @@ impl Sightings {
         written
     }
 
-    fn tell_again(&self, sighting: &Sighting) {
+    fn queue_again(&self, sighting: &Sighting) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = seen.get_mut(&sighting.key()) {
             seen.changed = true;
@@ -250,7 +250,7 @@ impl Sightings {
 }
 
 /// Writes a sighting to the store. Another gateway may have seen such pointers before, or since.
-async fn tell(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
+async fn write_sighting(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
     let entry = sighting.entry()?;
     let mut there = store.insert(EntryKind::Pointer, entry.clone()).await?;
     while let Some(known) = there.filter(|known| *known != entry) {

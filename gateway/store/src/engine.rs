@@ -143,11 +143,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Starts to lead a work, if no gateway leads it: like [`super::Store::lead`].
+    /// Starts to lead a work, if no gateway leads it: like [`super::Store::acquire_leadership`].
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(Some(Lead::alone()))
     }
 
@@ -170,9 +170,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the id and the mark of the store, as far as is known locally. Each transaction that writes raises the mark.
-    fn standing(&self) -> Option<StoreMark>;
+    fn store_mark(&self) -> Option<StoreMark>;
 
-    /// Returns the mark of [`Engine::standing`], if this process has learnt it within the last seconds for another reason. It sends no
+    /// Returns the mark of [`Engine::store_mark`], if this process has learnt it within the last seconds for another reason. It sends no
     /// request. It is for background tasks that look for changes; a decision about a node asks the store.
     fn recent_mark(&self) -> Option<u64> {
         None
@@ -184,8 +184,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn keep_mark(&self) -> Result<(), StoreError>;
 
-    /// Returns the file next to which the mark is written: like [`super::Store::beside`].
-    fn beside(&self) -> Option<&Path> {
+    /// Returns the file next to which the mark is written: like [`super::Store::mark_path`].
+    fn mark_path(&self) -> Option<&Path> {
         None
     }
 }

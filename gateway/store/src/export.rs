@@ -192,7 +192,7 @@ fn take<E: From<HouseError>>(
         return Err(HouseError::Differs { read, arrived }.into());
     }
     let replacement = Replacement {
-        known: target.known().expected().cloned(),
+        known: target.expected_store().expected().cloned(),
         found: Some(whole.store.clone()),
     };
     first(&replacement)?;
@@ -229,15 +229,15 @@ fn target(settings: &StoreSettings) -> Result<Box<dyn MigrationTarget>, HouseErr
 }
 
 /// Returns the store that is there, regardless of the known one; `None` if a store is missing there, or was moved.
-fn there(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
+fn existing_store(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => embedded::there(&settings.file)?,
+        EngineSettings::Embedded => embedded::existing_store(&settings.file)?,
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => super::etcd::there(etcd)?,
+        EngineSettings::Etcd(etcd) => super::etcd::existing_store(etcd)?,
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::there(kubernetes)?,
+        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::existing_store(kubernetes)?,
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })

@@ -92,7 +92,7 @@ impl LeaderTask {
         if self.lead.as_ref().is_none_or(Lead::is_lost) {
             // What is left of the one that was lost would stand in the way.
             self.lead = None;
-            self.lead = self.store.lead(self.work).await?;
+            self.lead = self.store.acquire_leadership(self.work).await?;
             self.count += 1;
         }
         Ok(self.lead.as_ref().map(|Lead(led)| match led {

@@ -372,7 +372,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store>;
 
     /// Puts something into the outbox that changes nothing in the store.
-    async fn tell(&self, told: String) -> Result<(), StoreError>;
+    async fn append_to_outbox(&self, told: String) -> Result<(), StoreError>;
 
     /// Returns the oldest outbox entries, at most `most`: after that one, if it is given.
     async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError>;
@@ -388,7 +388,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn sync(&self) -> Result<(), StoreError>;
 
     /// Returns the store's id and mark, as far as is known locally. `None` if it cannot tell.
-    fn standing(&self) -> Option<StoreMark> {
+    fn store_mark(&self) -> Option<StoreMark> {
         None
     }
 
@@ -404,7 +404,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the file next to which the mark is written. `None` if it has no place.
-    fn beside(&self) -> Option<&Path> {
+    fn mark_path(&self) -> Option<&Path> {
         None
     }
 
@@ -420,7 +420,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`LeaderTask`].
-    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
         Ok(Some(Lead::alone()))
     }
 

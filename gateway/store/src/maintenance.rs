@@ -107,7 +107,7 @@ mod tests {
             if *loses == Some(0) { Err(StoreError::Closed) } else { Ok(()) }
         }
 
-        async fn lead(&self, _: &str) -> Result<Option<Lead>, StoreError> {
+        async fn acquire_leadership(&self, _: &str) -> Result<Option<Lead>, StoreError> {
             let leads = self.leads.lock().unwrap();
             let held = Box::new(Own(leads.turn, Arc::clone(&self.leads)));
             Ok((!leads.other).then(|| Lead::new(Arc::new(self.clone()), held)))

@@ -73,13 +73,13 @@ pub(super) trait MigrationSource {
     fn move_to(&mut self, to: &Moved) -> Result<(), HouseError>;
 
     /// Has it be again what it was before it was moved.
-    fn take_back(&mut self) -> Result<(), HouseError>;
+    fn undo_move(&mut self) -> Result<(), HouseError>;
 }
 
 /// An empty store that receives another's content. Until that is finished it is not a store, and no process uses what has arrived.
 pub(super) trait MigrationTarget {
     /// Returns what is known of the store that it replaces.
-    fn known(&self) -> &ExpectedStore;
+    fn expected_store(&self) -> &ExpectedStore;
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
 

@@ -44,15 +44,15 @@ impl AnyStore {
     ///
     /// # Errors
     /// Like [`AnyStore::open`].
-    pub fn look(settings: &StoreSettings) -> Result<bool, StoreError> {
+    pub fn exists(settings: &StoreSettings) -> Result<bool, StoreError> {
         match &settings.engine {
-            EngineSettings::Embedded => Embedded::look(&settings.file),
+            EngineSettings::Embedded => Embedded::exists(&settings.file),
             #[cfg(feature = "etcd")]
-            EngineSettings::Etcd(etcd) => Etcd::look(etcd, &settings.file),
+            EngineSettings::Etcd(etcd) => Etcd::exists(etcd, &settings.file),
             #[cfg(not(feature = "etcd"))]
             EngineSettings::Etcd(etcd) => Err(without(etcd)),
             #[cfg(feature = "kubernetes")]
-            EngineSettings::Kubernetes(kubernetes) => Kubernetes::look(kubernetes, &settings.file),
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::exists(kubernetes, &settings.file),
             #[cfg(not(feature = "kubernetes"))]
             EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }

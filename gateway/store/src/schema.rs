@@ -25,7 +25,7 @@ const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
 
 /// Returns the content of a file, before anything is written to it.
-pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
+pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
     let foreign = |missing: String| StoreError::Foreign {
         path: file.to_owned(),
         missing,
@@ -41,7 +41,7 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));
             }
-            Ok(match (standing(connection).at(file)?, moved(connection).at(file)?) {
+            Ok(match (read_mark(connection).at(file)?, moved(connection).at(file)?) {
                 (standing, None) => StoreFile::Store(standing),
                 (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
             })
@@ -97,7 +97,7 @@ fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
 }
 
 /// Returns the store's id and mark.
-pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+pub(super) fn read_mark(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
     mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
 }
 
@@ -147,7 +147,7 @@ pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Resu
 }
 
 /// Restores the id of a store that was moved.
-pub(super) fn take_back(connection: &Connection) -> Result<(), StoreError> {
+pub(super) fn undo_move(connection: &Connection) -> Result<(), StoreError> {
     let taken_back = "UPDATE store SET id = (SELECT was FROM moved); DROP TABLE moved";
     connection.execute_batch(taken_back).explain(connection)
 }
@@ -157,7 +157,7 @@ pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<Store
     let mark = i64::try_from(mark).unwrap_or(i64::MAX);
     connection.execute_batch("DROP TABLE IF EXISTS moved").explain(connection)?;
     let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
-    renamed.and_then(|_| standing(connection)).explain(connection)
+    renamed.and_then(|_| read_mark(connection)).explain(connection)
 }
 
 /// Adopts the pending decisions of a store that replaces the known one. Their uses stay used: another gateway's log has the outcome. Does
@@ -181,9 +181,9 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
 }
 
 /// Makes it another store, with at least `mark` as its mark, and resets the store time.
-pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
+pub(super) fn reinitialize(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = SqliteTransaction::new(connection);
-    let anew = store_time::begin_anew(&mut part);
+    let anew = store_time::reset(&mut part);
     part.end(anew)?;
     name(connection, &new_id()?, mark)
 }

@@ -31,8 +31,8 @@ pub trait Through: Send + Sync + std::fmt::Debug {
         self.engine().later(work);
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        self.engine().lead(work).await
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        self.engine().acquire_leadership(work).await
     }
 
     fn most_writes(&self) -> usize {
@@ -78,8 +78,8 @@ impl<T: Through> Engine for T {
         self.engine().serve().await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        Through::lead(self, work).await
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        Through::acquire_leadership(self, work).await
     }
 
     fn most_writes(&self) -> usize {
@@ -94,8 +94,8 @@ impl<T: Through> Engine for T {
         self.engine().has_room()
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        self.engine().standing()
+    fn store_mark(&self) -> Option<StoreMark> {
+        self.engine().store_mark()
     }
 
     fn recent_mark(&self) -> Option<u64> {
@@ -106,7 +106,7 @@ impl<T: Through> Engine for T {
         self.engine().keep_mark().await
     }
 
-    fn beside(&self) -> Option<&Path> {
-        self.engine().beside()
+    fn mark_path(&self) -> Option<&Path> {
+        self.engine().mark_path()
     }
 }

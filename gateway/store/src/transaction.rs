@@ -102,7 +102,7 @@ impl<'t> EntryTransaction<'t> {
     /// # Errors
     /// [`StoreError`].
     pub fn would_spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
-        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
+        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::check_use(self.keys, thing, occasion, at));
         self.reach(done)
     }
 

@@ -149,7 +149,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
         "no JSON",
         "{\"v\":1,\"verb\":\"moon.paint\",\"at\":1,\"by\":{\"uid\":0,\"host\":\"h\",\"pid\":1}}",
     ] {
-        store.tell(unknown.to_owned()).await.unwrap();
+        store.append_to_outbox(unknown.to_owned()).await.unwrap();
     }
     gateway.token(&["--name", "rack"]);
     let journal = journal(&gateway);
@@ -174,7 +174,7 @@ async fn however_many_wait_no_start_is_held_up() {
     let mut telling = tokio::task::JoinSet::new();
     for _ in 1..many {
         let (store, act) = (store.clone(), act.clone());
-        telling.spawn(async move { store.tell(act).await.unwrap() });
+        telling.spawn(async move { store.append_to_outbox(act).await.unwrap() });
         while telling.len() >= 1000 {
             telling.join_next().await.unwrap().unwrap();
         }

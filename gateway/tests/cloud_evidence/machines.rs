@@ -156,7 +156,7 @@ async fn attack_30_an_instance_is_accepted_if_the_cluster_has_made_it_for_this_p
             let mut altered = record.clone();
             let (member, name) = pointer.rsplit_once('/').unwrap();
             altered["basis"]["machine"].pointer_mut(member).unwrap()[name] = value;
-            assert_eq!(site::again(&gateway, &altered), code, "{pointer}");
+            assert_eq!(site::replay_code(&gateway, &altered), code, "{pointer}");
         }
         let other = Machine::new().but(|machine| {
             machine.google.instance_name = "worker-9".to_owned();
@@ -271,7 +271,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
     gateway.run();
     let answer = machine.attest(&gateway, &[Kind::Gcp]).await;
     answer.refused(503, "machines-unavailable");
-    gateway.config("/config/worker", &[&ticket]).await.try_again();
+    gateway.config("/config/worker", &[&ticket]).await.check_retry();
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
         api.restart(history);
         comes_to(&gateway, &machine, Kind::Gcp, "trusted").await;

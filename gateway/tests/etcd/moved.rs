@@ -39,7 +39,7 @@ async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_
     assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
     signal(one.process_id(), "CONT");
     for _ in 0..3 {
-        one.config("/config/worker", &[&bearer(&token)]).await.try_again();
+        one.config("/config/worker", &[&bearer(&token)]).await.check_retry();
     }
     let said = one.line(|line| line.contains("was migrated to"));
     assert!(said.contains("below c"), "{said}");
@@ -78,7 +78,7 @@ fn ticket(id: &str) -> Spendable {
 }
 
 /// Returns which tickets can be used again in the store of these settings.
-async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
+async fn reusable_tickets(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
     let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
     let mut good = Vec::new();
     for id in ids {
@@ -118,7 +118,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
         gone_along.trim().ends_with(LOST[0]) && !gone_along.contains(&recorded),
         "{gone_along}"
     );
-    assert_eq!(good_again(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
+    assert_eq!(reusable_tickets(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
     // And back.
     let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap().store).unwrap();
     under_way(&store, "lost again", LOST[1]).await;
@@ -131,7 +131,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
         "{said}"
     );
     assert_eq!(
-        good_again(&gateway, "embedded.toml", &["served", "lost again"]).await,
+        reusable_tickets(&gateway, "embedded.toml", &["served", "lost again"]).await,
         [false, true]
     );
     // The next start records both, each once.

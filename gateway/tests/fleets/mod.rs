@@ -110,7 +110,7 @@ impl Fleet {
         fs::write(folder.join("recorded.json"), set).unwrap();
     }
 
-    fn said(&self, arguments: &[&str]) -> String {
+    fn command_output(&self, arguments: &[&str]) -> String {
         let output = self.gateway.try_command(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -244,7 +244,7 @@ fn what_the_pools_ask_for_is_explained() {
     ];
     let of_coreos = ["Secure Boot is on", "certificate", "(PCR 14)"];
     for (example, is_coreos) in [("fedora-coreos", true), ("rhel-coreos", true), ("flatcar", false)] {
-        let words = Fleet::from_example(example).said(&["policy", "explain", POOL]);
+        let words = Fleet::from_example(example).command_output(&["policy", "explain", POOL]);
         for word in of_all {
             assert!(words.contains(word), "{example}: {word}: {words}");
         }

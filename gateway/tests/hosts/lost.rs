@@ -51,7 +51,7 @@ fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_
         return;
     }
     let mut site = Site::new("");
-    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--name", "rack", "--uses", "3"]);
+    let token = site.replicas[0].command_output(&["token", "create", "--pool", "worker", "--name", "rack", "--uses", "3"]);
     assert_eq!(site.config(0, &token), 200);
     site.members[0].kill();
     site.boot(NODES);

@@ -60,7 +60,7 @@ fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
         return;
     }
     let site = Site::new("");
-    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--uses", &USES.to_string()]);
+    let token = site.replicas[0].command_output(&["token", "create", "--pool", "worker", "--uses", &USES.to_string()]);
     let (gateways, credential) = (Arc::clone(&site.gateways), token);
     let statuses = site.run(async move {
         let (mut asked, mut statuses) = (JoinSet::new(), Vec::new());

@@ -70,7 +70,7 @@ impl Answer {
 
     /// Verifies that it is the empty 503 that Ignition retries.
     #[track_caller]
-    pub fn try_again(&self) {
+    pub fn check_retry(&self) {
         assert_eq!(
             (self.status.as_u16(), self.body.len()),
             (503, 0),

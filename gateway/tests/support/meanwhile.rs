@@ -48,7 +48,7 @@ impl Beside for Meanwhile {
 }
 
 /// Returns a store that runs a step before each writing transaction, `times` times.
-pub fn meanwhile<F: Future<Output = ()> + Send + 'static>(
+pub fn interleave<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     times: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,

@@ -130,7 +130,7 @@ fn a_gcp_instance_with_a_tpm_is_known_by_both() {
     assert_eq!(refused.code(), Some("ek-not-endorsed"));
     let digest = refused.identity().unwrap().strip_prefix("tpm:").unwrap();
     site.gateway().command(&["ek", "add", digest]).unwrap();
-    let run = with(&site, Swtpm::start_again(folder.path()).unwrap());
+    let run = with(&site, Swtpm::restart(folder.path()).unwrap());
     let trusted = proven(&site, &run, "tpm", &["tpm", "gcp"]);
     assert!(trusted.identity().unwrap().starts_with("tpm:"));
     assert_eq!(trusted.text("/instance"), Some(estate.identity.as_str()));

@@ -91,7 +91,7 @@ pub fn erase(root: &Path) -> io::Result<bool> {
 
 /// Returns whether the folder of this program exists.
 #[must_use]
-pub fn is_there(root: &Path) -> bool {
+pub fn exists(root: &Path) -> bool {
     fs::symlink_metadata(root.join(FOLDER)).is_ok()
 }
 
@@ -226,12 +226,12 @@ mod tests {
         write(disk.path(), &secret()).unwrap();
         // What this handle reads is what is where the bytes were.
         let mut handle = File::open(path_in(disk.path())).unwrap();
-        assert!(is_there(disk.path()) && erase(disk.path()).unwrap());
+        assert!(exists(disk.path()) && erase(disk.path()).unwrap());
         let mut bytes = Vec::new();
         handle.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 32]);
         assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
-        assert!(!is_there(disk.path()) && !erase(disk.path()).unwrap());
+        assert!(!exists(disk.path()) && !erase(disk.path()).unwrap());
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub enum ClaimPurpose {
 }
 
 impl ClaimPurpose {
-    const fn word(self) -> &'static [u8] {
+    const fn label(self) -> &'static [u8] {
         match self {
             Self::Instance => b"instance\0",
             Self::Token => b"token\0",
@@ -73,7 +73,7 @@ impl ClaimSecret {
     #[must_use]
     pub fn claimant(&self, purpose: ClaimPurpose, base: &str) -> Zeroizing<Vec<u8>> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
-        let tag = hmac::sign(&key, &[DOMAIN, purpose.word(), base.as_bytes()].concat());
+        let tag = hmac::sign(&key, &[DOMAIN, purpose.label(), base.as_bytes()].concat());
         Zeroizing::new(tag.as_ref().to_vec())
     }
 }

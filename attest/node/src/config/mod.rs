@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::apply::system::System;
 use crate::apply::{self, PreparedSystem};
 use crate::cloud::MetadataAddress;
-use crate::console::say;
+use crate::console::print_line;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::identity::ClientIdentity;
@@ -93,11 +93,11 @@ pub fn run(settings: &ConfigOptions) -> ExitCode {
     };
     match done {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&otherwise.replacen("{}", &failure.to_string(), 1));
+            print_line(&otherwise.replacen("{}", &failure.to_string(), 1));
             ExitCode::FAILURE
         }
     }
@@ -111,12 +111,12 @@ fn to_file(settings: &ConfigOptions, output: &Path, deadline: Deadline) -> Resul
 
 fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure> {
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
-    let initramfs = Initramfs::kept(&settings.kept);
-    let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.told())?;
+    let initramfs = Initramfs::load(&settings.kept);
+    let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.input())?;
     let spec = prepared.spec(settings.spec.as_deref())?;
     let (from, config) = fetch(settings, &spec, deadline)?;
     let notes = prepared.apply(&config, &spec)?;
-    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    notes.iter().for_each(|note| print_line(&format!("note: {note}")));
     Ok(format!(
         "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and change nothing of what the config has until \
          then. `attest-node config undo` takes it back"
@@ -124,7 +124,7 @@ fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure
 }
 
 fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
-    let initramfs = Initramfs::kept(&settings.kept);
+    let initramfs = Initramfs::load(&settings.kept);
     let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
     Ok(match was_there {
         true => "taken back: Ignition does not run at the next boot".to_owned(),

@@ -124,7 +124,7 @@ impl GatewayClient<'_> {
             let mut endless = true;
             let failed = match self.attempt(url, bounds, request()) {
                 Ok(answer)
-                    if is_told_to_come_again(&answer) && {
+                    if is_retry_later(&answer) && {
                         endless = self.waits(url, &answer, &mut backoff, attempts)?;
                         endless
                     } =>
@@ -153,13 +153,13 @@ impl GatewayClient<'_> {
                     error,
                 },
             };
-            if endless && self.is_beside_configs(url, &failed, outage.since) {
+            if endless && self.should_probe_configs(url, &failed, outage.since) {
                 if outage.has_configs {
                     return Err(GatewayError::BesideConfigs(Box::new(failed)));
                 }
                 if self.finds_configs(&mut outage) {
                     // It may have come back meanwhile: asked once more, at once, with the time of a request.
-                    self.begin_anew("Asking a gateway again");
+                    self.restart_time_limit("Asking a gateway again");
                     continue;
                 }
             }
@@ -171,7 +171,7 @@ impl GatewayClient<'_> {
     /// Returns whether it is time to find out if attestation fails while configs are served. Ignition would then get the config of an
     /// unauthenticated client, and this node would wait in vain. The check comes soon if nothing is known of the server yet, and late if a
     /// gateway may only be busy.
-    fn is_beside_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
+    fn should_probe_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
         let Some(patience) = self.patience else { return false };
         let after = match failed {
             GatewayError::Failing { .. } if discovers(url) => patience.silence(),
@@ -188,7 +188,7 @@ impl GatewayClient<'_> {
         if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
             return false;
         }
-        self.begin_anew("Asking whether a gateway has configs");
+        self.restart_time_limit("Asking whether a gateway has configs");
         outage.has_configs = self.gives_configs();
         outage.asked = Some(Instant::now());
         outage.has_configs
@@ -209,7 +209,7 @@ impl GatewayClient<'_> {
     }
 
     /// Restarts the time limit for this node's own work.
-    fn begin_anew(&self, status: &str) {
+    fn restart_time_limit(&self, status: &str) {
         if let Some(patience) = self.patience {
             console::extend(patience.begin(Duration::ZERO), status);
             self.deadline.set(patience.work());
@@ -237,7 +237,7 @@ impl GatewayClient<'_> {
     }
 
     fn rest(&self, time: Duration, until: Duration, line: Option<String>, status: &str) {
-        line.iter().for_each(|line| console::say(line));
+        line.iter().for_each(|line| console::print_line(line));
         console::extend(until, status);
         std::thread::sleep(time);
         self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
@@ -258,7 +258,7 @@ impl GatewayClient<'_> {
             what: &what,
             pause: backoff.held(answer.not_before),
         };
-        match patience.come_again(again, Instant::now()) {
+        match patience.retry_later(again, Instant::now()) {
             NextStep::NotHeld => Ok(false),
             NextStep::Over { held } => Err(GatewayError::Held {
                 url: url.to_owned(),
@@ -315,7 +315,7 @@ impl GatewayClient<'_> {
         };
         runtime.block_on(telling(answer, SAY_EVERY, |waited| {
             if self.patience.is_some() {
-                console::say(&overdue(url, waited));
+                console::print_line(&overdue(url, waited));
             }
         }))
     }
@@ -342,7 +342,7 @@ fn overdue(url: &str, waited: Duration) -> String {
 }
 
 /// Returns whether the 503 comes from the gateway, not from a proxy in front of it while no gateway runs.
-fn is_told_to_come_again(answer: &GatewayAnswer) -> bool {
+fn is_retry_later(answer: &GatewayAnswer) -> bool {
     answer.status == StatusCode::SERVICE_UNAVAILABLE && problem(answer).is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE))
 }
 

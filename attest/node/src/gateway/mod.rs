@@ -148,7 +148,7 @@ impl<'http> GatewayClient<'http> {
             }),
             Ok(discovery) => {
                 if let (Some(patience), Some(seconds)) = (self.patience, discovery.hold_seconds) {
-                    patience.told(seconds);
+                    patience.record_wait(seconds);
                 }
                 // A gateway of a later release may take kinds that this node has never heard of.
                 let known = Kind::ALL

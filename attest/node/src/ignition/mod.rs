@@ -215,13 +215,13 @@ impl Ignition {
     /// Creates an Ignition with these settings.
     #[must_use]
     pub fn new(told: IgnitionInput) -> Self {
-        Self::saying(told, said)
+        Self::saying(told, version_output)
     }
 
     /// Creates it with another function that asks for its version.
     pub(crate) fn saying(told: IgnitionInput, said: fn() -> String) -> Self {
-        let origin = match origin(IgnitionVersion::Unknown, &told, &is_there) {
-            ConfigOrigin::Unclear => origin(IgnitionVersion::parse(&said()), &told, &is_there),
+        let origin = match origin(IgnitionVersion::Unknown, &told, &exists) {
+            ConfigOrigin::Unclear => origin(IgnitionVersion::parse(&said()), &told, &exists),
             clear => clear,
         };
         Self { told, origin, said }
@@ -229,7 +229,7 @@ impl Ignition {
 
     /// Returns the settings of this Ignition.
     #[must_use]
-    pub fn told(&self) -> &IgnitionInput {
+    pub fn input(&self) -> &IgnitionInput {
         &self.told
     }
 
@@ -274,7 +274,7 @@ impl Ignition {
 
 /// Returns Ignition's `--version` output; empty if Ignition is not installed.
 #[must_use]
-pub fn said() -> String {
+pub fn version_output() -> String {
     let mut asked = PROGRAMS.iter().filter_map(|program| {
         let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -283,7 +283,7 @@ pub fn said() -> String {
 }
 
 /// Returns `true` also for a path that cannot be checked, like Ignition does.
-fn is_there(path: &Path) -> bool {
+fn exists(path: &Path) -> bool {
     !matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }
 

@@ -27,7 +27,7 @@ use self::api::{CsrApi, KubeletCertificateRequest};
 use self::key::{KeyPaths, KubeletKeyPair};
 use self::kubeconfig::Kubeconfig;
 use self::store::KubeletStore;
-use crate::console::{self, say};
+use crate::console::{self, print_line};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 
@@ -60,13 +60,13 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
-            say(
+            print_line(
                 "note: no key is attested for the kubelet: the folder for the booted system is missing; `attest-node program copy` creates it",
             );
             (None, false)
         }
         Err(error) => {
-            say(&format!(
+            print_line(&format!(
                 "note: no key is attested for the kubelet: it cannot be kept for the booted system: {error}"
             ));
             (None, false)
@@ -79,11 +79,11 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
 pub fn run(settings: &KubeletOptions) -> ExitCode {
     match certificate(settings) {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&format!(
+            print_line(&format!(
                 "no certificate for the kubelet: {failure}; the kubelet asks by itself, with a key that is not attested"
             ));
             ExitCode::FAILURE

@@ -92,7 +92,7 @@ impl TpmDevice {
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
                 let Warning { name, code } = warning;
-                console::say(&format!(
+                console::print_line(&format!(
                     "waiting for the TPM: {doing} is answered with {name} ({code:#x}) for {} s so far; it is repeated for {} s at most",
                     begun.elapsed().as_secs(),
                     self.deadline.remaining().as_secs()

@@ -155,7 +155,7 @@ impl Gateway {
         .to_string()
     }
 
-    pub fn told<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
+    pub fn received<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
         let told = self.told.lock().unwrap();
         let (_, body) = told
             .iter()
@@ -165,11 +165,11 @@ impl Gateway {
     }
 
     pub fn offer(&self) -> ChallengeRequest {
-        self.told("/v1/attest/challenge")
+        self.received("/v1/attest/challenge")
     }
 
     pub fn evidence(&self) -> EvidenceRequest {
-        self.told("/v1/attest/evidence")
+        self.received("/v1/attest/evidence")
     }
 }
 

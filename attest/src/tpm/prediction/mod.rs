@@ -279,7 +279,7 @@ impl Prediction {
     }
 
     /// Leaves out PCRs that cannot be predicted; repetitions are recorded once.
-    pub fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
+    pub fn omit(&mut self, pcrs: &[u8], why: impl Into<String>) {
         let left_out = NotPredicted {
             pcrs: pcrs.to_vec(),
             why: why.into(),

@@ -50,7 +50,7 @@ impl Excerpt {
 
     /// The part of a long text that differs from the one of `others` that is most like it, and which that is; `None` if all of the text is shown anyway, or none is
     /// like it.
-    pub(super) fn beside<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Option<(&'o str, Self)> {
+    pub(super) fn differing_part<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Option<(&'o str, Self)> {
         let count = text.chars().count();
         if count <= WHOLE_LIMIT_CHARS {
             return None;

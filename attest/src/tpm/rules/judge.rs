@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::matching::{accepted_sections, accepted_words, is_accepted};
+use super::matching::{accepted_sections, describe_accepted, is_accepted};
 use super::{BootRefusal, Check, EventDetail, Excerpt};
 use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot, NotProven, Pcr7, Sha256};
@@ -87,9 +87,9 @@ impl RequiredItem<'_> {
     }
 
     /// Returns what a message says of the event.
-    fn known(&self) -> EventDetail {
+    fn detail(&self) -> EventDetail {
         match (&self.said, self.section) {
-            (Description::Event(event), _) => known(event),
+            (Description::Event(event), _) => event_detail(event),
             (Description::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
                 EventDetail::Content(Excerpt::new(subject))
@@ -102,7 +102,7 @@ impl RequiredItem<'_> {
     /// Returns the event as a value that no generation has.
     fn value_of(&self, wanted: ReferenceQuery) -> NewValue {
         let (name, proven) = match &self.said {
-            Description::Event(event) => (said_name(event), event.is_content()),
+            Description::Event(event) => (event_name(event), event.is_content()),
             // A digest of the certificate that names it.
             Description::Subject(subject) => (subject.clone(), true),
             Description::Hash | Description::Section => (None, false),
@@ -164,7 +164,7 @@ impl<'b> Against<'b> {
         });
         Err(BootRefusal::Dbx {
             found: dbx.hashes.len(),
-            accepted: crate::withheld::Withheld::words(accepted),
+            accepted: crate::withheld::Withheld::from_text(accepted),
         })
     }
 
@@ -220,7 +220,7 @@ impl<'b> Against<'b> {
         }
         Err(BootRefusal::FirmwareVersion {
             found: Excerpt::new(&version.to_string()),
-            accepted: accepted_words(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
+            accepted: describe_accepted(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
 
@@ -260,12 +260,12 @@ impl<'b> Against<'b> {
     /// Describes the part in which a long text differs from the accepted one that is most like it. The node is not told, which would learn what is accepted.
     fn difference(&self, wanted: ReferenceQuery, shown: &RequiredItem<'_>) -> Option<String> {
         let Description::Event(event) = &shown.said else { return None };
-        let text = said_name(event).filter(|_| event.is_content())?;
+        let text = event_name(event).filter(|_| event.is_content())?;
         let accepted = self
             .sets
             .listed(wanted, self.boot.bank)
             .filter(|listed| listed.generation.is_accepted_at(self.now));
-        let (nearest, part) = Excerpt::beside(&text, accepted.map(|listed| listed.name))?;
+        let (nearest, part) = Excerpt::differing_part(&text, accepted.map(|listed| listed.name))?;
         Some(format!("unlike {} this has {part}", Excerpt::new(nearest)))
     }
 
@@ -277,29 +277,29 @@ impl<'b> Against<'b> {
             Some(wanted) => match shown.section {
                 Some(section) => accepted_sections(self.sets, wanted, self.boot.bank, fits, self.now, section),
                 None => {
-                    let accepted = accepted_words(self.sets, wanted, self.boot.bank, fits, self.now);
+                    let accepted = describe_accepted(self.sets, wanted, self.boot.bank, fits, self.now);
                     match self.difference(wanted, shown) {
                         Some(words) => accepted.and(&words),
                         None => accepted,
                     }
                 }
             },
-            None => crate::withheld::Withheld::words("nothing"),
+            None => crate::withheld::Withheld::from_text("nothing"),
         };
         Err(BootRefusal::NotAccepted {
             check: self.check,
             event: shown.event,
             bank: shown.bank,
             digest: shown.digest.to_string(),
-            said: shown.known(),
+            said: shown.detail(),
             accepted,
         })
     }
 }
 
 /// Returns the knowledge about an event: its content, if the digest covers it, or the log's claim, which is the node's own.
-fn known(event: &BootEvent) -> EventDetail {
-    let Some(text) = said_name(event) else {
+fn event_detail(event: &BootEvent) -> EventDetail {
+    let Some(text) = event_name(event) else {
         return EventDetail::Nothing;
     };
     let excerpt = Excerpt::new(&text);
@@ -319,7 +319,7 @@ pub(super) fn is_grub_environment(event: &BootEvent) -> bool {
 }
 
 /// Returns the same text, regardless of whether the digest covers it.
-pub(super) fn said_name(event: &BootEvent) -> Option<String> {
+pub(super) fn event_name(event: &BootEvent) -> Option<String> {
     Some(match &event.meaning {
         Meaning::GrubText { text, .. } | Meaning::KernelCommandLine { text } | Meaning::Data { text: Some(text), .. } => text.to_string(),
         Meaning::Image { said_path: Some(text) }

@@ -18,7 +18,7 @@ pub use boot_location::{BootLocation, values};
 pub use error::{ADVICE, BootRefusal};
 pub use event_detail::{EventDetail, Excerpt};
 pub(crate) use judge::{judge, unlisted};
-pub(crate) use matching::{accepted_words, is_accepted};
+pub(crate) use matching::{describe_accepted, is_accepted};
 pub use recorded_values::{RecordedValues, UnknownEvent, could_hold, recorded};
 
 use crate::reference_sets::ReferenceQuery;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{NAME_LIMIT_CHARS, is_grub_environment, judge, said_name};
+use super::judge::{NAME_LIMIT_CHARS, event_name, is_grub_environment, judge};
 use super::{BootRefusal, Check};
 use crate::reference_sets::{Digests, EventValue, PcrValue, ReferenceSets, SectionValue, VALUE_NAME_LIMIT_BYTES, Values};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot};
@@ -70,7 +70,7 @@ pub fn recorded(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>) -> Values {
 }
 
 fn short_name(event: &BootEvent) -> Option<String> {
-    let name = said_name(event)?;
+    let name = event_name(event)?;
     Some(printable(&name, NAME_LIMIT_CHARS)).filter(|name| !name.is_empty())
 }
 
@@ -79,7 +79,7 @@ fn whole_name(event: &BootEvent) -> Option<String> {
     if !event.is_content() {
         return short_name(event);
     }
-    let mut name = printable(&said_name(event)?, VALUE_NAME_LIMIT_BYTES);
+    let mut name = printable(&event_name(event)?, VALUE_NAME_LIMIT_BYTES);
     name.truncate(name.floor_char_boundary(VALUE_NAME_LIMIT_BYTES));
     Some(name).filter(|name| !name.is_empty())
 }

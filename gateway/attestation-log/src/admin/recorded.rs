@@ -21,7 +21,7 @@ const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the thing that says that the configuration snapshot had one digest before and has another after.
 #[must_use]
-pub fn standing(before: Option<String>, after: String) -> ValueChange {
+pub fn snapshot_change(before: Option<String>, after: String) -> ValueChange {
     let value = |sha256: String| serde_json::json!({ "sha256": sha256 });
     ValueChange {
         kind: STANDING.to_owned(),
@@ -35,7 +35,7 @@ pub fn standing(before: Option<String>, after: String) -> ValueChange {
 ///
 /// # Errors
 /// The log cannot be read.
-pub fn last_standing(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
+pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
     let (mut looking, mut left) = (Looking::new(key), LOOK_LIMIT_BYTES);
     for line in lines_from_end(log)? {
         let line = line?;

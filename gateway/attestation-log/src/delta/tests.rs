@@ -25,7 +25,7 @@ fn file(folder: &tempfile::TempDir, name: &str) -> std::path::PathBuf {
 }
 
 /// Returns the form in which a log is recorded, and writes its blob to disk.
-fn kept(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
+fn store_log(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
     let likened = likenesses.liken(log.to_vec(), true);
     let (name, content) = &likened.blob;
     blobs.put(name, content).unwrap();
@@ -42,9 +42,9 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
     for length in [16, 34, 64, 128, 256, 1000].map(|kibibytes| kibibytes * 1024) {
         let ((folder, blobs), likenesses) = (site(), Likenesses::default());
         let (first, second) = (log(1, 1, length), log(1, 2, length));
-        let base = kept(&likenesses, &blobs, &first);
+        let base = store_log(&likenesses, &blobs, &first);
         assert_eq!((base.difference.clone(), &base.blob.0), (None, &base.sha256));
-        let likened = kept(&likenesses, &blobs, &second);
+        let likened = store_log(&likenesses, &blobs, &second);
         assert_eq!(likened.sha256, Blobs::name(&second));
         let difference = likened.difference.as_ref().unwrap();
         assert!(difference.zstd.0.len() < length / 40 + 600, "{length}: {}", difference.zstd.0.len());
@@ -58,7 +58,7 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
             (first.clone(), second)
         );
         // The same once more is the blob that is there.
-        let again = kept(&likenesses, &blobs, &first);
+        let again = store_log(&likenesses, &blobs, &first);
         assert!(again.difference.is_none() && Arc::ptr_eq(&again.blob.1, &base.blob.1));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -70,7 +70,7 @@ fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_i
     for machine in 1..6 {
         for model in 1..4 {
             let log = log(model, machine, 8192 + 64 * usize::from(model));
-            let likened = kept(&likenesses, &blobs, &log);
+            let likened = store_log(&likenesses, &blobs, &log);
             // The first of a model is like none of those before.
             assert_eq!(likened.difference.is_none(), machine == 1);
             assert_eq!(read(&blobs, &likened).unwrap(), log);
@@ -82,9 +82,9 @@ fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_i
 #[test]
 fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
     let ((folder, blobs), likenesses) = (site(), Likenesses::default());
-    let base = kept(&likenesses, &blobs, &log(1, 1, 8192));
-    let likened = kept(&likenesses, &blobs, &log(1, 2, 8192));
-    let other = kept(&likenesses, &blobs, &log(2, 1, 8192));
+    let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
+    let likened = store_log(&likenesses, &blobs, &log(1, 2, 8192));
+    let other = store_log(&likenesses, &blobs, &log(2, 1, 8192));
     assert!(other.difference.is_none());
     let difference = likened.difference.clone().unwrap();
     let said = |difference: &LogDifference| event_log(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
@@ -133,7 +133,7 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
 #[test]
 fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
     let ((_folder, blobs), likenesses) = (site(), Likenesses::default());
-    let base = kept(&likenesses, &blobs, &log(1, 1, 8192));
+    let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
     let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
     let read = |zstd: Vec<u8>, sha256: &str| {
         let from = base.sha256.clone();

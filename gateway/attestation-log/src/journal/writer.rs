@@ -108,7 +108,7 @@ impl JournalWriter {
                     }
                     JournalWork::BeginAnew(after, done) => {
                         self.append(std::mem::take(&mut batch));
-                        drop(done.send(self.begin_anew(after)));
+                        drop(done.send(self.begin_chain(after)));
                     }
                     JournalWork::Checkpoint(moment, done) => {
                         self.append(std::mem::take(&mut batch));
@@ -117,7 +117,7 @@ impl JournalWriter {
                         drop(done.send(signed));
                     }
                     JournalWork::Probe(done) => {
-                        self.look();
+                        self.check_moved();
                         let synced = self.sync_store();
                         if let Err(error) = &synced {
                             tracing::error!(%error, "cannot sync the store; not ready until it can");
@@ -139,7 +139,7 @@ impl JournalWriter {
         if let Some(company) = &mut self.company {
             company.have_written(begun);
         }
-        self.look();
+        self.check_moved();
         if let Err(error) = &result {
             tracing::error!(%error, "cannot write to the attestation log; answering 503 until it can be written");
         }
@@ -159,14 +159,14 @@ impl JournalWriter {
             signed(self.checkpoint_if_due(moment));
         }
         let reopened = self.log.reopen();
-        self.look();
+        self.check_moved();
         if matches!(reopened, Ok(true)) {
             signed(self.checkpoint(moment));
         }
         reopened
     }
 
-    fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
+    fn begin_chain(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
         let before = self.log.before().map_err(log_error)?;
         let why = Why::Incomplete;
         self.chain = ChainProgress::begin(ChainBeginning { why, before, after })?;
@@ -186,7 +186,7 @@ impl JournalWriter {
         if let Err(error) = self.try_closing(moment) {
             tracing::error!(%error, "cannot close the segment of the attestation log; continuing in the same file");
         }
-        self.look();
+        self.check_moved();
     }
 
     fn try_closing(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
@@ -273,7 +273,7 @@ impl JournalWriter {
     }
 
     /// Checks whether the log was moved.
-    fn look(&self) {
+    fn check_moved(&self) {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }
 

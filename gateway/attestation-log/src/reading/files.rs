@@ -46,8 +46,8 @@ pub struct LogFiles {
 ///
 /// # Errors
 /// The folder's.
-pub fn files_beside(log: &Path) -> Result<LogFiles, LogReadError> {
-    let mut listed = all_beside(log)?;
+pub fn log_files(log: &Path) -> Result<LogFiles, LogReadError> {
+    let mut listed = all_log_files(log)?;
     listed.drop_copies(log);
     // Whatever the clock said.
     listed.files.sort_by_key(|file| file.path == log);
@@ -63,7 +63,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<LogFiles, LogReadError> {
     for path in paths {
         if path.is_dir() {
             let log = path.join(NAME);
-            let mut beside = all_beside(&log)?;
+            let mut beside = all_log_files(&log)?;
             beside.drop_copies(&log);
             listed.files.append(&mut beside.files);
             listed.unreadable.append(&mut beside.unreadable);
@@ -80,7 +80,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<LogFiles, LogReadError> {
 
 /// Returns the log and all files next to it whose names begin with its own. A file that exists twice, for example while it is compressed,
 /// is listed twice.
-pub(super) fn all_beside(log: &Path) -> Result<LogFiles, LogReadError> {
+pub(super) fn all_log_files(log: &Path) -> Result<LogFiles, LogReadError> {
     let mut listed = settled(|| names(log)).map_err(LogReadError::at(folder(log)))?;
     order(&mut listed.files);
     Ok(listed)
@@ -94,7 +94,7 @@ pub(super) fn all_beside(log: &Path) -> Result<LogFiles, LogReadError> {
 pub fn files_to_verify(path: &Path) -> Result<LogFiles, LogReadError> {
     let is_folder = fs::metadata(path).map_err(LogReadError::at(path))?.is_dir();
     let log = if is_folder { path.join(NAME) } else { path.to_owned() };
-    let LogFiles { mut files, mut unreadable } = all_beside(&log)?;
+    let LogFiles { mut files, mut unreadable } = all_log_files(&log)?;
     let is_asked_for = |found: &Path| is_folder || found == log || log_of_segment(found).is_some_and(|of| of == log);
     unreadable.retain(|error| is_asked_for(&error.path));
     files.retain(|file| is_asked_for(&file.path));

@@ -11,7 +11,7 @@ use super::chain_start::FileBeginning;
 use super::files::next_of;
 use super::lines::{FileLines, LineContent};
 use super::shared_file::{Bytes, SharedFile};
-use super::{LogFile, LogFiles, LogReadError, files_beside};
+use super::{LogFile, LogFiles, LogReadError, log_files};
 use crate::LineHash;
 
 /// Bytes of a file's beginning that distinguish it from a file that took its place: time and id of its first record, and more.
@@ -83,7 +83,7 @@ impl LogFollower {
     }
 
     /// Skips a file that cannot be read, or not to its end.
-    pub fn leave_out(&mut self, path: &Path) {
+    pub fn skip_file(&mut self, path: &Path) {
         self.reading.take_if(|reading| reading.path == path);
         self.left_out.insert(path.to_owned());
     }
@@ -103,7 +103,7 @@ impl LogFollower {
     /// # Errors
     /// [`LogReadError`].
     pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, LogReadError> {
-        let LogFiles { files, unreadable } = files_beside(log)?;
+        let LogFiles { files, unreadable } = log_files(log)?;
         for file in files.iter().rev() {
             match next_offset(file, position) {
                 Ok(Some(offset)) => return Self::from(log, file, offset).map(Some),
@@ -197,7 +197,7 @@ impl LogFollower {
             return Ok(false);
         }
         let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
-        let copy = files_beside(&self.log)?
+        let copy = log_files(&self.log)?
             .files
             .into_iter()
             .find(|file| self.begins.as_ref() == Some(&file.begins));
@@ -235,7 +235,7 @@ impl LogFollower {
 
     /// Returns the file that begins next after the one that was read last. A file that cannot be read at the moment might be it.
     fn successor(&self) -> Result<Option<LogFile>, LogReadError> {
-        let LogFiles { mut files, unreadable } = files_beside(&self.log)?;
+        let LogFiles { mut files, unreadable } = log_files(&self.log)?;
         let is_in = |path: &Path| !self.left_out.contains(path);
         if let Some(error) = unreadable
             .into_iter()

@@ -107,7 +107,7 @@ impl SegmentContent {
     }
 
     /// Returns the hashes of the lines that are kept, in their order.
-    pub(super) fn kept(&self) -> &[LineHash] {
+    pub(super) fn kept_hashes(&self) -> &[LineHash] {
         &self.hashes
     }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::super::reading::records_beside;
+use super::super::reading::try_rotated;
 use super::super::removal::RetentionCause;
 use super::super::segment_name::{SegmentName, written_at};
 use super::super::segments::{beginning, named};
@@ -62,7 +62,7 @@ impl Survey {
     pub(super) fn read(log: &Path) -> Result<Self, RetentionError> {
         // What is closed from now on is young.
         let named = named(log).map_err(RetentionError::at(log))?;
-        let parts = records_beside(log).map_err(RetentionError::at(log))?;
+        let parts = try_rotated(log).map_err(RetentionError::at(log))?;
         let (parts, unreadable) = (parts.files, parts.unreadable);
         let first = beginning(log).map_err(RetentionError::at(log))?;
         let now = first.and_then(|first| written_at(&first)).unwrap_or(0);

@@ -58,7 +58,7 @@ impl<'c> Stitched<'c> {
         }
         let last = this.last();
         this.altered(breaks, last);
-        this.still_there();
+        this.check_undeleted();
         this
     }
 
@@ -126,7 +126,7 @@ impl<'c> Stitched<'c> {
     }
 
     /// Checks lines whose removal is recorded, but that still exist: they have to be the recorded ones.
-    fn still_there(&mut self) {
+    fn check_undeleted(&mut self) {
         for gone in self.gone {
             let Some(hash) = self.hash(gone.last) else { continue };
             let chain = self.name();

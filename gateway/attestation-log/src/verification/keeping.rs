@@ -37,7 +37,7 @@ impl LogVerifier {
             let finding = self.judge(&link, checkpoint, at);
             let signed = FoundCheckpoint::new(&link, checkpoint, at, finding.is_none());
             self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
-            self.say(finding, &link, checkpoint);
+            self.add_finding(finding, &link, checkpoint);
         } else if removal.is_none() {
             return self.unreadable_kept(unreadable("neither a checkpoint, nor that something was removed".to_owned()));
         }

@@ -92,7 +92,7 @@ impl Removed {
         while let Some((said, key)) = believed.pop() {
             let is_its = |chain: &str| chain == said.chain || signed_by(chain, key);
             resolved.is_gone(&said, is_its);
-            for place in self.look(&said, &mut resolved).into_iter().filter(|(chain, _)| is_its(chain)) {
+            for place in self.compare(&said, &mut resolved).into_iter().filter(|(chain, _)| is_its(chain)) {
                 let Some(KeptLine {
                     removal: Some(removal), ..
                 }) = self.kept.get(&place).and_then(|lines| lines.first())
@@ -116,7 +116,7 @@ impl Removed {
     }
 
     /// Compares the kept lines with those that were to be kept; returns the lines that are unaltered.
-    fn look(&self, said: &RemovalStatement, resolved: &mut RemovedLines) -> Vec<(String, u64)> {
+    fn compare(&self, said: &RemovalStatement, resolved: &mut RemovedLines) -> Vec<(String, u64)> {
         let Removal { chains, kept, .. } = &said.removal;
         let mut keys = Vec::new();
         // Whoever writes such a line can write anything.

@@ -97,7 +97,7 @@ impl Proposer<'_> {
             self.not_generalised("boot, event_log", why.to_owned(), &of.machines);
         }
         self.pcrs();
-        self.door();
+        self.boot_complete();
         self.out
     }
 
@@ -179,7 +179,7 @@ impl Proposer<'_> {
         }
     }
 
-    fn door(&mut self) {
+    fn boot_complete(&mut self) {
         let rule = "only_while_booting";
         if self.now.is_only_while_booting() {
             return;
@@ -200,7 +200,7 @@ impl Proposer<'_> {
     /// Returns whether a rule about it can be made; if so, puts what it has to accept into the generation.
     fn accept(&mut self, thing: RuleSubject) -> bool {
         let Some(variants) = self.of.things.get(&thing) else { return false };
-        let rule = words(thing);
+        let rule = describe(thing);
         let mut may_be = true;
         for (why, machines) in &variants.never {
             if machines.len() >= self.wanted.least {
@@ -288,7 +288,7 @@ fn in_all<'v>(mut lists: impl Iterator<Item = &'v [ProposedValue]>) -> BTreeSet<
     })
 }
 
-fn words(thing: RuleSubject) -> String {
+fn describe(thing: RuleSubject) -> String {
     match thing {
         RuleSubject::Pcr(pcr) => format!("PCR {pcr}"),
         RuleSubject::Boot(check) => format!("boot: {check}"),

@@ -41,7 +41,7 @@ impl Asking {
     /// Handles a 503 of the gateway. Returns the pause, or the code with which the node gives up.
     pub fn held(&mut self, patience: &Patience, code: &str, not_before: Option<Duration>, now: Instant) -> Result<Duration, &'static str> {
         let pause = self.backoff.held(not_before);
-        match patience.come_again(
+        match patience.retry_later(
             ComeAgain {
                 url: "",
                 why: code,

@@ -31,10 +31,10 @@ pub struct Filter {
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
-    #[arg(long, value_parser = word::<LineKind>)]
+    #[arg(long, value_parser = parse_label::<LineKind>)]
     decision: Option<String>,
     /// Verdict on a challenge, evidence or a config: trusted, served, refused.
-    #[arg(long, value_parser = word::<Verdict>)]
+    #[arg(long, value_parser = parse_label::<Verdict>)]
     verdict: Option<String>,
     /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
     #[arg(long, value_name = "TIME", value_parser = when)]
@@ -193,7 +193,7 @@ impl Filter {
     }
 
     /// Drops files from the list that end before the filter's start time.
-    pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
+    pub fn drop_older(&self, files: &mut Vec<LogFile>) {
         let Some(since) = self.since else { return };
         let mut next = files.iter().skip(1);
         let is_over = |file: &LogFile| next.next().is_some_and(|next| file.is_over_before(since, next));
@@ -348,7 +348,7 @@ fn code(text: &str) -> Result<String, String> {
 }
 
 /// Parses a word of the log that this release knows.
-fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
+fn parse_label<T: DeserializeOwned>(text: &str) -> Result<String, String> {
     match serde_json::from_value::<T>(Value::String(text.to_owned())) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(error.to_string()),
@@ -463,10 +463,10 @@ mod tests {
 
     #[test]
     fn words_that_no_record_has_are_refused() {
-        assert_eq!(word::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
-        let error = word::<LineKind>("evidences").unwrap_err();
+        assert_eq!(parse_label::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
+        let error = parse_label::<LineKind>("evidences").unwrap_err();
         assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");
-        assert!(word::<Verdict>("Trusted").is_err());
+        assert!(parse_label::<Verdict>("Trusted").is_err());
         assert!(code("EK not endorsed").is_err() && code("").is_err());
         let doubts = |code: &str| {
             let filter = Filter {

@@ -58,7 +58,7 @@ pub(super) async fn approve(
         Err(error) => return Err(error),
     }
     tracing::info!("CSR {} approved: {why}", csr.name);
-    events.say(cluster, csr.about(), APPROVED, &message, now).await?;
+    events.post(cluster, csr.about(), APPROVED, &message, now).await?;
     Ok(())
 }
 

@@ -123,10 +123,10 @@ impl Approver {
     /// Approves for as long as it is polled. Starts its own watches: the cached state of an earlier leadership is dropped.
     pub async fn run(&self) {
         let (watched, keeping) = ApprovalWatches::begin(&self.cluster, &self.settings, &self.machine_namespace);
-        tokio::join!(keeping, self.look(watched));
+        tokio::join!(keeping, self.run_pass(watched));
     }
 
-    async fn look(&self, watched: ApprovalWatches) {
+    async fn run_pass(&self, watched: ApprovalWatches) {
         let mut memory = Memory::new();
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -157,7 +157,7 @@ impl Approver {
             attested::forget_before(&**store, too_long_ago).await?;
             memory.forgotten = Some(Instant::now());
         }
-        let told = watched.told(&self.cluster);
+        let told = watched.current_update(&self.cluster);
         let (attested, rules) = (attested::list(&**store).await?, self.rules(memory));
         memory.next_pass(&attested);
         let machines = told.as_ref().map(|told| told.machines.as_slice()).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Approver {
         let (about, said) = (csr.about(), csr::NOT_APPROVED);
         if memory
             .events
-            .say_again(&self.cluster, about, said, &text, (now, repetition))
+            .post_repeated(&self.cluster, about, said, &text, (now, repetition))
             .await?
         {
             // The event is repeated since the API forgets it; the log keeps this line.

@@ -41,7 +41,7 @@ fn machine_api(cluster: &ClusterClient, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// Asks once for each kind of object that is watched.
-pub async fn look(
+pub async fn check_access(
     cluster: &ClusterClient,
     settings: &ApprovalSettings,
     machine_namespace: &str,
@@ -113,7 +113,7 @@ impl ApprovalWatches {
     ///
     /// # Errors
     /// [`Reason::Untold`], for a watch that is not current.
-    pub(super) fn told(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
+    pub(super) fn current_update(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
         let watches = cluster.health().watches();
         let is_well = |what| watches.get(what) == Some(&Heard::Well);
         let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::Untold { what }) };

@@ -22,7 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
-pub use object_state::{ObjectState, there};
+pub use object_state::{ObjectState, read_state};
 use serde_json::Value;
 pub use source::{FetchError, GatewayEndpoints};
 use time::OffsetDateTime;
@@ -110,7 +110,7 @@ impl SecondStageObjects {
     ///
     /// # Errors
     /// [`SecondStageTaskError`]; what was done until then is done.
-    pub async fn look_after(&mut self, wanted: &[SecondStageObject]) -> Result<SecondStagePass, SecondStageTaskError> {
+    pub async fn reconcile(&mut self, wanted: &[SecondStageObject]) -> Result<SecondStagePass, SecondStageTaskError> {
         let mut done = SecondStagePass::default();
         let there = self.make(wanted, &mut done).await?;
         let is_wanted = |name: &str| wanted.iter().any(|object| object.name == name);
@@ -124,10 +124,10 @@ impl SecondStageObjects {
         Ok(done)
     }
 
-    /// Like [`SecondStageObjects::look_after`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
+    /// Like [`SecondStageObjects::reconcile`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
     ///
     /// # Errors
-    /// Like [`SecondStageObjects::look_after`].
+    /// Like [`SecondStageObjects::reconcile`].
     async fn make(
         &mut self,
         wanted: &[SecondStageObject],
@@ -428,7 +428,7 @@ impl SecondStageTask {
             }
         }
         let Some(failed) = failed else {
-            return Ok(second_stage.look_after(&wanted).await?);
+            return Ok(second_stage.reconcile(&wanted).await?);
         };
         let mut done = SecondStagePass::default();
         let made = second_stage.make(&wanted, &mut done).await;

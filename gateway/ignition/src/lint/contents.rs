@@ -177,7 +177,7 @@ impl<'a> Look<'a> {
         };
         let mut texts = Vec::new();
         for document in &documents {
-            structure::look(document, kinds, &mut texts);
+            structure::scan(document, kinds, &mut texts);
         }
         for text in texts {
             // A text in a document is a document of its own: a file in a ConfigMap, for one.

@@ -126,7 +126,7 @@ pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedP
         .collect();
     // Not of what the operator has rendered: it has refused what it does not know.
     if operators.is_none() {
-        known_extensions(&selected, &manifests.extensions)?;
+        check_extensions(&selected, &manifests.extensions)?;
     }
     let pre_approved = render(&needed, &controller, pool)?;
     let full = match operators {
@@ -200,7 +200,7 @@ fn render(configs: &[&MachineConfig], controller: &ControllerConfig, pool: &str)
     })
 }
 
-fn known_extensions(configs: &[&MachineConfig], others: &BTreeSet<String>) -> Result<(), RenderError> {
+fn check_extensions(configs: &[&MachineConfig], others: &BTreeSet<String>) -> Result<(), RenderError> {
     let known = |extension: &&String| EXTENSIONS.contains(&extension.as_str()) || others.contains(*extension);
     for config in configs {
         if let Some(extension) = config.spec.extensions.iter().find(|extension| !known(extension)) {

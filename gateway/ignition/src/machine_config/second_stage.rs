@@ -140,7 +140,7 @@ pub fn from_chosen_parts(mut chosen: Config, pool: &str) -> Result<(Config, Appe
 ///
 /// # Errors
 /// [`SecondStageError`].
-pub fn can_be_said(config: &Config) -> Result<(), SecondStageError> {
+pub fn check_readable(config: &Config) -> Result<(), SecondStageError> {
     let [.., newest] = OF_ANY_RELEASE;
     config.in_version(newest).map(|_| ()).map_err(SecondStageError::from)
 }

@@ -56,7 +56,7 @@ pub(crate) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
         passwd.insert("users".to_owned(), objects(users));
     }
     for (_, section) in &mut config {
-        leave_out_zeroes(section);
+        omit_zeroes(section);
     }
     Ok(config)
 }
@@ -236,7 +236,7 @@ fn users(entries: Vec<Fields>) -> Result<Vec<Fields>, NotTranslatable> {
 }
 
 /// Removes values that are empty, false or zero: in spec 2 they are unset, except for a few fields.
-fn leave_out_zeroes(value: &mut Value) {
+fn omit_zeroes(value: &mut Value) {
     const SET: [&str; 11] = [
         "source",
         "overwrite",
@@ -252,7 +252,7 @@ fn leave_out_zeroes(value: &mut Value) {
     ];
     match value {
         Value::Object(fields) => fields.retain(|name, value| {
-            leave_out_zeroes(value);
+            omit_zeroes(value);
             let zero = match value {
                 Value::Bool(flag) => !*flag,
                 Value::String(text) => text.is_empty(),
@@ -261,7 +261,7 @@ fn leave_out_zeroes(value: &mut Value) {
             };
             !zero || SET.contains(&name.as_str())
         }),
-        Value::Array(entries) => entries.iter_mut().for_each(leave_out_zeroes),
+        Value::Array(entries) => entries.iter_mut().for_each(omit_zeroes),
         _ => {}
     }
 }

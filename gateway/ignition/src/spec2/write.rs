@@ -63,7 +63,7 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
         ("storage", storage.into()),
         ("systemd", config.get_mut("systemd").map_or(Value::Null, Value::take)),
     ] {
-        leave_out_zeroes(&mut value);
+        omit_zeroes(&mut value);
         if !value.is_null() {
             translated.insert(section.to_owned(), value);
         }
@@ -240,7 +240,7 @@ fn contents_of(resource: Option<&Value>) -> Value {
 
 /// Removes the values that Go's `omitempty` leaves out: zero values of fields that are not pointers. Pointers are `overwrite`, `enabled`,
 /// ids, modes, hashes and a user's password.
-fn leave_out_zeroes(value: &mut Value) {
+fn omit_zeroes(value: &mut Value) {
     const POINTERS: [&str; 11] = [
         "overwrite",
         "enabled",
@@ -257,7 +257,7 @@ fn leave_out_zeroes(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, value| {
-                leave_out_zeroes(value);
+                omit_zeroes(value);
                 POINTERS.contains(&name.as_str())
                     || match value {
                         Value::Null | Value::Bool(false) => false,
@@ -269,7 +269,7 @@ fn leave_out_zeroes(value: &mut Value) {
                     }
             });
         }
-        Value::Array(entries) => entries.iter_mut().for_each(leave_out_zeroes),
+        Value::Array(entries) => entries.iter_mut().for_each(omit_zeroes),
         _ => {}
     }
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    fn said(mut config: Value) -> Result<Value, Inexpressible> {
+    fn translate(mut config: Value) -> Result<Value, Inexpressible> {
         config["ignition"]["version"] = "3.6.0".into();
         let bytes = Config::from_value(config).unwrap().express(SpecVersion::V2_2)?;
         Ok(serde_json::from_slice(&bytes).unwrap())
@@ -288,12 +288,12 @@ mod tests {
     #[track_caller]
     fn check(config: Value, mut expected: Value) {
         expected["ignition"]["version"] = "2.2.0".into();
-        assert_eq!(said(config).unwrap(), expected);
+        assert_eq!(translate(config).unwrap(), expected);
     }
 
     #[track_caller]
     fn refused(config: Value, place: &str) {
-        assert_eq!(said(config).unwrap_err().place, place);
+        assert_eq!(translate(config).unwrap_err().place, place);
     }
 
     #[test]

@@ -91,7 +91,7 @@ async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
     (folder, store, identity)
 }
 
-async fn look(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
+async fn hold(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
     held_now(store, NODE, Some((identity, &attested(50, "one")))).await
 }
 
@@ -135,25 +135,25 @@ async fn nothing_is_approved_by_an_attestation_that_the_log_does_not_have_yet() 
 #[tokio::test]
 async fn what_changes_between_reading_and_approving_is_judged_anew() {
     let (_folder, store, identity) = store().await;
-    let judged = look(&store, &identity).await;
+    let judged = hold(&store, &identity).await;
     let all = BTreeSet::from([identity.to_string()]);
     revocations::revoke(&store, &all, 1, None).await.unwrap();
     assert!(!approve_as_judged(&store, NODE, &approval(&identity, "one"), &attested(50, "one"), judged).await);
     assert_eq!(list(&store).await.unwrap().len(), 1);
     assert!(approvals(&store).await.unwrap().is_empty());
-    assert!(look(&store, &identity).await.revoked.unwrap().contains("was revoked"));
+    assert!(hold(&store, &identity).await.revoked.unwrap().contains("was revoked"));
 }
 
 #[tokio::test]
 async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
     let (_folder, store, identity) = store().await;
-    let found = look(&store, &identity).await;
+    let found = hold(&store, &identity).await;
     assert_eq!(
         (found.owner.as_deref(), found.given, &found.other_name),
         (Some(identity.as_str()), true, &None)
     );
     let other = NodeIdentity::from_ek(ek("b"));
-    let found = look(&store, &other).await;
+    let found = hold(&store, &other).await;
     assert_eq!((found.owner.as_deref(), found.given), (Some(identity.as_str()), false));
     let found = held_now(&store, "worker-2", Some((&identity, &attested(50, "one")))).await;
     assert_eq!((found.owner, found.given, found.other_name.as_deref()), (None, false, Some(NODE)));
@@ -242,17 +242,17 @@ async fn the_last_attestation_of_a_machine_counts() {
 #[tokio::test]
 async fn a_name_that_its_owner_has_only_asked_for_is_told_from_a_given_one() {
     let (_folder, store, identity) = store().await;
-    let held = look(&store, &identity).await;
+    let held = hold(&store, &identity).await;
     assert!(held.owner_given && held.given);
     // Of another machine that may be this node, too.
     let other = NodeIdentity::from_ek(ek("b"));
-    let held = look(&store, &other).await;
+    let held = hold(&store, &other).await;
     assert_eq!(
         (held.owner.as_deref(), held.owner_given, held.given),
         (Some(identity.as_str()), true, false)
     );
     forget_name(&store, NODE).await.unwrap();
     enrolment::give_name(&store, NODE, &other).await.unwrap();
-    let held = look(&store, &identity).await;
+    let held = hold(&store, &identity).await;
     assert_eq!((held.owner.as_deref(), held.owner_given), (Some(other.as_str()), false));
 }

@@ -96,7 +96,7 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
 ///
 /// # Errors
 /// [`AnswerError`].
-pub async fn take_back(store: &dyn Store, pool: &str, id: &str) -> Result<(), AnswerError> {
+pub async fn withdraw_denial(store: &dyn Store, pool: &str, id: &str) -> Result<(), AnswerError> {
     let (pool, id) = (pool.to_owned(), id.to_owned());
     store
         .transact(move |transaction| {

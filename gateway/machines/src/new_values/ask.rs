@@ -136,7 +136,7 @@ impl AwaitedValues {
             .filter(|own| own.until > now && own.since <= now);
         let answer = answer.map(|answer| read::<Answered>(&answer)).transpose()?;
         let begins = own.as_ref().is_none_or(|own| own.question != question || own.observed != observed);
-        let kept = if begins { self.look(now).await? } else { self.known().await? };
+        let kept = if begins { self.refresh(now).await? } else { self.cached().await? };
         let denied = answer
             .as_ref()
             .filter(|answer| answer.is_no())
@@ -168,7 +168,7 @@ impl AwaitedValues {
                 observed,
                 ..own
             },
-            Some(own) => match own.anew(&question, &shown) {
+            Some(own) => match own.update(&question, &shown) {
                 Some(anew) => anew,
                 None => return Ok(MachineStep::Refused(NotAwaited::Changes)),
             },
@@ -197,8 +197,8 @@ impl AwaitedValues {
             let since = waiting.since;
             return Ok(MachineStep::Refused(NotAwaited::Over { question, since }));
         }
-        let kept = if begins || !is_there { self.look(now).await? } else { kept };
-        let machines = kept.seen_on(pool, shown.values, now);
+        let kept = if begins || !is_there { self.refresh(now).await? } else { kept };
+        let machines = kept.machine_count(pool, shown.values, now);
         let is_asked = kept.asked.contains_key(&of);
         let is_put = !is_asked && machines >= rules.machines && self.put(&shown, &question, machines).await?;
         let wait = Wait {
@@ -256,7 +256,7 @@ impl AwaitedValues {
     }
 
     /// Returns the entries from the cache, if it is recent.
-    async fn known(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
+    async fn cached(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
             Some((at, kept)) if at.elapsed() < KNOWN_FOR => Ok(kept),
@@ -265,7 +265,7 @@ impl AwaitedValues {
     }
 
     /// Returns the current entries, and deletes lapsed ones.
-    async fn look(&self, now: u64) -> Result<Arc<QuestionSnapshot>, StoreError> {
+    async fn refresh(&self, now: u64) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let kept = self.list().await?;
         for id in kept.lapsed(now, UNCLAIMED_SECONDS).into_iter().take(TAKEN_AT_ONCE) {
             self.store.remove(KIND, &id).await?;
@@ -282,7 +282,7 @@ impl AwaitedValues {
 
 impl WaitingMachine {
     /// Returns the entry of a machine that shows other values; `None` if it has done so too often.
-    fn anew(&self, question: &str, shown: &ObservedBoot<'_>) -> Option<Self> {
+    fn update(&self, question: &str, shown: &ObservedBoot<'_>) -> Option<Self> {
         let ObservedBoot { rules, observed, now, .. } = *shown;
         let begun = Self::begun(question, now, rules.window_seconds, observed);
         if now.saturating_sub(self.began) >= rules.window_seconds {

@@ -177,7 +177,7 @@ impl QuestionSnapshot {
     }
 
     /// Returns the number of machines that have shown these values, alone or with others: the minimum over the values.
-    pub(crate) fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
+    pub(crate) fn machine_count(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
         let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, waiting) in self.counting(pool, now) {
             *machines.entry(&waiting.question).or_default() += 1;

@@ -395,9 +395,9 @@ async fn what_was_denied_is_refused_at_once_with_more_too_and_with_less_not() {
     let later = 100 * 3600;
     wait(room.shows("tpm:d", &[9], later).await);
     assert_eq!(refused(room.shows("tpm:a", &[1, 2], later).await), why);
-    take_back(&*room.store, POOL, &denied).await.unwrap();
+    withdraw_denial(&*room.store, POOL, &denied).await.unwrap();
     assert!(matches!(
-        take_back(&*room.store, POOL, &denied).await,
+        withdraw_denial(&*room.store, POOL, &denied).await,
         Err(AnswerError::NotDenied { .. })
     ));
     wait(room.shows("tpm:a", &[1, 2], later).await);

@@ -211,7 +211,7 @@ impl DecisionInput {
         if let Some(token) = token {
             let redeemed = token.redeem(transaction, node)?;
             record.use_number = Some(redeemed.use_number());
-            record.again = redeemed.again();
+            record.again = redeemed.is_repeated();
             record.alerts.extend(redeemed.stale().map(str::to_owned));
         }
         record.verdict = Verdict::Trusted;

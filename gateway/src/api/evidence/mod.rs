@@ -112,7 +112,7 @@ pub(super) async fn post(
         record.user_agent = super::user_agent(&headers);
         record
     };
-    if let Err(error) = endpoint.seal.look_for_key_of(&request.challenge).await {
+    if let Err(error) = endpoint.seal.refresh_for(&request.challenge).await {
         return Refusal::because(&error).into_response();
     }
     let opened = match OpenedChallenge::open(&endpoint.seal, &request.challenge, now) {
@@ -138,7 +138,7 @@ pub(super) async fn post(
     }
     let is_of_tpm = opened.peek().subject.tpm.is_some();
     if !is_of_tpm && let Some(again) = endpoint.over_budget(peer.ip(), now) {
-        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
+        return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
     // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
     // any more.

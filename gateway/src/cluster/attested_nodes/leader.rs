@@ -16,7 +16,7 @@ use super::machines::{self, StoredMachine};
 use super::object::{AttestedNode, AttestedNodeSpec};
 use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
-use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, machine_count};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
 use crate::pools::live::LivePools;
 
 /// Interval of looks for changed objects.
@@ -127,7 +127,7 @@ impl Leading {
     }
 
     async fn pass(&self, turn: &mut LeaderTask, writer: &mut AttestedNodeWriter) -> Result<PassBacklog, AttestedNodePassError> {
-        let Some(all) = self.kept.all().filter(|_| is_told(&self.cluster)) else {
+        let Some(all) = self.kept.all().filter(|_| is_current(&self.cluster)) else {
             return Ok(PassBacklog {
                 again: true,
                 ..PassBacklog::default()
@@ -167,14 +167,14 @@ impl Leading {
                 left.again = true;
                 continue;
             }
-            let looked = self.look_at(node, &machine, &store, writer, &mut left).await;
+            let looked = self.reconcile_machine(node, &machine, &store, writer, &mut left).await;
             problems.note(node, looked, writer)?;
         }
         self.make(&machines, &all, writer, &mut left).await?;
-        strange.retain(|node| !is_said(node));
+        strange.retain(|node| !is_marked_foreign(node));
         for node in strange.into_iter().take(STRANGE_AT_ONCE) {
             left.again = true;
-            let said = self.say_strange(node, writer).await;
+            let said = self.mark_foreign(node, writer).await;
             problems.note(node, said, writer)?;
         }
         left.names = machines.into_keys().collect();
@@ -194,7 +194,7 @@ impl Leading {
     }
 
     /// Does what is wanted of a machine, and says what the store has of it.
-    async fn look_at(
+    async fn reconcile_machine(
         &self,
         node: &AttestedNode,
         machine: &StoredMachine,
@@ -205,7 +205,7 @@ impl Leading {
         let (name, generation, before) = (node.name(), node.generation(), node.status().into_owned());
         let (now, mut status) = (self.clock.now().as_secs(), before.clone());
         match node.spec() {
-            Err(why) => status.say(
+            Err(why) => status.set_condition(
                 ConditionType::Accepted,
                 ConditionAnswer::new(false, "SpecUnreadable", why),
                 generation,
@@ -214,7 +214,7 @@ impl Leading {
             Ok(spec) if !self.takes_edits => {
                 if *spec != AttestedNodeSpec::default() {
                     let why = "the gateways' cluster.attested_nodes is not \"edit\": nothing is done";
-                    status.say(
+                    status.set_condition(
                         ConditionType::Accepted,
                         ConditionAnswer::new(false, "EditsAreOff", why),
                         generation,
@@ -259,14 +259,14 @@ impl Leading {
                     tracing::info!("cluster: {WHAT}: {name}: {}", edits::answer(spec, machine, name, &outcomes).message);
                     // What the store has of it now is said the next time.
                     left.again = true;
-                    status.say(
+                    status.set_condition(
                         ConditionType::Accepted,
                         edits::answer(spec, machine, name, &outcomes),
                         generation,
                         now,
                     );
                 } else if *spec != AttestedNodeSpec::default() && before.observed_generation != Some(generation) {
-                    status.say(ConditionType::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
+                    status.set_condition(ConditionType::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
                 }
                 status.handled = edits::handled(spec);
             }
@@ -331,13 +331,13 @@ impl Leading {
     }
 
     /// Notes on an object that it is not a machine's. It is left in place: another client has made it.
-    async fn say_strange(&self, node: &AttestedNode, writer: &mut AttestedNodeWriter) -> Result<(), AttestedNodePassError> {
+    async fn mark_foreign(&self, node: &AttestedNode, writer: &mut AttestedNodeWriter) -> Result<(), AttestedNodePassError> {
         let (before, generation) = (node.status().into_owned(), node.generation());
         let mut status = before.clone();
         let why =
             "no machine is known by this name, and what it says is not done: objects are named tpm-DIGEST, or CLOUD-SHA256 of an identity";
         let now = self.clock.now().as_secs();
-        status.say(
+        status.set_condition(
             ConditionType::Accepted,
             ConditionAnswer::new(false, "NotAMachine", why),
             generation,
@@ -382,7 +382,7 @@ impl Leading {
             } else {
                 said.message.clone()
             };
-            writer.tell(node, reason, warning, &text, now).await?;
+            writer.post_event(node, reason, warning, &text, now).await?;
         }
         Ok(())
     }
@@ -416,7 +416,7 @@ impl Problems {
 }
 
 /// Returns whether this object has the note that it is not a machine's.
-fn is_said(node: &AttestedNode) -> bool {
+fn is_marked_foreign(node: &AttestedNode) -> bool {
     let status = node.status();
     status.observed_generation == Some(node.generation())
         && status

@@ -48,7 +48,7 @@ const MACHINES_LIMIT: usize = 20_000;
 const FAILED_AT_ONCE: usize = 20;
 
 /// Asks once for them.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let found = cluster.ask(WHAT, nodes.list_metadata(&ListParams::default().limit(1))).await;
     (WHAT, found.map(drop))
@@ -81,7 +81,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
 }
 
 /// Returns whether the watch is current. If not, the API is away or does not have such a kind, and nothing is written until it is back.
-fn is_told(cluster: &ClusterClient) -> bool {
+fn is_current(cluster: &ClusterClient) -> bool {
     cluster.health().watches().get(WHAT) == Some(&Heard::Well)
 }
 

@@ -181,7 +181,7 @@ impl AttestedNodeWriter {
     }
 
     /// Reports it as an event of the object, if the limit of this minute allows that.
-    pub(super) async fn tell(
+    pub(super) async fn post_event(
         &mut self,
         node: &AttestedNode,
         reason: &'static str,
@@ -196,7 +196,7 @@ impl AttestedNodeWriter {
             uid: node.uid(),
         };
         self.events
-            .say(&self.cluster, about, EventText { reason, warning }, text, now)
+            .post(&self.cluster, about, EventText { reason, warning }, text, now)
             .await
             .map(drop)
     }

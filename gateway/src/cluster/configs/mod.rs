@@ -103,7 +103,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, live:
         machine_configs: metas(resources::machine_configs(), &role_selector(), "machineconfigs", false),
     };
     let live = Arc::clone(live);
-    tasks.spawn(async move { configs.tell(&live).await });
+    tasks.spawn(async move { configs.publish_changes(&live).await });
 }
 
 /// Asks once for the MachineConfigs that are needed before approval.
@@ -115,7 +115,7 @@ pub(super) async fn ask(cluster: &ClusterClient) -> NeededState {
 }
 
 /// Asks for one of each kind.
-pub(super) async fn look(cluster: &ClusterClient) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub(super) async fn check_access(cluster: &ClusterClient) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let kinds = [
         ("machineconfigpools", resources::machine_config_pools()),
         ("machineconfigs", resources::machine_configs()),
@@ -131,7 +131,7 @@ pub(super) async fn look(cluster: &ClusterClient) -> Vec<(&'static str, Result<(
 
 impl Configs {
     /// Tells of each change, when it is over.
-    async fn tell(mut self, live: &LivePools) {
+    async fn publish_changes(mut self, live: &LivePools) {
         let (mut before, mut had, mut failures) = (None, Had::default(), FailureLog::default());
         let mut once_more: Option<(Instant, UpstreamUpdates)> = None;
         let mut retry: Option<Instant> = None;
@@ -141,15 +141,15 @@ impl Configs {
                 () = self.changed() => self.settle().await,
                 () = at(again) => {
                     if let Some((_, news)) = once_more.take() {
-                        live.told(&news).await;
+                        live.mark_due(&news).await;
                     }
                     continue;
                 }
                 () = at(retry) => {}
             }
-            if let Some(now) = self.standing() {
+            if let Some(now) = self.snapshot() {
                 if let Some(news) = now.news(before.as_ref()) {
-                    live.told(&news).await;
+                    live.mark_due(&news).await;
                     // Of those that were to be asked once more before, too.
                     let news = match once_more.take() {
                         Some((_, earlier)) => earlier.and(news),
@@ -180,7 +180,7 @@ impl Configs {
     }
 
     /// Returns the server's inputs; `None` until all of them were listed once.
-    fn standing(&self) -> Option<ConfigsSnapshot> {
+    fn snapshot(&self) -> Option<ConfigsSnapshot> {
         Some(ConfigsSnapshot::new(
             &self.pools.all()?,
             &self.controllers.all()?,

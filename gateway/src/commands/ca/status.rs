@@ -53,7 +53,7 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        output::tell("--force: pointers that were seen are not asked about");
+        output::print_note("--force: pointers that were seen are not asked about");
         return Ok(());
     }
     let (_, safety) = sighted(config, today, &caution.within)?;
@@ -66,7 +66,7 @@ pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution
         );
     }
     if !safety.known {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "no pointer was seen within {within}: nothing speaks against it, and nothing is known"
         ));
     }
@@ -86,7 +86,7 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
                 ca.fingerprint.short(),
                 ca.subject.clone(),
                 rfc3339(ca.not_after),
-                authority_keys::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
+                authority_keys::ca_key_path(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
                 if signs { "the certificate" } else { "-" }.to_owned(),
             ]
         })

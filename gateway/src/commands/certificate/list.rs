@@ -48,7 +48,7 @@ enum CertificateState {
 }
 
 impl CertificateState {
-    const fn word(&self) -> &'static str {
+    const fn label(&self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::ExpiresSoon => "expires soon",
@@ -81,7 +81,7 @@ impl CertificateState {
 
 impl Serialize for CertificateState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.word().to_lowercase())
+        serializer.serialize_str(&self.label().to_lowercase())
     }
 }
 
@@ -139,7 +139,7 @@ fn print(items: &[Item], now: u64) -> anyhow::Result<()> {
                 || ("-".to_owned(), "-".to_owned()),
                 |expires| (rfc3339(expires), left(expires, now)),
             );
-            [item.name.clone(), expires, left, item.state.word().to_owned()]
+            [item.name.clone(), expires, left, item.state.label().to_owned()]
         })
         .collect();
     output::print(table(["NAME", "EXPIRES", "IN", "STATE"], &rows))?;

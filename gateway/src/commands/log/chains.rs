@@ -40,7 +40,7 @@ impl Chains {
     }
 
     /// Says where the lines have to be cut apart, if they have to be.
-    pub(crate) fn say(&self) {
+    pub(crate) fn print(&self) {
         if self.cuts.is_empty() {
             return;
         }
@@ -49,7 +49,7 @@ impl Chains {
             0 => String::new(),
             more => format!(" and before {more} more lines"),
         };
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "attest-gateway: these are lines of several chains: `attest-audit log audit` verifies them when they are cut before line {}{more}, as by `csplit FILE {}`, and all pieces are given",
             named.join(", "),
             named.join(" ")

@@ -35,7 +35,7 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
                 return Ok(filter);
             }
             Ok(None) => {}
-            Err(error) => output::tell(format_args!(
+            Err(error) => output::print_note(format_args!(
                 "attest-gateway: what {node} is known by is taken from the log, because the store cannot be read: {error:#}"
             )),
         }
@@ -60,7 +60,7 @@ fn identities_in_store(settings: &Settings, node: &str) -> anyhow::Result<Option
         if !owner::act_quietly(settings)? {
             return Ok(None);
         }
-        match AnyStore::look(&settings.store) {
+        match AnyStore::exists(&settings.store) {
             // A log that was copied from its gateway.
             Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
             looked => looked?,

@@ -67,7 +67,7 @@ fn list(
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
-    Ok(ExitCode::from(u8::from(unread.say())))
+    Ok(ExitCode::from(u8::from(unread.report())))
 }
 
 fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector, format: OutputFormat) -> anyhow::Result<ExitCode> {
@@ -85,7 +85,7 @@ fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector,
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
-    let is_unread = unread.say();
+    let is_unread = unread.report();
     if found == 0 {
         bail!("no record of the log is that one");
     }

@@ -108,7 +108,7 @@ pub(super) fn run(config: &Path, file: &Path, format: OutputOption) -> anyhow::R
     judgement.print()
 }
 
-const fn word(earns: Earns) -> &'static str {
+const fn label(earns: Earns) -> &'static str {
     match earns {
         Earns::Full => "full",
         Earns::PreApproved => "pre-approved",
@@ -139,7 +139,7 @@ fn sources(settings: &Settings, reading: &ReadPointer) -> Vec<[String; 7]> {
         let none = || "-".to_owned();
         let url = source.url.as_ref();
         let grants = source.pool.as_deref().and_then(|pool| grants(settings, pool).ok());
-        let earns = |of: fn(&Grants) -> Earns| grants.as_ref().map_or("-", |grants| word(of(grants))).to_owned();
+        let earns = |of: fn(&Grants) -> Earns| grants.as_ref().map_or("-", |grants| label(of(grants))).to_owned();
         [
             url.map_or_else(|| format!("{}: no URL", source.place), public),
             url.and_then(Url::host_str).map_or_else(none, str::to_owned),
@@ -231,7 +231,7 @@ impl Judgement {
             .filter(|own| reading.certificates().any(|certificate| certificate.fingerprint == **own))
             .map(Fingerprint::short)
             .collect();
-        match attest_pointers::said(source.url.as_ref().and_then(Url::query), &bundle) {
+        match attest_pointers::parse_hint(source.url.as_ref().and_then(Url::query), &bundle) {
             None => self
                 .remarks
                 .push("its URL does not say which CAs it carries (?ca=), so `ca status` cannot tell".to_owned()),
@@ -278,15 +278,15 @@ impl Judgement {
             self.reasons.push(format!(
                 "spec {} has no place for a ticket: nodes with it cannot attest, and would get {} instead of {}; write it in spec 3.1 or newer (`attest-gateway pointer create --spec 3.1.0`), or give it a token",
                 reading.version,
-                word(grants.nothing),
-                word(grants.attested)
+                label(grants.nothing),
+                label(grants.attested)
             ));
         }
         match first {
             None if !attests => {}
             None if grants.nothing != Earns::Refuse => {
                 self.remarks
-                    .push(format!("it has no token: by itself it gets the {} config", word(grants.nothing)));
+                    .push(format!("it has no token: by itself it gets the {} config", label(grants.nothing)));
             }
             None if grants.attested != Earns::Refuse => {
                 self.remarks.push(format!(

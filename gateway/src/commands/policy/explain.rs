@@ -26,7 +26,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         describe_history(pool.history),
         describe_new_values(pool.new_values.as_ref(), pool.policy.observes()),
     );
-    let text = format!("{}{history}{new_values}", words(&pool.policy));
+    let text = format!("{}{history}{new_values}", describe_rules(&pool.policy));
     if arguments.format.is_json() {
         output::json(&json!({ "pool": arguments.pool, "rules": text.lines().collect::<Vec<_>>() }))?;
     } else {
@@ -58,7 +58,7 @@ fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &Refe
 }
 
 /// Describes each rule in a line.
-fn words(policy: &AppraisalPolicy) -> String {
+fn describe_rules(policy: &AppraisalPolicy) -> String {
     let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
     let mut text = format!("A node shows {}.\n", accepts.join(", or "));
     if policy.observes() {
@@ -71,7 +71,7 @@ fn words(policy: &AppraisalPolicy) -> String {
         text.push_str(&format!("[{section}]\n"));
         for requirement in values.requirements() {
             let observed = observed(policy.observes() && requirement.is_on_what_was_booted());
-            text.push_str(&format!("- {observed}{}\n", values.words(requirement)));
+            text.push_str(&format!("- {observed}{}\n", values.description(requirement)));
         }
     }
     if let Some(condition) = policy.condition() {
@@ -83,7 +83,7 @@ fn words(policy: &AppraisalPolicy) -> String {
 
 /// Describes what is refused although all of that holds.
 fn describe_history(rules: HistoryRules) -> String {
-    let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
+    let lines: String = rules.descriptions().map(|words| format!("- {words}\n")).collect();
     match lines.as_str() {
         "" => lines,
         lines => format!("[history], since it was trusted last\n{lines}"),
@@ -122,7 +122,7 @@ mod tests {
             .unwrap()
             .with_event_log(EventLogRule::Required);
         let policy = AppraisalPolicy::for_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
-        let words = words(&policy);
+        let words = describe_rules(&policy);
         for expected in [
             "A node shows tpm.",
             "[tpm]",
@@ -148,7 +148,7 @@ mod tests {
                 observe: true,
                 ..Rules::default()
             };
-            super::words(&AppraisalPolicy::new(vec![Kind::Tpm.into()], rules).unwrap())
+            super::describe_rules(&AppraisalPolicy::new(vec![Kind::Tpm.into()], rules).unwrap())
         };
         let of_boot = words("claims.tpm.pcrs['7'] == 'ab'");
         for expected in [

@@ -30,7 +30,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     change_store(config, Verb::ReferenceValuesDeny, |store| async move {
         match reason {
             Some(reason) => new_values::deny(&*store, pool, id, reason, &by, now).await?,
-            None => new_values::take_back(&*store, pool, id).await?,
+            None => new_values::withdraw_denial(&*store, pool, id).await?,
         }
         Ok(())
     })?;

@@ -91,7 +91,7 @@ fn rows(row: &QuestionRow, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
         None => "counted".to_owned(),
     };
     let each = row.question.values.iter().map(|value| {
-        let (what, digest) = (value.wanted.words(), value.key());
+        let (what, digest) = (value.wanted.description(), value.key());
         let digest = digest.split_once(' ').map_or(digest.as_str(), |(_, digest)| digest);
         [
             row.id.clone(),

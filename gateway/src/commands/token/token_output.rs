@@ -63,13 +63,13 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
     } else {
         format!(", from {}", join(networks))
     };
-    output::tell(format_args!(
+    output::print_note(format_args!(
         "token {name:?} for {plural} {}, good until {}, {uses}{again}{from}; {text}",
         pools.join(", "),
         rfc3339(*expires)
     ));
     if let Some(Rotation { every, grace, into, .. }) = rotation {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "it is in {}, and is replaced there every {}; the one before is good for {} then",
             into.display(),
             lasting(*every),

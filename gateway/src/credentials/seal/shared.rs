@@ -71,8 +71,8 @@ impl SharedSeal {
     }
 
     /// Takes the keys over as they are in the store, with what is due; says whether there is a new one.
-    pub(super) async fn tend(&self, now: Times) -> Result<bool, SealError> {
-        let known = self.known();
+    pub(super) async fn maintain(&self, now: Times) -> Result<bool, SealError> {
+        let known = self.current_set();
         let (keys, made) = change(&*self.store, &self.key_file, now, &SealChange::Tend, Some(&known)).await?;
         self.take(keys, Some(now));
         Ok(made)
@@ -86,7 +86,7 @@ impl SharedSeal {
     }
 
     /// Reads the store, unless that was done just now, or `is_known` by then; says whether it was read meanwhile, by whomever.
-    pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
+    pub(super) async fn reread(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
         let arrived = Instant::now();
         // Whoever comes meanwhile waits for what is read, and not for a turn: a slow store is not read by one after the other.
         let mut last = self.read.lock().await;
@@ -110,7 +110,7 @@ impl SharedSeal {
     }
 
     /// Returns the known set, before the store is read: a set that is read after that must not be older.
-    fn known(&self) -> KeySetId {
+    fn current_set(&self) -> KeySetId {
         let known = self.lock();
         KeySetId {
             store: known.keys.store.clone(),
@@ -119,7 +119,7 @@ impl SharedSeal {
     }
 
     async fn read(&self) -> Result<(), SealError> {
-        let known = self.known();
+        let known = self.current_set();
         let keys = StoredSeal::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
         if let Some(keys) = keys {
             self.take(keys, None);
@@ -214,7 +214,7 @@ impl StoredSeal {
 
     /// Returns the number of a new set at this time. It is higher than that of any earlier set, even of an unreadable one: no set is
     /// changed once a second. A forged entry in its place has no influence.
-    fn anew(&self, now: u64) -> u64 {
+    fn next_set_number(&self, now: u64) -> u64 {
         let known = self.known.as_ref().ok().and_then(Option::as_ref).map_or(0, |known| known.changes);
         let next = self.entry.as_ref().map_or(1, |entry| {
             let found = open(entry, &self.store, &self.file).ok().flatten();
@@ -231,7 +231,7 @@ impl StoredSeal {
         Ok(Self {
             entry,
             // After it was read: an engine may know only then.
-            store: store.standing().ok_or(SealError::Nameless)?.id,
+            store: store.store_mark().ok_or(SealError::Nameless)?.id,
             file,
             keys: None,
             encrypted_by: None,
@@ -298,14 +298,14 @@ pub(super) async fn change(
         };
         let gone = found.is_gone(known);
         let (keys, made) = match found.keys.take() {
-            None => (SharedKeys::new(found.store.clone(), now, found.anew(now.store))?, true),
+            None => (SharedKeys::new(found.store.clone(), now, found.next_set_number(now.store))?, true),
             Some(mut keys) => {
                 let SealMaintenance { made, changed } = match change {
                     SealChange::Rotate => {
                         keys.rotate(now.store)?;
                         SealMaintenance { made: true, changed: true }
                     }
-                    SealChange::Tend | SealChange::Drop { .. } => keys.tend(now)?,
+                    SealChange::Tend | SealChange::Drop { .. } => keys.maintain(now)?,
                 };
                 if !changed {
                     StoredSeal::keep(found.kept.as_deref(), &found.file, &keys).await?;
@@ -346,7 +346,7 @@ pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: Ti
                 keys.changes = keys.changes.saturating_add(1);
                 keys
             }
-            None => SharedKeys::new(found.store.clone(), now, found.anew(now.store))?,
+            None => SharedKeys::new(found.store.clone(), now, found.next_set_number(now.store))?,
         };
         if found.write(store, &keys, true).await? {
             KeyFile::read(key_file)?.begins_with(&new)?.end_replacing()?;

@@ -52,7 +52,7 @@ impl RedeemedToken {
 
     /// Returns whether the same node has made this use before: it counts once.
     #[must_use]
-    pub const fn again(&self) -> bool {
+    pub const fn is_repeated(&self) -> bool {
         self.again
     }
 

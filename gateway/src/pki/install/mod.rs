@@ -13,7 +13,7 @@ use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
+use super::authority_keys::{authority_key, find_authority_key, holds, next_authority_key, old_authority_key, sibling_path, signing_keys};
 use super::error::InstallError;
 use super::issue::{self, Algorithm, CertificateRequest, CreateError, GatewayNames, IssuedCertificate, SigningKey};
 use super::{ServingCertificate, ServingError};
@@ -255,7 +255,7 @@ impl<'a> Installation<'a> {
             let mut old = old_authority_key(self.files);
             if old.exists() {
                 // That of the rotation before.
-                old = beside(self.files, &format!("old-{}", now.as_secs()));
+                old = sibling_path(self.files, &format!("old-{}", now.as_secs()));
             }
             files::rename(&path, &old)?;
             retired.old_key = Some(old);

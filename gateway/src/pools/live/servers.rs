@@ -63,7 +63,7 @@ impl LivePools {
     }
 
     /// Marks the servers of these pools as due, by the pools' names there, because the cluster has something new for them.
-    pub async fn told(&self, news: &UpstreamUpdates) {
+    pub async fn mark_due(&self, news: &UpstreamUpdates) {
         let now = Instant::now();
         for server in self.reloading.lock().await.servers.values_mut() {
             if news.is_of(server.upstream.pool()) {

@@ -106,7 +106,7 @@ struct Glance<'c> {
 impl Glance<'_> {
     /// Begins to read, if this is the known store, and it was not rolled back.
     fn begin(&self, known: &StoreMark) -> Result<StoreMark, WorkInterrupted> {
-        let found = self.statement("BEGIN").and_then(|()| schema::standing(self.connection));
+        let found = self.statement("BEGIN").and_then(|()| schema::read_mark(self.connection));
         match found {
             Ok(found) if found.id == known.id && found.mark >= known.mark => Ok(found),
             _ => Err(WorkInterrupted::Engine),

@@ -33,7 +33,7 @@ use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 use super::own::{CommitOutcome, Own};
 use super::plan::{Job, plan, refuse_first};
 use super::presence;
-use super::requests::{get, revision, seen};
+use super::requests::{get, read_value, revision};
 
 pub(super) struct EtcdCommitter {
     opened: Arc<OpenEtcdStore>,
@@ -97,7 +97,7 @@ impl EtcdCommitter {
                 Ok(CommitOutcome::Unknown) => Err(EtcdTrouble::Doubt(lost)),
                 Err(failure) => Err(EtcdTrouble::Doubt(failure)),
             },
-            Err(full) if full.kind == FailureKind::NoSpace => match self.own.look(until).await {
+            Err(full) if full.kind == FailureKind::NoSpace => match self.own.resolve_commit(until).await {
                 Ok(CommitOutcome::Happened) => Ok(Committed::Done),
                 Ok(CommitOutcome::Never) => Err(EtcdTrouble::Member(full)),
                 Ok(CommitOutcome::Unknown) | Err(_) => Err(EtcdTrouble::Doubt(full)),
@@ -153,7 +153,7 @@ impl EtcdCommitter {
             }
             return Ok(Committed::Done);
         }
-        let mut others = answers.iter().skip(GUARD_GETS).map(seen);
+        let mut others = answers.iter().skip(GUARD_GETS).map(read_value);
         // It is another one if the lease is over.
         if let Some(own) = others.next() {
             self.own.not_made(&own);
@@ -250,7 +250,7 @@ impl CommitLoop for EtcdCommitter {
                         (fetched, fetches) = (Fetched::new(), 0);
                         continue;
                     }
-                    Err(trouble) => self.opened.told(trouble).await,
+                    Err(trouble) => self.opened.report_trouble(trouble).await,
                 },
             };
             tracing::warn!("{}", self.opened.error(&trouble));
@@ -265,5 +265,5 @@ async fn fetch(opened: &OpenEtcdStore, keys: &BTreeSet<String>, until: Instant) 
     let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
     let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.full_key(key))).collect();
     let answers = opened.read(until, &gets).await?;
-    Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
+    Ok(keys.into_iter().cloned().zip(answers.iter().map(read_value)).collect())
 }

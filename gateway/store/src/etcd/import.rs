@@ -19,7 +19,7 @@ use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
-use super::requests::{get, seen};
+use super::requests::{get, read_value};
 use super::snapshot::EtcdPages;
 use crate::settings::EtcdSettings;
 
@@ -42,7 +42,7 @@ impl EtcdImport {
         let below = Arc::new(EtcdPages::open(settings)?);
         let taking = Self {
             beside: beside.to_owned(),
-            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            known: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session: identity::new_id()?,
             waiting: Vec::new(),
             bytes: 0,
@@ -88,7 +88,7 @@ impl EtcdImport {
             let looked = below.send(Txn::new().and_then([get(&below.keys.taking()), get(&below.keys.identity())]))?;
             let answers = looked.op_responses();
             // An answer may have been lost, and the first request done.
-            if answers.iter().any(|answer| seen(answer).value.is_some()) {
+            if answers.iter().any(|answer| read_value(answer).value.is_some()) {
                 return Err(StoreError::Replaced(below.members.place.clone().into()));
             }
         }
@@ -127,11 +127,11 @@ impl EtcdImport {
 
 /// Returns the session of the process that imports, by the first answer.
 fn taken_by(looked: &TxnResponse) -> Option<String> {
-    seen(looked.op_responses().first()?).value
+    read_value(looked.op_responses().first()?).value
 }
 
 impl MigrationTarget for EtcdImport {
-    fn known(&self) -> &ExpectedStore {
+    fn expected_store(&self) -> &ExpectedStore {
         &self.known
     }
 
@@ -162,7 +162,7 @@ impl MigrationTarget for EtcdImport {
             .send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
         if !finished.succeeded() {
             // An answer may have been lost, and the first request done.
-            let (found, _) = self.below.look()?;
+            let (found, _) = self.below.read_identity()?;
             if found.is_none_or(|found| found.mark.id != now.id) {
                 return Err(StoreError::Replaced(self.below.members.place.clone().into()));
             }

@@ -24,7 +24,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn lead(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
+    pub async fn acquire_lease(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
         let runtime = self.open.desk.threads.handle.clone();
         let opened = Arc::clone(&self.open.opened);
         let (key, value) = (format!("{LEADER}{work}"), identity::new_id()?);

@@ -37,7 +37,7 @@ use open_store::OpenEtcdStore;
 use overlay::MOST_KEYS;
 use presence::Presence;
 use requests::pair;
-pub(super) use snapshot::{EtcdSnapshot, served_by, there};
+pub(super) use snapshot::{EtcdSnapshot, existing_store, served_by};
 use tokio::time::Instant;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
@@ -83,7 +83,7 @@ impl Etcd {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, replica) = threads.wait(async move {
             // Known first: what is found is then at least as new.
-            let known = ExpectedStore::beside(&folder)?;
+            let known = ExpectedStore::load(&folder)?;
             let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
                 under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
@@ -102,12 +102,12 @@ impl Etcd {
     ///
     /// # Errors
     /// Like [`Etcd::open`].
-    pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
+    pub fn exists(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
         Threads::start("etcd", &place)?.wait(async move {
-            let known = ExpectedStore::beside(&folder)?;
+            let known = ExpectedStore::load(&folder)?;
             let members = Members::from_settings(&settings)?;
-            let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
+            let found = identity::read_identity(&settings, &members, Instant::now() + settings.timeout).await?;
             set_back::check(&known, Path::new(&members.place), found.as_ref())?;
             Ok(found.is_some())
         })
@@ -127,7 +127,7 @@ impl Etcd {
             let settings = settings.clone();
             threads.wait(async move {
                 let members = Members::from_settings(&settings)?;
-                identity::look(&settings, &members, Instant::now() + settings.timeout).await
+                identity::read_identity(&settings, &members, Instant::now() + settings.timeout).await
             })
         };
         let name_anew = |replacement: &Replacement, furthest| {
@@ -153,16 +153,16 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
     let (members, keys) = (Members::from_settings(settings)?, KeyPrefix::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
-    let found = match identity::look(settings, &members, until).await? {
+    let found = match identity::read_identity(settings, &members, until).await? {
         Some(found) => Some(found),
         None => {
             set_back::check(known, &place, None::<&ExistingStore>)?;
             identity::begin(settings, &members, until).await?;
-            identity::look(settings, &members, until).await?
+            identity::read_identity(settings, &members, until).await?
         }
     };
     if let Some(found) = &found {
-        rollback::tell(known, &members, &keys, found, until).await;
+        rollback::report_rollback(known, &members, &keys, found, until).await;
     }
     set_back::check(known, &place, found.as_ref())?;
     let found = found.ok_or(StoreError::Replaced(place))?;
@@ -194,7 +194,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
 async fn rename(settings: &EtcdSettings, Replacement { known, found }: &Replacement, mark: u64) -> Result<StoreMark, StoreError> {
     let members = Members::from_settings(settings)?;
     let until = Instant::now() + settings.timeout;
-    let there = identity::look(settings, &members, until).await?;
+    let there = identity::read_identity(settings, &members, until).await?;
     if there.as_ref().map(|there| &there.mark.id) != found.as_ref().map(|found| &found.id) {
         return Err(StoreError::Replaced(members.place.into()));
     }
@@ -274,20 +274,20 @@ impl Engine for Etcd {
             .await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        let leads = Self::lead(self, work, LEASE).await?;
-        Ok(leads.map(|leads| leads.lead(self.clone())))
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+        let leads = Self::acquire_lease(self, work, LEASE).await?;
+        Ok(leads.map(|leads| leads.into_leader(self.clone())))
     }
 
     fn most_writes(&self) -> usize {
         MOST_WRITES
     }
 
-    fn standing(&self) -> Option<StoreMark> {
+    fn store_mark(&self) -> Option<StoreMark> {
         Some(locked(&self.open.opened.standing).clone())
     }
 
-    fn beside(&self) -> Option<&Path> {
+    fn mark_path(&self) -> Option<&Path> {
         Some(&self.open.desk.beside)
     }
 

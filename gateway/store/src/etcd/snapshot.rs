@@ -69,10 +69,10 @@ impl EtcdPages {
     }
 
     /// The store that is there, and the revision at which it was looked at.
-    pub(super) fn look(self: &Arc<Self>) -> Result<(Option<ExistingStore>, i64), StoreError> {
+    pub(super) fn read_identity(self: &Arc<Self>) -> Result<(Option<ExistingStore>, i64), StoreError> {
         let below = Arc::clone(self);
         self.threads
-            .wait(async move { identity::look_at(&below.settings, &below.members, below.until()).await })
+            .wait(async move { identity::read_identity_at(&below.settings, &below.members, below.until()).await })
     }
 
     /// The first of a range at this revision; 0 is now.
@@ -100,9 +100,9 @@ impl EtcdPages {
 impl EtcdSnapshot {
     pub(crate) fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = ExpectedStore::beside(beside)?;
+        let known = ExpectedStore::load(beside)?;
         let below = Arc::new(EtcdPages::open(settings)?);
-        let (found, revision) = below.look()?;
+        let (found, revision) = below.read_identity()?;
         let place = Path::new(&below.members.place);
         set_back::check_to_move(&known, place, found.as_ref())?;
         let Some(found) = found else {
@@ -130,7 +130,7 @@ impl EtcdSnapshot {
             return Ok(true);
         }
         // An answer may have been lost, and the first request done.
-        let (now, _) = self.below.look()?;
+        let (now, _) = self.below.read_identity()?;
         Ok(now.is_some_and(|now| now.identity == identity))
     }
 }
@@ -149,7 +149,7 @@ impl MigrationSource for EtcdSnapshot {
     }
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
-        let (found, _) = self.below.look()?;
+        let (found, _) = self.below.read_identity()?;
         let found = found.filter(|found| found.moved == self.found.moved);
         Ok(found
             .ok_or_else(|| StoreError::Replaced(self.below.members.place.clone().into()))?
@@ -160,7 +160,7 @@ impl MigrationSource for EtcdSnapshot {
         if self.replace_identity(&self.found.identity_moved(Some(to)))? {
             return Ok(());
         }
-        match (served_by(&self.below.settings)?, self.below.look()?.0) {
+        match (served_by(&self.below.settings)?, self.below.read_identity()?.0) {
             (hosts, _) if !hosts.is_empty() => Err(HouseError::Served {
                 place: self.below.members.place.clone(),
                 hosts: hosts.join(", "),
@@ -170,7 +170,7 @@ impl MigrationSource for EtcdSnapshot {
         }
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
+    fn undo_move(&mut self) -> Result<(), HouseError> {
         match self.replace_identity(&self.found.identity_moved(None))? {
             true => Ok(()),
             false => Err(HouseError::WentOn),
@@ -199,8 +199,8 @@ pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreErr
 }
 
 /// Returns the store that is there, regardless of the known one.
-pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
-    match Arc::new(EtcdPages::open(settings)?).look() {
+pub(crate) fn existing_store(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
+    match Arc::new(EtcdPages::open(settings)?).read_identity() {
         Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

@@ -23,11 +23,11 @@ pub(super) struct EmbeddedSnapshot {
 impl EmbeddedSnapshot {
     pub(super) fn open(file: &Path) -> Result<Self, StoreError> {
         let (connection, _) = connect(file)?;
-        ExpectedStore::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
+        ExpectedStore::load(file)?.check_to_move(file, &schema::inspect(file, &connection)?)?;
         prepare(&connection)?;
         // What is read from here on is the store at this moment.
         connection.execute_batch("BEGIN").explain(&connection)?;
-        let (store, moved) = standing(&connection)?;
+        let (store, moved) = read_mark(&connection)?;
         let file = file.to_owned();
         Ok(Self {
             file,
@@ -41,7 +41,7 @@ impl EmbeddedSnapshot {
     fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
         let connection = &self.connection;
         connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").explain(connection)?;
-        let done = match standing(connection)? {
+        let done = match read_mark(connection)? {
             (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(HouseError::from),
             (_, Some(moved)) => Err(moved.error(&self.file).into()),
             _ => Err(HouseError::WentOn),
@@ -54,8 +54,8 @@ impl EmbeddedSnapshot {
 }
 
 /// Returns the store's mark, with its original id, and its new place if it was moved.
-fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
-    let standing = schema::standing(connection).explain(connection)?;
+fn read_mark(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
+    let standing = schema::read_mark(connection).explain(connection)?;
     Ok(match schema::moved(connection).explain(connection)? {
         None => (standing, None),
         Some((id, moved)) => (StoreMark { id, ..standing }, Some(moved)),
@@ -78,26 +78,26 @@ impl MigrationSource for EmbeddedSnapshot {
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
         let connection = &self.connection;
         connection.execute_batch("ROLLBACK; BEGIN").explain(connection)?;
-        Ok(standing(connection)?.0)
+        Ok(read_mark(connection)?.0)
     }
 
     fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
         self.unchanged(|connection| schema::move_to(connection, to))
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
-        self.unchanged(schema::take_back)
+    fn undo_move(&mut self) -> Result<(), HouseError> {
+        self.unchanged(schema::undo_move)
     }
 }
 
 /// Returns the store that is there, regardless of the known one. No import can run meanwhile.
-pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
+pub(super) fn existing_store(file: &Path) -> Result<Option<StoreMark>, StoreError> {
     if !file.exists() {
         return Ok(None);
     }
     let (connection, _) = connect(file)?;
     connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
-    Ok(match schema::look(file, &connection)? {
+    Ok(match schema::inspect(file, &connection)? {
         StoreFile::Store(mark) => Some(mark),
         StoreFile::Nothing | StoreFile::Moved(..) => None,
     })
@@ -112,24 +112,24 @@ pub(super) struct EmbeddedImport {
 
 impl EmbeddedImport {
     pub(super) fn begin(file: &Path) -> Result<Self, HouseError> {
-        let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file))?;
+        let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file))?;
         make_file(file)?;
         let (connection, _) = connect(file)?;
-        if schema::look(file, &connection)? != StoreFile::Nothing {
+        if schema::inspect(file, &connection)? != StoreFile::Nothing {
             prepare(&connection)?;
-            nothing_there(&connection)?;
+            check_empty(&connection)?;
         }
         prepare(&connection)?;
         connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
         let file = file.to_owned();
         let taking = Self { file, connection, known };
         // Somebody may have been faster.
-        nothing_there(&taking.connection)?;
+        check_empty(&taking.connection)?;
         Ok(taking)
     }
 }
 
-fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
+fn check_empty(connection: &Connection) -> Result<(), HouseError> {
     match count(connection, &everything()).explain(connection)? {
         0 => Ok(()),
         keys => Err(HouseError::NotEmpty(keys)),
@@ -137,7 +137,7 @@ fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
 }
 
 impl MigrationTarget for EmbeddedImport {
-    fn known(&self) -> &ExpectedStore {
+    fn expected_store(&self) -> &ExpectedStore {
         &self.known
     }
 

@@ -15,7 +15,8 @@ use super::super::expected_store::{ExpectedStore, replace_mark};
 use super::super::moved::Moved;
 use super::super::{StoreMark, schema};
 use super::{
-    Contents, Exported, HouseError, MigrationSource, MigrationTarget, PAGE, abandon, alone, place, source, take, target, there, walk,
+    Contents, Exported, HouseError, MigrationSource, MigrationTarget, PAGE, abandon, alone, existing_store, place, source, take, target,
+    walk,
 };
 use crate::settings::StoreSettings;
 
@@ -40,9 +41,9 @@ pub fn copy<E: From<HouseError>>(
     let mut source = source(from)?;
     let becomes = becomes(&*source, from, to)?;
     if source.moved().is_some()
-        && let Some(now) = there(to)?.filter(|now| now.id == becomes.id)
+        && let Some(now) = existing_store(to)?.filter(|now| now.id == becomes.id)
     {
-        return is_there(to, &source.store(), now, first);
+        return finish_copy(to, &source.store(), now, first);
     }
     let mut target = target(to)?;
     let (accepted, contents) = move_over(&mut *source, &mut *target, &becomes, || alone(from), first)?;
@@ -63,14 +64,14 @@ fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSetting
 }
 
 /// Finishes a copy whose target is the store already: only the known mark of these settings is left to write.
-fn is_there<E: From<HouseError>>(
+fn finish_copy<E: From<HouseError>>(
     to: &StoreSettings,
     from: &StoreMark,
     now: StoreMark,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<CopiedStore, E> {
     let file = &to.file;
-    let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file));
+    let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file));
     let known = known.map_err(HouseError::from)?.expected().cloned();
     let is_known = known.as_ref().is_some_and(|known| known.id == now.id);
     let replacement = Replacement {
@@ -130,12 +131,12 @@ pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, House
         return Err(moved.error(place(from).as_ref()).into());
     }
     abandon(to)?;
-    if let Some(store) = there(to)?.filter(|there| there.id == moved.id) {
+    if let Some(store) = existing_store(to)?.filter(|there| there.id == moved.id) {
         return Err(HouseError::Whole { to: moved.to, store });
     }
-    source.take_back()?;
+    source.undo_move()?;
     let (file, store) = (&from.file, source.store());
-    let known = ExpectedStore::beside(file)?;
+    let known = ExpectedStore::load(file)?;
     if known.file.as_ref().is_some_and(|known| known.id == moved.id) {
         // That was written down just before it would have been one.
         replace_mark(file, &store)?;

@@ -51,7 +51,7 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
     // The gateway may serve.
     let mut text = Vec::new();
     let exported = export(&settings(&folder), &mut text).unwrap();
-    assert_eq!(Store::standing(&store), Some(exported.store.clone()));
+    assert_eq!(Store::store_mark(&store), Some(exported.store.clone()));
     (folder, text, exported)
 }
 
@@ -73,7 +73,7 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
     assert_eq!(accepted.replacement.found, Some(exported.store.clone()));
     assert!(accepted.now.id != exported.store.id && accepted.now.mark > exported.store.mark);
     let store = Embedded::open(&file(&new)).unwrap();
-    assert_eq!(Store::standing(&store), Some(accepted.now));
+    assert_eq!(Store::store_mark(&store), Some(accepted.now));
     let other = Embedded::open(&file(&old)).unwrap();
     for kind in [EntryKind::Name, EntryKind::Ticket] {
         assert_eq!(store.list(kind).await.unwrap(), other.list(kind).await.unwrap());

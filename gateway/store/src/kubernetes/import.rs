@@ -52,7 +52,7 @@ impl KubernetesImport {
         }
         Ok(Self {
             beside: beside.to_owned(),
-            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            known: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session,
             waiting: Pairs::new(),
             bytes: 0,
@@ -160,7 +160,7 @@ impl KubernetesPages {
 }
 
 impl MigrationTarget for KubernetesImport {
-    fn known(&self) -> &ExpectedStore {
+    fn expected_store(&self) -> &ExpectedStore {
         &self.known
     }
 

@@ -50,7 +50,7 @@ impl Leadership {
     }
 
     /// Returns the store of this engine, behind the fence.
-    pub(crate) fn lead(self, engine: impl Engine + 'static) -> Lead {
+    pub(crate) fn into_leader(self, engine: impl Engine + 'static) -> Lead {
         let fenced = Fenced::new(engine, self.fence());
         Lead::new(Arc::new(fenced), Box::new(self))
     }

@@ -250,7 +250,7 @@ fn file(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
     let meaning = match data.get(8..).map(|text| text.strip_suffix(&[0]).unwrap_or(text)) {
         Some(LOAD_OPTIONS) => Meaning::LoadOptions,
         Some(INITRD) => Meaning::Initrd,
-        _ => match said(data) {
+        _ => match logged_text(data) {
             Some(said_name) => Meaning::File { said_name },
             None => Meaning::Unknown { said: None },
         },
@@ -272,7 +272,7 @@ fn firmware_blob(event: &TrustedEvent<'_>) -> Option<(Meaning, Proof)> {
         BLOB => None,
         BLOB2 => {
             let [length] = data.array()?;
-            said(data.take_bytes(usize::from(length))?)
+            logged_text(data.take_bytes(usize::from(length))?)
         }
         _ => return None,
     };
@@ -285,19 +285,19 @@ fn firmware_blob(event: &TrustedEvent<'_>) -> Option<(Meaning, Proof)> {
 }
 
 fn mok(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    match said(event.untrusted_data()) {
+    match logged_text(event.untrusted_data()) {
         Some(said_name) => (Meaning::MokVariable { said_name }, Proof::Digest),
         None => unknown(event),
     }
 }
 
 fn unknown(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    let said = said(event.untrusted_data());
+    let said = logged_text(event.untrusted_data());
     (Meaning::Unknown { said }, Proof::Digest)
 }
 
 /// Reads a text that is logged with a digest, for people.
-fn said(data: &[u8]) -> Option<LogText> {
+fn logged_text(data: &[u8]) -> Option<LogText> {
     let text = data.strip_suffix(&[0]).unwrap_or(data);
     printable(text)
 }

@@ -13,7 +13,7 @@ use object::LittleEndian as LE;
 use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
-use super::config::{SET_ROOT, words};
+use super::config::{SET_ROOT, split_words};
 use crate::tpm::prediction::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES};
 
 /// Largest section of objects: Debian's has 4 MiB, with its memory disk.
@@ -108,10 +108,10 @@ impl GrubImage {
             .read(OBJECTS_LIMIT_BYTES)
             .map_err(|error| format!("GRUB's image, section mods: {error}"))?;
         let objects = ImageObjects::read(&section)?;
-        objects.only_what_was_seen(release)?;
+        objects.check_expected_objects(release)?;
         let (mut roots, mut prefix) = (Vec::new(), objects.prefix.to_owned());
         for (index, line) in objects.config.split(|&byte| byte == b'\n').enumerate() {
-            let words = words(line, index + 1).map_err(|_| objects.runs_a_config())?;
+            let words = split_words(line, index + 1).map_err(|_| objects.runs_a_config())?;
             let Some(words) = words else { continue };
             let command = words.join(" ");
             match (command.strip_prefix(SET_ROOT), command.strip_prefix(SET_PREFIX)) {
@@ -239,7 +239,7 @@ impl<'a> ImageObjects<'a> {
         Ok(())
     }
 
-    fn only_what_was_seen(&self, release: GrubRelease) -> Result<(), String> {
+    fn check_expected_objects(&self, release: GrubRelease) -> Result<(), String> {
         let more = (release == GrubRelease::Debian206).then_some(MODULE_OF_206);
         let seen: BTreeSet<&str> = MODULES.into_iter().chain(more).collect();
         let names = |names: BTreeSet<&str>| {

@@ -59,7 +59,7 @@ impl Written {
 }
 
 fn listed(log: &Path) -> Vec<LogFile> {
-    let LogFiles { files, unreadable } = files_beside(log).unwrap();
+    let LogFiles { files, unreadable } = log_files(log).unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     files
 }
@@ -213,7 +213,7 @@ fn what_cannot_be_read_is_named_and_hides_nothing_else() {
     let whole = fs::read(&path).unwrap();
     for damaged in [&b"no gzip"[..], &[], &whole[..20]] {
         fs::write(&path, damaged).unwrap();
-        let LogFiles { files, unreadable } = files_beside(&log.log()).unwrap();
+        let LogFiles { files, unreadable } = log_files(&log.log()).unwrap();
         assert_eq!(numbers(&files), [1, 2, 4, 5]);
         assert_eq!(
             unreadable.iter().map(|error| &error.path).collect::<Vec<_>>(),

@@ -111,7 +111,7 @@ fn read_record_boot(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelect
         }
         Ok(ReaderState::There)
     })?;
-    unread.say();
+    unread.report();
     let Some(line) = found else {
         bail!("no record of the log is that one");
     };

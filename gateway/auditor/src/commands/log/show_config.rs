@@ -138,7 +138,7 @@ fn find(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector) -> anyho
             ReaderState::Gone
         })
     })?;
-    unread.say();
+    unread.report();
     let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();
     match (found.pop(), found.is_empty()) {
         (None, _) => bail!("no record of the log is that one"),

@@ -11,7 +11,7 @@ use attest_log::Blobs;
 use attest_system::clock::Clock;
 use serde_json::json;
 
-use super::{GatewayFiles, since, told};
+use super::{GatewayFiles, progress_reporter, since};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -45,9 +45,9 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     };
     let log = recorded::files(&files.attestation_log()?)?;
     let blobs = Blobs::at(&files.evidence(&[])?).remembering();
-    let found = simulate(&log, &blobs, &asked, told("machines"))?;
+    let found = simulate(&log, &blobs, &asked, progress_reporter("machines"))?;
     if policy.observes() {
-        output::tell("the file observes: what is refused here about the boot it would record, and refuse nobody");
+        output::print_note("the file observes: what is refused here about the boot it would record, and refuse nobody");
     }
     if arguments.format.is_json() {
         output::json(&json!({
@@ -59,10 +59,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             "not_verified": objects(GROUP_COLUMNS, &rows(&found.not_judged)),
         }))?;
     } else {
-        output::print(words(&found))?;
+        output::print(describe(&found))?;
     }
     if found.machines() == 0 {
-        output::tell("nothing is known of this pool's machines: no evidence was recorded in that time");
+        output::print_note("nothing is known of this pool's machines: no evidence was recorded in that time");
     }
     let sound = found.machines() > 0 && found.shut_out() == 0 && found.not_judged.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -70,7 +70,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 
 const GROUP_COLUMNS: [&str; 5] = ["MACHINES", "TRUSTED BEFORE", "CODE", "WHAT THEY SHARE", "AMONG THEM"];
 
-fn words(found: &Simulation) -> String {
+fn describe(found: &Simulation) -> String {
     let mut rows = rows(&found.refused);
     rows.extend(self::rows(&found.not_judged));
     let groups = if rows.is_empty() {

@@ -165,14 +165,14 @@ fn the_object_is_in_the_oldest_version_that_can_say_it() {
             value[key] = part.clone();
         }
         let (config, appended) = from_chosen_parts(config(value), "worker").unwrap();
-        can_be_said(&config).unwrap();
+        check_readable(&config).unwrap();
         let object = SecondStageObject::parse(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
         object.value["spec"]["config"]["ignition"]["version"].as_str().unwrap().to_owned()
     };
     assert_eq!(version(json!({})), "3.1.0");
     assert_eq!(version(json!({"kernelArguments": {"shouldExist": ["a"]}})), "3.3.0");
     let sticky = Config::from_value(json!({"ignition": {"version": "3.6.0"}, "storage": {"files": [{"path": "/a", "mode": 0o1777}]}}));
-    assert!(can_be_said(&sticky.unwrap()).is_err());
+    assert!(check_readable(&sticky.unwrap()).is_err());
 }
 
 #[test]

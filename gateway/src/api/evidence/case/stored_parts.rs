@@ -26,7 +26,7 @@ impl DecidedCase {
         let exposes = evidence.aws_identity_document.is_some() && !claimed;
         if proven && !exposes && evidence.too_large().is_none() {
             basis.challenge = Some(spent.into_challenge());
-            kept = anchors.into_kept();
+            kept = anchors.into_large_parts();
             let is_trusted = record.verdict == Verdict::Trusted;
             kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));
         } else {

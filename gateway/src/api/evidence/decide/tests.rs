@@ -121,10 +121,10 @@ impl Case {
 
     /// Returns a refusal with this code, which leaves the store as it was.
     async fn refused(&self, code: &str, change: impl Fn(&mut DecisionInput)) -> EvidenceRefusal {
-        let before = Store::standing(&self.store);
+        let before = Store::store_mark(&self.store);
         let turned = self.decide(change).await.err().unwrap();
         assert_eq!(turned.refusal.code(), code);
-        assert_eq!(Store::standing(&self.store), before, "{code}: a refusal writes nothing");
+        assert_eq!(Store::store_mark(&self.store), before, "{code}: a refusal writes nothing");
         if let Some(record) = &turned.record {
             assert_eq!((record.use_number, record.ticket.is_some()), (None, false), "{code}");
         }
@@ -188,9 +188,9 @@ fn revocation() -> String {
 #[tokio::test]
 async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
     let case = Case::new().await;
-    let before = Store::standing(&case.store).unwrap().mark;
+    let before = Store::store_mark(&case.store).unwrap().mark;
     let record = case.earned(|_| {}).await;
-    assert_eq!(Store::standing(&case.store).unwrap().mark, before + 1);
+    assert_eq!(Store::store_mark(&case.store).unwrap().mark, before + 1);
     assert_eq!(
         (record.verdict, record.name.as_deref(), record.alerts.len()),
         (Verdict::Trusted, Some(NAME), 0)

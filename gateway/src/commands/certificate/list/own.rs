@@ -275,7 +275,7 @@ fn store_key(path: &Path) -> Item {
         expires: None,
         rotates: "store create-key --rotate, then copy the file; if it was stolen: seal rotate --drop, too".to_owned(),
     };
-    private(item, path, SealKeyRing::look_at_key_file(path).map_err(|error| error.to_string()))
+    private(item, path, SealKeyRing::check_key_file(path).map_err(|error| error.to_string()))
 }
 
 fn seal(settings: &Settings) -> Item {

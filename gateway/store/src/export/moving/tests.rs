@@ -49,7 +49,7 @@ impl Place {
     /// Returns whether it is the store, and has the original content.
     async fn holds(&self) -> bool {
         // Whoever opens nothing begins a store.
-        let Ok(true) = AnyStore::look(&self.settings) else { return false };
+        let Ok(true) = AnyStore::exists(&self.settings) else { return false };
         let Ok(store) = self.open() else { return false };
         store.get(EntryKind::Name, "worker-1").await.unwrap().is_some()
     }
@@ -134,14 +134,14 @@ impl MigrationSource for Breaks<dyn MigrationSource> {
         Ok(self.step(Step::AfterMove)?)
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
-        self.inner.take_back()
+    fn undo_move(&mut self) -> Result<(), HouseError> {
+        self.inner.undo_move()
     }
 }
 
 impl MigrationTarget for Breaks<dyn MigrationTarget> {
-    fn known(&self) -> &ExpectedStore {
-        self.inner.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.inner.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -206,7 +206,7 @@ async fn one_of_both_is_the_store(new: impl Fn() -> (Place, Place)) {
             // Done again it comes to its end, wherever it was.
             let copied_again = copied(&from, &to).unwrap();
             assert_eq!(copied_again.contents.is_none(), is_whole, "{step:?}");
-            assert_eq!(Store::standing(&to.open().unwrap()).unwrap().id, copied_again.accepted.now.id);
+            assert_eq!(Store::store_mark(&to.open().unwrap()).unwrap().id, copied_again.accepted.now.id);
             assert_eq!((from.was_moved(), to.holds().await), (true, true), "{step:?}");
             assert!(undo(&from.settings, &to.settings).is_err());
             // Once more is nothing more.
@@ -313,8 +313,8 @@ async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
 struct StandsStill<'t, F>(&'t mut dyn MigrationTarget, F);
 
 impl<F: Fn()> MigrationTarget for StandsStill<'_, F> {
-    fn known(&self) -> &ExpectedStore {
-        self.0.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.0.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {

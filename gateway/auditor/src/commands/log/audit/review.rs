@@ -170,9 +170,9 @@ impl<'b> Reviewer<'b> {
         differences.same("v", &v, &VERSION);
         differences.same("time", &time, &rfc3339(at).as_str());
         if id.len() > ID_LIMIT_BYTES {
-            differences.say("its id is longer than any");
+            differences.add("its id is longer than any");
         } else if !self.ids.insert(id.to_owned()) {
-            differences.say("its id is that of an earlier decision");
+            differences.add("its id is that of an earlier decision");
         }
         if at < self.latest {
             differences.warn(format!("it is older than a line before it: {time} after {}", rfc3339(self.latest)));
@@ -285,11 +285,11 @@ impl ReviewedDecision {
             (_, Verdict::Refused) | (Decision::Evidence, Verdict::Trusted) | (Decision::Config, Verdict::Served)
         );
         if !fits {
-            differences.say("no such decision has this verdict");
+            differences.add("no such decision has this verdict");
         }
         match self.verdict {
             Verdict::Refused => {
-                differences.there("code", self.code.as_ref());
+                differences.check_present("code", self.code.as_ref());
                 differences.absent("grant", self.grant.as_ref());
                 differences.absent("config_sha256", self.config_sha256.as_ref());
                 differences.absent("ticket", self.ticket.as_ref());
@@ -297,7 +297,7 @@ impl ReviewedDecision {
             }
             Verdict::Trusted | Verdict::Served => {
                 differences.absent("code", self.code.as_ref());
-                differences.there("grant", self.grant.as_ref());
+                differences.check_present("grant", self.grant.as_ref());
                 self.check_grant(differences);
             }
         }
@@ -307,14 +307,14 @@ impl ReviewedDecision {
     /// Checks that the grant is what the pool gives for what was shown.
     fn check_grant(&self, differences: &mut Differences) {
         let Some(grants) = self.grants else {
-            return differences.say("grants is missing");
+            return differences.add("grants is missing");
         };
         let earns = match self.shown {
             ShownEvidence::Tpm | ShownEvidence::Cloud | ShownEvidence::Ticket => grants.attested,
             ShownEvidence::Token => grants.token,
             ShownEvidence::Kubelet => grants.kubelet,
             ShownEvidence::Nothing => grants.nothing,
-            ShownEvidence::Unreadable => return differences.say("nothing is given for what cannot be read"),
+            ShownEvidence::Unreadable => return differences.add("nothing is given for what cannot be read"),
         };
         differences.same("grant", &self.grant, &earns.set());
     }

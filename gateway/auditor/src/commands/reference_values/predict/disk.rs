@@ -74,7 +74,7 @@ pub(crate) struct PredictedDisk<'d> {
 pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
     let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
-    let beside = beside(&disk.system, &loaders)?;
+    let beside = other_images(&disk.system, &loaders)?;
     let (mut unified, mut kernels) = (Vec::new(), Vec::new());
     let first = loaders.first().filter(|(stage, _)| *stage == ImageFormat::UnifiedKernelImage);
     let mut given = given(&disk.system, first.map(|(_, found)| found.path.as_str()))?;
@@ -149,7 +149,7 @@ fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<DiskFi
 }
 
 /// Returns the images in boot loaders' folders with other content than the images that were read.
-fn beside(system: &Volume, loaders: &[(ImageFormat, DiskFile<'_>)]) -> anyhow::Result<Vec<String>> {
+fn other_images(system: &Volume, loaders: &[(ImageFormat, DiskFile<'_>)]) -> anyhow::Result<Vec<String>> {
     let mut beside = Vec::new();
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
         for name in system.names(&format!("EFI/{folder}"))?.iter().filter(|name| is_image(name)) {
@@ -246,7 +246,7 @@ impl PredictedDisk<'_> {
     pub(crate) fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
         if !self.beside.is_empty() {
             let named = self.beside.join(", ");
-            prediction.leave_out(
+            prediction.omit(
                 &[IMAGES_PCR],
                 format!("these are on the disk too, and are not among the values: {named}"),
             );
@@ -258,7 +258,7 @@ impl PredictedDisk<'_> {
                 given.sort();
                 given.dedup();
                 let why = format!("systemd-stub takes these beside the image: {}", given.join(", "));
-                prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
+                prediction.omit(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
                 false
             }
             ([ImageFormat::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
@@ -303,12 +303,12 @@ impl PredictedDisk<'_> {
             None => return Ok(false),
             Some(GrubFileSource::Known { config, kernel }) => (config, kernel),
             Some(GrubFileSource::Unknown { configs, why }) => {
-                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
+                prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
                 for config in configs {
                     let reason = GrubConfig::parse(&config.bytes).err();
                     let reason = reason.map(|error| format!("{}: {error}", config.path));
                     if let Some(reason) = reason.filter(|reason| reason != why) {
-                        prediction.leave_out(&[COMMANDS_PCR], reason);
+                        prediction.omit(&[COMMANDS_PCR], reason);
                     }
                     files.read_on_disk(&config.path, &Bytes::from(&config.bytes).sha256()?);
                     predict_config(&config.bytes, prediction);
@@ -322,7 +322,7 @@ impl PredictedDisk<'_> {
             other => {
                 let before = other.iter().map(|(_, found)| found.path.as_str()).collect::<Vec<_>>().join(", ");
                 let why = format!("which of these are started, and in which order, is decided by the machine: {before}");
-                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
+                prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
                 predict_config(&config.bytes, prediction);
                 return Ok(false);
             }
@@ -356,7 +356,7 @@ impl PredictedDisk<'_> {
             let parsed = match Kernel::parse(kernel.bytes()) {
                 Ok(parsed) => parsed,
                 Err(error) => {
-                    prediction.leave_out(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
+                    prediction.omit(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
                     continue;
                 }
             };
@@ -374,12 +374,12 @@ impl PredictedDisk<'_> {
         }
         let has_kernel = |(stage, _): &(ImageFormat, DiskFile<'_>)| *stage == ImageFormat::UnifiedKernelImage;
         if self.kernels.is_empty() && self.unified.is_empty() && !self.loaders.iter().any(has_kernel) {
-            prediction.leave_out(
+            prediction.omit(
                 &[IMAGES_PCR, FILES_PCR],
                 "no kernel was found on the disk's FAT and ext4 file systems",
             );
         }
-        prediction.leave_out(&[COMMANDS_PCR], "the command line is the boot loader's to put together");
+        prediction.omit(&[COMMANDS_PCR], "the command line is the boot loader's to put together");
         Ok(())
     }
 }

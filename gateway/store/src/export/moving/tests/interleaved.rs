@@ -46,7 +46,7 @@ async fn of_two_that_move_a_store_one_does_and_the_other_is_told_where_it_went()
             "{refused:?}"
         );
         assert_eq!(source(&from.settings).unwrap().moved(), Some(&to));
-        assert_eq!(there(&from.settings).unwrap(), None);
+        assert_eq!(existing_store(&from.settings).unwrap(), None);
     })
     .await;
 }
@@ -77,7 +77,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
     let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
-    let id = there(&from.settings).unwrap().unwrap().id;
+    let id = existing_store(&from.settings).unwrap().unwrap().id;
     for key in ["from/schema".to_owned(), format!("from/set-back/{id}")] {
         let mut source = source(&from.settings).unwrap();
         etcd.ctl(&["put", &key, "2"]);
@@ -86,7 +86,11 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
             "from/schema" => etcd.ctl(&["put", &key, "1"]),
             _ => etcd.ctl(&["del", &key]),
         };
-        assert_eq!(there(&from.settings).unwrap().map(|mark| mark.id), Some(id.clone()), "{key}");
+        assert_eq!(
+            existing_store(&from.settings).unwrap().map(|mark| mark.id),
+            Some(id.clone()),
+            "{key}"
+        );
     }
     // It is a store from before, and somebody knows that.
     let mark = |mark| StoreMark {
@@ -111,17 +115,17 @@ async fn what_became_another_store_meanwhile_is_not_taken_back() {
     source(&from.settings).unwrap().move_to(&gone("there")).unwrap();
     let mut moved = source(&from.settings).unwrap();
     AnyStore::accept(&from.settings, |_| Ok::<_, StoreError>(())).unwrap();
-    let accepted = there(&from.settings).unwrap();
-    assert!(matches!(moved.take_back(), Err(HouseError::WentOn)));
-    assert_eq!(there(&from.settings).unwrap(), accepted);
+    let accepted = existing_store(&from.settings).unwrap();
+    assert!(matches!(moved.undo_move(), Err(HouseError::WentOn)));
+    assert_eq!(existing_store(&from.settings).unwrap(), accepted);
 }
 
 /// Something is done while what has arrived is looked through.
 struct LookedThrough<'t, F>(&'t mut dyn MigrationTarget, Option<F>);
 
 impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
-    fn known(&self) -> &ExpectedStore {
-        self.0.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.0.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -210,7 +214,7 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
             assert_eq!(again.unwrap().accepted.now, now);
             assert_eq!(told.get(), is_told, "{known:?}");
             assert_eq!(
-                super::super::super::super::expected_store::ExpectedStore::beside(beside)
+                super::super::super::super::expected_store::ExpectedStore::load(beside)
                     .unwrap()
                     .expected(),
                 Some(&now)

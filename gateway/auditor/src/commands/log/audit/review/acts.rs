@@ -24,7 +24,7 @@ impl Acts {
             None => true,
             Some(before) if before == said => false,
             Some(_) => {
-                differences.say(format!("another line says something else of what was done as {id}"));
+                differences.add(format!("another line says something else of what was done as {id}"));
                 true
             }
         }

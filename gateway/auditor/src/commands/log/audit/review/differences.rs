@@ -9,7 +9,7 @@ pub(super) struct Differences {
 }
 
 impl Differences {
-    pub(super) fn say(&mut self, what: impl Into<String>) {
+    pub(super) fn add(&mut self, what: impl Into<String>) {
         self.said.push(what.into());
     }
 
@@ -19,19 +19,19 @@ impl Differences {
 
     pub(super) fn same<T: PartialEq + std::fmt::Debug>(&mut self, field: &str, recorded: &T, expected: &T) {
         if recorded != expected {
-            self.say(format!("{field} is {recorded:?}, and must be {expected:?}"));
+            self.add(format!("{field} is {recorded:?}, and must be {expected:?}"));
         }
     }
 
     pub(super) fn absent<T>(&mut self, field: &str, recorded: Option<&T>) {
         if recorded.is_some() {
-            self.say(format!("{field} does not belong there"));
+            self.add(format!("{field} does not belong there"));
         }
     }
 
-    pub(super) fn there<T>(&mut self, field: &str, recorded: Option<&T>) {
+    pub(super) fn check_present<T>(&mut self, field: &str, recorded: Option<&T>) {
         if recorded.is_none() {
-            self.say(format!("{field} is missing"));
+            self.add(format!("{field} is missing"));
         }
     }
 }

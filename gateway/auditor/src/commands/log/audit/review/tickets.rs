@@ -83,7 +83,7 @@ impl Tickets {
         let Some(earned_by) = &line.earned_by else {
             // A ticket that could not be opened says nothing.
             if served {
-                differences.say("earned_by is missing");
+                differences.add("earned_by is missing");
             }
             return;
         };
@@ -104,18 +104,18 @@ impl Tickets {
             return;
         }
         match earned.recorded_late {
-            Some(RecordedLate::Unanswered) => differences.say("its ticket was never sent: the decision that earned it was recorded late"),
+            Some(RecordedLate::Unanswered) => differences.add("its ticket was never sent: the decision that earned it was recorded late"),
             Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.others || self.elsewhere.lost => {
                 differences.warn("the decision that earned it was recorded late, without its evidence");
             }
             Some(RecordedLate::Unknown) => {
                 differences
-                    .say("the decision that earned it was recorded late, without its evidence, and no log is missing that could have more");
+                    .add("the decision that earned it was recorded late, without its evidence, and no log is missing that could have more");
             }
             None => {}
         }
         let Some(number) = line.use_number else {
-            return differences.say("use_number is missing");
+            return differences.add("use_number is missing");
         };
         if let Some(ticket) = earned.ticket {
             let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
@@ -125,7 +125,7 @@ impl Tickets {
                 (None, _) => {}
                 (Some(late), _) if number == 1 => {
                     if late > ticket.late_seconds {
-                        differences.say("its ticket was too old");
+                        differences.add("its ticket was too old");
                     }
                 }
                 // It is for the number to say which use is the first: where clocks differ, it may be read later.
@@ -136,14 +136,14 @@ impl Tickets {
                 (Some(_), None) if self.elsewhere.others => {
                     differences.warn("its ticket was too old, unless another gateway's log that is not read has its first use");
                 }
-                _ => differences.say("its ticket was too old"),
+                _ => differences.add("its ticket was too old"),
             }
         }
         if !self.uses.insert((earned_by.clone(), number)) {
-            differences.say(format!("use {number} was made before"));
+            differences.add(format!("use {number} was made before"));
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
-            differences.say(format!("use {number} of its ticket is missing"));
+            differences.add(format!("use {number} of its ticket is missing"));
         }
     }
 
@@ -158,7 +158,7 @@ impl Tickets {
     ) {
         let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
         if ids.contains(earned_by) {
-            differences.say(format!("earned_by is {earned_by}, which earned nothing before it"));
+            differences.add(format!("earned_by is {earned_by}, which earned nothing before it"));
         } else if self.elsewhere.continued && in_time {
             differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
         } else if self.elsewhere.others {
@@ -166,7 +166,7 @@ impl Tickets {
                 "{earned_by}, which earned it, is not in these logs: another gateway's that is not read may have it"
             ));
         } else {
-            differences.say(format!(
+            differences.add(format!(
                 "earned_by is {earned_by}, which earned nothing before it; if it was at another gateway, give its log, too, or say which gateway's this is (--replica)"
             ));
         }

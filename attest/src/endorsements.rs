@@ -48,7 +48,7 @@ impl Endorsements {
                 roots,
                 allowed: BTreeSet::new(),
                 vtpm_roots: None,
-                known: None,
+                known_chains: None,
             },
             clouds: CloudEndorsements {
                 google_keys: None,
@@ -71,7 +71,7 @@ impl Endorsements {
     /// Returns the same; known chains of EK certificates are not verified again.
     #[must_use]
     pub fn knowing(mut self, known: Arc<dyn KnownChains>) -> Self {
-        self.tpm.known = Some(known);
+        self.tpm.known_chains = Some(known);
         self
     }
 

@@ -10,7 +10,7 @@ const NAMED_LIMIT: usize = 8;
 /// [`Reject::detail`](crate::Reject::detail) reads it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Withheld {
-    words: Box<str>,
+    text: Box<str>,
 }
 
 impl Withheld {
@@ -33,14 +33,14 @@ impl Withheld {
     /// Wraps a description that exists only in words.
     pub fn from_text(words: impl Into<String>) -> Self {
         Self {
-            words: words.into().into_boxed_str(),
+            text: words.into().into_boxed_str(),
         }
     }
 
     /// Returns the same description with an addition.
     #[must_use]
     pub(crate) fn and(&self, more: &str) -> Self {
-        Self::from_text(format!("{}; {more}", self.words))
+        Self::from_text(format!("{}; {more}", self.text))
     }
 
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
@@ -55,7 +55,7 @@ impl Withheld {
 
     /// The words, for the log and the record.
     pub(crate) fn reveal(&self) -> &str {
-        &self.words
+        &self.text
     }
 }
 

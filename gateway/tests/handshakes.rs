@@ -76,7 +76,7 @@ async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
 async fn a_source_is_known_once_it_has_proven_something() {
     let gateway = Gateway::init();
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
-    let knows = |address: Ipv4Addr| inside.admission.known.knows(address.into(), Instant::now());
+    let knows = |address: Ipv4Addr| inside.admission.trusted_sources.knows(address.into(), Instant::now());
     let (case, stranger) = (tpm(), gateway.client_from(STRANGER));
     let ask = |path: &str, body: serde_json::Value| stranger.post(gateway.url(path)).json(&body);
     // Whoever shows a certificate that he has found gets a challenge, and answers with nothing that is good.
@@ -101,7 +101,7 @@ async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
         "proxy_protocol_from = [\"{BALANCER}\"]\n[limits]\nrequests = 2\nhandshake_seconds = 120"
     ));
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
-    inside.admission.known.note(NODE.into(), Instant::now());
+    inside.admission.trusted_sources.note(NODE.into(), Instant::now());
     // Of the command LOCAL: the balancer looks whether the gateway lives.
     for (from, first) in [(NODE, &b""[..]), (BALANCER, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")] {
         let mut turns = Vec::new();
@@ -145,7 +145,7 @@ async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
     let [seventh, eighth] = [7, 8].map(|number| connect(Ipv4Addr::new(127, 0, 1, number)));
     let strangers = [shake(seventh.await), shake(eighth.await)];
     until(|| waiting(&inside) == strangers.len()).await;
-    inside.admission.known.note(NODE.into(), Instant::now());
+    inside.admission.trusted_sources.note(NODE.into(), Instant::now());
     let known = tokio::time::timeout(LIMIT, shake(connect(NODE).await)).await;
     assert!(
         strangers.iter().all(|stranger| !stranger.is_finished()),

@@ -76,7 +76,7 @@ pub struct BootOptions {
     /// Folder for state that is kept until the next boot.
     pub state: PathBuf,
     /// Folder for files that are kept for the booted system.
-    pub kept: PathBuf,
+    pub kept_folder: PathBuf,
     /// Set to attest the kubelet's future key even if the kernel command line does not ask for it.
     pub kubelet_key: bool,
     /// Storage for state that must survive a reboot of this first boot, unless the kernel command line names another.
@@ -138,7 +138,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
-    let places = KeyPaths::new(&settings.kept, Path::new(key::FOLDER));
+    let places = KeyPaths::new(&settings.kept_folder, Path::new(key::FOLDER));
     let is_told_to = settings.kubelet_key || platform.kubelet_key == KubeletKey::Always;
     let (key, is_new) = if is_told_to || platform.kubelet_key != KubeletKey::Never {
         kubelet::key_of_this_boot(&places, is_told_to)
@@ -273,7 +273,7 @@ fn work(
             "the pointer config names no source of the form https://…/config/<pool>".to_owned(),
         ));
     }
-    keep::leave(&settings.kept, &pointer);
+    keep::leave(&settings.kept_folder, &pointer);
     let left_out = pointer.authority_left_out();
     // At once: whatever this run ends in, it may be why.
     left_out.iter().for_each(|left_out| print_line(&format!("note: {left_out}")));
@@ -285,7 +285,7 @@ fn work(
     let tpm = device::ready(&settings.tcti, patience.work());
     begin("Attesting");
     let mut surroundings = Surroundings {
-        claimants: Claimants::new(ClaimFolder::new(&settings.state), storage),
+        first_boot_secret: Claimants::new(ClaimFolder::new(&settings.state), storage),
         tpm,
         instance: None,
         kubelet_key: kubelet_key.and_then(KubeletKeyPair::digest),
@@ -347,8 +347,14 @@ fn work(
         // What is known of the other gateways is not lost with it.
         done.failed.extend(result.err());
     }
-    claim_tokens(&gateways, &mut surroundings.claimants, patience.work(), &mut pointer, &mut done);
-    done.notes.extend(surroundings.claimants.note());
+    claim_tokens(
+        &gateways,
+        &mut surroundings.first_boot_secret,
+        patience.work(),
+        &mut pointer,
+        &mut done,
+    );
+    done.notes.extend(surroundings.first_boot_secret.note());
     done.write(&mut pointer);
     done.gateways = Some(Gateways::new(http, to_tell));
     Ok(BootOutcome::Done(done.into()))
@@ -379,7 +385,7 @@ impl BootResult {
 /// Potential means of attestation.
 struct Surroundings {
     /// First-boot secrets that identify this node to gateways.
-    claimants: Claimants,
+    first_boot_secret: Claimants,
     /// Result of the search for a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.

@@ -46,7 +46,7 @@ pub struct KeepOptions {
     /// Root folder of the initramfs.
     pub root: PathBuf,
     /// Settings of its Ignition.
-    pub told: IgnitionInput,
+    pub input: IgnitionInput,
     /// Folder for the unit that gets the kubelet's certificate, if it is to be installed.
     pub units: Option<PathBuf>,
     /// `true` if this node is configured to attest a key for its kubelet.
@@ -86,7 +86,7 @@ pub fn run(settings: &KeepOptions) -> ExitCode {
 
 fn keep(settings: &KeepOptions) -> io::Result<()> {
     private_folder(&settings.folder)?;
-    let mut said = Initramfs::inspect(&settings.root, &ignition::version_output(), &settings.told);
+    let mut said = Initramfs::inspect(&settings.root, &ignition::version_output(), &settings.input);
     // What is there later may be what this program has written since.
     if let Some(before) = Initramfs::load(&settings.folder) {
         said.outranked_by = before.outranked_by;
@@ -201,7 +201,7 @@ mod tests {
             folder: root.path().join("kept"),
             program: Some(program),
             root: root.path().to_owned(),
-            told: IgnitionInput::default(),
+            input: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };
@@ -260,7 +260,7 @@ mod tests {
             folder: root.path().join("kept"),
             program: None,
             root: root.path().to_owned(),
-            told: IgnitionInput::default(),
+            input: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };

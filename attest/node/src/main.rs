@@ -298,7 +298,7 @@ impl ConfigArguments {
             cmdline: self.cmdline,
             dmi: self.dmi,
             metadata: self.metadata,
-            kept,
+            kept_folder: kept,
             root: self.root,
         }
     }
@@ -337,7 +337,7 @@ impl AttestArguments {
             metadata: self.metadata,
             nitro_tpm_attest: self.nitro_tpm_attest,
             state: self.state,
-            kept,
+            kept_folder: kept,
             storage: self.first_boot_secret_on.unwrap_or_default(),
         }
     }
@@ -385,7 +385,7 @@ fn main() -> ExitCode {
                 folder: kept,
                 program,
                 root: "/".into(),
-                told: platform.ignition.input().clone(),
+                input: platform.ignition.input().clone(),
                 // It does nothing on a boot that has attested no key.
                 units: (is_told_to || platform.kubelet_key != KubeletKey::Never).then(|| unit::FOLDER.into()),
                 is_told_to,

@@ -33,11 +33,11 @@ pub struct Patience {
 struct WaitState {
     deadline: Deadline,
     /// Waiting time that the gateways ask for; of several, the longest.
-    told: Option<Duration>,
+    requested_wait: Option<Duration>,
     since: Option<Instant>,
     times: u32,
     held: u32,
-    said: Option<Instant>,
+    last_report: Option<Instant>,
     /// The most time without an answer, if there is a limit.
     unanswered: Option<Duration>,
     /// Since when there has been no answer.
@@ -99,11 +99,11 @@ impl Patience {
             most: most.min(Duration::from_secs(HOLD_LIMIT_SECONDS)),
             state: Mutex::new(WaitState {
                 deadline: Deadline::after(silence),
-                told: None,
+                requested_wait: None,
                 since: None,
                 times: 0,
                 held: 0,
-                said: None,
+                last_report: None,
                 unanswered,
                 unanswered_since: None,
                 gave_up: false,
@@ -127,7 +127,7 @@ impl Patience {
     pub fn record_wait(&self, seconds: u64) {
         let mut state = self.lock();
         let told = Duration::from_secs(seconds);
-        state.told = Some(state.told.map_or(told, |before| before.max(told)));
+        state.requested_wait = Some(state.requested_wait.map_or(told, |before| before.max(told)));
     }
 
     /// Returns the number of waits.
@@ -166,7 +166,10 @@ impl Patience {
     pub fn retry_later(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
         let mut state = self.lock();
         state.answered(now);
-        let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
+        let limit = state
+            .requested_wait
+            .unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS))
+            .min(self.most);
         if limit.is_zero() && state.since.is_none() {
             return NextStep::NotHeld;
         }
@@ -222,9 +225,11 @@ impl Patience {
         state.times = state.times.saturating_add(1);
         let until = time + self.silence;
         state.deadline = now.checked_add(until).map_or(state.deadline, Deadline::at);
-        let quiet = state.said.is_some_and(|said| now.saturating_duration_since(said) < SAY_EVERY);
+        let quiet = state
+            .last_report
+            .is_some_and(|said| now.saturating_duration_since(said) < SAY_EVERY);
         if !quiet {
-            state.said = Some(now);
+            state.last_report = Some(now);
         }
         NextStep::Pause {
             time,

@@ -90,7 +90,7 @@ impl Parsed {
         let mut mentions = Mentions::default();
         mentions.visit(&expression);
         Ok(Self {
-            on_what_was_booted: mentions.booted && !mentions.others,
+            on_what_was_booted: mentions.booted && !mentions.other_claims,
             boot: mentions.boot,
             boot_elsewhere: mentions.boot_elsewhere,
             expression,
@@ -274,7 +274,7 @@ struct Mentions {
     /// Set if the expression mentions the measured boot.
     booted: bool,
     /// Set if the expression mentions any other claim.
-    others: bool,
+    other_claims: bool,
     boot: BTreeSet<BootMention>,
     boot_elsewhere: bool,
 }
@@ -282,7 +282,7 @@ struct Mentions {
 impl Mentions {
     fn visit(&mut self, node: &IdedExpr) {
         match &node.expr {
-            Expr::Ident(name) if name == CLAIMS => self.others = true,
+            Expr::Ident(name) if name == CLAIMS => self.other_claims = true,
             Expr::Select(select) if self.is_of_a_boot(select) => {}
             Expr::Select(select) if is_booted(&select.operand, &select.field) => self.booted = true,
             Expr::Select(select) => {
@@ -300,7 +300,7 @@ impl Mentions {
             }
             Expr::Ident(_) | Expr::Literal(_) => {}
             // Conditions have none.
-            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.others = true,
+            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.other_claims = true,
         }
     }
 
@@ -316,7 +316,7 @@ impl Mentions {
         };
         match is_what_was_booted(found, BOOT) {
             true => self.booted = true,
-            false => self.others = true,
+            false => self.other_claims = true,
         }
         let (kind, is_asked_for) = (found.to_owned(), select.test);
         self.boot.insert(BootMention { kind, part, is_asked_for });

@@ -72,7 +72,7 @@ struct ApiState {
     objects: Mutex<ObjectStore>,
     rights: Mutex<Rights>,
     asked: Mutex<Vec<ResourceRequest>>,
-    wrong: Mutex<Option<Disturbance>>,
+    disturbance: Mutex<Option<Disturbance>>,
     /// Outcomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
     /// Duration of a write.
@@ -118,7 +118,7 @@ impl KubernetesApi {
             objects: Mutex::default(),
             rights: Mutex::new(rights),
             asked: Mutex::default(),
-            wrong: Mutex::default(),
+            disturbance: Mutex::default(),
             mishaps: Mutex::default(),
             takes: Mutex::default(),
             recovered: tokio::sync::watch::Sender::default(),
@@ -273,7 +273,7 @@ impl KubernetesApi {
         if disturbance == Disturbance::Down {
             return self.listener.down();
         }
-        *locked(&self.shared.wrong) = Some(disturbance);
+        *locked(&self.shared.disturbance) = Some(disturbance);
     }
 
     /// Sets the duration of each write; concurrent writes take as long. It stands for etcd's disk, which must write 8,000 bytes in 10 ms,
@@ -301,7 +301,7 @@ impl KubernetesApi {
 
     /// Switches off all disturbances. It listens at the same port as before.
     pub fn recover(&self) {
-        *locked(&self.shared.wrong) = None;
+        *locked(&self.shared.disturbance) = None;
         locked(&self.shared.mishaps).clear();
         self.shared.recovered.send_modify(|times| *times += 1);
         self.listener.up();

@@ -75,7 +75,7 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<ApiSta
 /// Returns the response; `None` if the connection is to be cut.
 async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let mut recovered = shared.recovered.subscribe();
-    let wrong = *locked(&shared.wrong);
+    let wrong = *locked(&shared.disturbance);
     match wrong {
         Some(Disturbance::Silent | Disturbance::Down) => {
             drop(recovered.changed().await);

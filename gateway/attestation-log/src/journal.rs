@@ -160,7 +160,7 @@ impl Journal {
             evidence,
             signer,
             store: None,
-            company: None,
+            group_commit: None,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
             durable: durable_sender,

@@ -208,7 +208,7 @@ impl<C, B> Record<C, B> {
     pub fn used(&self) -> Option<TicketUse> {
         self.use_number.map(|number| TicketUse {
             number,
-            again: self.again,
+            is_repeated: self.again,
             late_seconds: self.late_seconds,
         })
     }

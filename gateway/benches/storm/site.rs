@@ -66,7 +66,7 @@ impl Mode {
             Self::AtOnce => (scale.nodes, 1.0),
             Self::Steady => (whole(scale.rate * scale.steady), scale.steady),
             Self::ByToken => (scale.nodes / 2, 1.0),
-            Self::Stranger => (scale.beside, scale.steady),
+            Self::Stranger => (scale.booting_nodes, scale.steady),
             Self::Syncs => (scale.counted, 1.0),
         }
     }
@@ -80,7 +80,7 @@ pub struct Scale {
     pub rate: f64,
     steady: f64,
     /// Number of nodes that boot during an attack, and the attacker's connections per second.
-    beside: usize,
+    booting_nodes: usize,
     stranger: u32,
     /// Number of nodes whose fsyncs are counted.
     counted: usize,
@@ -97,7 +97,7 @@ impl Scale {
             runs: whole(env_number("STORM_RUNS", or(3.0, 1.0))).max(1),
             rate: env_number("STORM_RATE", or(50.0, 10.0)),
             steady: or(30.0, 2.0),
-            beside: whole(or(200.0, 10.0)),
+            booting_nodes: whole(or(200.0, 10.0)),
             stranger: u32::try_from(whole(or(500.0, 20.0))).unwrap(),
             counted: whole(env_number("STORM_COUNTED", nodes)),
             limit: env_number("STORM_LIMIT", 600.0),

@@ -69,7 +69,7 @@ pub enum MachinesUnknown {
 /// A snapshot that is recent enough, with its age.
 #[derive(Debug, Clone)]
 pub struct KnownMachines {
-    told: Arc<ObjectSnapshot>,
+    snapshot: Arc<ObjectSnapshot>,
     age_seconds: u64,
 }
 
@@ -78,7 +78,7 @@ impl KnownMachines {
     #[must_use]
     pub fn find(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
         let objects: Vec<MachineObject> = self
-            .told
+            .snapshot
             .naming(claims)
             .iter()
             .take(RECORDED_LIMIT_OBJECTS)
@@ -96,13 +96,13 @@ impl KnownMachines {
     /// Returns whether any object names the machine, in whatever state.
     #[must_use]
     pub fn names(&self, claims: &Claims) -> bool {
-        !self.told.naming(claims).is_empty()
+        !self.snapshot.naming(claims).is_empty()
     }
 
     /// Returns whether a machine that this object let in would still be let in.
     #[must_use]
     pub fn still_has(&self, uid: &str, of: &MachineSets) -> bool {
-        let object = self.told.by_uid.get(uid);
+        let object = self.snapshot.by_uid.get(uid);
         object.is_some_and(|object| of.has(object) && !object.ends && object.node.is_none())
     }
 }
@@ -113,7 +113,7 @@ type Away = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 /// The snapshot of objects, and the machines that wait for one.
 #[derive(Default)]
 pub struct MachineObjects {
-    told: ArcSwapOption<ObjectSnapshot>,
+    snapshot: ArcSwapOption<ObjectSnapshot>,
     /// `None` if the gateway watches no cluster.
     away: Option<Away>,
     /// Machines that no object names, with the start of their wait, in seconds since 1970.
@@ -132,7 +132,7 @@ impl MachineObjects {
 
     /// Replaces the snapshot by a newer one.
     pub fn replace(&self, told: ObjectSnapshot) {
-        self.told.store(Some(Arc::new(told)));
+        self.snapshot.store(Some(Arc::new(told)));
     }
 
     /// Returns the snapshot, if it is not too old for a pool.
@@ -141,13 +141,16 @@ impl MachineObjects {
     /// [`MachinesUnknown`].
     pub fn current(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
         let away = self.away.as_ref().ok_or(MachinesUnknown::NotAsked)?;
-        let told = self.told.load_full().ok_or(MachinesUnknown::NotYet)?;
+        let told = self.snapshot.load_full().ok_or(MachinesUnknown::NotYet)?;
         let age = away().map_or(0, |since| now.saturating_sub(since));
         let limit = rules.max_age_seconds;
         if age > limit {
             return Err(MachinesUnknown::TooOld { age, limit });
         }
-        Ok(KnownMachines { told, age_seconds: age })
+        Ok(KnownMachines {
+            snapshot: told,
+            age_seconds: age,
+        })
     }
 
     /// Returns whether a machine that no object names still waits for one. A new object arrives with a delay, and may name its instance
@@ -261,7 +264,7 @@ mod tests {
     fn attack_30_a_ticket_is_good_for_as_long_as_its_machine_object_stands() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: bool| {
             let known = KnownMachines {
-                told: snapshot(objects, nodes).into(),
+                snapshot: snapshot(objects, nodes).into(),
                 age_seconds: 0,
             };
             assert_eq!(known.still_has("1", &rules().of), expect, "{objects:?} {nodes:?}");

@@ -78,7 +78,7 @@ pub struct Pool {
     name: String,
     pre_approved: Versions,
     full: Versions,
-    known: outline::ConfigOutline,
+    outline: outline::ConfigOutline,
     /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
     bootstrap_credential: bool,
     /// Set if machine-config-daemon takes over nodes with the pre-approved config.
@@ -132,7 +132,7 @@ impl Pool {
     /// kernel arguments then differ from the image's before Ignition has written anything.
     #[must_use]
     pub fn reboot_cause(&self) -> Option<&'static str> {
-        if self.known.kernel_arguments {
+        if self.outline.kernel_arguments {
             return Some("kernelArguments");
         }
         self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
@@ -169,7 +169,7 @@ impl Pool {
     /// Returns the sizes of both configs, for the log.
     #[must_use]
     pub fn summary(&self) -> &str {
-        &self.known.summary
+        &self.outline.summary
     }
 
     /// Returns the versions that cannot express a set, with reasons.

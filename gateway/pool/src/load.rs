@@ -338,7 +338,7 @@ impl Pool {
                 .is_some_and(|upstream| upstream.address.is_none() && upstream.keys_sha256.is_empty()),
             pre_approved,
             full,
-            known,
+            outline: known,
             bootstrap_credential,
         })
     }

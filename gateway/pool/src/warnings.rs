@@ -116,15 +116,15 @@ impl Pool {
                 self.name
             ));
         }
-        if self.known.same {
+        if self.outline.same {
             warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
         } else if self.grants.kubelet == Earns::Full
-            && let Some(obstacle) = &self.known.obstacle
+            && let Some(obstacle) = &self.outline.obstacle
         {
             warnings.push(format!("pool {}: {obstacle}", self.name));
         }
         let earned = [self.grants.attested, self.grants.token, self.grants.kubelet, self.grants.nothing];
-        let missing = self.known.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
+        let missing = self.outline.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
         warnings.extend(missing.map(|missing| {
             format!(
                 "pool {}: {} names {}, which the full config has and the pre-approved one has not, so a node with the latter lacks it: add it to upstream.include.files, or have its MachineConfig needed before approval",
@@ -213,7 +213,7 @@ impl Pool {
     /// Returns the reasons why machine-config-daemon might not do what `second_stage` says.
     fn second_stage_warnings(&self) -> Vec<String> {
         let name = &self.name;
-        let obstacles = self.known.not_taken_over.iter();
+        let obstacles = self.outline.not_taken_over.iter();
         let mut warnings: Vec<String> = obstacles
             .map(|obstacle| {
                 format!("pool {name}: machine-config-daemon will not finish a node that has the pre-approved config: {obstacle}")

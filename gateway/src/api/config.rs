@@ -122,7 +122,7 @@ pub(super) async fn get(
             now,
         },
         record,
-        kept: LargeParts::new(),
+        large_parts: LargeParts::new(),
     };
     let decided = match case.decide(&awaited).await {
         Ok(decided) => decided,
@@ -172,7 +172,7 @@ struct ConfigCase<'r> {
     endpoint: &'r ConfigEndpoint,
     asked: ConfigAsked<'r>,
     record: Record,
-    kept: LargeParts,
+    large_parts: LargeParts,
 }
 
 /// Refusal of a transaction that served no config. Nothing was written.
@@ -242,8 +242,14 @@ impl<'r> ConfigCase<'r> {
                 refusal.into_response()
             }
         };
-        let Self { record, kept, .. } = self;
-        Ok(Decided { record, kept, outcome })
+        let Self {
+            record, large_parts: kept, ..
+        } = self;
+        Ok(Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        })
     }
 
     /// Returns the config that is due.
@@ -419,7 +425,7 @@ impl<'r> ConfigCase<'r> {
         let (verification, source) = (&endpoint.admission.verification, endpoint.admission.source(peer));
         let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, source, now).await?;
         record.basis = Some(examined.basis);
-        self.kept = examined.kept;
+        self.large_parts = examined.large_parts;
         let verified = examined.verified.map_err(|error| match error.path() {
             // A stranger's: it fills the log as a wrong token does.
             [] => endpoint.guesses.count_failure(peer, now, error.into()),

@@ -87,7 +87,7 @@ pub async fn follow_bootstrap_tokens(cluster: Arc<ClusterClient>, pools: BTreeSe
         pools,
         clock,
         turn: LeaderTask::new(store, "follow the cluster's bootstrap tokens"),
-        said: BTreeMap::new(),
+        reported: BTreeMap::new(),
     };
     tokio::join!(keeping.run(), follower.run(kept));
 }
@@ -97,7 +97,7 @@ struct BootstrapTokenTask {
     clock: Clock,
     turn: LeaderTask,
     /// Problems that were reported already, by the Secret's or token's name.
-    said: BTreeMap<String, String>,
+    reported: BTreeMap<String, String>,
 }
 
 impl BootstrapTokenTask {
@@ -160,11 +160,11 @@ impl BootstrapTokenTask {
             }
         }
         for (name, problem) in &wrong {
-            if self.said.get(name) != Some(problem) {
+            if self.reported.get(name) != Some(problem) {
                 tracing::warn!("cluster: {TOKENS}: {name}: {problem}");
             }
         }
-        self.said = wrong;
+        self.reported = wrong;
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct CopiedFile {
     path: PathBuf,
     mode: u32,
     /// Problem that was reported already.
-    said: Option<String>,
+    reported: Option<String>,
 }
 
 impl CopiedFile {
@@ -41,7 +41,7 @@ impl CopiedFile {
             what,
             path,
             mode,
-            said: None,
+            reported: None,
         }
     }
 
@@ -56,11 +56,11 @@ impl CopiedFile {
                 if is_new {
                     tracing::info!("cluster: {}: {} updated from the cluster", self.what, self.path.display());
                 }
-                self.said = None;
+                self.reported = None;
             }
-            Err(problem) if self.said.as_ref() != Some(&problem) => {
+            Err(problem) if self.reported.as_ref() != Some(&problem) => {
                 tracing::error!("cluster: {}: {}; using the last good state", self.what, printable_problem(&problem));
-                self.said = Some(problem);
+                self.reported = Some(problem);
             }
             Err(_) => {}
         }

@@ -264,7 +264,7 @@ fn differences(before: &Things, now: &Things) -> Vec<ValueChange> {
 
 /// Returns the settings in `gateway.toml`, key by key, and a digest over them.
 fn settings(settings: &Settings) -> Things {
-    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, shown(value))).collect();
+    let said: BTreeMap<&String, Value> = settings.set_values.iter().map(|(key, value)| (key, shown(value))).collect();
     let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());
     let mut things: Things = said
         .into_iter()

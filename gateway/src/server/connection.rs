@@ -166,7 +166,7 @@ impl ConnectionService {
             }
             let (source, since) = (waiting.source(), Instant::now());
             // A balancer's own connections look whether this gateway lives.
-            let known = self.is_balancer(peer) || self.admission.known.knows(peer, since);
+            let known = self.is_balancer(peer) || self.admission.trusted_sources.knows(peer, since);
             let _waits = self.metrics.handshake_waits();
             loop {
                 let handshake = self.admission.handshakes.begin(source, known).await;

@@ -81,7 +81,7 @@ pub struct Server {
     listener: TcpListener,
     metrics: Option<TcpListener>,
     hangup: Hangup,
-    standing: ConfigurationSnapshot,
+    configuration: ConfigurationSnapshot,
     retention: Retention,
 }
 
@@ -243,7 +243,7 @@ impl Server {
             listener,
             metrics: metrics_listener,
             hangup,
-            standing,
+            configuration: standing,
             retention,
         })
     }
@@ -269,7 +269,7 @@ impl Server {
             listener,
             metrics,
             hangup,
-            standing,
+            configuration: standing,
             retention,
         } = self;
         let limits = gateway.settings.limits;

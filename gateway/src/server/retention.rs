@@ -31,7 +31,10 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
-        let RetentionResult { held, beside } = retention.run(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
+        let RetentionResult {
+            held,
+            other_errors: beside,
+        } = retention.run(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
         let mut errors: Vec<RetentionError> = beside;
         match held {
             Ok(held) => {

@@ -39,7 +39,7 @@ pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Keys that the file sets, as `section.key`, with their values.
-    pub said: BTreeMap<String, Value>,
+    pub set_values: BTreeMap<String, Value>,
     /// Address that it listens on.
     pub listen: SocketAddr,
     /// The URL by which nodes reach the gateway, if it is not the certificate's first name with the port of `listen`.
@@ -217,7 +217,7 @@ impl Settings {
         };
         let served = |path: PathBuf| serving.clone().unwrap_or_else(|| folder.join(path));
         Ok(Self {
-            said,
+            set_values: said,
             listen: file.listen,
             pointer_url: file.pointer_url.map(pointer_url).transpose()?,
             balancers: balancers(&file.proxy_protocol_from)?,

@@ -123,7 +123,7 @@ struct SightingState {
 /// The sightings of a gateway that serves.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    seen: Mutex<BTreeMap<Key, SightingState>>,
+    sightings: Mutex<BTreeMap<Key, SightingState>>,
     /// Wakes the task that writes.
     first: Notify,
 }
@@ -155,14 +155,14 @@ impl Sightings {
             );
         }
         Ok(Self {
-            seen: Mutex::new(seen),
+            sightings: Mutex::new(seen),
             first: Notify::new(),
         })
     }
 
     /// Notes that a pointer was used for `pool`: its claim, the signer of the certificate that was accepted, and its origin.
     pub fn note(&self, pool: &str, authorities: Option<Vec<String>>, accepted: Fingerprint, peer: String, now: u64) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen.len();
         match seen.entry((pool.to_owned(), authorities)) {
             std::collections::btree_map::Entry::Occupied(mut there) => {
@@ -219,7 +219,7 @@ impl Sightings {
 
     async fn write(&self, store: &dyn Store, now: u64, due: impl Fn(Option<u64>) -> bool) -> Result<(), StoreError> {
         let due: Vec<Sighting> = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
             let due = seen.values_mut().filter(|seen| seen.changed && due(seen.written));
             due.map(|seen| {
                 seen.written = Some(now);
@@ -242,7 +242,7 @@ impl Sightings {
     }
 
     fn queue_again(&self, sighting: &Sighting) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = seen.get_mut(&sighting.key()) {
             seen.changed = true;
         }

@@ -65,7 +65,7 @@ pub struct Embedded {
 struct EmbeddedInner {
     jobs: Mutex<Option<mpsc::SyncSender<EmbeddedJob>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    standing: Arc<Mutex<StoreMark>>,
+    mark: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
     readers: Readers,
     later: Later,
@@ -117,7 +117,7 @@ impl Embedded {
             turnstile: Turnstile::for_store(file)?,
             file: file.to_owned(),
             inode,
-            standing: Arc::clone(&standing),
+            mark: Arc::clone(&standing),
             log: Arc::clone(&log),
             later: Later::default(),
         };
@@ -131,7 +131,7 @@ impl Embedded {
             open: Arc::new(EmbeddedInner {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
-                standing,
+                mark: standing,
                 log,
                 readers,
                 later,
@@ -215,7 +215,7 @@ struct EmbeddedWriter {
     turnstile: Turnstile,
     file: PathBuf,
     inode: Inode,
-    standing: Arc<Mutex<StoreMark>>,
+    mark: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
     later: Later,
 }
@@ -287,7 +287,7 @@ impl EmbeddedWriter {
         let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
         begun.at(&self.file)?;
         let checked = schema::read_mark(&self.connection).at(&self.file).and_then(|found| {
-            let known = self.standing.lock().map_err(|_| StoreError::Closed)?;
+            let known = self.mark.lock().map_err(|_| StoreError::Closed)?;
             if found.id == known.id && found.mark >= known.mark {
                 Ok(())
             } else {
@@ -306,7 +306,7 @@ impl EmbeddedWriter {
             false => schema::read_mark(&self.connection)?,
         };
         self.connection.execute_batch("COMMIT")?;
-        if let Ok(mut known) = self.standing.lock() {
+        if let Ok(mut known) = self.mark.lock() {
             // Also what another process has committed, and may not have synced yet: lines of the log say that the store has come so far.
             if written || *known != standing {
                 self.log.is_committed();
@@ -383,7 +383,7 @@ impl Engine for Embedded {
     }
 
     fn store_mark(&self) -> Option<StoreMark> {
-        self.open.standing.lock().ok().map(|standing| standing.clone())
+        self.open.mark.lock().ok().map(|standing| standing.clone())
     }
 
     fn mark_path(&self) -> Option<&Path> {

@@ -32,7 +32,7 @@ pub(super) fn attest_to_all(
 ) -> Result<(), Failure> {
     let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
     let Surroundings {
-        claimants,
+        first_boot_secret: claimants,
         tpm: has_tpm,
         instance,
         kubelet_key,

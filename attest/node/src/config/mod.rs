@@ -46,7 +46,7 @@ pub struct ConfigOptions {
     /// Base URL of the metadata server.
     pub metadata: MetadataAddress,
     /// Folder with the files that were kept for the booted system.
-    pub kept: PathBuf,
+    pub kept_folder: PathBuf,
     /// The root of the system to apply it to.
     pub root: PathBuf,
 }
@@ -111,7 +111,7 @@ fn to_file(settings: &ConfigOptions, output: &Path, deadline: Deadline) -> Resul
 
 fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure> {
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
-    let initramfs = Initramfs::load(&settings.kept);
+    let initramfs = Initramfs::load(&settings.kept_folder);
     let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.input())?;
     let spec = prepared.spec(settings.spec.as_deref())?;
     let (from, config) = fetch(settings, &spec, deadline)?;
@@ -124,7 +124,7 @@ fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure
 }
 
 fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
-    let initramfs = Initramfs::load(&settings.kept);
+    let initramfs = Initramfs::load(&settings.kept_folder);
     let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
     Ok(match was_there {
         true => "taken back: Ignition does not run at the next boot".to_owned(),
@@ -136,7 +136,7 @@ fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
 fn fetch(settings: &ConfigOptions, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
     let identity = ClientIdentity::read(&settings.certificate)?;
     // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.
-    let kept = keep::pointer(&settings.kept);
+    let kept = keep::pointer(&settings.kept_folder);
     let bytes = match settings.pointer.as_ref().or(kept.as_ref()) {
         Some(path) => pointer_file(path)?,
         None => NodePlatform::read(&settings.cmdline, &settings.dmi)

@@ -141,10 +141,10 @@ impl GatewayClient<'_> {
                     status: answer.status.as_u16(),
                 },
                 Ok(answer) => {
-                    self.patience.iter().for_each(|patience| patience.answered(Instant::now()));
+                    self.wait_limits.iter().for_each(|patience| patience.answered(Instant::now()));
                     return Ok(answer);
                 }
-                Err(NoAnswer::Refused(problem)) if self.patience.is_some() => GatewayError::Tls(problem),
+                Err(NoAnswer::Refused(problem)) if self.wait_limits.is_some() => GatewayError::Tls(problem),
                 Err(NoAnswer::Refused(problem)) => return Err(GatewayError::Tls(problem)),
                 Err(NoAnswer::Surely(error)) => return Err(error),
                 Err(NoAnswer::Perhaps(error)) => GatewayError::Unreachable {
@@ -172,7 +172,7 @@ impl GatewayClient<'_> {
     /// unauthenticated client, and this node would wait in vain. The check comes soon if nothing is known of the server yet, and late if a
     /// gateway may only be busy.
     fn should_probe_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
-        let Some(patience) = self.patience else { return false };
+        let Some(patience) = self.wait_limits else { return false };
         let after = match failed {
             GatewayError::Failing { .. } if discovers(url) => patience.silence(),
             GatewayError::Failing { .. } | GatewayError::Unreachable { .. } => patience.silence() * PARTIAL_OUTAGE_PARTS,
@@ -184,7 +184,7 @@ impl GatewayClient<'_> {
     /// Finds out whether the server has configs. It does not ask at each failure, since a gateway decides and records each request. It
     /// takes the time of a request of its own, since the failed one may have used up all the time.
     fn finds_configs(&self, outage: &mut Outage) -> bool {
-        let silence = self.patience.map_or(Duration::ZERO, Patience::silence);
+        let silence = self.wait_limits.map_or(Duration::ZERO, Patience::silence);
         if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
             return false;
         }
@@ -210,7 +210,7 @@ impl GatewayClient<'_> {
 
     /// Restarts the time limit for this node's own work.
     fn restart_time_limit(&self, status: &str) {
-        if let Some(patience) = self.patience {
+        if let Some(patience) = self.wait_limits {
             console::extend(patience.begin(Duration::ZERO), status);
             self.deadline.set(patience.work());
         }
@@ -218,7 +218,7 @@ impl GatewayClient<'_> {
 
     /// Pauses and reports after a failed attempt; returns the failure if it was the last attempt.
     fn pause_after(&self, failed: GatewayError, backoff: &mut Backoff, endless: bool) -> Result<(), GatewayError> {
-        let Some(patience) = self.patience.filter(|_| endless) else {
+        let Some(patience) = self.wait_limits.filter(|_| endless) else {
             return match backoff.pause(self.deadline.get()) {
                 Some(pause) => {
                     std::thread::sleep(pause);
@@ -240,12 +240,12 @@ impl GatewayClient<'_> {
         line.iter().for_each(|line| console::print_line(line));
         console::extend(until, status);
         std::thread::sleep(time);
-        self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
+        self.wait_limits.iter().for_each(|patience| self.deadline.set(patience.work()));
     }
 
     /// Pauses and reports after a 503 of the gateway; returns `false` if no gateway has set a time to wait.
     fn waits(&self, url: &str, answer: &GatewayAnswer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
-        let Some(patience) = self.patience else { return Ok(false) };
+        let Some(patience) = self.wait_limits else { return Ok(false) };
         let problem = problem(answer);
         let why = problem.as_ref().map(|problem| code_of(&problem.code)).unwrap_or_default();
         let what = problem
@@ -314,7 +314,7 @@ impl GatewayClient<'_> {
             })
         };
         runtime.block_on(telling(answer, SAY_EVERY, |waited| {
-            if self.patience.is_some() {
+            if self.wait_limits.is_some() {
                 console::print_line(&overdue(url, waited));
             }
         }))

@@ -62,7 +62,7 @@ pub struct GatewayClient<'http> {
     /// `true` if Ignition shows it a provisioning token.
     has_token: bool,
     deadline: Cell<Deadline>,
-    patience: Option<&'http Patience>,
+    wait_limits: Option<&'http Patience>,
 }
 
 impl<'http> GatewayClient<'http> {
@@ -81,7 +81,7 @@ impl<'http> GatewayClient<'http> {
             pool: None,
             has_token: false,
             deadline: Cell::new(deadline),
-            patience: None,
+            wait_limits: None,
         }
     }
 
@@ -94,7 +94,7 @@ impl<'http> GatewayClient<'http> {
             pool: Some(source.pool.as_str()),
             has_token: false,
             deadline: Cell::new(deadline),
-            patience: Some(patience),
+            wait_limits: Some(patience),
         }
     }
 
@@ -114,13 +114,13 @@ impl<'http> GatewayClient<'http> {
     /// Returns the number of 503 answers from gateways that made this node wait.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.patience.map_or(0, Patience::held)
+        self.wait_limits.map_or(0, Patience::held)
     }
 
     /// Returns the number of times that this node has waited for gateways, for that reason or because they did not answer.
     #[must_use]
     pub fn waited(&self) -> u32 {
-        self.patience.map_or(0, Patience::times)
+        self.wait_limits.map_or(0, Patience::times)
     }
 
     /// Asks for the server's kind, on behalf of a node of this pool, which may offer to attest a key for its kubelet. A gateway that
@@ -147,7 +147,7 @@ impl<'http> GatewayClient<'http> {
                 found: discovery.protocol,
             }),
             Ok(discovery) => {
-                if let (Some(patience), Some(seconds)) = (self.patience, discovery.hold_seconds) {
+                if let (Some(patience), Some(seconds)) = (self.wait_limits, discovery.hold_seconds) {
                     patience.record_wait(seconds);
                 }
                 // A gateway of a later release may take kinds that this node has never heard of.

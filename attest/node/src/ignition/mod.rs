@@ -205,10 +205,10 @@ impl IgnitionInput {
 /// The Ignition of this initramfs.
 #[derive(Debug, Clone)]
 pub struct Ignition {
-    told: IgnitionInput,
+    input: IgnitionInput,
     origin: ConfigOrigin,
     /// Asks Ignition for its version. It is called only if the answer makes a difference.
-    said: fn() -> String,
+    version_output: fn() -> String,
 }
 
 impl Ignition {
@@ -224,13 +224,17 @@ impl Ignition {
             ConfigOrigin::Unclear => origin(IgnitionVersion::parse(&said()), &told, &exists),
             clear => clear,
         };
-        Self { told, origin, said }
+        Self {
+            input: told,
+            origin,
+            version_output: said,
+        }
     }
 
     /// Returns the settings of this Ignition.
     #[must_use]
     pub fn input(&self) -> &IgnitionInput {
-        &self.told
+        &self.input
     }
 
     /// Returns the source of Ignition's config.
@@ -258,14 +262,14 @@ impl Ignition {
     pub fn user_config(&self) -> PathBuf {
         match &self.origin {
             ConfigOrigin::UserConfig(path) => path.clone(),
-            _ => self.told.lowest_folder().join(USER_CONFIG),
+            _ => self.input.lowest_folder().join(USER_CONFIG),
         }
     }
 
     /// The `user.ign` that outranks all others, if there may be others.
     #[must_use]
     pub fn highest(&self) -> Option<PathBuf> {
-        match &*self.told.folders(IgnitionVersion::parse(&(self.said)())) {
+        match &*self.input.folders(IgnitionVersion::parse(&(self.version_output)())) {
             [highest, _, ..] => Some(highest.join(USER_CONFIG)),
             _ => None,
         }

@@ -66,7 +66,7 @@ struct RequiredItem<'e> {
     digest: Cow<'e, HexDigest>,
     /// The section of a unified kernel image that it is.
     section: Option<&'static str>,
-    said: Description<'e>,
+    description: Description<'e>,
 }
 
 /// Knowledge about an event, apart from its digest.
@@ -88,7 +88,7 @@ impl RequiredItem<'_> {
 
     /// Returns what a message says of the event.
     fn detail(&self) -> EventDetail {
-        match (&self.said, self.section) {
+        match (&self.description, self.section) {
             (Description::Event(event), _) => event_detail(event),
             (Description::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
@@ -101,7 +101,7 @@ impl RequiredItem<'_> {
 
     /// Returns the event as a value that no generation has.
     fn value_of(&self, wanted: ReferenceQuery) -> NewValue {
-        let (name, proven) = match &self.said {
+        let (name, proven) = match &self.description {
             Description::Event(event) => (event_name(event), event.is_content()),
             // A digest of the certificate that names it.
             Description::Subject(subject) => (subject.clone(), true),
@@ -205,7 +205,7 @@ impl<'b> Against<'b> {
                 bank: HashAlg::Sha256,
                 digest: Cow::Owned(digest.into()),
                 section: None,
-                said,
+                description: said,
             }
         });
         Ok(shown.collect())
@@ -234,7 +234,7 @@ impl<'b> Against<'b> {
             bank: self.boot.bank,
             digest: Cow::Borrowed(found.digest),
             section: Some(found.section.name()),
-            said: Description::Section,
+            description: Description::Section,
         });
         Ok(shown.collect())
     }
@@ -248,7 +248,7 @@ impl<'b> Against<'b> {
             bank: self.boot.bank,
             digest: Cow::Borrowed(&event.digest),
             section: None,
-            said: Description::Event(event),
+            description: Description::Event(event),
         });
         let shown: Vec<RequiredItem<'e>> = shown.collect();
         if shown.is_empty() && !self.check.may_be_nothing() {
@@ -259,7 +259,9 @@ impl<'b> Against<'b> {
 
     /// Describes the part in which a long text differs from the accepted one that is most like it. The node is not told, which would learn what is accepted.
     fn difference(&self, wanted: ReferenceQuery, shown: &RequiredItem<'_>) -> Option<String> {
-        let Description::Event(event) = &shown.said else { return None };
+        let Description::Event(event) = &shown.description else {
+            return None;
+        };
         let text = event_name(event).filter(|_| event.is_content())?;
         let accepted = self
             .sets

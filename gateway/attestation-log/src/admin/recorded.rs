@@ -72,7 +72,7 @@ struct Looking {
     /// Lines that their gateway found unsigned, and so may not have written.
     found: Vec<UncoveredLines>,
     /// Digests by the number of their line; a file that is read from its beginning may have several.
-    said: Vec<(u64, String)>,
+    digests: Vec<(u64, String)>,
 }
 
 /// Members of a line that the search needs.
@@ -88,7 +88,7 @@ impl Looking {
             key,
             chain: None,
             found: Vec::new(),
-            said: Vec::new(),
+            digests: Vec::new(),
         }
     }
 
@@ -106,12 +106,12 @@ impl Looking {
         let act = act.filter(|act| [Verb::GatewayStart, Verb::GatewayReload].contains(&act.verb));
         let thing = act.and_then(|act| act.things.into_iter().find(|thing| thing.kind == STANDING));
         let sha256 = thing.and_then(|thing| thing.after?.get("sha256")?.as_str().map(str::to_owned));
-        self.said.extend(sha256.map(|sha256| (chain.number, sha256)));
+        self.digests.extend(sha256.map(|sha256| (chain.number, sha256)));
     }
 
     /// Returns the last digest that is not in a line that was found unsigned.
     fn last(&mut self) -> Option<String> {
-        let Self { found, said, .. } = self;
+        let Self { found, digests: said, .. } = self;
         said.retain(|(number, _)| !found.iter().any(|found| (found.first..=found.last).contains(number)));
         said.iter().max_by_key(|(number, _)| *number).map(|(_, sha256)| sha256.clone())
     }

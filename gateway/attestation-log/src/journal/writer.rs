@@ -73,7 +73,7 @@ pub(super) struct JournalWriter {
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
     pub(super) store: Option<SyncStore>,
-    pub(super) company: Option<Company>,
+    pub(super) group_commit: Option<Company>,
     pub(super) signer: CheckpointSigner,
     pub(super) unsigned: Arc<UncheckedLines>,
     /// Text of the last checkpoint.
@@ -92,14 +92,14 @@ impl JournalWriter {
         while let Ok(first) = work.recv() {
             let mut here = vec![first];
             here.extend(work.try_iter().take(BATCH_LIMIT - 1));
-            if let Some(company) = &mut self.company {
+            if let Some(company) = &mut self.group_commit {
                 company.gather(&mut here, work, BATCH_LIMIT);
             }
             let mut batch = Vec::new();
             for work in here {
                 match work {
                     JournalWork::Stand(store) => self.store = Some(store),
-                    JournalWork::Wait(company) => self.company = Some(company),
+                    JournalWork::Wait(company) => self.group_commit = Some(company),
                     JournalWork::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
                     JournalWork::Reopen(moment, done) => {
@@ -136,7 +136,7 @@ impl JournalWriter {
         }
         let begun = Instant::now();
         let result = self.write(&batch);
-        if let Some(company) = &mut self.company {
+        if let Some(company) = &mut self.group_commit {
             company.have_written(begun);
         }
         self.check_moved();

@@ -30,7 +30,7 @@ pub struct RetentionResult {
     /// Segments that are beyond the rule and stay, or the error for which they are not known: the next pass continues with it.
     pub held: Result<Option<RetainedSegments>, RetentionError>,
     /// Errors about other things that stay: files with unknown contents, and blobs that may be named.
-    pub beside: Vec<RetentionError>,
+    pub other_errors: Vec<RetentionError>,
 }
 
 impl RetentionResult {
@@ -38,7 +38,7 @@ impl RetentionResult {
     /// The first of these errors.
     pub fn into_result(self) -> Result<Option<RetainedSegments>, RetentionError> {
         let held = self.held?;
-        self.beside.into_iter().next().map_or(Ok(held), Err)
+        self.other_errors.into_iter().next().map_or(Ok(held), Err)
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Retention {
     looked: Mutex<Option<(PathBuf, u64)>>,
     /// Last removal that was recorded, and may not have been carried out. It is not recorded again each time if something keeps the segment
     /// from being removed.
-    said: Mutex<Option<Removal>>,
+    last_removal: Mutex<Option<Removal>>,
 }
 
 impl fmt::Debug for Retention {
@@ -80,7 +80,7 @@ impl Retention {
             rule,
             blobs,
             looked: Mutex::default(),
-            said: Mutex::default(),
+            last_removal: Mutex::default(),
         }
     }
 
@@ -105,7 +105,10 @@ impl Retention {
             failed => failed,
         };
         beside.extend(swept.err());
-        RetentionResult { held, beside }
+        RetentionResult {
+            held,
+            other_errors: beside,
+        }
     }
 
     async fn shorten(
@@ -172,10 +175,10 @@ impl Retention {
 
     /// Records the removal of a segment, unless that was the last recorded removal.
     async fn record_removal(&self, journal: &Journal, removal: Removal, now: u64) -> Result<(), RetentionError> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let said = self.last_removal.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if said.as_ref() != Some(&removal) {
             journal.removes(removal.clone(), now).await?;
-            *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(removal);
+            *self.last_removal.lock().unwrap_or_else(PoisonError::into_inner) = Some(removal);
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ impl LogVerifier {
         } else if removal.is_none() {
             return self.unreadable_kept(unreadable("neither a checkpoint, nor that something was removed".to_owned()));
         }
-        let lines = self.removed.kept.entry((link.id, link.number)).or_default();
+        let lines = self.removed.kept_lines.entry((link.id, link.number)).or_default();
         lines.push(KeptLine {
             place,
             hash: LineHash::of(line),

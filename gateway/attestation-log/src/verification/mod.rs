@@ -36,11 +36,11 @@ pub struct VerificationContext {
     /// Names of the gateways that these keys belong to, as far as they were given. A key without a name is believed for any gateway's name.
     pub names: BTreeMap<LogPublicKey, BTreeSet<String>>,
     /// Lines that are known to have been signed, such as those that the store keeps.
-    pub known: Vec<Point>,
+    pub known_points: Vec<Point>,
     /// Lines that are known to have been signed, and whose chains have to exist.
     pub required: Vec<Point>,
     /// Names of the gateways of chains that are known from elsewhere.
-    pub whose: BTreeMap<String, String>,
+    pub chain_owners: BTreeMap<String, String>,
     /// Lines at which verification begins, by chain: earlier lines are not verified.
     pub from: BTreeMap<String, Point>,
     /// Set if the lines before the first one are elsewhere.
@@ -239,7 +239,7 @@ impl LogVerifier {
         let mut reports = Vec::new();
         for (chain, runs) in chains {
             let mut stitched = Stitched::assemble(&chain, removed.get(&chain), runs, &trust, unreadable.get(&chain));
-            let known = trust.known.iter().chain(&lost).chain(trust.from.values());
+            let known = trust.known_points.iter().chain(&lost).chain(trust.from.values());
             stitched.end(known.filter(|point| !removed.holds(point)), |number| removed.hash(&chain, number));
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);
             findings.append(&mut stitched.findings);
@@ -252,7 +252,7 @@ impl LogVerifier {
             findings.push(VerificationFinding::Lost {
                 chain: point.chain.clone(),
                 number: point.number,
-                replica: trust.whose.get(&point.chain).cloned(),
+                replica: trust.chain_owners.get(&point.chain).cloned(),
             });
         }
         reports.sort_by_key(|report| report.first_at);

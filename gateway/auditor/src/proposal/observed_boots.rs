@@ -80,13 +80,13 @@ pub(crate) type Machines = BTreeSet<u32>;
 #[derive(Debug, Default)]
 pub struct Variants {
     /// Values that a boot had of it, all together, and the machines that had them.
-    pub seen: HashMap<Vec<ProposedValue>, Machines>,
+    pub machines_by_values: HashMap<Vec<ProposedValue>, Machines>,
     /// On which machines no rule about it can hold, and why.
     pub never: BTreeMap<String, Machines>,
     /// Names of values: the nodes' own words where no digest covers them.
     pub names: HashMap<ProposedValue, String>,
     /// Machines whose variant is not distinguished, beyond that limit.
-    pub others: Machines,
+    pub other_machines: Machines,
 }
 
 /// All that was seen of the things of one section.
@@ -134,26 +134,26 @@ impl Variants {
         }
         values.sort();
         values.dedup();
-        if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
-            self.others.insert(machine);
+        if self.machines_by_values.len() >= VARIANTS_LIMIT && !self.machines_by_values.contains_key(&values) {
+            self.other_machines.insert(machine);
             return;
         }
-        self.seen.entry(values).or_default().insert(machine);
+        self.machines_by_values.entry(values).or_default().insert(machine);
         for (value, name) in names {
             self.names.entry(value).or_insert(name);
         }
     }
 
     fn merge(&mut self, other: Self) {
-        for (values, machines) in other.seen {
-            if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
-                self.others.extend(machines);
+        for (values, machines) in other.machines_by_values {
+            if self.machines_by_values.len() >= VARIANTS_LIMIT && !self.machines_by_values.contains_key(&values) {
+                self.other_machines.extend(machines);
             } else {
-                self.seen.entry(values).or_default().extend(machines);
+                self.machines_by_values.entry(values).or_default().extend(machines);
             }
         }
         merge(&mut self.never, other.never);
-        self.others.extend(other.others);
+        self.other_machines.extend(other.other_machines);
         for (value, name) in other.names {
             self.names.entry(value).or_insert(name);
         }

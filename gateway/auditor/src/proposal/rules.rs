@@ -77,7 +77,7 @@ pub(super) struct Proposer<'p> {
     /// Rules that the pool has now.
     pub now: &'p ReferenceValues,
     pub of: &'p OfSection,
-    pub seen: &'p ObservedBoots,
+    pub observed: &'p ObservedBoots,
     pub wanted: RuleRequest,
     /// Values that the rules are to accept.
     pub values: &'p mut Values,
@@ -106,7 +106,7 @@ impl Proposer<'_> {
             rule: format!("{}: {rule}", self.section.key()),
             why,
             machines: machines.len(),
-            named: self.seen.named(machines),
+            named: self.observed.named(machines),
         });
     }
 
@@ -214,7 +214,10 @@ impl Proposer<'_> {
                 );
             }
         }
-        let (kept, rare): (Vec<_>, Vec<_>) = variants.seen.iter().partition(|(_, machines)| machines.len() >= self.wanted.least);
+        let (kept, rare): (Vec<_>, Vec<_>) = variants
+            .machines_by_values
+            .iter()
+            .partition(|(_, machines)| machines.len() >= self.wanted.least);
         for (values, machines) in rare {
             let why = format!("left out, fewer than {} machines: {}", self.wanted.least, summary(values));
             self.not_generalised(&rule, why, machines);
@@ -223,9 +226,9 @@ impl Proposer<'_> {
             return false;
         }
         let on: Machines = kept.iter().flat_map(|(_, machines)| machines.iter().copied()).collect();
-        if !variants.others.is_empty() || !generalises(kept.len(), on.len()) {
-            let more = if variants.others.is_empty() { "" } else { "more than " };
-            let on: Machines = on.union(&variants.others).copied().collect();
+        if !variants.other_machines.is_empty() || !generalises(kept.len(), on.len()) {
+            let more = if variants.other_machines.is_empty() { "" } else { "more than " };
+            let on: Machines = on.union(&variants.other_machines).copied().collect();
             let why = format!("{more}{} different values on {} machines", kept.len(), on.len());
             self.not_generalised(&rule, why, &on);
             return false;
@@ -252,7 +255,7 @@ impl Proposer<'_> {
 
     fn note_rare(&mut self, rule: &str, accepted: &BTreeSet<ProposedValue>, variants: &Variants, of: usize) {
         for value in accepted {
-            let having = variants.seen.iter().filter(|(values, _)| values.contains(value));
+            let having = variants.machines_by_values.iter().filter(|(values, _)| values.contains(value));
             let machines: Machines = having.flat_map(|(_, machines)| machines.iter().copied()).collect();
             if of > 1 && (machines.len() == 1 || machines.len() * RARE_ONE_IN <= of) {
                 let name = variants.names.get(value).map(|name| format!(" {name:?}")).unwrap_or_default();
@@ -261,7 +264,7 @@ impl Proposer<'_> {
                     value: format!("{value}{name}"),
                     machines: machines.len(),
                     of,
-                    named: self.seen.named(&machines),
+                    named: self.observed.named(&machines),
                 });
             }
         }

@@ -165,7 +165,7 @@ impl Approver {
         let found = PassFacts {
             rules: &rules,
             now,
-            told: told.as_ref(),
+            update: told.as_ref(),
             attested: &attested,
         };
         let mut problem = None;
@@ -194,7 +194,7 @@ impl Approver {
     ) -> Result<(), ApprovalPassError> {
         let csr = &asked.csr;
         let (first_seen, egress) = (std::mem::take(&mut memory.first_seen), EgressAddresses::default());
-        let decided = match found.told {
+        let decided = match found.update {
             Ok(told) => {
                 let facts = CsrFacts {
                     rules: found.rules,
@@ -398,7 +398,7 @@ async fn held(store: &dyn Store, name: &str, machine: Option<(String, AttestedMa
 struct PassFacts<'a> {
     rules: &'a ApprovalRules,
     now: u64,
-    told: Result<&'a ApprovalUpdate, &'a Reason>,
+    update: Result<&'a ApprovalUpdate, &'a Reason>,
     attested: &'a [(String, AttestedMachine)],
 }
 

@@ -93,7 +93,7 @@ pub struct SecondStagePass {
     pub written: BTreeSet<String>,
     pub removed: BTreeSet<String>,
     /// Set if another client has changed something meanwhile: another pass is needed.
-    pub again: bool,
+    pub needs_another_pass: bool,
 }
 
 impl SecondStageObjects {
@@ -261,7 +261,7 @@ impl SecondStageObjects {
                 Ok(true)
             }
             Err(error) if error.is_status(CONFLICT) => {
-                done.again = true;
+                done.needs_another_pass = true;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -316,7 +316,7 @@ impl SecondStageObjects {
                 Ok(_) => {
                     done.removed.insert(name);
                 }
-                Err(error) if error.is_status(CONFLICT) => done.again = true,
+                Err(error) if error.is_status(CONFLICT) => done.needs_another_pass = true,
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -385,13 +385,22 @@ impl SecondStageTask {
             }
             let passed = self.pass(&mut second_stage, &pools).await;
             let wait = match &passed {
-                Ok(SecondStagePass { again: false, .. }) => CHECK_EVERY,
-                Ok(SecondStagePass { again: true, .. }) => LOOK_EVERY,
+                Ok(SecondStagePass {
+                    needs_another_pass: false, ..
+                }) => CHECK_EVERY,
+                Ok(SecondStagePass {
+                    needs_another_pass: true, ..
+                }) => LOOK_EVERY,
                 Err(_) => RETRY_AFTER,
             };
             due = Instant::now() + wait;
-            self.metrics
-                .second_stage_missing(!matches!(passed, Ok(SecondStagePass { again: false, .. })));
+            self.metrics.second_stage_missing(!matches!(
+                passed,
+                Ok(SecondStagePass {
+                    needs_another_pass: false,
+                    ..
+                })
+            ));
             match passed {
                 Ok(done) => {
                     if failures.is_over() {

@@ -99,7 +99,7 @@ pub struct AwaitedValues {
     store: Arc<dyn Store>,
     /// The same store, where writes are attributed to the gateway.
     own: Arc<dyn Store>,
-    known: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
+    snapshot: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
 }
 
 impl AwaitedValues {
@@ -108,7 +108,7 @@ impl AwaitedValues {
         Self {
             store,
             own,
-            known: Mutex::new(None),
+            snapshot: Mutex::new(None),
         }
     }
 
@@ -257,7 +257,7 @@ impl AwaitedValues {
 
     /// Returns the entries from the cache, if it is recent.
     async fn cached(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
             Some((at, kept)) if at.elapsed() < KNOWN_FOR => Ok(kept),
             _ => self.list().await,
@@ -275,7 +275,7 @@ impl AwaitedValues {
 
     async fn list(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let kept = Arc::new(QuestionSnapshot::list(&*self.store).await?);
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
         Ok(kept)
     }
 }

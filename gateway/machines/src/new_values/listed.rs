@@ -25,7 +25,7 @@ pub struct QuestionRow {
     pub showing: Vec<Showing>,
     pub more: usize,
     /// Questions of the pool that have values in common with it, and how many more there are.
-    pub beside: Vec<RelatedQuestion>,
+    pub related: Vec<RelatedQuestion>,
     pub more_beside: usize,
     /// Set if enough machines have, so that the administrator was asked.
     pub is_asked: bool,
@@ -79,7 +79,7 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
             last: exactly.iter().map(|(_, waiting)| waiting.last).max().unwrap_or(question.at),
             more: exactly.len().saturating_sub(MACHINES_LIMIT),
             showing: showing(store, exactly).await?,
-            beside,
+            related: beside,
             more_beside,
             is_asked: kept.asked.contains_key(key),
             answered,

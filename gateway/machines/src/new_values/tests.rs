@@ -195,7 +195,7 @@ async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answ
         ]
     );
     let beside = |row: &QuestionRow| -> Vec<(String, usize, Vec<NewValue>)> {
-        let beside = row.beside.iter().cloned();
+        let beside = row.related.iter().cloned();
         beside.map(|one| (one.id, one.machines, one.more)).collect()
     };
     assert_eq!(beside(row(&[1])), [(id(&[1, 2, 3]), 1, all(&[2, 3]))]);

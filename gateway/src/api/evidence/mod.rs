@@ -55,7 +55,7 @@ pub(super) struct EvidenceEndpoint {
     seal: Arc<SealKeyRing>,
     ticket: TicketSettings,
     decisions: Decisions,
-    likenesses: Likenesses,
+    delta_bases: Likenesses,
     /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
@@ -82,7 +82,7 @@ impl EvidenceEndpoint {
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             decisions: Decisions::new(gateway),
-            likenesses: Likenesses::default(),
+            delta_bases: Likenesses::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
             new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
@@ -168,11 +168,11 @@ pub(super) async fn post(
     };
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
         Ok(judged) => {
-            let decided = judged.decided(spent, request.evidence, &endpoint.likenesses);
+            let decided = judged.decided(spent, request.evidence, &endpoint.delta_bases);
             let answer = endpoint.decisions.answer(decided).await;
             if answer.status().is_success() {
                 // Its Ignition comes next, on a connection of its own.
-                endpoint.admission.known.note(peer.ip(), Instant::now());
+                endpoint.admission.trusted_sources.note(peer.ip(), Instant::now());
             }
             answer
         }

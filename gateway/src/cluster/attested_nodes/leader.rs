@@ -36,7 +36,7 @@ const WRITTEN_AT_ONCE: usize = 100;
 
 pub(super) struct Leading {
     pub(super) cluster: Arc<ClusterClient>,
-    pub(super) kept: WatchCache<AttestedNode>,
+    pub(super) nodes: WatchCache<AttestedNode>,
     pub(super) store: Arc<dyn Store>,
     pub(super) pools: Arc<LivePools>,
     pub(super) clock: Clock,
@@ -66,7 +66,7 @@ impl AttestedNodePassError {
 #[derive(Debug, Default)]
 struct PassBacklog {
     /// Something was changed, or is not as it was seen.
-    again: bool,
+    needs_another_pass: bool,
     written: usize,
     /// Time that it took to read the store.
     read: Duration,
@@ -86,7 +86,7 @@ impl Leading {
         loop {
             tokio::select! {
                 _ = every.tick() => {}
-                () = self.kept.changed(), if !is_changed => {
+                () = self.nodes.changed(), if !is_changed => {
                     is_changed = true;
                     continue;
                 }
@@ -105,7 +105,7 @@ impl Leading {
                     if failures.is_over() {
                         tracing::info!("cluster: {WHAT}: the objects match the store again");
                     }
-                    if left.again { least } else { PASS_EVERY }
+                    if left.needs_another_pass { least } else { PASS_EVERY }
                 }
                 Err(error) => {
                     if failures.is_new(error.cause()) {
@@ -120,16 +120,16 @@ impl Leading {
 
     /// Returns whether an object is to be looked at, or one is missing.
     fn is_open(&self, names: &BTreeSet<String>) -> bool {
-        let all = self.kept.all().unwrap_or_default();
+        let all = self.nodes.all().unwrap_or_default();
         let is_unseen = |node: &Arc<AttestedNode>| node.status().observed_generation != Some(node.generation());
         let there: BTreeSet<&str> = all.iter().map(|node| node.name()).collect();
         all.iter().any(is_unseen) || names.iter().any(|name| !there.contains(name.as_str()))
     }
 
     async fn pass(&self, turn: &mut LeaderTask, writer: &mut AttestedNodeWriter) -> Result<PassBacklog, AttestedNodePassError> {
-        let Some(all) = self.kept.all().filter(|_| is_current(&self.cluster)) else {
+        let Some(all) = self.nodes.all().filter(|_| is_current(&self.cluster)) else {
             return Ok(PassBacklog {
-                again: true,
+                needs_another_pass: true,
                 ..PassBacklog::default()
             });
         };
@@ -155,7 +155,7 @@ impl Leading {
         });
         for node in nodes {
             if left.written >= WRITTEN_AT_ONCE {
-                left.again = true;
+                left.needs_another_pass = true;
                 break;
             }
             let known = machines.get(node.name()).cloned();
@@ -164,7 +164,7 @@ impl Leading {
                 continue;
             };
             if writer.is_past(node) {
-                left.again = true;
+                left.needs_another_pass = true;
                 continue;
             }
             let looked = self.reconcile_machine(node, &machine, &store, writer, &mut left).await;
@@ -173,7 +173,7 @@ impl Leading {
         self.make(&machines, &all, writer, &mut left).await?;
         strange.retain(|node| !is_marked_foreign(node));
         for node in strange.into_iter().take(STRANGE_AT_ONCE) {
-            left.again = true;
+            left.needs_another_pass = true;
             let said = self.mark_foreign(node, writer).await;
             problems.note(node, said, writer)?;
         }
@@ -227,12 +227,12 @@ impl Leading {
                 let steps = edits::steps(spec, &before.handled, machine, name);
                 if !steps.is_empty() {
                     let Some(found) = writer.read(name).await? else {
-                        left.again = true;
+                        left.needs_another_pass = true;
                         return Ok(());
                     };
                     if found.resource_version() != node.resource_version() {
                         // Edited since: it is done as it is then.
-                        left.again = true;
+                        left.needs_another_pass = true;
                         return Ok(());
                     }
                     let by = By {
@@ -251,14 +251,14 @@ impl Leading {
                         match hands.perform(step, machine, name).await? {
                             Some(outcome) => outcomes.push(outcome),
                             None => {
-                                left.again = true;
+                                left.needs_another_pass = true;
                                 return Ok(());
                             }
                         }
                     }
                     tracing::info!("cluster: {WHAT}: {name}: {}", edits::answer(spec, machine, name, &outcomes).message);
                     // What the store has of it now is said the next time.
-                    left.again = true;
+                    left.needs_another_pass = true;
                     status.set_condition(
                         ConditionType::Accepted,
                         edits::answer(spec, machine, name, &outcomes),
@@ -291,7 +291,7 @@ impl Leading {
         left.written += 1;
         match writer.write(node, &mut status).await? {
             Written::Yes => self.events(node, before, &status, writer).await?,
-            Written::Later => left.again = true,
+            Written::Later => left.needs_another_pass = true,
             Written::Never => {}
         }
         Ok(())
@@ -306,17 +306,17 @@ impl Leading {
         left: &mut PassBacklog,
     ) -> Result<(), AttestedNodePassError> {
         let there: HashMap<&str, ()> = all.iter().map(|node| (node.name(), ())).collect();
-        let mut count = machine_count(&self.kept);
+        let mut count = machine_count(&self.nodes);
         for (name, machine) in machines.iter().filter(|(name, _)| !there.contains_key(name.as_str())) {
             if left.written >= WRITTEN_AT_ONCE {
-                left.again = true;
+                left.needs_another_pass = true;
                 break;
             }
             if count >= MACHINES_LIMIT {
                 break;
             }
             let Some(made) = writer.create(name).await? else {
-                left.again = true;
+                left.needs_another_pass = true;
                 continue;
             };
             count += 1;

@@ -61,7 +61,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
     tasks.spawn(keeping.trimmed(AttestedNode::trim).run());
     let followed = AttestedNodeCache {
         cluster: Arc::clone(cluster),
-        kept: kept.clone(),
+        nodes: kept.clone(),
         log: parts.log.clone(),
         durable: parts.durable.clone(),
         clock: parts.clock,
@@ -70,7 +70,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
     tasks.spawn(followed.run());
     let leading = Leading {
         cluster: Arc::clone(cluster),
-        kept,
+        nodes: kept,
         store: Arc::clone(parts.store),
         pools: Arc::clone(parts.pools),
         clock: parts.clock,

@@ -45,7 +45,7 @@ pub(crate) struct LogPlaces {
 
 pub(super) struct AttestedNodeCache {
     pub(super) cluster: Arc<ClusterClient>,
-    pub(super) kept: KeptNodes<AttestedNode>,
+    pub(super) nodes: KeptNodes<AttestedNode>,
     pub(super) log: LogPlaces,
     pub(super) durable: watch::Receiver<Durable>,
     pub(super) clock: Clock,
@@ -130,11 +130,11 @@ impl AttestedNodeCache {
 
     /// Writes the facts that are held, some at a time; those that were written are dropped.
     async fn write_updates(&self, news: &mut MachineUpdates, writer: &mut AttestedNodeWriter) -> Result<(), ClusterError> {
-        let (false, true, Some(all)) = (news.0.is_empty(), is_current(&self.cluster), self.kept.all()) else {
+        let (false, true, Some(all)) = (news.0.is_empty(), is_current(&self.cluster), self.nodes.all()) else {
             return Ok(());
         };
         let there: HashMap<&str, &Arc<AttestedNode>> = all.iter().map(|node| (node.name(), node)).collect();
-        let mut count = machine_count(&self.kept);
+        let mut count = machine_count(&self.nodes);
         let mut names: Vec<String> = news.0.keys().cloned().collect();
         names.sort_by_key(|name| writer.failures(name));
         names.truncate(WRITTEN_AT_ONCE);

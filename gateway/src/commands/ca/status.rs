@@ -65,7 +65,7 @@ pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution
             sightings_table(&safety.in_the_way)
         );
     }
-    if !safety.known {
+    if !safety.any_pointer_seen {
         output::print_note(format_args!(
             "no pointer was seen within {within}: nothing speaks against it, and nothing is known"
         ));
@@ -139,7 +139,7 @@ fn next_step(settings: &Settings, today: &Today, safety: &Safety, within: &str) 
         return Ok(format!("{} is a manifest: its writer rotates it", settings.tls.ca.display()));
     }
     let stage = stage(today);
-    Ok(match (stage.next(), safety.is_safe(), safety.known) {
+    Ok(match (stage.next(), safety.is_safe(), safety.any_pointer_seen) {
         (None, ..) => foreign(settings, today),
         (Some(next), ..) if stage == RotationStage::Settled => format!("`{next}`, whenever you like: nothing stops working by it"),
         (Some(next), true, true) => format!("`{next}`, safe: no pointer seen within {within} is in the way"),

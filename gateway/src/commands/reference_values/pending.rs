@@ -117,7 +117,7 @@ fn below(row: &QuestionRow, rules: Option<&NewValueRules>, now: u64) -> String {
     if row.more > 0 {
         lines.push(format!("  - and {} machines more", row.more));
     }
-    let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.beside.iter().partition(|beside| beside.more.is_empty());
+    let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.related.iter().partition(|beside| beside.more.is_empty());
     lines.extend(within.iter().map(|beside| {
         let RelatedQuestion { id, machines, .. } = beside;
         format!("  - {machines} machines of question {id}, which is about nothing else")

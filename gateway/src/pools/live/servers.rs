@@ -70,19 +70,19 @@ impl LivePools {
                 server.due = now;
             }
         }
-        self.told.notify_one();
+        self.cluster_changed.notify_one();
     }
 
     /// Sets the MachineConfigs that nodes need before they are approved, as the cluster states them. Pools that depend on them are made
     /// again.
     pub fn needs(&self, needed: NeededState) {
         self.needed.store(Arc::new(needed));
-        self.told.notify_one();
+        self.cluster_changed.notify_one();
     }
 
     /// Completes when the cluster has reported something new.
     pub(in crate::pools) async fn news(&self) {
-        self.told.notified().await;
+        self.cluster_changed.notified().await;
     }
 
     /// Makes a pool of its folder, and of another server's answer if that is its source. If that server fails, its last answer still makes

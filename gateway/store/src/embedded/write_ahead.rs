@@ -22,7 +22,7 @@ pub(super) struct WriteAhead {
     commits: AtomicU64,
     synced: Mutex<Synced>,
     /// Set once a failure to truncate the log was reported.
-    told: AtomicBool,
+    failure_reported: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl WriteAhead {
             path: path.into(),
             commits: AtomicU64::new(1),
             synced: Mutex::new(Synced::UpTo { commits: 0, file: None }),
-            told: AtomicBool::new(false),
+            failure_reported: AtomicBool::new(false),
         }
     }
 
@@ -62,9 +62,9 @@ impl WriteAhead {
             return;
         }
         match truncate(connection) {
-            Ok(()) => self.told.store(false, Ordering::Relaxed),
+            Ok(()) => self.failure_reported.store(false, Ordering::Relaxed),
             // It is tried again and again, and said once.
-            Err(error) if !self.told.swap(true, Ordering::Relaxed) => {
+            Err(error) if !self.failure_reported.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(%error, "cannot move the write-ahead log into the store's file; it keeps its size");
             }
             Err(_) => {}

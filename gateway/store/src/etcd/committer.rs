@@ -172,7 +172,7 @@ impl CommitLoop for EtcdCommitter {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.apart.again
+        self.apart.next_attempt
     }
 
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {

@@ -27,8 +27,8 @@ use crate::settings::EtcdSettings;
 pub(crate) struct EtcdImport {
     below: Arc<EtcdPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
-    beside: PathBuf,
-    known: ExpectedStore,
+    mark_path: PathBuf,
+    expected: ExpectedStore,
     /// The value that this process has put under `taking`.
     session: String,
     /// Pairs that were not sent yet.
@@ -41,8 +41,8 @@ impl EtcdImport {
     pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
         let below = Arc::new(EtcdPages::open(settings)?);
         let taking = Self {
-            beside: beside.to_owned(),
-            known: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            mark_path: beside.to_owned(),
+            expected: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session: identity::new_id()?,
             waiting: Vec::new(),
             bytes: 0,
@@ -132,7 +132,7 @@ fn taken_by(looked: &TxnResponse) -> Option<String> {
 
 impl MigrationTarget for EtcdImport {
     fn expected_store(&self) -> &ExpectedStore {
-        &self.known
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -152,8 +152,8 @@ impl MigrationTarget for EtcdImport {
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
         let keys = &self.below.keys;
-        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
-        let (identity, now) = identity::taken(id, self.known.furthest().max(from.mark), instead_of);
+        let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
+        let (identity, now) = identity::taken(id, self.expected.furthest().max(from.mark), instead_of);
         let writes = identity::writes(keys, &identity)
             .into_iter()
             .chain([TxnOp::delete(keys.taking(), None)]);
@@ -167,7 +167,7 @@ impl MigrationTarget for EtcdImport {
                 return Err(StoreError::Replaced(self.below.members.place.clone().into()));
             }
         }
-        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
+        under_lock(&self.mark_path, || expected_store::replace_mark(&self.mark_path, &now))?;
         Ok(now)
     }
 }

@@ -86,7 +86,7 @@ impl Etcd {
             let known = ExpectedStore::load(&folder)?;
             let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
-                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.mark)))?;
             }
             Ok((opened, replica))
         })?;
@@ -179,7 +179,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
         keys,
         identity,
         began,
-        standing: Mutex::new(StoreMark {
+        mark: Mutex::new(StoreMark {
             wrote: Some(wrote),
             ..mark
         }),
@@ -259,7 +259,7 @@ impl Engine for Etcd {
         let (opened, replica, beside) = (
             Arc::clone(&self.open.opened),
             self.open.replica.clone(),
-            self.open.desk.beside.clone(),
+            self.open.desk.mark_path.clone(),
         );
         self.open
             .desk
@@ -284,15 +284,15 @@ impl Engine for Etcd {
     }
 
     fn store_mark(&self) -> Option<StoreMark> {
-        Some(locked(&self.open.opened.standing).clone())
+        Some(locked(&self.open.opened.mark).clone())
     }
 
     fn mark_path(&self) -> Option<&Path> {
-        Some(&self.open.desk.beside)
+        Some(&self.open.desk.mark_path)
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let standing = locked(&self.open.opened.standing).clone();
+        let standing = locked(&self.open.opened.mark).clone();
         self.open.desk.keep_mark(standing).await
     }
 }

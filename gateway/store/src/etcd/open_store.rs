@@ -32,7 +32,7 @@ pub(super) struct OpenEtcdStore {
     pub wrote: String,
     /// Key under which gateways report that the store was rolled back.
     pub set_back: String,
-    pub standing: Mutex<StoreMark>,
+    pub mark: Mutex<StoreMark>,
     pub timeout: Duration,
     /// Leases by which this process leads.
     pub leases: Mutex<Vec<i64>>,
@@ -109,7 +109,7 @@ impl OpenEtcdStore {
 
     /// Returns the progress of the store, as far as is known.
     pub(super) fn reached(&self) -> Reached {
-        let standing = locked(&self.standing);
+        let standing = locked(&self.mark);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Reached {
             puts: count(standing.mark.saturating_sub(self.began)),
@@ -119,7 +119,7 @@ impl OpenEtcdStore {
 
     /// Raises the known numbers of commits: those of all gateways, and those of this one.
     pub(super) fn raise(&self, puts: i64, commits: i64) {
-        let mut standing = locked(&self.standing);
+        let mut standing = locked(&self.mark);
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
         if let Some(wrote) = &mut standing.wrote {
             wrote.commits = wrote.commits.max(commits.unsigned_abs());

@@ -85,7 +85,7 @@ impl OpenEtcdStore {
 
     /// Reports that the opened store was rolled back, if etcd confirms it by this comparison.
     async fn report_if_confirmed(&self, lack: Compare) {
-        let id = locked(&self.standing).id.clone();
+        let id = locked(&self.mark).id.clone();
         let until = Instant::now() + self.timeout;
         write(&self.members, &self.keys, &id, vec![self.is_the_store(), lack], until).await;
     }

@@ -107,7 +107,7 @@ pub(super) fn existing_store(file: &Path) -> Result<Option<StoreMark>, StoreErro
 pub(super) struct EmbeddedImport {
     file: PathBuf,
     connection: Connection,
-    known: ExpectedStore,
+    expected: ExpectedStore,
 }
 
 impl EmbeddedImport {
@@ -122,7 +122,11 @@ impl EmbeddedImport {
         prepare(&connection)?;
         connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
         let file = file.to_owned();
-        let taking = Self { file, connection, known };
+        let taking = Self {
+            file,
+            connection,
+            expected: known,
+        };
         // Somebody may have been faster.
         check_empty(&taking.connection)?;
         Ok(taking)
@@ -138,7 +142,7 @@ fn check_empty(connection: &Connection) -> Result<(), HouseError> {
 
 impl MigrationTarget for EmbeddedImport {
     fn expected_store(&self) -> &ExpectedStore {
-        &self.known
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -152,8 +156,8 @@ impl MigrationTarget for EmbeddedImport {
     }
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
-        schema::take_decisions(&self.connection, self.known.expected(), Some(from))?;
-        let now = schema::name(&self.connection, id, self.known.furthest().max(from.mark))?;
+        schema::take_decisions(&self.connection, self.expected.expected(), Some(from))?;
+        let now = schema::name(&self.connection, id, self.expected.furthest().max(from.mark))?;
         replace_mark(&self.file, &now)?;
         self.connection.execute_batch("COMMIT").explain(&self.connection)?;
         Ok(now)

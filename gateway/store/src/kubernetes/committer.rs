@@ -236,7 +236,7 @@ impl CommitLoop for KubernetesCommitter {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.writer.beat_due().into_iter().chain(self.apart.again).min()
+        self.writer.beat_due().into_iter().chain(self.apart.next_attempt).min()
     }
 
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {

@@ -26,8 +26,8 @@ use crate::settings::KubernetesSettings;
 pub(crate) struct KubernetesImport {
     below: Arc<KubernetesPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
-    beside: PathBuf,
-    known: ExpectedStore,
+    mark_path: PathBuf,
+    expected: ExpectedStore,
     /// The session that this process has put there.
     session: String,
     /// Pairs that were not sent yet.
@@ -51,8 +51,8 @@ impl KubernetesImport {
             return Err(HouseError::NotEmpty(keys));
         }
         Ok(Self {
-            beside: beside.to_owned(),
-            known: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            mark_path: beside.to_owned(),
+            expected: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session,
             waiting: Pairs::new(),
             bytes: 0,
@@ -161,7 +161,7 @@ impl KubernetesPages {
 
 impl MigrationTarget for KubernetesImport {
     fn expected_store(&self) -> &ExpectedStore {
-        &self.known
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -201,13 +201,13 @@ impl MigrationTarget for KubernetesImport {
         self.send_waiting()?;
         let mut whole = Head::new(id.to_owned())?;
         whole.leaves.clone_from(&self.view.head.leaves);
-        whole.mark = self.known.furthest().max(from.mark).saturating_add(1);
-        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
+        whole.mark = self.expected.furthest().max(from.mark).saturating_add(1);
+        let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
         whole.replaced = instead_of.map(|mark| mark.id.clone()).collect();
         whole.replaced.dedup();
         let (now, session) = (whole.mark(), self.session.clone());
         self.below.wait(|below| async move { below.finish(&session, &whole).await })?;
-        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
+        under_lock(&self.mark_path, || expected_store::replace_mark(&self.mark_path, &now))?;
         Ok(now)
     }
 }

@@ -121,7 +121,7 @@ impl Kubernetes {
             let known = ExpectedStore::load(&folder)?;
             let (opened, head) = open(&settings, &known, &folder, limits).await?;
             if known.file.is_none() {
-                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.mark)))?;
             }
             Ok((opened, head))
         })?;
@@ -244,7 +244,7 @@ impl Engine for Kubernetes {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        let (store, beside) = (self.clone(), self.open.desk.beside.clone());
+        let (store, beside) = (self.clone(), self.open.desk.mark_path.clone());
         self.open
             .desk
             .spawn(async move {
@@ -277,7 +277,7 @@ impl Engine for Kubernetes {
     }
 
     fn store_mark(&self) -> Option<StoreMark> {
-        Some(locked(&self.open.opened.standing).clone())
+        Some(locked(&self.open.opened.mark).clone())
     }
 
     fn recent_mark(&self) -> Option<u64> {
@@ -285,11 +285,11 @@ impl Engine for Kubernetes {
     }
 
     fn mark_path(&self) -> Option<&Path> {
-        Some(&self.open.desk.beside)
+        Some(&self.open.desk.mark_path)
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let standing = locked(&self.open.opened.standing).clone();
+        let standing = locked(&self.open.opened.mark).clone();
         self.open.desk.keep_mark(standing).await
     }
 }

@@ -61,7 +61,7 @@ pub(super) async fn open(
         id: found.id.clone(),
         replica,
         session: schema::new_id()?,
-        standing: Mutex::new(StoreMark {
+        mark: Mutex::new(StoreMark {
             wrote: Some(wrote),
             ..found.mark()
         }),

@@ -91,7 +91,10 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
             odd.put(&path);
             // Whoever compresses is not held up either.
             process.journal.compress_closed();
-            let RetentionResult { held, beside } = process.retention.run(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
+            let RetentionResult {
+                held,
+                other_errors: beside,
+            } = process.retention.run(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
             assert_eq!((held.unwrap(), site.segments()), (None, 2), "{odd:?}{end}");
             let told: Vec<String> = beside.iter().map(ToString::to_string).collect();
             let is_told = told

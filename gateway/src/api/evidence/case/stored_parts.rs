@@ -33,7 +33,11 @@ impl DecidedCase {
             basis = by_digest(&evidence);
         }
         record.basis = Some(basis);
-        Decided { record, kept, outcome }
+        Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        }
     }
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         let elsewhere = Elsewhere {
             continued: continued || report.is_shorter(),
             several: false,
-            others: known
+            has_other_logs: known
                 .as_deref()
                 .map_or(!arguments.replica.is_empty(), |known| has_other_checkpoints(known, &report)),
             // What was abandoned may be what a decision of a late line was recorded in.
@@ -353,9 +353,9 @@ fn read_checkpoints(
     let named = |kept: &&LastCheckpoint| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
     let required: Vec<Point> = required_checkpoints(&all).filter(named).map(LastCheckpoint::point).collect();
     let name = |kept: &LastCheckpoint| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
-    trust.whose.extend(all.iter().map(name));
+    trust.chain_owners.extend(all.iter().map(name));
     trust
-        .known
+        .known_points
         .extend(all.iter().map(LastCheckpoint::point).filter(|point| !required.contains(point)));
     trust.required.extend(required);
     Ok(all)

@@ -144,7 +144,7 @@ impl<'b> Reviewer<'b> {
     fn event(&mut self, event: LogEvent, text: &str) -> Review {
         let mut differences = Differences::default();
         self.head((event.v, &event.time, event.at, &event.id), &mut differences);
-        differences.said.extend(event.differences_of(text));
+        differences.messages.extend(event.differences_of(text));
         let (again, judged) = of_nobody::review(&event, &mut differences);
         let act = match event.what {
             EventKind::Admin { admin } | EventKind::StoreAccepted { admin, .. } => Some(admin),
@@ -159,7 +159,7 @@ impl<'b> Reviewer<'b> {
             time: event.time,
             identity: String::new(),
             act: act.filter(|act| self.acts.is_new(act, &mut differences)),
-            differences: differences.said,
+            differences: differences.messages,
             warnings: differences.warnings,
         }
     }
@@ -224,7 +224,7 @@ impl<'b> Reviewer<'b> {
             id,
             time,
             identity: identity.unwrap_or_default(),
-            differences: differences.said,
+            differences: differences.messages,
             warnings: differences.warnings,
             act: None,
         })

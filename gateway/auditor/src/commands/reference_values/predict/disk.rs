@@ -67,12 +67,12 @@ pub(crate) struct PredictedDisk<'d> {
     /// Files that systemd's stub would take in addition to an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
-    beside: Vec<String>,
+    unused_images: Vec<String>,
 }
 
 /// Finds what the disk boots.
 pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
-    let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
+    let volumes = || std::iter::once(&disk.system).chain(disk.other_volumes.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
     let beside = other_images(&disk.system, &loaders)?;
     let (mut unified, mut kernels) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
         kernels,
         grub,
         given,
-        beside,
+        unused_images: beside,
     })
 }
 
@@ -244,8 +244,8 @@ impl PredictedDisk<'_> {
 
     /// Predicts the measurements of the boot.
     pub(crate) fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
-        if !self.beside.is_empty() {
-            let named = self.beside.join(", ");
+        if !self.unused_images.is_empty() {
+            let named = self.unused_images.join(", ");
             prediction.omit(
                 &[IMAGES_PCR],
                 format!("these are on the disk too, and are not among the values: {named}"),

@@ -30,7 +30,7 @@ pub(crate) struct Disk {
     /// Its number in the partition table, which begins at 1.
     pub system_number: u32,
     /// The others whose file systems are read, with the names of the partitions.
-    pub others: Vec<(String, Volume)>,
+    pub other_volumes: Vec<(String, Volume)>,
 }
 
 /// File system on a disk.
@@ -175,7 +175,7 @@ impl Disk {
         Ok(Self {
             system,
             system_number,
-            others,
+            other_volumes: others,
         })
     }
 }

@@ -56,7 +56,7 @@ impl ReviewedDecision {
         }
         let made = TicketUse {
             number,
-            again: self.again,
+            is_repeated: self.again,
             late_seconds: self.late_seconds,
         };
         let reason = served_for(self.shown, Some(made));

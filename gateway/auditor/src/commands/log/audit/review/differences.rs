@@ -3,14 +3,14 @@
 /// Facts that are not as they must be, with both values.
 #[derive(Default)]
 pub(super) struct Differences {
-    pub(super) said: Vec<String>,
+    pub(super) messages: Vec<String>,
     /// Facts that may be right, but cannot be told from a log.
     pub(super) warnings: Vec<String>,
 }
 
 impl Differences {
     pub(super) fn add(&mut self, what: impl Into<String>) {
-        self.said.push(what.into());
+        self.messages.push(what.into());
     }
 
     pub(super) fn warn(&mut self, what: impl Into<String>) {

@@ -38,7 +38,7 @@ pub(crate) struct Elsewhere {
     /// Lines of several gateways are read, each with the time of its own clock.
     pub several: bool,
     /// Other gateways have logs that are not read: one of them may have given a ticket.
-    pub others: bool,
+    pub has_other_logs: bool,
     /// A log was given up, or it is not known what there is.
     pub lost: bool,
 }
@@ -105,7 +105,7 @@ impl Tickets {
         }
         match earned.recorded_late {
             Some(RecordedLate::Unanswered) => differences.add("its ticket was never sent: the decision that earned it was recorded late"),
-            Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.others || self.elsewhere.lost => {
+            Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.has_other_logs || self.elsewhere.lost => {
                 differences.warn("the decision that earned it was recorded late, without its evidence");
             }
             Some(RecordedLate::Unknown) => {
@@ -133,7 +133,7 @@ impl Tickets {
                 (Some(_), Some(first)) if *first > ticket.expires && self.elsewhere.several => {
                     differences.warn("its ticket was too old, unless clocks differ");
                 }
-                (Some(_), None) if self.elsewhere.others => {
+                (Some(_), None) if self.elsewhere.has_other_logs => {
                     differences.warn("its ticket was too old, unless another gateway's log that is not read has its first use");
                 }
                 _ => differences.add("its ticket was too old"),
@@ -161,7 +161,7 @@ impl Tickets {
             differences.add(format!("earned_by is {earned_by}, which earned nothing before it"));
         } else if self.elsewhere.continued && in_time {
             differences.warn(format!("{earned_by}, which earned it, is not in this log, or before it"));
-        } else if self.elsewhere.others {
+        } else if self.elsewhere.has_other_logs {
             differences.warn(format!(
                 "{earned_by}, which earned it, is not in these logs: another gateway's that is not read may have it"
             ));

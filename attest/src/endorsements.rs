@@ -37,7 +37,7 @@ pub struct CloudEndorsements {
     pub azure_vtpm: Option<Arc<AkRoots>>,
 }
 
-held_against!(HeldAgainst);
+held_against!(VerificationInput);
 
 impl Endorsements {
     /// Trusts what the roots vouch for, and no single EK.
@@ -83,9 +83,9 @@ impl Endorsements {
     }
 
     /// Returns the verification input for each kind of evidence: these endorsements, and the answers of STS and of the gateway.
-    pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> HeldAgainst<'a> {
+    pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> VerificationInput<'a> {
         let Self { tpm, clouds } = self;
-        HeldAgainst {
+        VerificationInput {
             tpm: Some(tpm),
             gcp: clouds.google_keys.as_deref(),
             aws_identity_document: clouds.region_certificates.as_deref(),

@@ -1,5 +1,6 @@
 //! Meaning of a log's events, on generated logs: everything here runs without the vectors.
 
+mod claims_digest;
 mod difference;
 mod firmware;
 mod images;
@@ -7,7 +8,6 @@ mod limits;
 mod loaders;
 pub mod machine;
 mod mutations;
-mod said;
 mod secure_boot;
 
 use crate::log_builder::{EV_IPL, LogBuilder};

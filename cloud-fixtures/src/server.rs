@@ -119,14 +119,14 @@ struct ActiveFault {
 }
 
 type Handler = dyn Fn(&HttpRequest) -> ServerAnswer + Send + Sync;
-type Observer = dyn Fn(&HttpRequest, u16) + Send + Sync;
+type RequestObserver = dyn Fn(&HttpRequest, u16) + Send + Sync;
 
 #[derive(Default)]
 struct ServerState {
     requests: Mutex<Vec<HttpRequest>>,
     /// The faults; the last one that fits is used.
     faults: Mutex<Vec<ActiveFault>>,
-    observer: Mutex<Option<Box<Observer>>>,
+    observer: Mutex<Option<Box<RequestObserver>>>,
 }
 
 /// A server that runs until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.

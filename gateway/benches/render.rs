@@ -108,7 +108,7 @@ fn pool_folder(folder: &Path) -> PathBuf {
 
 fn load(folder: &Path) -> Pool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(pools::load("worker", folder, &NeededState::Untold)).unwrap()
+    runtime.block_on(pools::load("worker", folder, &NeededState::Pending)).unwrap()
 }
 
 fn render(pool: &Pool) -> Vec<u8> {

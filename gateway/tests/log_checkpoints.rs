@@ -9,13 +9,13 @@ use attest_log::{
     Blobs, CheckpointLine, CheckpointSigner, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits,
     link_of,
 };
-use attest_recording::{Keeping, keep_checkpoint, last_checkpoints};
+use attest_recording::{CheckpointUpdate, keep_checkpoint, last_checkpoints};
 use attest_store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
-use crate::doubt::Doubting;
 use crate::support::kubelet::{embedded, in_process};
 use crate::support::{Gateway, LIMIT, POOL};
+use crate::uncertain_commit::Doubting;
 
 const LOG: &str = "state/attestation.jsonl";
 
@@ -214,16 +214,16 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
     let journal = journal(folder.path());
     assert_eq!(
         keep_checkpoint(&journal, &store(true)).await.unwrap(),
-        Keeping::Kept,
+        CheckpointUpdate::Kept,
         "there is none"
     );
     journal.checkpoint(1).await.unwrap();
     let doubting = store(true);
     keep_checkpoint(&journal, &doubting).await.unwrap_err();
-    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), CheckpointUpdate::Kept);
     // What the store has need not be said again.
     doubting.lost.store(true, Ordering::Relaxed);
-    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), CheckpointUpdate::Kept);
     assert_eq!(kept(&store(false)).await, Some(0));
     // It never got the last one of a gateway that was stopped.
     let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
@@ -231,7 +231,7 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
     journal.checkpoint(2).await.unwrap();
     drop(journal);
     let journal = self::journal(folder.path());
-    assert_eq!(keep_checkpoint(&journal, &store(false)).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &store(false)).await.unwrap(), CheckpointUpdate::Kept);
     assert_eq!(kept(&store(false)).await, Some(2));
 }
 

@@ -9,8 +9,8 @@ use attest_gateway::pools::live::{LivePools, ReloadCause};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryKind, Store};
 
+use crate::support::interleaving::after;
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::after;
 use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 use crate::torn;
 

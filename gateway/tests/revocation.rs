@@ -9,7 +9,7 @@ use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_req
 use async_trait::async_trait;
 use attest::protocol::Blob;
 use attest_store::engine::{Engine, KeyRange, Transaction, Work, WorkInterrupted};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, StoreError};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
@@ -52,7 +52,7 @@ struct Failing {
 }
 
 #[async_trait]
-impl Through for Failing {
+impl EngineLayer for Failing {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

@@ -21,9 +21,6 @@ mod node;
 #[allow(dead_code, reason = "this test uses its part")]
 #[path = "../benches/scale/outcome.rs"]
 mod outcome;
-#[allow(dead_code, unused_imports, reason = "this test uses its part")]
-#[path = "../../attest/node/src/wait.rs"]
-mod patience;
 #[path = "../benches/scale/rand.rs"]
 pub mod rand;
 #[path = "../benches/scale/replica.rs"]
@@ -34,6 +31,9 @@ mod site;
 mod store;
 #[path = "../benches/scale/tables.rs"]
 mod tables;
+#[allow(dead_code, unused_imports, reason = "this test uses its part")]
+#[path = "../../attest/node/src/wait.rs"]
+mod wait_limits;
 #[path = "../benches/storm/waits/mod.rs"]
 mod waits;
 

@@ -13,8 +13,8 @@ use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
 use attest_store::Store;
 
+use crate::support::interleaving::after;
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
-use crate::support::meanwhile::after;
 use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, tpm};
 
 const NAME: &str = "worker-0";

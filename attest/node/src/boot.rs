@@ -1,7 +1,7 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, report the result.
 //!
 //! No failure makes the boot worse than it would be without this program. The pointer is only replaced by a complete one. The time is
-//! bounded, except while Ignition waits too ([`Patience`]). The work runs in its own thread, and only the thread that watches the clock
+//! bounded, except while Ignition waits too ([`WaitLimits`]). The work runs in its own thread, and only the thread that watches the clock
 //! writes the pointer. So a TPM or a network that hangs cannot hold up the boot, and nothing is written after the deadline.
 
 mod opened_tpm;
@@ -19,15 +19,15 @@ use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UN
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud;
-use crate::claimant::state::ClaimFolder;
-use crate::claimant::storage::{self, Storage};
-use crate::claimant::{ClaimPurpose, Claimants};
 use crate::cloud::MetadataAddress;
 use crate::console::{self, print_line};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
+use crate::first_boot_secret::state::ClaimFolder;
+use crate::first_boot_secret::storage::{self, Storage};
+use crate::first_boot_secret::{ClaimPurpose, FirstBootSecret};
 use crate::gateway::tls::PointerTrust;
 use crate::gateway::{Discovered, GatewayClient, GatewayError, Http, Takes};
 use crate::keep;
@@ -36,7 +36,7 @@ use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
 use crate::platform::{CloudInstance, KubeletKey, NAME_ARGUMENT, NodePlatform, pointer_file};
 use crate::pointer::{GatewaySource, Pointer, PointerError, SourceLocation};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
-use crate::wait::Patience;
+use crate::wait::WaitLimits;
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
 /// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).
@@ -134,7 +134,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
     let name = platform.name.clone().or(settings.name);
     let settings = BootOptions { name, ..settings };
     let unanswered = platform.wait.or(settings.wait);
-    let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
+    let patience = Arc::new(WaitLimits::new(settings.deadline, settings.hold, unanswered));
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
@@ -176,7 +176,7 @@ pub fn run(settings: BootOptions) -> ExitCode {
 }
 
 /// Waits for the work, until the deadline, which may move on meanwhile.
-fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeoutError> {
+fn wait<T>(receiver: &Receiver<T>, patience: &WaitLimits) -> Result<T, RecvTimeoutError> {
     loop {
         match receiver.recv_timeout(patience.deadline().remaining()) {
             Err(RecvTimeoutError::Timeout) if !patience.deadline().remaining().is_zero() => {}
@@ -246,7 +246,7 @@ fn work(
     platform: &NodePlatform,
     deliverable: Result<(), Failure>,
     (kubelet_key, is_told_to): (Option<&KubeletKeyPair>, bool),
-    patience: &Patience,
+    patience: &WaitLimits,
 ) -> Result<BootOutcome, Failure> {
     match platform.ignition.heeds_user_config() {
         // Somebody knows what this program does not.
@@ -285,7 +285,7 @@ fn work(
     let tpm = device::ready(&settings.tcti, patience.work());
     begin("Attesting");
     let mut surroundings = Surroundings {
-        first_boot_secret: Claimants::new(ClaimFolder::new(&settings.state), storage),
+        first_boot_secret: FirstBootSecret::new(ClaimFolder::new(&settings.state), storage),
         tpm,
         instance: None,
         kubelet_key: kubelet_key.and_then(KubeletKeyPair::digest),
@@ -363,7 +363,7 @@ fn work(
 impl BootResult {
     /// Records the failure of a source. Its gateway learns the reason from Ignition's later request, if the node gave up waiting for it, or
     /// if it refused the node.
-    fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &Patience) {
+    fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &WaitLimits) {
         let why = match &failure.refusal {
             _ if failure.code == RETRY_LIMIT_EXCEEDED => Some(RETRY_LIMIT_EXCEEDED.to_owned()),
             _ if patience.gave_up() => Some(GATEWAY_UNREACHABLE.to_owned()),
@@ -385,7 +385,7 @@ impl BootResult {
 /// Potential means of attestation.
 struct Surroundings {
     /// First-boot secrets that identify this node to gateways.
-    first_boot_secret: Claimants,
+    first_boot_secret: FirstBootSecret,
     /// Result of the search for a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
@@ -399,7 +399,7 @@ fn discover<'a>(
     http: &Http,
     sources: &'a [GatewaySource],
     pointer: &Pointer,
-    patience: &Patience,
+    patience: &WaitLimits,
     offers_key: bool,
     done: &mut BootResult,
 ) -> Vec<(&'a GatewaySource, Takes)> {
@@ -426,7 +426,7 @@ fn discover<'a>(
 /// No other server learns of it.
 fn claim_tokens(
     gateways: &[(&GatewaySource, Takes)],
-    claimants: &mut Claimants,
+    claimants: &mut FirstBootSecret,
     deadline: Deadline,
     pointer: &mut Pointer,
     done: &mut BootResult,

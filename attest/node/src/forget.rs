@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::claimant::disk::{DiskPrograms, Disks};
-use crate::claimant::folder;
-use crate::claimant::state::{self, ClaimFolder};
-use crate::claimant::storage::{MOUNT_POINT, Storage};
 use crate::console::print_line;
+use crate::first_boot_secret::disk::{DiskPrograms, Disks};
+use crate::first_boot_secret::folder;
+use crate::first_boot_secret::state::{self, ClaimFolder};
+use crate::first_boot_secret::storage::{MOUNT_POINT, Storage};
 use crate::platform::NodePlatform;
 
 /// Settings from the command line.
@@ -129,8 +129,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::claimant::ClaimSecret;
-    use crate::claimant::storage::tests::Folders;
+    use crate::first_boot_secret::ClaimSecret;
+    use crate::first_boot_secret::storage::tests::Folders;
 
     /// A machine: its disk, and its memory.
     struct Machine {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn it_is_removed_wherever_it_may_be() {
-        for label in crate::claimant::storage::LABELS {
+        for label in crate::first_boot_secret::storage::LABELS {
             let machine = Machine::new().keeps();
             machine.state().set_secret(&ClaimSecret::from_bytes([7; 32]));
             let disks = Folders::with(&[(label, machine.disk.path())]);

@@ -4,9 +4,9 @@
 //! user data, too ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer stays as it is, but for a header that tells a gateway why, and the node gets what the pool gives to a node that
-//! shows nothing. A gateway that says "come again" is waited for, for much longer ([`patience`]).
+//! shows nothing. A gateway that says "come again" is waited for, for much longer ([`wait`]).
 //!
-//! After Ignition has its config, and on every later boot, the boot is over ([`door`]): software that runs then cannot attest to a pool
+//! After Ignition has its config, and on every later boot, the boot is over ([`boot_complete`]): software that runs then cannot attest to a pool
 //! that accepts machines only while they boot.
 //!
 //! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
@@ -21,7 +21,6 @@ pub mod apply;
 pub mod attestation;
 pub mod boot;
 pub mod boot_complete;
-pub mod claimant;
 pub mod cloud;
 pub mod config;
 pub mod console;
@@ -30,6 +29,7 @@ pub mod delivery;
 pub mod ek_table;
 pub mod entropy;
 pub mod failure;
+pub mod first_boot_secret;
 pub mod forget;
 pub mod gateway;
 pub mod ignition;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use attest_wire::names::is_node_name;
 use zeroize::Zeroizing;
 
-use crate::claimant::storage::{self, Storage};
 use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Cloud, CloudError, MetadataAddress, MetadataClient};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
+use crate::first_boot_secret::storage::{self, Storage};
 use crate::ignition::{Ignition, IgnitionInput, OTHER_CMDLINE, VARIABLES};
 use crate::pointer::{POINTER_LIMIT_BYTES, PointerError};
 use crate::tpm::device;

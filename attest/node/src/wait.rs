@@ -23,7 +23,7 @@ pub const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-nod
 
 /// The time of one run, for all gateways together.
 #[derive(Debug)]
-pub struct Patience {
+pub struct WaitLimits {
     silence: Duration,
     most: Duration,
     state: Mutex<WaitState>,
@@ -57,7 +57,7 @@ impl WaitState {
 
 /// A gateway's wish that this node come again.
 #[derive(Debug, Clone, Copy)]
-pub struct ComeAgain<'a> {
+pub struct RetryRequest<'a> {
     /// URL of the request.
     pub url: &'a str,
     /// Gateway's reason for it; empty if it gave none.
@@ -89,7 +89,7 @@ pub enum NextStep {
     NotHeld,
 }
 
-impl Patience {
+impl WaitLimits {
     /// Creates the limits of a run that starts now: `silence` for the node's own work, at `most` so long after a 503 with Retry-After, and,
     /// if the administrator sets it, at most `unanswered` without an answer.
     #[must_use]
@@ -163,7 +163,7 @@ impl Patience {
     }
 
     /// Returns the next step after a gateway's request, at `now`, to retry later.
-    pub fn retry_later(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
+    pub fn retry_later(&self, again: RetryRequest<'_>, now: Instant) -> NextStep {
         let mut state = self.lock();
         state.answered(now);
         let limit = state
@@ -243,8 +243,8 @@ impl Patience {
     }
 }
 
-fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
-    let ComeAgain { url, why, what, .. } = again;
+fn line(again: RetryRequest<'_>, held: Duration, left: Duration) -> String {
+    let RetryRequest { url, why, what, .. } = again;
     let why = if why.is_empty() { String::new() } else { format!(" [{why}]") };
     let what = if what.is_empty() {
         String::new()
@@ -267,8 +267,8 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(10);
     const HOUR: u64 = 3600;
 
-    fn retry_later(patience: &Patience, now: Instant) -> NextStep {
-        let again = ComeAgain {
+    fn retry_later(patience: &WaitLimits, now: Instant) -> NextStep {
+        let again = RetryRequest {
             url: "https://a/v1/attest",
             why: "unavailable",
             what: "the store is away",
@@ -279,7 +279,7 @@ mod tests {
 
     /// Checks the total wait and the number of messages, with a request every ten seconds.
     fn check(told: &[u64], most: u64, expect: u64) {
-        let patience = Patience::new(SILENCE, Duration::from_secs(most), None);
+        let patience = WaitLimits::new(SILENCE, Duration::from_secs(most), None);
         told.iter().for_each(|seconds| patience.record_wait(*seconds));
         let start = Instant::now();
         let (mut passed, mut lines) = (Duration::ZERO, 0);
@@ -322,14 +322,14 @@ mod tests {
 
     #[test]
     fn what_was_said_later_counts_from_the_first_time() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
         patience.record_wait(300);
         assert!(matches!(retry_later(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
         assert!(matches!(retry_later(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
         // Who says zero now is told so, although it held the node before it said anything.
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
         patience.record_wait(0);
         assert!(matches!(retry_later(&patience, start + PAUSE), NextStep::Over { .. }));
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn the_console_is_told_what_since_when_until_when_and_the_way_out() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         let said = |seconds| match retry_later(&patience, start + Duration::from_secs(seconds)) {
             NextStep::Pause { line, .. } => line,
@@ -362,14 +362,14 @@ mod tests {
         assert_eq!(said(19), None);
     }
 
-    fn unanswered(patience: &Patience, now: Instant) -> NextStep {
+    fn unanswered(patience: &WaitLimits, now: Instant) -> NextStep {
         let failure = Failure::new("gateway-unreachable", "https://a cannot be reached", "look");
         patience.unanswered(&failure, PAUSE, now)
     }
 
     #[test]
     fn a_gateway_that_does_not_answer_is_waited_for_as_ignition_waits() {
-        let patience = Patience::new(SILENCE, Duration::ZERO, None);
+        let patience = WaitLimits::new(SILENCE, Duration::ZERO, None);
         let start = Instant::now();
         for seconds in (0..100_000).step_by(10) {
             let now = start + Duration::from_secs(seconds);
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn an_administrators_limit_is_for_each_time_without_an_answer() {
         let limit = Duration::from_secs(25);
-        let patience = Patience::new(SILENCE, Duration::ZERO, Some(limit));
+        let patience = WaitLimits::new(SILENCE, Duration::ZERO, Some(limit));
         let start = Instant::now();
         let at = |seconds| unanswered(&patience, start + Duration::from_secs(seconds));
         let NextStep::Pause { line, .. } = at(0) else {
@@ -410,7 +410,7 @@ mod tests {
         patience.answered(start);
         assert!(!patience.gave_up());
         // Who says "come again" has answered.
-        let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, Some(limit));
         assert!(matches!(unanswered(&patience, start), NextStep::Pause { .. }));
         assert!(matches!(
             retry_later(&patience, start + Duration::from_secs(24)),
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn time_without_an_answer_is_not_counted_as_the_pools() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         patience.record_wait(100);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn who_is_not_told_to_come_again_has_the_deadline_only() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         assert!(patience.deadline().remaining() <= SILENCE);
         assert!(patience.work().remaining() <= SILENCE - REPORT_TIME);
         patience.record_wait(HOUR);

@@ -31,7 +31,7 @@ impl EvidenceKind for Tpm {
 }
 
 impl Verifier for Tpm {
-    type HeldAgainst<'a> = &'a TpmEndorsements;
+    type VerificationInput<'a> = &'a TpmEndorsements;
 
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::rules::ADVICE, super::vtpm::ADVICE];

@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::custom_resources;
 use super::kinds::{ResourceKind, SIGNERS, discovery};
-use super::objects::{Key, ObjectStore, Page};
+use super::objects::{ObjectKey, ObjectStore, Page};
 use super::rights::{AccessRequest, ApiUser, authorize};
 use super::selectors::ObjectSelector;
 use super::status::ApiStatus;
@@ -309,7 +309,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     if part == Some("approval") && ["update", "patch"].contains(&wants.verb) {
         admit_approval(&objects, wants.user, *kind, name)?;
     }
-    let key: Key = (*kind, namespace.clone(), name.clone());
+    let key: ObjectKey = (*kind, namespace.clone(), name.clone());
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let selector = || {
         ObjectSelector::parse(
@@ -470,7 +470,7 @@ fn list(kind: ResourceKind, page: &Page, selector: &ObjectSelector, form: Object
 }
 
 /// Parses the position at which a list continues.
-fn from(token: &str) -> Result<Option<(u64, Key)>, ApiStatus> {
+fn from(token: &str) -> Result<Option<(u64, ObjectKey)>, ApiStatus> {
     if token.is_empty() {
         return Ok(None);
     }

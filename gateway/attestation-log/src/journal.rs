@@ -11,7 +11,7 @@ use std::thread;
 
 pub use console::label;
 use console::{show, show_event};
-use group_commit::Company;
+use group_commit::GroupCommit;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
@@ -236,7 +236,7 @@ impl Journal {
     #[must_use]
     pub fn with_company(self, coming: impl Fn() -> usize + Send + 'static) -> Self {
         // Whoever writes ends after this.
-        let _ = self.work.try_send(JournalWork::Wait(Company::new(coming)));
+        let _ = self.work.try_send(JournalWork::Wait(GroupCommit::new(coming)));
         self
     }
 

@@ -48,7 +48,7 @@ pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
 pub use chain::{ChainBeginning, ChainProgress, LineHash, LinesBefore, Link, Point, UncoveredLines, Why, link_of};
 pub use checkpoint::{Checkpoint, CheckpointLine};
-pub use delta::{Likened, LikenessError, Likenesses, LogDifference, event_log};
+pub use delta::{DeltaBases, DeltaError, Likened, LogDifference, event_log};
 pub use digests::{RequestDigests, RequestPart};
 pub use entry::{Entry, EventKind, LineKind, LogEvent};
 pub use found_decisions::{FoundDecisions, PendingDecision};

@@ -46,11 +46,11 @@ pub struct PastEvidence {
 }
 
 /// A decision without claims and basis. Events have no verdict and are passed over.
-type Fields = Record<IgnoredAny, IgnoredAny>;
+type EvidenceFields = Record<IgnoredAny, IgnoredAny>;
 
 /// Parses evidence that is selected; returns it with its machine.
-fn parse_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
-    let fields: Fields = serde_json::from_slice(line).ok()?;
+fn parse_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(EvidenceFields, String)> {
+    let fields: EvidenceFields = serde_json::from_slice(line).ok()?;
     let wanted = fields.decision == Decision::Evidence
         && fields.pool == sought.pool
         && fields.at >= sought.since

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::{Time, nanos};
 use super::site::{CONFIG_BYTES, Step};
-use crate::patience::Patience;
+use crate::wait_limits::WaitLimits;
 use crate::waits::attest_node::{self, Asking};
 use crate::waits::ignition::{self, Pauses};
 
@@ -39,7 +39,7 @@ pub struct Node {
     pub attempt: u32,
     pub failed: u32,
     pub came: Time,
-    wait_limits: Patience,
+    wait_limits: WaitLimits,
     asking: Asking,
     pauses: Pauses,
 }

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::http::{Connection, Lost, Server};
 use super::tally::{Noted, Step};
 use crate::deadline::Deadline;
-use crate::patience::Patience;
 use crate::support::POOL;
 use crate::support::node::Node;
+use crate::wait_limits::WaitLimits;
 use crate::waits::attest_node::{
     Asking, CHALLENGES_LIMIT, CONNECT_LIMIT, REQUEST_LIMIT, RETRY_AFTER_LIMIT_SECONDS, SLOWEST_BODY_BYTES_PER_SECOND, patience,
 };
@@ -27,7 +27,7 @@ pub struct AttestNode<'a> {
     server: &'a Server,
     source: Ipv4Addr,
     noted: &'a mut Noted,
-    wait_limits: Patience,
+    wait_limits: WaitLimits,
     deadline: Deadline,
     connection: Option<Connection>,
 }

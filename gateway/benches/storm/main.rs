@@ -19,7 +19,7 @@ mod deadline;
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/wait.rs"]
-mod patience;
+mod wait_limits;
 
 mod attest_node;
 mod figures;

@@ -21,8 +21,8 @@ use super::difference::{EntryDifference, differences};
 pub enum NeededState {
     /// The cluster has not been read yet.
     #[default]
-    Untold,
-    Told(Arc<Needed>),
+    Pending,
+    Ready(Arc<Needed>),
     /// Reading them from the cluster failed, for this reason.
     Failed(String),
 }
@@ -42,7 +42,7 @@ pub enum NeededError {
     #[error(
         "needed_before_node_approved: the cluster has not said yet which MachineConfigs these are; it is asked if [cluster] in gateway.toml says how"
     )]
-    Untold,
+    Pending,
     #[error("needed_before_node_approved: the cluster did not say which MachineConfigs these are: {0}")]
     Failed(String),
     /// An object that cannot be used.
@@ -135,9 +135,9 @@ impl Needed {
 impl NeededState {
     pub(super) fn for_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
         match self {
-            Self::Untold => Err(NeededError::Untold),
+            Self::Pending => Err(NeededError::Pending),
             Self::Failed(reason) => Err(NeededError::Failed(reason.clone())),
-            Self::Told(needed) => needed.for_pool(pool, full),
+            Self::Ready(needed) => needed.for_pool(pool, full),
         }
     }
 }
@@ -146,7 +146,7 @@ impl NeededError {
     /// Returns whether the cluster's API is the cause.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Untold | Self::Failed(_))
+        matches!(self, Self::Pending | Self::Failed(_))
     }
 }
 

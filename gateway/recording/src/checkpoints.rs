@@ -20,7 +20,7 @@ pub(super) fn is_of_key(id: &str, key: LogPublicKey) -> bool {
 
 /// Outcome of an attempt to keep a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
+pub enum CheckpointUpdate {
     Kept,
     /// The store has a later one, or another one in its place: another process writes this chain.
     Behind,
@@ -59,7 +59,7 @@ pub async fn last_checkpoints(store: &dyn Store) -> Result<Vec<LastCheckpoint>, 
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> {
+pub async fn keep(store: &dyn Store, text: &str) -> Result<CheckpointUpdate, StoreError> {
     let serves_as = store.serves_as().map(str::to_owned);
     let mut new = LastCheckpoint::new(text, serves_as).map_err(unreadable(String::new()))?;
     let id = new.id();
@@ -72,20 +72,20 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
                 continue;
             }
             forget_superseded(store, new.key()).await?;
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         };
         let known = read(&there)?;
         let is_same = known.text == new.text;
         if is_same && known.abandoned.is_none() {
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         }
         if !is_same && known.line.chain.number >= new.line.chain.number {
-            return Ok(Keeping::Behind);
+            return Ok(CheckpointUpdate::Behind);
         }
         new.after.extend(known.after);
         let written = entry(&new)?;
         if store.change(EntryKind::Checkpoint, vec![there], vec![written]).await? {
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         }
     }
 }
@@ -94,9 +94,9 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
 ///
 /// # Errors
 /// [`StoreError`]: it has to be asked again.
-pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<Keeping, StoreError> {
+pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<CheckpointUpdate, StoreError> {
     let keeping = journal.pass_on_checkpoint(|text| async move { keep(store, &text).await }).await?;
-    Ok(keeping.unwrap_or(Keeping::Kept))
+    Ok(keeping.unwrap_or(CheckpointUpdate::Kept))
 }
 
 /// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were abandoned.

@@ -12,7 +12,7 @@ mod redaction;
 
 pub use acting::Acting;
 pub use checkpoints::{
-    AbandonOutcome, Keeping, Signs, abandon, checkpoints_by_other_keys, keep, keep_checkpoint, last_checkpoints, missing,
+    AbandonOutcome, CheckpointUpdate, Signs, abandon, checkpoints_by_other_keys, keep, keep_checkpoint, last_checkpoints, missing,
 };
 pub use journal::{position, replacement, with_store};
 pub use outbox::{OutboxCount, TakeError, take};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use attest::MachineObject;
 use attest::machine_objects::provider_id_of_aws;
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use attest_machines::objects::{MachineObjects, ObjectSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
@@ -211,7 +211,7 @@ pub(super) async fn check_access(cluster: &ClusterClient, namespace: &str) -> [(
 pub fn failing_since(cluster: &ClusterClient) -> Option<u64> {
     let watches = cluster.health().watches();
     let since = |what: &str| match watches.get(what) {
-        Some(Heard::Away { since, .. }) => Some(*since),
+        Some(WatchStatus::Away { since, .. }) => Some(*since),
         _ => None,
     };
     since(MACHINES).into_iter().chain(since(NODES)).min()

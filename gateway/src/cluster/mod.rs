@@ -70,7 +70,7 @@ pub async fn needed(cluster: &ClusterClient, settings: &ClusterSettings) -> Need
     if settings.configs {
         configs::ask(cluster).await
     } else {
-        NeededState::Untold
+        NeededState::Pending
     }
 }
 

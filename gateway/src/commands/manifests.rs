@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::manifests::{
-    ApiFeature, ClusterPlatform, Door, GatewayImage, Host, InCluster, InitialSettings, NAME, Namespace, PoolName, USER, documents,
-    machine_config, table,
+    ApiFeature, ClusterPlatform, GatewayImage, Host, InCluster, IngressRedirect, InitialSettings, NAME, Namespace, PoolName, USER,
+    documents, machine_config, table,
 };
 
 use super::output;
@@ -138,8 +138,8 @@ impl Arguments {
         self.with.iter().copied().collect()
     }
 
-    fn ingress_redirect(&self) -> anyhow::Result<Door> {
-        Ok(Door::new(self.platform, &self.balancer_address, self.user)?)
+    fn ingress_redirect(&self) -> anyhow::Result<IngressRedirect> {
+        Ok(IngressRedirect::new(self.platform, &self.balancer_address, self.user)?)
     }
 }
 

@@ -80,7 +80,7 @@ async fn needed(settings: &Settings) -> NeededState {
 /// Returns that it is unknown what nodes need before they are approved: this build does not ask the cluster.
 #[cfg(not(feature = "cluster"))]
 async fn needed(_: &Settings) -> NeededState {
-    NeededState::Untold
+    NeededState::Pending
 }
 
 /// Reads a pool as the gateway would.

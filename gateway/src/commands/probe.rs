@@ -73,9 +73,9 @@ fn configs_from_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnC
 }
 
 /// Address, port and pool of a request.
-type Place = [String; 3];
+type RequestTarget = [String; 3];
 
-fn cells([address, port, pool]: Place, finding: ProbeResult) -> [String; 5] {
+fn cells([address, port, pool]: RequestTarget, finding: ProbeResult) -> [String; 5] {
     let (result, why) = match finding {
         ProbeResult::Open(why) => ("OPEN", why),
         ProbeResult::PreApproved(why) => ("pre-approved", why),
@@ -85,7 +85,7 @@ fn cells([address, port, pool]: Place, finding: ProbeResult) -> [String; 5] {
 }
 
 /// Probes one after the other, since the servers are in use.
-async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(Place, ProbeResult)> {
+async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(RequestTarget, ProbeResult)> {
     let mut rows = Vec::new();
     for target in targets {
         for port in target.ports() {

@@ -119,7 +119,7 @@ impl Inspection {
         #[cfg(feature = "cluster")]
         let needed = cluster::inspect(settings, api.as_ref(), &mut findings).await;
         #[cfg(not(feature = "cluster"))]
-        let needed = NeededState::Untold;
+        let needed = NeededState::Pending;
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);

@@ -9,7 +9,7 @@ use attest_cluster_api::ClusterClient;
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
 use attest_recording::{Acting, OutboxCount, TakeError, Unrecorded, take};
-use attest_store::{LeaderTask, MaintenanceResult, Store, StoreError, Tending};
+use attest_store::{LeaderTask, MaintenanceResult, MaintenanceTask, Store, StoreError};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -300,7 +300,7 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut LeaderTask) -> Result<Outbox
 async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (begun, mut jumped) = (Instant::now(), false);
-    let mut tending = Tending::new(&gateway.store);
+    let mut tending = MaintenanceTask::new(&gateway.store);
     let mut expired_log = TaskLog::new("delete expired state from the store");
     let mut tokens_log = TaskLog::new("delete expired tokens");
     let (mut seal_log, mut mark_log) = (TaskLog::new(ROTATE_SEAL), TaskLog::new(KEEP_MARK));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_log::{Journal, Point};
-use attest_recording::{Keeping, Signs, checkpoints_by_other_keys, keep_checkpoint};
+use attest_recording::{CheckpointUpdate, Signs, checkpoints_by_other_keys, keep_checkpoint};
 use attest_store::Store;
 use attest_system::clock::Clock;
 
@@ -122,7 +122,7 @@ pub(super) async fn end(gateway: &Gateway) {
 /// Writes the last checkpoint to the store. Returns whether the store has it, or a later one of another gateway.
 async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
     let keeping = log.note(keep_checkpoint(journal, store).await);
-    if keeping == Some(Keeping::Behind) {
+    if keeping == Some(CheckpointUpdate::Behind) {
         tracing::error!(
             "the store has a later checkpoint of this attestation log: another gateway writes, or wrote, the same chain. Was state/ copied?"
         );

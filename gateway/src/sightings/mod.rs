@@ -71,7 +71,7 @@ const fn broken(id: String, source: serde_json::Error) -> StoreError {
 }
 
 impl Sighting {
-    fn key(&self) -> Key {
+    fn key(&self) -> SightingKey {
         (self.pool.clone(), self.authorities.clone())
     }
 
@@ -108,7 +108,7 @@ async fn forget(store: &dyn Store, entry: &StoreEntry) -> Result<(), StoreError>
 }
 
 /// A pool, and the claims of its pointers.
-type Key = (String, Option<Vec<String>>);
+type SightingKey = (String, Option<Vec<String>>);
 
 /// A [`Sighting`] in memory, and its state in the store.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ struct SightingState {
 /// The sightings of a gateway that serves.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    sightings: Mutex<BTreeMap<Key, SightingState>>,
+    sightings: Mutex<BTreeMap<SightingKey, SightingState>>,
     /// Wakes the task that writes.
     first: Notify,
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Lead, StoreError, StoreMark};
+use super::{LeaderGuard, StoreError, StoreMark};
 
 /// Most challenges that are remembered when more come, whatever the store time. Clients that request as many as they can get make 800 rows
 /// a second, 20 gigabytes a day. This limit is 270 MB, and more challenges than come while the longest-lived one can be answered. A ticket
@@ -147,8 +147,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn acquire_leadership(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
-        Ok(Some(Lead::alone()))
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Ok(Some(LeaderGuard::alone()))
     }
 
     /// Returns the maximum number of keys that one transaction may write or remove; the work of [`super::Store`] stays below.

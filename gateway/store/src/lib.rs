@@ -11,6 +11,7 @@ pub mod cluster_api;
 mod documents;
 mod embedded;
 pub mod engine;
+pub mod engine_layer;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -42,7 +43,6 @@ mod store_time;
 mod tests;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod threads;
-pub mod through;
 mod transact;
 mod transaction;
 mod transactions;
@@ -62,10 +62,10 @@ pub use error::StoreError;
 pub use expected_store::{ExpectedStore, mark_file};
 pub use export::{CopiedStore, Exported, alone, copy, export, import, place, undo};
 pub use health::StoreHealth;
-pub use leader::{Lead, LeaderLock, LeaderTask};
-pub use maintenance::{MaintenanceResult, Tending};
+pub use leader::{LeaderGuard, LeaderLock, LeaderTask};
+pub use maintenance::{MaintenanceResult, MaintenanceTask};
 pub use mark::{StoreMark, Wrote};
-pub use migration::{Contents, HouseError};
+pub use migration::{Contents, ExportError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
 pub use transact::Transact;
@@ -420,8 +420,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`LeaderTask`].
-    async fn acquire_leadership(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
-        Ok(Some(Lead::alone()))
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Ok(Some(LeaderGuard::alone()))
     }
 
     /// Returns the store time, in seconds since 1970, and starts it if that was not done yet. Only [`Store::forget_expired`] advances it.

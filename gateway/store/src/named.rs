@@ -1,12 +1,12 @@
 //! The store that the settings name, whatever engine keeps it.
 
 use super::engine::{Engine, Work};
+use super::engine_layer::EngineLayer;
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
 use super::health::StoreHealth;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
-use super::through::Through;
 use super::{AcceptedStore, Embedded, Replacement, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 use async_trait::async_trait;
@@ -121,7 +121,7 @@ pub(super) fn without_cluster(kubernetes: &crate::settings::KubernetesSettings) 
 }
 
 #[async_trait]
-impl Through for AnyStore {
+impl EngineLayer for AnyStore {
     fn engine(&self) -> &dyn Engine {
         match self {
             Self::Embedded(embedded) => embedded,

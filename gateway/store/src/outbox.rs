@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::documents::{DocumentVersion, EntryDocument, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Work, WorkInterrupted, run};
-use super::through::Through;
+use super::engine_layer::EngineLayer;
 use super::witness::{EntryChange, Witness};
-use super::{Lead, StoreEntry, StoreError, keys, schema};
+use super::{LeaderGuard, StoreEntry, StoreError, keys, schema};
 
 /// Additional keys that an outbox entry reads and writes.
 const OWN_WRITES: usize = 2;
@@ -55,7 +55,7 @@ impl Witnessed {
 }
 
 #[async_trait]
-impl Through for Witnessed {
+impl EngineLayer for Witnessed {
     fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
@@ -64,7 +64,7 @@ impl Through for Witnessed {
         self.engine.transact(self.watch(work)?).await
     }
 
-    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
         Ok(self
             .engine
             .acquire_leadership(work)

@@ -10,8 +10,8 @@ use super::documents::{EntryDocument, PendingDocument, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Work, WorkInterrupted, run, run_in, work_in};
 use super::transaction::{EntryTransaction, remove};
 use super::{
-    DecisionRecord, EntryKind, EntryWork, Lead, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, keys, outbox,
-    store_time, uses,
+    DecisionRecord, EntryKind, EntryWork, LeaderGuard, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, keys,
+    outbox, store_time, uses,
 };
 
 /// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
@@ -214,7 +214,7 @@ impl<E: Engine + 'static> Store for E {
         self.replica()
     }
 
-    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
         Engine::acquire_leadership(self, work).await
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_log::{Blobs, CheckpointSigner, Journal, LogKey, SegmentLimits};
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, StoreError};
 
 use super::*;
@@ -63,7 +63,7 @@ struct Dying {
 }
 
 #[async_trait]
-impl Through for Dying {
+impl EngineLayer for Dying {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

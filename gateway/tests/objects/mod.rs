@@ -4,7 +4,7 @@ mod boots;
 mod challenges;
 mod idle;
 mod killed;
-mod moving;
+mod migration;
 mod outage;
 mod presence;
 mod refused;

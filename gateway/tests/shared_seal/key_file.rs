@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::support::meanwhile::interleave;
+use crate::support::interleaving::interleave;
 
 #[tokio::test]
 async fn another_key_file_is_named_and_nothing_is_overwritten() {

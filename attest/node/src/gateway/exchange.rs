@@ -1,4 +1,4 @@
-//! Performs one request, and repeats it as long as [`Patience`] allows.
+//! Performs one request, and repeats it as long as [`WaitLimits`] allows.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::tls;
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::wait::{ComeAgain, NextStep, Patience, WAY_OUT};
+use crate::wait::{NextStep, RetryRequest, WAY_OUT, WaitLimits};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
@@ -184,7 +184,7 @@ impl GatewayClient<'_> {
     /// Finds out whether the server has configs. It does not ask at each failure, since a gateway decides and records each request. It
     /// takes the time of a request of its own, since the failed one may have used up all the time.
     fn finds_configs(&self, outage: &mut Outage) -> bool {
-        let silence = self.wait_limits.map_or(Duration::ZERO, Patience::silence);
+        let silence = self.wait_limits.map_or(Duration::ZERO, WaitLimits::silence);
         if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
             return false;
         }
@@ -252,7 +252,7 @@ impl GatewayClient<'_> {
             .and_then(|problem| problem.detail)
             .map(|detail| printable(&detail))
             .unwrap_or_default();
-        let again = ComeAgain {
+        let again = RetryRequest {
             url,
             why: &why,
             what: &what,

@@ -22,7 +22,7 @@ impl EvidenceKind for IdentityDocument {
 }
 
 impl Verifier for IdentityDocument {
-    type HeldAgainst<'a> = &'a RegionCertificates;
+    type VerificationInput<'a> = &'a RegionCertificates;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {

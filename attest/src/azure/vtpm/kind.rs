@@ -29,7 +29,7 @@ impl EvidenceKind for AzureVtpm {
 }
 
 impl Verifier for AzureVtpm {
-    type HeldAgainst<'a> = &'a AkRoots;
+    type VerificationInput<'a> = &'a AkRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const BOOTED: &'static [&'static str] = &["pcrs", "event_log", "boot"];

@@ -19,6 +19,7 @@
 mod description;
 mod device_path;
 mod difference;
+mod digest_labels;
 mod event;
 mod facts;
 mod gpt;
@@ -32,7 +33,6 @@ mod subject;
 mod summary;
 mod text;
 mod variable;
-mod words;
 
 use std::collections::BTreeSet;
 

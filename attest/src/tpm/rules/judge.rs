@@ -14,7 +14,7 @@ pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
 /// Checks that `check` holds of a boot, by the values that are accepted at `now`, in seconds since 1970.
 pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now: u64) -> Result<(), BootRefusal> {
-    let against = Against { check, boot, sets, now };
+    let against = RuleContext { check, boot, sets, now };
     match check {
         Check::SecureBoot => against.secure_boot(),
         Check::Dbx => against.dbx(),
@@ -43,7 +43,7 @@ pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) 
                 }]
             }),
         _ => {
-            let against = Against { check, boot, sets, now: 0 };
+            let against = RuleContext { check, boot, sets, now: 0 };
             let events = against.events().unwrap_or_default();
             events.iter().map(|shown| shown.value_of(wanted)).collect()
         }
@@ -52,7 +52,7 @@ pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) 
     values
 }
 
-struct Against<'b> {
+struct RuleContext<'b> {
     check: Check,
     boot: &'b MeasuredBoot,
     sets: &'b ReferenceSets,
@@ -120,7 +120,7 @@ impl RequiredItem<'_> {
     }
 }
 
-impl<'b> Against<'b> {
+impl<'b> RuleContext<'b> {
     fn not_proven(&self, why: NotProven) -> BootRefusal {
         BootRefusal::NotProven { check: self.check, why }
     }

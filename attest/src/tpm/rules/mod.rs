@@ -8,9 +8,9 @@ mod boot_location;
 mod error;
 mod event_detail;
 mod judge;
+mod labels;
 mod matching;
 mod recorded_values;
-mod words;
 
 use serde::{Deserialize, Serialize};
 

@@ -36,7 +36,7 @@ pub fn snapshot_change(before: Option<String>, after: String) -> ValueChange {
 /// # Errors
 /// The log cannot be read.
 pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
-    let (mut looking, mut left) = (Looking::new(key), LOOK_LIMIT_BYTES);
+    let (mut looking, mut left) = (DigestSearch::new(key), LOOK_LIMIT_BYTES);
     for line in lines_from_end(log)? {
         let line = line?;
         let Some(rest) = left.checked_sub(u64::try_from(line.len()).unwrap_or(u64::MAX)) else {
@@ -66,7 +66,7 @@ pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<
 }
 
 /// State of a search through one chain: that of the first line read.
-struct Looking {
+struct DigestSearch {
     key: LogPublicKey,
     chain: Option<String>,
     /// Lines that their gateway found unsigned, and so may not have written.
@@ -82,7 +82,7 @@ struct RecordedHead {
     admin: Option<Value>,
 }
 
-impl Looking {
+impl DigestSearch {
     const fn new(key: LogPublicKey) -> Self {
         Self {
             key,

@@ -17,7 +17,7 @@ use super::super::store_link::SyncStore;
 use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
 use super::LargeParts;
-use super::group_commit::Company;
+use super::group_commit::GroupCommit;
 
 /// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;
@@ -27,7 +27,7 @@ pub(super) enum JournalWork {
     /// Sets the store that decisions depend on.
     Stand(SyncStore),
     /// Turns on group commit.
-    Wait(Company),
+    Wait(GroupCommit),
     Append(Append),
     Reopen(WriteTime, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
@@ -73,7 +73,7 @@ pub(super) struct JournalWriter {
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
     pub(super) store: Option<SyncStore>,
-    pub(super) group_commit: Option<Company>,
+    pub(super) group_commit: Option<GroupCommit>,
     pub(super) signer: CheckpointSigner,
     pub(super) unsigned: Arc<UncheckedLines>,
     /// Text of the last checkpoint.

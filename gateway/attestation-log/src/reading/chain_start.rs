@@ -29,7 +29,7 @@ pub(super) struct ChainStart {
 
 /// Members of a line that order files.
 #[derive(Deserialize)]
-struct First {
+struct FirstLine {
     at: u64,
     #[serde(default)]
     id: String,
@@ -45,7 +45,7 @@ impl FileBeginning {
             Some(LineContent::TooLong(_)) => b"",
             None | Some(LineContent::Cut) => return Ok(Self::default()),
         };
-        if let Ok(First { at, id, chain }) = serde_json::from_slice(line) {
+        if let Ok(FirstLine { at, id, chain }) = serde_json::from_slice(line) {
             return Ok(Self {
                 at: at.max(1),
                 id,

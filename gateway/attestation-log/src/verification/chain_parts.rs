@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::super::chain::{LineHash, Point};
-use super::removed::{Gone, parts};
+use super::removed::{RemovedRange, parts};
 use super::{ChainedRange, FileReport, FoundCheckpoint, Note, VerificationContext, VerificationFinding};
 
 /// Report on a chain as a whole.
@@ -24,20 +24,20 @@ pub struct ChainReport {
 }
 
 /// A chain that is assembled from its parts.
-pub(super) struct Stitched<'c> {
+pub(super) struct AssembledChain<'c> {
     chain: &'c str,
     /// Lines of it that were removed.
-    gone: &'c [Gone],
+    gone: &'c [RemovedRange],
     runs: Vec<ChainedRange>,
     pub(super) findings: Vec<VerificationFinding>,
     pub(super) notes: Vec<Note>,
 }
 
-impl<'c> Stitched<'c> {
+impl<'c> AssembledChain<'c> {
     /// Assembles the parts of a chain.
     pub(super) fn assemble(
         chain: &'c str,
-        gone: &'c [Gone],
+        gone: &'c [RemovedRange],
         mut runs: Vec<ChainedRange>,
         trust: &VerificationContext,
         unreadable: Option<&Vec<RangeInclusive<u64>>>,

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use chain_order::ChainOrder;
+use chain_parts::AssembledChain;
 pub use chain_parts::ChainReport;
-use chain_parts::Stitched;
 pub use finding::{LineLocation, Note, VerificationFinding};
 use lines::LineReader;
 use removed::Removed;
@@ -238,7 +238,7 @@ impl LogVerifier {
         notes.append(&mut removed.notes);
         let mut reports = Vec::new();
         for (chain, runs) in chains {
-            let mut stitched = Stitched::assemble(&chain, removed.get(&chain), runs, &trust, unreadable.get(&chain));
+            let mut stitched = AssembledChain::assemble(&chain, removed.get(&chain), runs, &trust, unreadable.get(&chain));
             let known = trust.known_points.iter().chain(&lost).chain(trust.from.values());
             stitched.end(known.filter(|point| !removed.holds(point)), |number| removed.hash(&chain, number));
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);

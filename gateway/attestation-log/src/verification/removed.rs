@@ -39,7 +39,7 @@ pub(super) struct Removed {
 
 /// Lines that were removed, and the line that records it.
 #[derive(Debug, Clone)]
-pub(super) struct Gone {
+pub(super) struct RemovedRange {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) head: LineHash,
@@ -49,7 +49,7 @@ pub(super) struct Gone {
 /// Resolved removals: the removed lines of each chain, by the number of the first.
 #[derive(Debug, Default)]
 pub(super) struct RemovedLines {
-    gone: BTreeMap<String, Vec<Gone>>,
+    gone: BTreeMap<String, Vec<RemovedRange>>,
     /// Hashes of the kept lines, and their places.
     kept_lines: BTreeMap<(String, u64), (LineHash, LineLocation)>,
     pub(super) findings: Vec<VerificationFinding>,
@@ -181,7 +181,7 @@ impl RemovedLines {
                 });
                 continue;
             }
-            self.gone.entry(id.clone()).or_default().push(Gone {
+            self.gone.entry(id.clone()).or_default().push(RemovedRange {
                 first: *first,
                 last: *last,
                 head: *head,
@@ -191,7 +191,7 @@ impl RemovedLines {
     }
 
     /// Returns the removed lines of a chain.
-    pub(super) fn get(&self, chain: &str) -> &[Gone] {
+    pub(super) fn get(&self, chain: &str) -> &[RemovedRange] {
         self.gone.get(chain).map_or(&[], Vec::as_slice)
     }
 
@@ -244,11 +244,11 @@ impl RemovedLines {
 pub(super) struct LineRange<'g> {
     pub(super) from: u64,
     pub(super) to: u64,
-    pub(super) gone: Option<&'g Gone>,
+    pub(super) gone: Option<&'g RemovedRange>,
 }
 
 /// Splits lines that do not exist into removed and missing ones, in their order.
-pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<LineRange<'_>> {
+pub(super) fn parts(gone: &[RemovedRange], from: u64, to: u64) -> Vec<LineRange<'_>> {
     let (mut parts, mut next) = (Vec::<LineRange<'_>>::new(), from);
     while next <= to {
         let here = gone.iter().filter(|gone| (gone.first..=gone.last).contains(&next));

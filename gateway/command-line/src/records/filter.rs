@@ -109,7 +109,7 @@ pub struct ChainPosition {
 
 /// Claims of a node, proven or not.
 #[derive(Deserialize)]
-struct Proven {
+struct NodeClaims {
     claims: Option<Value>,
     basis: Option<BasisFields>,
 }
@@ -302,8 +302,8 @@ fn is_of(node: &str, fields: &RecordFields, line: &[u8]) -> bool {
     let long = node.chars().count() >= PART_LEAST;
     let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
     long && std::str::from_utf8(line).is_ok_and(|line| line.contains(node))
-        && serde_json::from_slice::<Proven>(line)
-            .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
+        && serde_json::from_slice::<NodeClaims>(line)
+            .is_ok_and(|NodeClaims { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
 }
 
 /// Returns whether an identity is that of a node, named in full or by its beginning.

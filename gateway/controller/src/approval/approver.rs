@@ -213,12 +213,12 @@ impl Approver {
         memory.first_seen = first_seen;
         let was_judged = match &decided {
             // It was not judged: of the cluster, or of the store, nothing is known.
-            Ok(Some(Reason::Untold { .. })) | Err(_) => requests.postponed(&csr.uid, Instant::now()),
+            Ok(Some(Reason::WatchFailed { .. })) | Err(_) => requests.postponed(&csr.uid, Instant::now()),
             _ => requests.judged(&csr.uid, Instant::now(), memory.pass),
         };
         let Some(reason) = decided? else { return Ok(()) };
         // A watch that is broken for a moment is no reason that anybody has to read.
-        if matches!(reason, Reason::Untold { .. }) && !was_judged {
+        if matches!(reason, Reason::WatchFailed { .. }) && !was_judged {
             return Ok(());
         }
         let text = format!("{}: {reason}", reason.code());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attest_cluster_api::resources::machines;
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
@@ -112,19 +112,19 @@ impl ApprovalWatches {
     /// Returns the machines and nodes, if the watches are current.
     ///
     /// # Errors
-    /// [`Reason::Untold`], for a watch that is not current.
+    /// [`Reason::WatchFailed`], for a watch that is not current.
     pub(super) fn current_update(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
         let watches = cluster.health().watches();
-        let is_well = |what| watches.get(what) == Some(&Heard::Well);
-        let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::Untold { what }) };
+        let is_well = |what| watches.get(what) == Some(&WatchStatus::Well);
+        let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::WatchFailed { what }) };
         well(CLIENT_REQUESTS)?;
         well(NODES)?;
-        let nodes = self.nodes.all().ok_or(Reason::Untold { what: NODES })?;
+        let nodes = self.nodes.all().ok_or(Reason::WatchFailed { what: NODES })?;
         let machines = match &self.machines {
             None => Vec::new(),
             Some(machines) => {
                 well(MACHINES)?;
-                machines.all().ok_or(Reason::Untold { what: MACHINES })?
+                machines.all().ok_or(Reason::WatchFailed { what: MACHINES })?
             }
         };
         let named = nodes

@@ -7,10 +7,10 @@ use super::{ROOT, VERSION, schema};
 use crate::SpecVersion;
 use crate::features::Inexpressible;
 
-type Fields = Map<String, Value>;
+type OutputFields = Map<String, Value>;
 
 /// Translates a config that uses nothing newer than spec 3.0. Leaves out values that are empty, false or zero, like Go's encoder.
-pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
+pub(crate) fn from_spec3(config: OutputFields) -> Result<OutputFields, Inexpressible> {
     let mut config = Value::Object(config);
     let filesystems = Filesystems::from_config(&config)?;
     let mut ignition = json!({"version": VERSION});
@@ -31,7 +31,7 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
         put(&mut ignition, &["timeouts"], timeouts.clone());
     }
 
-    let mut storage = Fields::new();
+    let mut storage = OutputFields::new();
     for list in ["disks", "raid"] {
         if let Some(entries) = take(&mut config, "storage", list) {
             storage.insert(list.to_owned(), entries);
@@ -56,7 +56,7 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
         }
         storage.insert(list.to_owned(), translated.into());
     }
-    let mut translated = Fields::new();
+    let mut translated = OutputFields::new();
     for (section, mut value) in [
         ("ignition", ignition),
         ("passwd", config.get_mut("passwd").map_or(Value::Null, Value::take)),
@@ -72,14 +72,14 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
 }
 
 /// Checks the result against the schema, to catch errors of the translation.
-fn check(translated: Fields) -> Result<Fields, Inexpressible> {
+fn check(translated: OutputFields) -> Result<OutputFields, Inexpressible> {
     let mut config = Value::Object(translated);
     schema::CONFIG
         .check(&mut config, "")
         .map_err(|error| refuse(error.place, &error.problem))?;
     match config {
         Value::Object(config) => Ok(config),
-        _ => Ok(Fields::new()),
+        _ => Ok(OutputFields::new()),
     }
 }
 
@@ -177,10 +177,10 @@ impl Filesystems {
     }
 
     /// Returns the node, relative to the innermost filesystem that contains it.
-    fn node(&self, node: Value) -> Fields {
+    fn node(&self, node: Value) -> OutputFields {
         let mut node = match node {
             Value::Object(node) => node,
-            _ => Fields::new(),
+            _ => OutputFields::new(),
         };
         let path = node.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
         let inside = |filesystem: &String| -> Option<String> {
@@ -206,7 +206,7 @@ impl Filesystems {
 }
 
 /// Returns the file, then one file for each content to append.
-fn file(mut file: Fields, place: &str) -> Result<Vec<Value>, Inexpressible> {
+fn file(mut file: OutputFields, place: &str) -> Result<Vec<Value>, Inexpressible> {
     let (contents, append) = (file.remove("contents"), file.remove("append"));
     let source = contents.as_ref().and_then(|contents| contents.get("source"));
     // The default there is to overwrite.

@@ -54,7 +54,7 @@ impl Site {
         }
     }
 
-    async fn keep(&self, line: &str) -> Keeping {
+    async fn keep(&self, line: &str) -> CheckpointUpdate {
         keep(&self.store, line).await.unwrap()
     }
 
@@ -72,10 +72,10 @@ async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let [first, second] = [1, 2].map(|at| site.checkpoint(&mut chain, at));
-    assert_eq!(site.keep(&first).await, Keeping::Kept);
-    assert_eq!(site.keep(&second).await, Keeping::Kept);
-    assert_eq!(site.keep(&second).await, Keeping::Kept);
-    assert_eq!(site.keep(&first).await, Keeping::Behind);
+    assert_eq!(site.keep(&first).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&second).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&second).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&first).await, CheckpointUpdate::Behind);
     let all = last_checkpoints(&site.store).await.unwrap();
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].text, second);
@@ -223,7 +223,7 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     fs::write(&log, [a.as_str(), &lines[0], &lines[1], &lines[2], ""].join("\n")).unwrap();
     let signs = site.signs(&id);
     assert_eq!(missing(&site.store, &log, signs).await.unwrap().len(), 1);
-    assert_eq!(site.keep(&lines[2]).await, Keeping::Kept);
+    assert_eq!(site.keep(&lines[2]).await, CheckpointUpdate::Kept);
     let all = last_checkpoints(&site.store).await.unwrap();
     let mut both = required(&all);
     both.sort_unstable();

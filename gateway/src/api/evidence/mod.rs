@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
-use attest_log::{Decision, Likenesses, Record, ShownEvidence};
+use attest_log::{Decision, DeltaBases, Record, ShownEvidence};
 use attest_machines::new_values::AwaitedValues;
 use attest_machines::objects::MachineObjects;
 use attest_recording::Acting;
@@ -55,7 +55,7 @@ pub(super) struct EvidenceEndpoint {
     seal: Arc<SealKeyRing>,
     ticket: TicketSettings,
     decisions: Decisions,
-    delta_bases: Likenesses,
+    delta_bases: DeltaBases,
     /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
@@ -82,7 +82,7 @@ impl EvidenceEndpoint {
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             decisions: Decisions::new(gateway),
-            delta_bases: Likenesses::default(),
+            delta_bases: DeltaBases::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
             new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),

@@ -34,7 +34,7 @@ const STRANGE_AT_ONCE: usize = 10;
 /// Number of objects that are written in one pass, before all are looked at again.
 const WRITTEN_AT_ONCE: usize = 100;
 
-pub(super) struct Leading {
+pub(super) struct LeaderPass {
     pub(super) cluster: Arc<ClusterClient>,
     pub(super) nodes: WatchCache<AttestedNode>,
     pub(super) store: Arc<dyn Store>,
@@ -74,7 +74,7 @@ struct PassBacklog {
     names: BTreeSet<String>,
 }
 
-impl Leading {
+impl LeaderPass {
     /// Runs the leader task for as long as it is polled.
     pub(super) async fn run(mut self) {
         let mut turn = LeaderTask::new(Arc::clone(&self.store), "show machines");

@@ -25,14 +25,14 @@ mod writer;
 
 use std::sync::Arc;
 
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;
 
 pub use object::{AttestedNode, object_name};
 
-use self::leader::Leading;
+use self::leader::LeaderPass;
 use self::object_cache::AttestedNodeCache;
 pub(crate) use self::object_cache::LogPlaces;
 use super::ClusterTasks;
@@ -68,7 +68,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
         metrics: Arc::clone(parts.metrics),
     };
     tasks.spawn(followed.run());
-    let leading = Leading {
+    let leading = LeaderPass {
         cluster: Arc::clone(cluster),
         nodes: kept,
         store: Arc::clone(parts.store),
@@ -82,7 +82,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
 
 /// Returns whether the watch is current. If not, the API is away or does not have such a kind, and nothing is written until it is back.
 fn is_current(cluster: &ClusterClient) -> bool {
-    cluster.health().watches().get(WHAT) == Some(&Heard::Well)
+    cluster.health().watches().get(WHAT) == Some(&WatchStatus::Well)
 }
 
 /// Returns the number of objects that are machines': those that other clients may have made do not count.

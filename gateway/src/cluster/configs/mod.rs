@@ -109,7 +109,7 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, live:
 /// Asks once for the MachineConfigs that are needed before approval.
 pub(super) async fn ask(cluster: &ClusterClient) -> NeededState {
     match needed::ask(cluster).await {
-        Ok(needed) => NeededState::Told(Arc::new(needed)),
+        Ok(needed) => NeededState::Ready(Arc::new(needed)),
         Err(error) => NeededState::Failed(error.to_string()),
     }
 }
@@ -198,7 +198,7 @@ impl Configs {
         }
         match had.fetch(&self.cluster, &metas, pools).await {
             Ok(needed) => {
-                live.needs(NeededState::Told(Arc::new(needed)));
+                live.needs(NeededState::Ready(Arc::new(needed)));
                 failures.is_over();
                 None
             }

@@ -1,6 +1,6 @@
 //! `attest-gateway certificate list`: every certificate and key in use.
 
-mod others;
+mod external;
 mod own;
 mod trusted;
 
@@ -122,7 +122,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let now = Clock::System.now();
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
-    items.extend(others::items(&settings, now));
+    items.extend(external::items(&settings, now));
     match arguments.format.is_json() {
         true => output::json(&items)?,
         false => print(&items, now.as_secs())?,

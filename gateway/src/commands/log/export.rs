@@ -8,7 +8,7 @@ use attest_command_line::records::{LogSource, OpenedSource, UnreadFiles};
 use attest_gateway::settings::Settings;
 
 use super::chains::Chains;
-use super::known_by::source_with_identities;
+use super::node_identities::source_with_identities;
 use super::row::visible_json;
 use crate::commands::output::{Output, ReaderState, stdout};
 

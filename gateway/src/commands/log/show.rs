@@ -10,7 +10,7 @@ use attest_log::with_before;
 use serde_json::Value;
 
 use super::export::put_as_it_is;
-use super::known_by::source_with_identities;
+use super::node_identities::source_with_identities;
 use super::row::{head, row, visible, visible_json};
 use crate::commands::output::{Output, ReaderState, stdout};
 

@@ -13,7 +13,7 @@ use attest_system::files;
 
 use super::changes::FileChanges;
 use super::export::put_as_it_is;
-use super::known_by::with_identities;
+use super::node_identities::with_identities;
 use super::row::{head, row, visible};
 use crate::commands::output::{self, Output, ReaderState, stdout};
 

@@ -31,7 +31,7 @@ use super::members::FailureKind;
 use super::open_store::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 use super::own::{CommitOutcome, Own};
-use super::plan::{Job, plan, refuse_first};
+use super::plan::{EtcdJob, plan, refuse_first};
 use super::presence;
 use super::requests::{get, read_value, revision};
 
@@ -58,7 +58,7 @@ impl EtcdCommitter {
     }
 
     /// Runs until no more jobs can come; then finishes the background work.
-    pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
+    pub(super) async fn run(mut self, jobs: mpsc::Receiver<EtcdJob>) {
         CommitLoop::run(&mut self, jobs).await;
         self.opened.leave_all().await;
         presence::end(&self.opened).await;
@@ -175,7 +175,7 @@ impl CommitLoop for EtcdCommitter {
         self.apart.next_attempt
     }
 
-    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+    async fn round(&mut self, waiting: &mut VecDeque<EtcdJob>) {
         let mut fetched = Fetched::new();
         let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
         let begun = Instant::now();

@@ -14,7 +14,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
-use super::super::migration::{HouseError, MigrationTarget};
+use super::super::migration::{ExportError, MigrationTarget};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
@@ -38,7 +38,7 @@ pub(crate) struct EtcdImport {
 
 impl EtcdImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
-    pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
+    pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, ExportError> {
         let below = Arc::new(EtcdPages::open(settings)?);
         let taking = Self {
             mark_path: beside.to_owned(),
@@ -63,7 +63,7 @@ impl EtcdImport {
         let free = match (&unfinished, there) {
             (Some(session), _) => Compare::value(keys.taking(), CompareOp::Equal, session.as_str()),
             (None, 0) => Compare::create_revision(keys.taking(), CompareOp::Equal, 0),
-            (None, _) => return Err(HouseError::NotEmpty(there)),
+            (None, _) => return Err(ExportError::NotEmpty(there)),
         };
         let no_store = Compare::create_revision(keys.identity(), CompareOp::Equal, 0);
         let mine = TxnOp::put(keys.taking(), taking.session.as_str(), None);

@@ -47,7 +47,7 @@ pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{AcceptedStore, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
+use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreMark, Wrote, replica};
 use crate::settings::EtcdSettings;
 
 /// Maximum size of an answer that is accepted: a page of a store.
@@ -274,7 +274,7 @@ impl Engine for Etcd {
             .await
     }
 
-    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
         let leads = Self::acquire_lease(self, work, LEASE).await?;
         Ok(leads.map(|leads| leads.into_leader(self.clone())))
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::ExpectedStore;
-use super::super::migration::{HouseError, MigrationSource};
+use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::serving::host;
 use super::super::remote::set_back;
@@ -156,24 +156,24 @@ impl MigrationSource for EtcdSnapshot {
             .mark)
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         if self.replace_identity(&self.found.identity_moved(Some(to)))? {
             return Ok(());
         }
         match (served_by(&self.below.settings)?, self.below.read_identity()?.0) {
-            (hosts, _) if !hosts.is_empty() => Err(HouseError::Served {
+            (hosts, _) if !hosts.is_empty() => Err(ExportError::Served {
                 place: self.below.members.place.clone(),
                 hosts: hosts.join(", "),
             }),
             (_, Some(ExistingStore { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
-            _ => Err(HouseError::WentOn),
+            _ => Err(ExportError::WentOn),
         }
     }
 
-    fn undo_move(&mut self) -> Result<(), HouseError> {
+    fn undo_move(&mut self) -> Result<(), ExportError> {
         match self.replace_identity(&self.found.identity_moved(None))? {
             true => Ok(()),
-            false => Err(HouseError::WentOn),
+            false => Err(ExportError::WentOn),
         }
     }
 }

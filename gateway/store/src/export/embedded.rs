@@ -10,7 +10,7 @@ use super::super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
 use super::super::sqlite::{Explain, SqliteTransaction, count, page};
 use super::super::{StoreError, StoreMark, schema};
-use super::{HouseError, MigrationSource, MigrationTarget, everything};
+use super::{ExportError, MigrationSource, MigrationTarget, everything};
 
 /// Snapshot of the content of a file.
 pub(super) struct EmbeddedSnapshot {
@@ -38,13 +38,13 @@ impl EmbeddedSnapshot {
     }
 
     /// Runs the work if the store is unchanged; no process writes meanwhile.
-    fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
+    fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), ExportError> {
         let connection = &self.connection;
         connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").explain(connection)?;
         let done = match read_mark(connection)? {
-            (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(HouseError::from),
+            (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(ExportError::from),
             (_, Some(moved)) => Err(moved.error(&self.file).into()),
-            _ => Err(HouseError::WentOn),
+            _ => Err(ExportError::WentOn),
         };
         // Whatever comes next begins with the end of a transaction.
         let end = if done.is_ok() { "COMMIT; BEGIN" } else { "ROLLBACK; BEGIN" };
@@ -81,11 +81,11 @@ impl MigrationSource for EmbeddedSnapshot {
         Ok(read_mark(connection)?.0)
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         self.unchanged(|connection| schema::move_to(connection, to))
     }
 
-    fn undo_move(&mut self) -> Result<(), HouseError> {
+    fn undo_move(&mut self) -> Result<(), ExportError> {
         self.unchanged(schema::undo_move)
     }
 }
@@ -111,7 +111,7 @@ pub(super) struct EmbeddedImport {
 }
 
 impl EmbeddedImport {
-    pub(super) fn begin(file: &Path) -> Result<Self, HouseError> {
+    pub(super) fn begin(file: &Path) -> Result<Self, ExportError> {
         let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file))?;
         make_file(file)?;
         let (connection, _) = connect(file)?;
@@ -133,10 +133,10 @@ impl EmbeddedImport {
     }
 }
 
-fn check_empty(connection: &Connection) -> Result<(), HouseError> {
+fn check_empty(connection: &Connection) -> Result<(), ExportError> {
     match count(connection, &everything()).explain(connection)? {
         0 => Ok(()),
-        keys => Err(HouseError::NotEmpty(keys)),
+        keys => Err(ExportError::NotEmpty(keys)),
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
-use super::super::migration::{HouseError, MigrationTarget};
+use super::super::migration::{ExportError, MigrationTarget};
 use super::super::remote::set_back::RollbackStatement;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark, schema};
@@ -40,7 +40,7 @@ pub(crate) struct KubernetesImport {
 
 impl KubernetesImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
-    pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
+    pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, ExportError> {
         let below = KubernetesPages::open(settings)?;
         let session = schema::new_id()?;
         let mut head = Head::new(String::new())?;
@@ -48,7 +48,7 @@ impl KubernetesImport {
         let begun = head.clone();
         let there = below.wait(|below| async move { below.begin(&begun).await })?;
         if let Some(keys) = there {
-            return Err(HouseError::NotEmpty(keys));
+            return Err(ExportError::NotEmpty(keys));
         }
         Ok(Self {
             mark_path: beside.to_owned(),

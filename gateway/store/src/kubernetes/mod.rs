@@ -42,7 +42,7 @@ pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{AcceptedStore, Lead, Replacement, StoreError, StoreHealth, StoreMark};
+use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreHealth, StoreMark};
 use crate::settings::KubernetesSettings;
 
 /// Most challenges that are remembered when more come. Their ids are random: 48 KiB of commits, some 200 challenges, are spread over all
@@ -255,7 +255,7 @@ impl Engine for Kubernetes {
             .await
     }
 
-    async fn acquire_leadership(&self, work: &str) -> Result<Option<Lead>, StoreError> {
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
         let leads = self.acquire_lease(work).await?;
         Ok(leads.map(|leads| leads.into_leader(self.clone())))
     }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::ExpectedStore;
-use super::super::migration::{HouseError, MigrationSource};
+use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, RollbackStatement};
 use super::super::{StoreError, StoreMark, schema};
@@ -85,25 +85,25 @@ impl MigrationSource for KubernetesSnapshot {
         Ok(head.ok_or_else(|| self.below.replaced())?.mark())
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         match self.record_move(Some(to.clone())) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(hosts)) => Err(HouseError::Served {
+            Ok(Err(hosts)) => Err(ExportError::Served {
                 place: self.below.place.place.clone(),
                 hosts: hosts.join(", "),
             }),
             Err(StoreError::Replaced(place)) => match self.below.wait(|below| async move { below.read_head().await })? {
                 Some(Head { moved: Some(moved), .. }) => Err(moved.error(&place).into()),
-                _ => Err(HouseError::WentOn),
+                _ => Err(ExportError::WentOn),
             },
             Err(error) => Err(error.into()),
         }
     }
 
-    fn undo_move(&mut self) -> Result<(), HouseError> {
+    fn undo_move(&mut self) -> Result<(), ExportError> {
         match self.record_move(None) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(StoreError::Replaced(_)) => Err(HouseError::WentOn),
+            Ok(Err(_)) | Err(StoreError::Replaced(_)) => Err(ExportError::WentOn),
             Err(error) => Err(error.into()),
         }
     }

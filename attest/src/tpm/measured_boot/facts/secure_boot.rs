@@ -26,7 +26,7 @@ pub struct Pcr7<'b, 'l> {
 }
 
 /// Secure Boot's variables, and every other event of PCR 7 that is not a listed one.
-type Parts<'b> = (Vec<&'b SecureBootVariable>, Vec<&'b BootEvent>);
+type Pcr7Parts<'b> = (Vec<&'b SecureBootVariable>, Vec<&'b BootEvent>);
 
 impl MeasuredBoot {
     /// PCR 7, where events of unknown meaning are accepted if `is_listed` holds of their digests.
@@ -148,7 +148,7 @@ impl<'b> Pcr7<'b, '_> {
         Ok(())
     }
 
-    fn parts(&self) -> Fact<Parts<'b>> {
+    fn parts(&self) -> Fact<Pcr7Parts<'b>> {
         let (before, after) = self.boot.around_separator(7)?;
         let mut variables = Vec::with_capacity(SECURE_BOOT_VARIABLES);
         let mut others = Vec::new();

@@ -6,12 +6,12 @@ use aws_lc_rs::digest;
 
 pub(super) use pcr_7::SECURE_BOOT_VARIABLES;
 
+use super::digest_labels::DigestLabels;
 use super::event::{BootEvent, BootValue, GrubKind, Meaning, Proof, UkiSection, VariableValue};
 use super::gpt::PartitionTable;
 use super::reader::FieldReader;
 use super::text::LogText;
 use super::variable::VariableData;
-use super::words::Words;
 use super::{BOOT_OPTIONS_LIMIT, device_path};
 use crate::tpm::event_log::{EventType, TrustedEvent};
 use crate::tpm::wire::HashAlg;
@@ -33,7 +33,7 @@ const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct EventReader {
     bank: HashAlg,
-    words: Words,
+    words: DigestLabels,
     /// Number of Secure Boot's variables that PCR 7 has begun with.
     secure_boot: usize,
     /// Number of optional variables that have followed them.
@@ -50,7 +50,7 @@ impl EventReader {
     pub(super) fn new(bank: HashAlg) -> Self {
         Self {
             bank,
-            words: Words::new(bank),
+            words: DigestLabels::new(bank),
             secure_boot: 0,
             optional: 0,
             authorities: false,

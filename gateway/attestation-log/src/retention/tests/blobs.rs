@@ -1,6 +1,6 @@
 //! Blobs that may go, and what is asked before they do.
 
-use super::super::super::delta::{self, Likened, Likenesses};
+use super::super::super::delta::{self, DeltaBases, Likened};
 use super::*;
 
 fn names(blobs: &[&str]) -> std::collections::BTreeSet<String> {
@@ -85,7 +85,7 @@ fn text(site: &Site) -> String {
 
 impl Process {
     /// Records a boot of this machine, like the gateway does.
-    async fn boot(&self, likenesses: &Likenesses, at: u64, machine: u64) -> Likened {
+    async fn boot(&self, likenesses: &DeltaBases, at: u64, machine: u64) -> Likened {
         let likened = likenesses.liken(event_log(machine), true);
         let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
         record.basis = Some(Basis {
@@ -101,7 +101,7 @@ impl Process {
 
 #[tokio::test]
 async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
-    let (site, likenesses) = (Site::new(), Likenesses::default());
+    let (site, likenesses) = (Site::new(), DeltaBases::default());
     let process = site.open(RULE);
     let read = |likened: &Likened| delta::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());
     process.journal.checkpoint(1).await.unwrap();

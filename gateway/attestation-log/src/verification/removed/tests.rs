@@ -275,7 +275,7 @@ fn a_line_that_is_known_was_removed_if_it_was_kept() {
 
 #[test]
 fn what_is_not_there_was_removed_or_is_missing() {
-    let gone = |first, last, by| Gone {
+    let gone = |first, last, by| RemovedRange {
         first,
         last,
         head: LineHash::NONE,
@@ -299,7 +299,7 @@ fn what_is_not_there_was_removed_or_is_missing() {
 fn lines_that_are_said_to_end_before_they_begin_are_none() {
     let head = LineHash::NONE;
     let by = ("c".to_owned(), 20);
-    let said = [Gone {
+    let said = [RemovedRange {
         first: 3,
         last: 2,
         head,

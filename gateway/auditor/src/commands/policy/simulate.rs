@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use attest_audit::replay::simulation::{Machines, RefusalCause, Simulation, SimulationRequest, simulate};
+use attest_audit::replay::simulation::{MachineGroup, RefusalCause, Simulation, SimulationRequest, simulate};
 use attest_command_line::options::OutputOption;
 use attest_command_line::{objects, output, recorded, table};
 use attest_log::Blobs;
@@ -89,10 +89,10 @@ fn describe(found: &Simulation) -> String {
 }
 
 /// The largest group first.
-fn rows(groups: &BTreeMap<RefusalCause, Machines>) -> Vec<[String; 5]> {
+fn rows(groups: &BTreeMap<RefusalCause, MachineGroup>) -> Vec<[String; 5]> {
     let mut groups: Vec<_> = groups.iter().collect();
     groups.sort_by_key(|(_, machines)| std::cmp::Reverse(machines.count));
-    let row = |(cause, machines): (&RefusalCause, &Machines)| {
+    let row = |(cause, machines): (&RefusalCause, &MachineGroup)| {
         let named: Vec<&str> = machines.named.iter().map(String::as_str).collect();
         [
             machines.count.to_string(),

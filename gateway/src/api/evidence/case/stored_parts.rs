@@ -2,7 +2,7 @@
 
 use attest::Challenge;
 use attest::protocol::Evidence;
-use attest_log::{Basis, LargeParts, Likened, Likenesses, RequestDigests, Verdict};
+use attest_log::{Basis, DeltaBases, LargeParts, Likened, RequestDigests, Verdict};
 use axum::response::Response;
 
 use super::{DecidedCase, DecisionBasis};
@@ -12,7 +12,7 @@ use crate::credentials::challenges::Spent;
 
 impl DecidedCase {
     /// Returns the decision with those of its inputs that may be kept.
-    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
+    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &DeltaBases) -> Decided<Result<Response, Refusal>> {
         let Self { mut record, made, outcome } = self;
         let DecisionBasis {
             anchors,
@@ -59,7 +59,7 @@ pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
 
 /// Puts the evidence into the record without its secrets. Event logs are stored separately: once for all machines with the same log, or as
 /// the difference from a stored one.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &Likenesses, is_trusted: bool) -> LargeParts {
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &DeltaBases, is_trusted: bool) -> LargeParts {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
     evidence.forget_secrets();

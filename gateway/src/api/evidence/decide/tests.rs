@@ -75,7 +75,7 @@ impl Case {
             fs::write(pool.join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
         }
         fs::write(pool.join("pool.toml"), text).unwrap();
-        let pool = Arc::new(load("worker", &pool, &NeededState::Untold).await.unwrap());
+        let pool = Arc::new(load("worker", &pool, &NeededState::Pending).await.unwrap());
         Self {
             store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
             claims: claims(&pool),

@@ -19,7 +19,7 @@ fn settings(etcd: &EtcdServer) -> EtcdSettings {
     }
 }
 
-fn begin(etcd: &EtcdServer, folder: &TempDir) -> Result<EtcdImport, HouseError> {
+fn begin(etcd: &EtcdServer, folder: &TempDir) -> Result<EtcdImport, ExportError> {
     EtcdImport::begin(&settings(etcd), &folder.path().join("gateway.db"))
 }
 
@@ -94,13 +94,13 @@ fn what_is_a_store_is_not_taken_over_and_not_removed() {
     let session = taking.session.clone();
     taking.finish(&mark("from", 1), &"1".repeat(32)).unwrap();
     let holds = || etcd.ctl(&["get", "--prefix", "--keys-only", "to/kv/"]);
-    assert!(matches!(begin(&etcd, &folder), Err(HouseError::NotEmpty(4))));
+    assert!(matches!(begin(&etcd, &folder), Err(ExportError::NotEmpty(4))));
     // Who has seen it before it was one, and stood still meanwhile.
     is_replaced(EtcdImport::remove(&below(&etcd), &session));
     assert!(holds().contains("to/kv/a"));
     // Somebody has put it back from elsewhere.
     etcd.ctl(&["put", "to/taking", "another"]);
-    assert!(matches!(begin(&etcd, &folder), Err(HouseError::Store(StoreError::Replaced(_)))));
+    assert!(matches!(begin(&etcd, &folder), Err(ExportError::Store(StoreError::Replaced(_)))));
     assert!(holds().contains("to/kv/a"));
 }
 

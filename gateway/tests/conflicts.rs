@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::support::interleaving::interleave;
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
-use crate::support::meanwhile::interleave;
 use crate::support::{Answer, Gateway, POOL, digest, tpm};
 use attest::EkDigest;
 use attest_machines::enrolment::{self, EkRecord};

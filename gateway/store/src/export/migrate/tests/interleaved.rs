@@ -42,7 +42,7 @@ async fn of_two_that_move_a_store_one_does_and_the_other_is_told_where_it_went()
         assert!(matches!(second.store_now(), Err(StoreError::Replaced(_))));
         let refused = second.move_to(&elsewhere);
         assert!(
-            matches!(&refused, Err(HouseError::Store(StoreError::Moved { to, .. })) if to == "there"),
+            matches!(&refused, Err(ExportError::Store(StoreError::Moved { to, .. })) if to == "there"),
             "{refused:?}"
         );
         assert_eq!(source(&from.settings).unwrap().moved(), Some(&to));
@@ -101,7 +101,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
     replace_mark(&from.settings.file, &mark(90_000)).unwrap();
     assert!(matches!(
         source(&from.settings).map(drop),
-        Err(HouseError::Store(StoreError::Older { .. }))
+        Err(ExportError::Store(StoreError::Older { .. }))
     ));
     replace_mark(&from.settings.file, &mark(0)).unwrap();
     drop(source(&from.settings).unwrap());
@@ -116,7 +116,7 @@ async fn what_became_another_store_meanwhile_is_not_taken_back() {
     let mut moved = source(&from.settings).unwrap();
     AnyStore::accept(&from.settings, |_| Ok::<_, StoreError>(())).unwrap();
     let accepted = existing_store(&from.settings).unwrap();
-    assert!(matches!(moved.undo_move(), Err(HouseError::WentOn)));
+    assert!(matches!(moved.undo_move(), Err(ExportError::WentOn)));
     assert_eq!(existing_store(&from.settings).unwrap(), accepted);
 }
 
@@ -156,7 +156,7 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
         let written = tokio::task::block_in_place(|| runtime.block_on(store.put(EntryKind::Name, entry("new"))));
         written.unwrap();
     };
-    let moving = |meanwhile: &dyn Fn(), alone: &dyn Fn() -> Result<(), HouseError>| {
+    let moving = |meanwhile: &dyn Fn(), alone: &dyn Fn() -> Result<(), ExportError>| {
         let (mut source, mut target) = (source(&from.settings).unwrap(), target(&to.settings).unwrap());
         let becomes = becomes(&*source, &from.settings, &to.settings).unwrap();
         let told = Cell::new(false);
@@ -167,20 +167,20 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
             alone,
             |_| {
                 told.set(true);
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             },
         );
         assert!(!told.get());
         moved.unwrap_err()
     };
-    assert!(matches!(moving(&write, &|| Ok(())), HouseError::WentOn));
+    assert!(matches!(moving(&write, &|| Ok(())), ExportError::WentOn));
     let served = || {
-        Err(HouseError::Served {
+        Err(ExportError::Served {
             place: String::new(),
             hosts: String::new(),
         })
     };
-    assert!(matches!(moving(&|| (), &served), HouseError::Served { .. }));
+    assert!(matches!(moving(&|| (), &served), ExportError::Served { .. }));
     assert!(from.holds().await && !to.holds().await);
 }
 
@@ -209,7 +209,7 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
             let again = copy(&from.settings, &to.settings, |replacement| {
                 told.set(true);
                 assert_eq!(replacement.known, known.clone().flatten());
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             });
             assert_eq!(again.unwrap().accepted.now, now);
             assert_eq!(told.get(), is_told, "{known:?}");

@@ -16,7 +16,7 @@ use data_encoding::HEXLOWER;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::support::meanwhile::interleave;
+use crate::support::interleaving::interleave;
 
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
 const NAME: &str = "worker-7";

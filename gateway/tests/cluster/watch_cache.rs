@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_cluster_api::{Heard, WatchCache, keep};
+use attest_cluster_api::{WatchCache, WatchStatus, keep};
 use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};
@@ -36,16 +36,16 @@ fn names(kept: &WatchCache<Node>) -> Option<Vec<String>> {
     Some(names)
 }
 
-fn heard(asked: &Asked) -> Heard {
+fn heard(asked: &Asked) -> WatchStatus {
     asked.cluster.health().watches().get(NODES).cloned().unwrap()
 }
 
-fn is_failing(heard: &Heard) -> bool {
-    matches!(heard, Heard::Away { .. })
+fn is_failing(heard: &WatchStatus) -> bool {
+    matches!(heard, WatchStatus::Away { .. })
 }
 
 /// Waits until the watch has this status.
-async fn wait_for_status(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
+async fn wait_for_status(asked: &Asked, what: &str, is_so: impl Fn(&WatchStatus) -> bool) {
     let mut told = asked.cluster.health().subscribe();
     let waited = told.wait_for(|watches| watches.get(NODES).is_some_and(&is_so));
     let is_told = tokio::time::timeout(LIMIT, waited).await.is_ok_and(|told| told.is_ok());
@@ -54,7 +54,7 @@ async fn wait_for_status(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bo
 
 /// Waits until the watch is healthy: then the cache is current.
 async fn well(asked: &Asked) {
-    wait_for_status(asked, "it is well", |heard| *heard == Heard::Well).await;
+    wait_for_status(asked, "it is well", |heard| *heard == WatchStatus::Well).await;
 }
 
 /// Waits until exactly these nodes are in the cache.
@@ -135,7 +135,7 @@ async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
     let asked = Asked::with(&json!([])).await;
     let kept = node_cache(&asked);
     wait_for_status(&asked, "the refusal is said", is_failing).await;
-    let Heard::Away { reason, .. } = heard(&asked) else {
+    let WatchStatus::Away { reason, .. } = heard(&asked) else {
         panic!("away")
     };
     assert!(reason.contains("cannot list resource"), "{reason}");
@@ -252,7 +252,7 @@ async fn an_expired_token_is_said_as_that() {
     asked.api.expire(&asked.token);
     asked.api.break_watches();
     wait_for_status(&asked, "the refusal is said", is_failing).await;
-    let Heard::Away { reason, .. } = heard(&asked) else {
+    let WatchStatus::Away { reason, .. } = heard(&asked) else {
         panic!("away")
     };
     assert!(

@@ -4,8 +4,8 @@ use attest_gateway::settings::Settings;
 use attest_store::{AnyStore, EntryKind, Spend, Spendable, Store, UseOccasion};
 use cloud_fixtures::etcd::signal;
 
+use super::export::{backup, copy, gateway as embedded_gateway, refusal};
 use super::gateways::gateway;
-use super::house::{backup, copy, gateway as embedded_gateway, refusal};
 use super::*;
 use crate::conformance::{adopted_at, decided_at, use_for, would_spend};
 use crate::support::kubelet::embedded;
@@ -123,7 +123,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
     let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap().store).unwrap();
     under_way(&store, "lost again", LOST[1]).await;
     drop(store);
-    super::house::remove(&gateway);
+    super::export::remove(&gateway);
     let moved = copy(&gateway, "etcd.toml", "embedded.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
@@ -161,7 +161,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         let at = now();
         use_for(&open(from), ticket("t"), UseOccasion::Any, decided_at("d1", at)).await;
         assert!(backup(&gateway, from, "store.jsonl").status.success());
-        let taken = super::house::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
+        let taken = super::export::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
         let taken = { taken }.output().unwrap();
         assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
         let store = open(to);
@@ -190,7 +190,7 @@ async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
     gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
     let to = gateway.path("etcd.toml");
     let undo = || {
-        super::house::program(
+        super::export::program(
             &gateway,
             "embedded.toml",
             &["store", "copy", "--undo", "--to", to.to_str().unwrap()],

@@ -15,7 +15,7 @@ use super::super::expected_store::{ExpectedStore, replace_mark};
 use super::super::moved::Moved;
 use super::super::{StoreMark, schema};
 use super::{
-    Contents, Exported, HouseError, MigrationSource, MigrationTarget, PAGE, abandon, alone, existing_store, place, source, take, target,
+    Contents, ExportError, Exported, MigrationSource, MigrationTarget, PAGE, abandon, alone, existing_store, place, source, take, target,
     walk,
 };
 use crate::settings::StoreSettings;
@@ -33,7 +33,7 @@ pub struct CopiedStore {
 ///
 /// # Errors
 /// Like [`super::import`].
-pub fn copy<E: From<HouseError>>(
+pub fn copy<E: From<ExportError>>(
     from: &StoreSettings,
     to: &StoreSettings,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
@@ -54,7 +54,7 @@ pub fn copy<E: From<HouseError>>(
 }
 
 /// Returns the new place that the source is to record; the one that it has already, if this continues a copy.
-fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
+fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, ExportError> {
     let to = place(to);
     match source.moved() {
         Some(moved) if moved.to != to => Err(moved.error(place(from).as_ref()).into()),
@@ -64,7 +64,7 @@ fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSetting
 }
 
 /// Finishes a copy whose target is the store already: only the known mark of these settings is left to write.
-fn finish_copy<E: From<HouseError>>(
+fn finish_copy<E: From<ExportError>>(
     to: &StoreSettings,
     from: &StoreMark,
     now: StoreMark,
@@ -72,7 +72,7 @@ fn finish_copy<E: From<HouseError>>(
 ) -> Result<CopiedStore, E> {
     let file = &to.file;
     let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file));
-    let known = known.map_err(HouseError::from)?.expected().cloned();
+    let known = known.map_err(ExportError::from)?.expected().cloned();
     let is_known = known.as_ref().is_some_and(|known| known.id == now.id);
     let replacement = Replacement {
         known,
@@ -80,7 +80,7 @@ fn finish_copy<E: From<HouseError>>(
     };
     if !is_known {
         first(&replacement)?;
-        replace_mark(file, &now).map_err(HouseError::from)?;
+        replace_mark(file, &now).map_err(ExportError::from)?;
     }
     Ok(CopiedStore {
         accepted: AcceptedStore { replacement, now },
@@ -89,18 +89,18 @@ fn finish_copy<E: From<HouseError>>(
 }
 
 /// Moves a store in the steps that the module describes.
-pub(super) fn move_over<E: From<HouseError>>(
+pub(super) fn move_over<E: From<ExportError>>(
     source: &mut dyn MigrationSource,
     target: &mut dyn MigrationTarget,
     becomes: &Moved,
-    alone: impl Fn() -> Result<(), HouseError>,
+    alone: impl Fn() -> Result<(), ExportError>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<(AcceptedStore, Contents), E> {
     let store = source.store();
     let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
     let unchanged = |source: &mut dyn MigrationSource| match source.store_now() {
         Ok(now) if now == store => alone(),
-        Ok(_) => Err(HouseError::WentOn),
+        Ok(_) => Err(ExportError::WentOn),
         Err(error) => Err(error.into()),
     };
     unchanged(source)?;
@@ -123,16 +123,16 @@ pub(super) fn move_over<E: From<HouseError>>(
 /// process can make a store of it.
 ///
 /// # Errors
-/// [`HouseError`], [`HouseError::Whole`] if that is a store already.
-pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, HouseError> {
+/// [`ExportError`], [`ExportError::Whole`] if that is a store already.
+pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, ExportError> {
     let mut source = source(from)?;
-    let moved = source.moved().cloned().ok_or_else(|| HouseError::NotMoved(place(from)))?;
+    let moved = source.moved().cloned().ok_or_else(|| ExportError::NotMoved(place(from)))?;
     if moved.to != place(to) {
         return Err(moved.error(place(from).as_ref()).into());
     }
     abandon(to)?;
     if let Some(store) = existing_store(to)?.filter(|there| there.id == moved.id) {
-        return Err(HouseError::Whole { to: moved.to, store });
+        return Err(ExportError::Whole { to: moved.to, store });
     }
     source.undo_move()?;
     let (file, store) = (&from.file, source.store());

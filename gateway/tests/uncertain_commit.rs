@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{
     DecisionRecord, Embedded, EntryKind, Pending, Spend, Spendable, Store, StoreEntry, StoreError, Transact, UseHolder, UseOccasion,
 };
@@ -35,7 +35,7 @@ fn unavailable() -> StoreError {
 }
 
 #[async_trait]
-impl Through for Away {
+impl EngineLayer for Away {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }
@@ -49,7 +49,7 @@ impl Through for Away {
 }
 
 #[async_trait]
-impl Through for Doubting {
+impl EngineLayer for Doubting {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

@@ -18,7 +18,7 @@ use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EnrolmentError};
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, Spend, Spendable, Store, StoreError, Transact, UseOccasion};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
@@ -325,7 +325,7 @@ struct Losing {
 }
 
 #[async_trait]
-impl Through for Losing {
+impl EngineLayer for Losing {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

@@ -79,14 +79,14 @@ impl ClaimSecret {
 }
 
 /// Lazy access to the secret, which is read or created at the first request. A node with nothing to claim touches no disk.
-pub struct Claimants {
+pub struct FirstBootSecret {
     state: ClaimFolder,
     storage: Storage,
     secret: Option<ClaimSecret>,
     note: Option<String>,
 }
 
-impl Claimants {
+impl FirstBootSecret {
     /// Nothing is done yet.
     #[must_use]
     pub fn new(state: ClaimFolder, storage: Storage) -> Self {
@@ -161,7 +161,7 @@ mod tests {
 
     /// Simulates one run of the program, with its memory and its disk.
     fn run(state: &Path, storage: Storage) -> (ClaimSecret, Option<String>) {
-        let mut claimants = Claimants::new(ClaimFolder::new(state), storage);
+        let mut claimants = FirstBootSecret::new(ClaimFolder::new(state), storage);
         let mut get = || claimants.secret(Deadline::after(Duration::from_secs(30))).unwrap();
         let secret = get();
         assert_eq!(get(), secret);

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::machine::Machine;
 use super::site::{self, GCP, STS, TPM};
+use crate::support::interleaving::interleave;
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::interleave;
 use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Gateway, digest, tpm};
 

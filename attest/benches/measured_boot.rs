@@ -39,7 +39,7 @@ fn main() {
     let quoted: BTreeMap<u8, HexDigest> = log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 15).collect();
     let parsed = EventLog::parse(&bytes).unwrap();
     let trusted = parsed.check_against(HashAlg::Sha256, &quoted).unwrap();
-    let boot = MeasuredBoot::of(&trusted);
+    let boot = MeasuredBoot::from_events(&trusted);
     assert_eq!(boot.secure_boot(), Ok(true));
     assert_eq!(
         (
@@ -67,10 +67,10 @@ fn main() {
         let parsed = EventLog::parse(&bytes).unwrap();
         black_box(parsed.check_against(HashAlg::Sha256, &quoted).unwrap().explained_pcrs().count());
     });
-    steps.step("event log: meaning", || drop(black_box(MeasuredBoot::of(&trusted))));
+    steps.step("event log: meaning", || drop(black_box(MeasuredBoot::from_events(&trusted))));
     steps.step(WHOLE, || {
         let parsed = EventLog::parse(&bytes).unwrap();
-        drop(black_box(MeasuredBoot::of(
+        drop(black_box(MeasuredBoot::from_events(
             &parsed.check_against(HashAlg::Sha256, &quoted).unwrap(),
         )));
     });

@@ -117,7 +117,7 @@ impl AppraisalPolicy {
 
     /// The policy of a pool that accepts TPMs only.
     #[must_use]
-    pub fn of_tpm(reference_values: ReferenceValues) -> Self {
+    pub fn for_tpm(reference_values: ReferenceValues) -> Self {
         let rules = Rules {
             tpm: Some(reference_values),
             ..Rules::default()
@@ -400,7 +400,7 @@ pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Resu
     }
     each_kind!(one);
     if let Some(condition) = &policy.condition {
-        let mut observation = Observation::of(policy.observes_condition());
+        let mut observation = Observation::new(policy.observes_condition());
         observation.heed(condition.appraise(&claims).map_err(Reject::from))?;
         would_refuse.extend(observation.unmet());
     }
@@ -430,9 +430,9 @@ where
 {
     let rules = Rulebook::<K>::rules(policy).ok_or(Reject::NothingToHoldAgainst { kind })?;
     K::appraise(proof, rules, claims.kinds(), now)?;
-    let mut observation = Observation::of(policy.observe);
+    let mut observation = Observation::new(policy.observe);
     K::appraise_boot(proof, rules, now, &mut observation)?;
-    K::appraise_beside(proof, &claims.proven, policy)?;
+    K::appraise_together(proof, &claims.proven, policy)?;
     Ok(observation.unmet().into_iter().map(Reject::from).collect())
 }
 

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::appraisal::AppraisalPolicy;
 use crate::combination::Combination;
-use crate::endorsements::{Endorsements, HeldAgainst};
+use crate::endorsements::{Endorsements, VerificationInput};
 use crate::kinds::{Asking, EvidenceKind, Kind, KindRefusal, Rulebook, Verifier, each_kind, kinds_of, members};
 use crate::nonce::{EvidenceBinding, NONCE_BYTES, PURPOSE_CONFIG, SpkiSha256};
 use crate::protocol::{Attester, Blob, ChallengeRequest, HexDigest, Task};
@@ -91,7 +91,7 @@ struct Chosen<'a> {
 /// out the combinations with it.
 fn choose<'a>(
     attester: &Attester,
-    held_against: &HeldAgainst<'_>,
+    held_against: &VerificationInput<'_>,
     policy: &'a AppraisalPolicy,
     asking: &Asking<'_>,
 ) -> Result<Chosen<'a>, Reject> {
@@ -127,7 +127,7 @@ struct Unasked {
 fn ask(
     attester: &Attester,
     kinds: &Combination,
-    held_against: &HeldAgainst<'_>,
+    held_against: &VerificationInput<'_>,
     policy: &AppraisalPolicy,
     asking: &Asking<'_>,
 ) -> Result<(Subject, Task), Unasked> {
@@ -147,7 +147,7 @@ fn ask(
 fn ask_one<K>(
     kind: Kind,
     offer: &K::Offer,
-    held_against: Option<K::HeldAgainst<'_>>,
+    held_against: Option<K::VerificationInput<'_>>,
     policy: &AppraisalPolicy,
     asking: &Asking<'_>,
 ) -> Result<(K::Subject, K::Task), Unasked>

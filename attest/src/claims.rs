@@ -20,12 +20,12 @@ pub struct NodeIdentity(String);
 impl NodeIdentity {
     /// The identity that an EK gives a node.
     #[must_use]
-    pub fn of_tpm(ek: EkDigest) -> Self {
+    pub fn from_ek(ek: EkDigest) -> Self {
         Self(ek.identity())
     }
 
     /// The identity that evidence gives a machine.
-    pub(crate) const fn of_evidence(identity: String) -> Self {
+    pub(crate) const fn from_evidence(identity: String) -> Self {
         Self(identity)
     }
 

@@ -37,7 +37,7 @@ pub struct CloudEndorsements {
     pub azure_vtpm: Option<Arc<AkRoots>>,
 }
 
-held_against!(HeldAgainst);
+held_against!(VerificationInput);
 
 impl Endorsements {
     /// Trusts what the roots vouch for, and no single EK.
@@ -48,7 +48,7 @@ impl Endorsements {
                 roots,
                 allowed: BTreeSet::new(),
                 vtpm_roots: None,
-                known: None,
+                known_chains: None,
             },
             clouds: CloudEndorsements {
                 google_keys: None,
@@ -62,7 +62,7 @@ impl Endorsements {
 
     /// Trust in the vTPMs that Google has certified as an instance's, and in no other TPM.
     #[must_use]
-    pub fn of_gcp_instances(roots: Arc<VtpmRoots>) -> Self {
+    pub fn for_gcp_instances(roots: Arc<VtpmRoots>) -> Self {
         let mut endorsements = Self::new(Arc::default());
         endorsements.tpm.vtpm_roots = Some(roots);
         endorsements
@@ -71,7 +71,7 @@ impl Endorsements {
     /// Returns the same; known chains of EK certificates are not verified again.
     #[must_use]
     pub fn knowing(mut self, known: Arc<dyn KnownChains>) -> Self {
-        self.tpm.known = Some(known);
+        self.tpm.known_chains = Some(known);
         self
     }
 
@@ -83,9 +83,9 @@ impl Endorsements {
     }
 
     /// Returns the verification input for each kind of evidence: these endorsements, and the answers of STS and of the gateway.
-    pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> HeldAgainst<'a> {
+    pub(crate) fn held_against<'a>(&'a self, sts: Option<StsCall<'a>>, token: Option<&'a str>) -> VerificationInput<'a> {
         let Self { tpm, clouds } = self;
-        HeldAgainst {
+        VerificationInput {
             tpm: Some(tpm),
             gcp: clouds.google_keys.as_deref(),
             aws_identity_document: clouds.region_certificates.as_deref(),

@@ -140,7 +140,7 @@ fn event_log(evidence: &Evidence) -> Option<&Blob> {
     let mut log = None;
     macro_rules! one {
         ($kind:ident, $member:ident, $room:ty) => {
-            log = log.or_else(|| evidence.$member.as_ref().and_then(<$room>::event_log_for_others));
+            log = log.or_else(|| evidence.$member.as_ref().and_then(<$room>::shared_event_log));
         };
     }
     each_kind!(one);
@@ -178,7 +178,7 @@ impl MachineIdentity {
 }
 
 fn agree(first: &mut Option<NodeIdentity>, said: Option<String>) -> Result<(), Reject> {
-    match (&first, said.map(NodeIdentity::of_evidence)) {
+    match (&first, said.map(NodeIdentity::from_evidence)) {
         (Some(first), Some(second)) if *first != second => Err(Reject::IdentitiesDiffer {
             first: first.to_string(),
             second: second.to_string(),

@@ -131,7 +131,7 @@ impl Inventory {
         Err(Reject::InventoryTpm {
             machine: machine.to_string(),
             found: ek.unwrap_or_else(|| "none".to_owned()),
-            accepted: Withheld::words(
+            accepted: Withheld::from_text(
                 named
                     .as_deref()
                     .unwrap_or("no TPM, because its inventory lists none for that instance"),
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn attack_30_a_machine_is_admitted_for_as_long_as_it_is_named_and_with_its_tpm() {
-        let [tpm, other] = ["ab", "cd"].map(|digits| NodeIdentity::of_evidence(format!("tpm:{}", digits.repeat(32))));
-        let instance = NodeIdentity::of_evidence("gcp:p/1".to_owned());
+        let [tpm, other] = ["ab", "cd"].map(|digits| NodeIdentity::from_evidence(format!("tpm:{}", digits.repeat(32))));
+        let instance = NodeIdentity::from_evidence("gcp:p/1".to_owned());
         let check = |text: &str, identity: &NodeIdentity, instance: Option<&NodeIdentity>, expect: [bool; 2]| {
             let inventory = Inventory::parse(text).unwrap();
             let found = [false, true].map(|by_maker| inventory.still_admits(identity, instance, by_maker));

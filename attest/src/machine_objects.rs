@@ -205,7 +205,7 @@ pub fn provider_id_of_aws(instance: &str) -> String {
 /// Returns the lookup key of an instance that has attested. `None`: no Machine object could name it.
 #[must_use]
 pub fn key_of_claims(claims: &Claims) -> Option<String> {
-    ComparedClaims::of(claims).named.map(|named| named.key())
+    ComparedClaims::new(claims).named.map(|named| named.key())
 }
 
 /// Returns whether Machine objects can name the machine of these kinds of evidence; `certified`: Google's certificate names the instance of
@@ -231,21 +231,21 @@ struct ComparedClaims<'a> {
 }
 
 impl<'a> ComparedClaims<'a> {
-    fn of(claims: &'a Claims) -> Self {
+    fn new(claims: &'a Claims) -> Self {
         let machine = claims.instance().unwrap_or_else(|| claims.identity()).as_str();
         let certified = claims.tpm().and_then(|tpm| tpm.instance()).map(|vtpm| vtpm.instance());
         let of_google = claims.gcp().map(|identity| &identity.instance).or(certified);
         let by_maker = |tpm: &&crate::TpmClaims| matches!(tpm.endorsed_by, EndorsedBy::Root { .. });
         Self {
             machine,
-            named: of_google.map(of_gcp).or_else(|| of_aws(claims)),
+            named: of_google.map(gcp_instance).or_else(|| aws_instance(claims)),
             created: claims.gcp().map(|identity| identity.created),
             tpm_of_a_maker: claims.tpm().filter(by_maker).map(|tpm| format!("tpm:{}", tpm.ek_digest)),
         }
     }
 }
 
-fn of_gcp(instance: &GceInstance) -> NamedInstance<'_> {
+fn gcp_instance(instance: &GceInstance) -> NamedInstance<'_> {
     NamedInstance::Gcp {
         project: instance.project_id(),
         zone: instance.zone(),
@@ -254,7 +254,7 @@ fn of_gcp(instance: &GceInstance) -> NamedInstance<'_> {
 }
 
 /// The instance by its identity: the account is for the rules of the kind to judge.
-fn of_aws(claims: &Claims) -> Option<NamedInstance<'_>> {
+fn aws_instance(claims: &Claims) -> Option<NamedInstance<'_>> {
     let identity = claims.instance()?.as_str();
     let instance = match identity.strip_prefix("aws:") {
         Some(of_account) => of_account.split_once('/')?.1,
@@ -272,7 +272,7 @@ impl NamedMachine {
     /// # Errors
     /// [`Reject`].
     pub fn admit(&self, claims: &Claims) -> Result<&MachineObject, Reject> {
-        self.judge(&ComparedClaims::of(claims))
+        self.judge(&ComparedClaims::new(claims))
     }
 
     fn judge(&self, shown: &ComparedClaims<'_>) -> Result<&MachineObject, Reject> {
@@ -295,13 +295,13 @@ impl NamedMachine {
         if !self.of.has(object) {
             return Err(Reject::OfAnotherSet {
                 machine: machine(),
-                accepted: Withheld::words(self.of.named()),
+                accepted: Withheld::from_text(self.of.named()),
             });
         }
         if let Some(other) = &self.other_pool {
             return Err(Reject::OfTwoPools {
                 machine: machine(),
-                accepted: Withheld::words(format!("no machine that pool {other} also selects")),
+                accepted: Withheld::from_text(format!("no machine that pool {other} also selects")),
             });
         }
         if object.ends {
@@ -323,7 +323,7 @@ impl NamedMachine {
             return Err(Reject::InventoryTpm {
                 machine: machine(),
                 found: found.clone(),
-                accepted: Withheld::words("no TPM that only its manufacturer endorses, because a Machine object names no TPM"),
+                accepted: Withheld::from_text("no TPM that only its manufacturer endorses, because a Machine object names no TPM"),
             });
         }
         Ok(object)

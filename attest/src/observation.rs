@@ -16,7 +16,7 @@ impl<E> Observation<E> {
     }
 
     /// Creates one that records unmet requirements, if the pool observes.
-    pub(crate) fn of(observes: bool) -> Self {
+    pub(crate) fn new(observes: bool) -> Self {
         Self {
             unmet: observes.then(Vec::new),
         }

@@ -1,6 +1,6 @@
 //! Reasons why evidence is refused: the fact, with both values if there are two.
 //!
-//! There are three readers. The node gets [`Reject::code`], the next step and [`Reject::told`]; the log gets [`Reject::detail`]; the audit
+//! There are three readers. The node gets [`Reject::code`], the next step and [`Reject::client_message`]; the log gets [`Reject::detail`]; the audit
 //! record gets all of it, with the evidence itself. `docs/reference/codes.md` lists the codes.
 
 use std::collections::BTreeSet;
@@ -217,7 +217,7 @@ impl Reject {
 
     /// Returns the text for the client that is refused: it reveals nothing that the pool accepts. It is the `Display` text.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn client_message(&self) -> String {
         self.to_string()
     }
 

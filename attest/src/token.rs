@@ -24,7 +24,7 @@ impl EvidenceKind for Token {
 
 impl Verifier for Token {
     /// The name of the token, if the gateway has accepted it.
-    type HeldAgainst<'a> = Option<&'a str>;
+    type VerificationInput<'a> = Option<&'a str>;
 
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[];

@@ -10,7 +10,7 @@ const NAMED_LIMIT: usize = 8;
 /// [`Reject::detail`](crate::Reject::detail) reads it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Withheld {
-    words: Box<str>,
+    text: Box<str>,
 }
 
 impl Withheld {
@@ -27,26 +27,26 @@ impl Withheld {
     /// At most so many seconds.
     #[must_use]
     pub fn at_most_seconds(limit: u64) -> Self {
-        Self::words(format!("at most {limit} s"))
+        Self::from_text(format!("at most {limit} s"))
     }
 
     /// Wraps a description that exists only in words.
-    pub fn words(words: impl Into<String>) -> Self {
+    pub fn from_text(words: impl Into<String>) -> Self {
         Self {
-            words: words.into().into_boxed_str(),
+            text: words.into().into_boxed_str(),
         }
     }
 
     /// Returns the same description with an addition.
     #[must_use]
     pub(crate) fn and(&self, more: &str) -> Self {
-        Self::words(format!("{}; {more}", self.words))
+        Self::from_text(format!("{}; {more}", self.text))
     }
 
     fn list<T: fmt::Display>(values: &[T], separator: &str) -> Self {
         let named: Vec<String> = values.iter().take(NAMED_LIMIT).map(ToString::to_string).collect();
         let named = named.join(separator);
-        Self::words(match values.len().saturating_sub(NAMED_LIMIT) {
+        Self::from_text(match values.len().saturating_sub(NAMED_LIMIT) {
             _ if values.is_empty() => "none".to_owned(),
             0 => named,
             more => format!("{named} or {more} more"),
@@ -55,7 +55,7 @@ impl Withheld {
 
     /// The words, for the log and the record.
     pub(crate) fn reveal(&self) -> &str {
-        &self.words
+        &self.text
     }
 }
 

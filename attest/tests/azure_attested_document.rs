@@ -276,7 +276,7 @@ proptest! {
     fn attack_23_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(verify(&bytes, &TRUST, &NONCE, at(NOW)).is_err());
         prop_assert!(verify(&in_lines(&bytes), &TRUST, &NONCE, at(NOW)).is_err());
-        prop_assert_eq!(IssuerUrls::of_certificate(&bytes), IssuerUrls::default());
+        prop_assert_eq!(IssuerUrls::from_certificate(&bytes), IssuerUrls::default());
     }
 
     /// Signed by the metadata service, and yet no document.

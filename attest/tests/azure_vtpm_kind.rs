@@ -46,7 +46,7 @@ impl Shown {
 
     /// A machine that has booted by this log.
     fn booted(log: &LogBuilder) -> Self {
-        let log = of_azure(log);
+        let log = azure_log(log);
         let mut shown = Self::new(None);
         for (pcr, value) in log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr < 8) {
             shown.vtpm.pcrs.insert(pcr, value.as_bytes().to_vec());
@@ -79,11 +79,11 @@ impl Shown {
     }
 
     fn verify(&self) -> Result<Claims, Reject> {
-        self.verify_beside(None)
+        self.verify_with(None)
     }
 
     /// Verifies it together with evidence of a TPM that has attested as such.
-    fn verify_beside(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
+    fn verify_with(&self, tpm: Option<&Case>) -> Result<Claims, Reject> {
         let case = Case::new(SoftKey::p256());
         let bound: [u8; 32] = case.quoted.extra_data.clone().try_into().unwrap();
         let pcrs: Vec<u8> = (0..8).collect();
@@ -123,7 +123,7 @@ impl Shown {
 }
 
 /// The log of a machine whose firmware says which machine it is.
-fn of_azure(log: &LogBuilder) -> LogBuilder {
+fn azure_log(log: &LogBuilder) -> LogBuilder {
     let mut log = log.clone();
     log.events.retain(|event| event.pcr != 6);
     let measured = measured(&AzureMachine::default().vm_id).into_iter();
@@ -136,10 +136,10 @@ fn two_quotes_prove_a_boot_each() {
     let log = grub_machine(true);
     let shown = Shown::booted(&log);
     let verified = |last: u8| {
-        let values = of_azure(&log).pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr <= last);
+        let values = azure_log(&log).pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| *pcr <= last);
         let values = values.map(|(pcr, value)| (pcr, value.as_bytes().to_vec())).collect();
         let tpm = Case::with_pcrs(SoftKey::p256(), HashAlg::Sha256, values).but(|case| case.event_log = shown.event_log.clone());
-        shown.verify_beside(Some(&tpm)).unwrap()
+        shown.verify_with(Some(&tpm)).unwrap()
     };
     let kinds = |claims: &Claims| claims.measured_boots().iter().map(|(kind, _)| *kind).collect::<Vec<_>>();
     let same = verified(7);

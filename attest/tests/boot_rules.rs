@@ -66,7 +66,7 @@ fn values(checks: &[Check], pcrs: BTreeMap<u8, AcceptedValues>) -> ReferenceValu
 }
 
 fn policy(checks: &[Check], sets: &Arc<ReferenceSets>) -> AppraisalPolicy {
-    AppraisalPolicy::of_tpm(values(checks, BTreeMap::new()))
+    AppraisalPolicy::for_tpm(values(checks, BTreeMap::new()))
         .with_reference_sets(sets)
         .unwrap()
 }
@@ -169,7 +169,7 @@ fn attack_24_whatever_else_was_booted_is_refused() {
     let check = |log: &LogBuilder, check: Check, code: &str, told: &str| {
         let reject = judged(log, &[check], &accepted).unwrap_err();
         assert_eq!(reject.code(), code, "{check}: {}", reject.detail());
-        assert!(reject.told().contains(told), "{check}: {}", reject.told());
+        assert!(reject.client_message().contains(told), "{check}: {}", reject.client_message());
     };
     // Behind what is accepted, as whoever is root later can have it.
     let authority = |name: &str, key: &str| {
@@ -342,7 +342,7 @@ fn a_rule_on_events_needs_a_log_that_explains_them() {
     let check = |booted: &LogBuilder, sent: Option<&LogBuilder>, rule: EventLogRule, expect: &str| {
         let case = machine(booted, sent);
         let values = values(&[Check::Grub], BTreeMap::new()).with_event_log(rule);
-        let policy = AppraisalPolicy::of_tpm(values).with_reference_sets(&sets).unwrap();
+        let policy = AppraisalPolicy::for_tpm(values).with_reference_sets(&sets).unwrap();
         let reject = appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap_err();
         assert_eq!(reject.code(), expect, "{rule:?}");
     };

@@ -53,7 +53,7 @@ fn each_region_that_aws_has_can_be_named() {
     let all = regions(&vectors.join("aws/region-certs/rsa2048"));
     RegionCertificates::new(all.clone()).unwrap();
     for region in all.keys() {
-        let partition = AwsPartition::of_region(region);
+        let partition = AwsPartition::from_region(region);
         let expected = match region.split('-').next().unwrap() {
             "cn" => AwsPartition::AwsCn,
             "eusc" => AwsPartition::AwsEusc,
@@ -312,7 +312,7 @@ fn an_azure_document_is_refused_by_others() {
 fn the_issuers_of_all_azure_cas_are_on_the_allowlist() {
     let Some(vectors) = vectors() else { return };
     for file in files_under(&vectors.join("azure/ca"), ".pem") {
-        let urls = IssuerUrls::of_certificate(&certificates(&file)[0]);
+        let urls = IssuerUrls::from_certificate(&certificates(&file)[0]);
         assert!(urls.refused.is_empty(), "{}: {:?}", file.display(), urls.refused);
     }
 }

@@ -49,7 +49,7 @@ fn it_has_to_be_true_of_what_was_proven() {
 fn the_condition_is_in_the_log_and_never_told() {
     for condition in ["claims.pool == 'secret-word'", "claims.secret.word == 1"] {
         let reject = judged(condition).unwrap_err();
-        assert!(!reject.told().contains("secret"), "{}", reject.told());
+        assert!(!reject.client_message().contains("secret"), "{}", reject.client_message());
         assert!(reject.detail().contains(condition), "{}", reject.detail());
     }
 }

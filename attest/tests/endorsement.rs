@@ -126,7 +126,7 @@ fn a_pool_of_instances_takes_certificates_of_instances() {
     let roots = VtpmRoots::new(vec![maker.root().into()], Vec::new()).unwrap();
     refused(
         &certified(&maker),
-        &Endorsements::of_gcp_instances(Arc::new(roots)),
+        &Endorsements::for_gcp_instances(Arc::new(roots)),
         "gcp-vtpm-no-instance",
     );
 }

@@ -26,7 +26,7 @@ fn policy(case: &Case, event_log: EventLogRule, but: Option<u8>) -> AppraisalPol
         _ => AcceptedValues::AnyOf(vec![case.pcrs[pcr].clone()]),
     };
     let pcrs = case.pcrs.keys().map(|pcr| (*pcr, accepted(pcr))).collect();
-    AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().with_event_log(event_log))
+    AppraisalPolicy::for_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().with_event_log(event_log))
 }
 
 /// Returns the result of each of the three rules: the record of the log, or the code.

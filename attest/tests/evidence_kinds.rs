@@ -43,7 +43,7 @@ struct Shown {
 
 impl Shown {
     /// Evidence of these kinds that is accepted.
-    fn of(kinds: &[Kind]) -> Self {
+    fn new(kinds: &[Kind]) -> Self {
         let case = Case::new(SoftKey::p256());
         let (mut subject, mut evidence) = (Subject::default(), Evidence::default());
         let challenge = case.challenge();
@@ -135,7 +135,7 @@ impl Shown {
 #[test]
 fn who_a_node_is_depends_on_what_it_shows() {
     let check = |kinds: &[Kind], identity: &str, instance: Option<&str>| {
-        let shown = Shown::of(kinds);
+        let shown = Shown::new(kinds);
         let claims = shown.verify().unwrap();
         let identity = match identity {
             "tpm" => format!("tpm:{}", shown.case.attester().ek_digest().unwrap()),
@@ -161,7 +161,7 @@ fn who_a_node_is_depends_on_what_it_shows() {
 #[test]
 fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
     let both = [Kind::Gcp, Kind::AwsIdentityDocument];
-    Shown::of(&both).refused("identities-differ");
+    Shown::new(&both).refused("identities-differ");
     let other = |shown: &mut Shown| {
         let other = NITRO.document(
             "i-00000000000000001",
@@ -172,14 +172,14 @@ fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
         );
         shown.evidence.aws_nitro_tpm.as_mut().unwrap().document = Blob(other.document());
     };
-    Shown::of(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm])
+    Shown::new(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm])
         .but(other)
         .refused("nitro-tpm-other-instance");
 }
 
 #[test]
 fn evidence_is_what_was_asked_for_and_nothing_else() {
-    let both = || Shown::of(&[Kind::Tpm, Kind::Gcp]);
+    let both = || Shown::new(&[Kind::Tpm, Kind::Gcp]);
     both().but(|shown| shown.evidence.tpm = None).refused("evidence-incomplete");
     both().but(|shown| shown.evidence.gcp = None).refused("evidence-incomplete");
     both()
@@ -191,22 +191,22 @@ fn evidence_is_what_was_asked_for_and_nothing_else() {
     let nothing = |shown: &mut Shown| (shown.evidence, shown.challenge.subject) = Default::default();
     both().but(nothing).refused("evidence-incomplete");
     // A token says nothing of who the node is, however good it is.
-    Shown::of(&[Kind::Token]).refused("evidence-incomplete");
-    let with_token = || Shown::of(&[Kind::Gcp, Kind::Token]);
+    Shown::new(&[Kind::Token]).refused("evidence-incomplete");
+    let with_token = || Shown::new(&[Kind::Gcp, Kind::Token]);
     with_token().but(|shown| shown.token = None).refused("evidence-incomplete");
 }
 
 #[test]
 fn what_nothing_is_known_of_is_refused() {
-    let gcp = || Shown::of(&[Kind::Gcp]);
+    let gcp = || Shown::new(&[Kind::Gcp]);
     gcp()
         .but(|shown| shown.clouds.google_keys = None)
         .refused("evidence-not-configured");
-    let document = || Shown::of(&[Kind::AwsIdentityDocument]);
+    let document = || Shown::new(&[Kind::AwsIdentityDocument]);
     document()
         .but(|shown| shown.clouds.region_certificates = None)
         .refused("evidence-not-configured");
-    let nitro = || Shown::of(&[Kind::AwsNitroTpm]);
+    let nitro = || Shown::new(&[Kind::AwsNitroTpm]);
     nitro()
         .but(|shown| shown.clouds.nitro_roots = None)
         .refused("evidence-not-configured");
@@ -217,17 +217,17 @@ fn what_nothing_is_known_of_is_refused() {
 #[test]
 fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
     for kind in [Kind::AwsIdentityDocument, Kind::Gcp, Kind::AwsNitroTpm] {
-        let claimant = |bytes: &[u8]| Shown::of(&[kind]).but(|shown| shown.evidence.claimant = Some(Blob(bytes.to_vec())));
+        let claimant = |bytes: &[u8]| Shown::new(&[kind]).but(|shown| shown.evidence.claimant = Some(Blob(bytes.to_vec())));
         let claims = claimant(&CLAIMANT).verify().unwrap();
         assert_eq!(claims.claimant_sha256(), Some(&claimant_sha256(&CLAIMANT)));
         claimant(&[0x34; 32]).refused("claimant-mismatch");
         claimant(&[]).refused("claimant-mismatch");
         claimant(&CLAIMANT[..31]).refused("claimant-mismatch");
-        Shown::of(&[kind])
+        Shown::new(&[kind])
             .but(|shown| shown.evidence.claimant = None)
             .refused("claimant-mismatch");
         // Nor may one come who did not ask.
-        Shown::of(&[kind])
+        Shown::new(&[kind])
             .but(|shown| shown.challenge.subject.claimant_sha256 = None)
             .refused("claimant-mismatch");
         // Short ones can be guessed, whatever their digest is.
@@ -235,7 +235,7 @@ fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
             shown.challenge.subject.claimant_sha256 = Some(claimant_sha256(b"guess"));
             shown.evidence.claimant = Some(Blob(b"guess".to_vec()));
         };
-        Shown::of(&[kind]).but(short).refused("claimant-mismatch");
+        Shown::new(&[kind]).but(short).refused("claimant-mismatch");
     }
 }
 
@@ -254,7 +254,7 @@ fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
     let all = r#"[["gcp"], ["aws-identity-document"], ["tpm", "gcp"], ["tpm", "aws-identity-document"]]"#;
     let unclaimed = |shown: &mut Shown| (shown.challenge.subject.claimant_sha256, shown.evidence.claimant) = (None, None);
     let check = |kinds: &[Kind], first_use: FirstUse, expect: Result<(), &str>| {
-        let shown = Shown::of(kinds).but(unclaimed);
+        let shown = Shown::new(kinds).but(unclaimed);
         let result = appraise(shown.verify().unwrap(), &policy(all, first_use), at(shown.case.now));
         assert_eq!(result.as_ref().map(drop).map_err(Reject::code), expect, "{kinds:?} {first_use:?}");
     };
@@ -272,7 +272,7 @@ fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
 
 #[test]
 fn of_several_kinds_each_is_verified() {
-    let both = || Shown::of(&[Kind::Tpm, Kind::Gcp]);
+    let both = || Shown::new(&[Kind::Tpm, Kind::Gcp]);
     both().verify().unwrap();
     let signature = |shown: &mut Shown| shown.evidence.tpm.as_mut().unwrap().signature.0[20] ^= 1;
     both().but(signature).refused("quote-signature");
@@ -297,7 +297,7 @@ fn kinds_that_the_pool_does_not_accept_together_earn_nothing() {
     };
     let accepted = policy(r#"[["gcp", "token"], ["aws-identity-document"]]"#);
     let check = |kinds: &[Kind], expect: Result<(), &str>| {
-        let shown = Shown::of(kinds);
+        let shown = Shown::new(kinds);
         let result = appraise(shown.verify().unwrap(), &accepted, at(shown.case.now));
         assert_eq!(result.as_ref().map(drop).map_err(Reject::code), expect, "{kinds:?}");
     };

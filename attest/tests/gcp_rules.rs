@@ -26,7 +26,7 @@ fn the_project_must_be_given_and_be_the_right_one_by_both_names() {
     assert_eq!(appraise(PROJECT), Ok(()));
     let refused = |text: &str, accepted: &str| {
         let found = "example-project (739419398126)".to_owned();
-        let accepted = Withheld::words(accepted);
+        let accepted = Withheld::from_text(accepted);
         assert_eq!(appraise(text), Err(GcpError::ProjectRefused { found, accepted }));
     };
     refused("projects = []", "none");
@@ -125,7 +125,7 @@ fn service_accounts_licences_and_age() {
     let identity = gcp::verify(GOOGLE.sign(&without).as_bytes(), &keys_of(&GOOGLE), &[audience()], at(NOW)).unwrap();
     let expect = GcpError::LicenseRefused {
         found: "none".to_owned(),
-        accepted: Withheld::words("1000204"),
+        accepted: Withheld::from_text("1000204"),
     };
     assert_eq!(gcp::appraise(&identity, &rules("licenses = [\"1000204\"]"), at(NOW)), Err(expect));
 }

@@ -1,5 +1,6 @@
 //! Meaning of a log's events, on generated logs: everything here runs without the vectors.
 
+mod claims_digest;
 mod difference;
 mod firmware;
 mod images;
@@ -7,7 +8,6 @@ mod limits;
 mod loaders;
 pub mod machine;
 mod mutations;
-mod said;
 mod secure_boot;
 
 use crate::log_builder::{EV_IPL, LogBuilder};
@@ -19,7 +19,7 @@ use attest::tpm::measured_boot::{BootEvent, Fact, MeasuredBoot, NotProven};
 fn boot_in(bank: HashAlg, log: &LogBuilder) -> MeasuredBoot {
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
-    MeasuredBoot::of(&parsed.check_against(bank, &log.pcrs(bank)).unwrap())
+    MeasuredBoot::from_events(&parsed.check_against(bank, &log.pcrs(bank)).unwrap())
 }
 
 fn boot(log: &LogBuilder) -> MeasuredBoot {
@@ -162,7 +162,7 @@ fn nothing_is_said_about_pcrs_that_are_not_explained() {
     let mut quoted = log.pcrs(HashAlg::Sha256);
     quoted.retain(|pcr, _| [0, 4, 8].contains(pcr));
     quoted.insert(8, machine::sha256(b"something else").into());
-    let read = MeasuredBoot::of(&parsed.check_against(HashAlg::Sha256, &quoted).unwrap());
+    let read = MeasuredBoot::from_events(&parsed.check_against(HashAlg::Sha256, &quoted).unwrap());
     assert_eq!(read.secure_boot(), Err(NotProven::PcrNotExplained { pcr: 7 }));
     assert_eq!(read.grub_texts(), Err(NotProven::PcrNotExplained { pcr: 8 }));
     assert!(read.images(4).is_ok());

@@ -21,7 +21,7 @@ fn read_in(bank: HashAlg, bytes: &[u8]) -> MeasuredBoot {
     let quoted: BTreeMap<u8, HexDigest> = (0..16)
         .map(|pcr| (pcr, HexDigest::new(replayed.value(pcr).unwrap()).unwrap()))
         .collect();
-    MeasuredBoot::of(&log.check_against(bank, &quoted).unwrap())
+    MeasuredBoot::from_events(&log.check_against(bank, &quoted).unwrap())
 }
 
 fn read(bytes: &[u8]) -> MeasuredBoot {
@@ -308,7 +308,7 @@ fn logs_of_real_machines_say_the_same_of_the_same_value() {
         let boot = read(&bytes);
         for pcr in 0..16 {
             let value = HexDigest::new(replayed.value(pcr).unwrap()).unwrap().to_string();
-            let found = (boot.said(pcr).unwrap(), path.display().to_string());
+            let found = (boot.claims_digest(pcr).unwrap(), path.display().to_string());
             let first = all.entry((pcr, value)).or_insert_with(|| found.clone());
             assert_eq!(first.0, found.0, "PCR {pcr}: {} {}", first.1, found.1);
             compared += usize::from(first.1 != found.1);
@@ -328,7 +328,7 @@ fn fault(name: &str) -> Option<MeasuredBoot> {
     let bytes = from_hex(&hex);
     let pcrs: BTreeMap<u8, HexDigest> = serde_json::from_slice(&vector(&format!("faults/firmware/{name}.pcrs.json"))?).unwrap();
     let log = EventLog::parse(&bytes).unwrap();
-    Some(MeasuredBoot::of(&log.check_against(HashAlg::Sha256, &pcrs).unwrap()))
+    Some(MeasuredBoot::from_events(&log.check_against(HashAlg::Sha256, &pcrs).unwrap()))
 }
 
 /// Real firmware's events in PCR 7: the sentences with a terminating zero, and AMD's event.

@@ -14,8 +14,8 @@ use attest::{HashAlg, Kind, Reject, TpmEvidenceError, Withheld};
 
 const MARK: &str = "what-the-pool-accepts";
 
-fn kept() -> Withheld {
-    Withheld::words(MARK)
+fn withheld() -> Withheld {
+    Withheld::from_text(MARK)
 }
 
 fn found() -> String {
@@ -95,7 +95,7 @@ fn check<E: Kept + Clone + std::fmt::Debug + Into<Reject>>(refusals: Vec<E>) {
     );
     for refusal in refusals {
         let reject: Reject = refusal.clone().into();
-        let (told, detail) = (reject.told(), reject.detail());
+        let (told, detail) = (reject.client_message(), reject.detail());
         assert!(!told.contains(MARK), "{refusal:?}: {told}");
         assert!(!format!("{refusal:?} {reject:?} {reject}").contains(MARK), "{told}");
         assert_eq!(
@@ -111,30 +111,30 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
     check(vec![
         Reject::KindsOffered {
             offered: BTreeSet::from([Kind::Tpm]),
-            accepted: kept(),
+            accepted: withheld(),
         },
         Reject::KindsAccepted {
             shown: BTreeSet::from([Kind::Tpm]),
-            accepted: kept(),
+            accepted: withheld(),
         },
         Reject::InventoryTpm {
             machine: found(),
             found: found(),
-            accepted: kept(),
+            accepted: withheld(),
         },
         Reject::OfAnotherSet {
             machine: found(),
-            accepted: kept(),
+            accepted: withheld(),
         },
         Reject::OfTwoPools {
             machine: found(),
-            accepted: kept(),
+            accepted: withheld(),
         },
     ]);
     let boot = [
         BootRefusal::Dbx {
             found: 1,
-            accepted: kept(),
+            accepted: withheld(),
         },
         BootRefusal::NotAccepted {
             check: Check::Images,
@@ -142,94 +142,97 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
             bank: HashAlg::Sha256,
             digest: found(),
             said: EventDetail::Nothing,
-            accepted: kept(),
+            accepted: withheld(),
         },
         BootRefusal::FirmwareVersion {
-            found: Excerpt::of(&found()),
-            accepted: kept(),
+            found: Excerpt::new(&found()),
+            accepted: withheld(),
         },
     ];
     check(boot.to_vec());
     check(vec![
-        ConditionRefusal::NotMet { accepted: kept() },
-        ConditionRefusal::Undecided { accepted: kept() },
+        ConditionRefusal::NotMet { accepted: withheld() },
+        ConditionRefusal::Undecided { accepted: withheld() },
     ]);
     check(vec![
         TpmEvidenceError::PcrMismatch {
             index: 4,
             bank: HashAlg::Sha256,
             quoted: found(),
-            accepted: kept(),
+            accepted: withheld(),
         },
         TpmEvidenceError::ReferenceSelection {
             quoted: found(),
-            accepted: kept(),
+            accepted: withheld(),
         },
     ]);
     check(vec![
         AzureVtpmError::Machine(AttestedDocumentError::NotAccepted {
             rule: AzureRule::Vm,
             found: found(),
-            accepted: kept(),
+            accepted: withheld(),
         }),
         AzureVtpmError::Tpm(TpmEvidenceError::PcrMismatch {
             index: 4,
             bank: HashAlg::Sha256,
             quoted: found(),
-            accepted: kept(),
+            accepted: withheld(),
         }),
     ]);
 }
 
 #[test]
 fn no_refusal_of_an_instance_tells_what_the_pool_accepts() {
-    let (found, accepted) = (found(), kept());
+    let (found, accepted) = (found(), withheld());
     macro_rules! refusals {
         ($error:ident: $($variant:ident)*) => {
             vec![$($error::$variant { found: found.clone(), accepted: accepted.clone() }),*]
         };
     }
     let mut gcp = refusals!(GcpError: ProjectRefused LocationRefused NameRefused ServiceAccountRefused LicenseRefused);
-    gcp.push(GcpError::InstanceTooOld { age: 1, accepted: kept() });
-    gcp.push(GcpError::RuleNotProvable { accepted: kept() });
+    gcp.push(GcpError::InstanceTooOld {
+        age: 1,
+        accepted: withheld(),
+    });
+    gcp.push(GcpError::RuleNotProvable { accepted: withheld() });
     check(gcp);
     check(vec![
         IdentityDocumentError::TooOld {
             age_seconds: 1,
-            accepted: kept(),
+            accepted: withheld(),
         },
         IdentityDocumentError::NotAccepted {
             rule: DocumentRule::Account,
             found: found.clone(),
-            accepted: kept(),
+            accepted: withheld(),
         },
     ]);
     let mut nitro = refusals!(NitroTpmError: Account Region Instance);
     nitro.push(NitroTpmError::AccountUnknown {
         instance: found.clone(),
-        accepted: kept(),
+        accepted: withheld(),
     });
     nitro.push(NitroTpmError::Age {
         made_ms: 1,
         now_ms: 2,
-        accepted: kept(),
+        accepted: withheld(),
     });
     nitro.push(NitroTpmError::PcrMismatch {
         index: 4,
         found: [4; 32].into(),
-        accepted: kept(),
+        accepted: withheld(),
     });
     check(nitro);
     check(refusals!(StsError: Url Account Role Instance));
     check(vec![
         AttestedDocumentError::TooOld {
             age_seconds: 1,
-            accepted: kept(),
+            accepted: withheld(),
         },
         AttestedDocumentError::NotAccepted {
             rule: AzureRule::Subscription,
             found: found.clone(),
-            accepted: kept(),
+            accepted: withheld(),
         },
     ]);
 }

@@ -14,7 +14,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::server::{HttpRequest, ServerAnswer, TestServer, loopback};
 
 /// A pool's full config in a spec version.
-type Config = dyn Fn(&str) -> Vec<u8> + Send + Sync;
+type VersionedConfig = dyn Fn(&str) -> Vec<u8> + Send + Sync;
 
 /// The server of one control-plane host. It listens on all addresses.
 pub struct MachineConfigServer {
@@ -27,7 +27,7 @@ pub struct MachineConfigServer {
 impl MachineConfigServer {
     /// Starts a server with one pool, and these PEM files.
     #[must_use]
-    pub fn start(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> Self {
+    pub fn start(certificate: &Path, key: &Path, pool: &'static str, config: Arc<VersionedConfig>) -> Self {
         let start = |port: u16, tls| start((Ipv6Addr::UNSPECIFIED, port).into(), tls, pool, Arc::clone(&config));
         Self {
             with_tls: start(22623, Some(tls(certificate, key))),
@@ -37,12 +37,12 @@ impl MachineConfigServer {
 
     /// Starts only the server with TLS, on any port of the loopback interface, for a gateway on the same machine.
     #[must_use]
-    pub fn beside(certificate: &Path, key: &Path, pool: &'static str, config: Arc<Config>) -> TestServer {
+    pub fn start_tls_only(certificate: &Path, key: &Path, pool: &'static str, config: Arc<VersionedConfig>) -> TestServer {
         start(loopback(), Some(tls(certificate, key)), pool, config)
     }
 }
 
-fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str, config: Arc<Config>) -> TestServer {
+fn start(address: SocketAddr, tls: Option<Arc<ServerConfig>>, pool: &'static str, config: Arc<VersionedConfig>) -> TestServer {
     TestServer::start(address, tls, move |request: &HttpRequest| answer(request, pool, &*config))
 }
 
@@ -61,7 +61,7 @@ fn tls(certificate: &Path, key: &Path) -> Arc<ServerConfig> {
     Arc::new(config.unwrap())
 }
 
-fn answer(request: &HttpRequest, pool: &str, config: &Config) -> ServerAnswer {
+fn answer(request: &HttpRequest, pool: &str, config: &VersionedConfig) -> ServerAnswer {
     let empty = |status| ServerAnswer {
         status,
         headers: Vec::new(),

@@ -119,14 +119,14 @@ struct ActiveFault {
 }
 
 type Handler = dyn Fn(&HttpRequest) -> ServerAnswer + Send + Sync;
-type Observer = dyn Fn(&HttpRequest, u16) + Send + Sync;
+type RequestObserver = dyn Fn(&HttpRequest, u16) + Send + Sync;
 
 #[derive(Default)]
 struct ServerState {
     requests: Mutex<Vec<HttpRequest>>,
     /// The faults; the last one that fits is used.
     faults: Mutex<Vec<ActiveFault>>,
-    observer: Mutex<Option<Box<Observer>>>,
+    observer: Mutex<Option<Box<RequestObserver>>>,
 }
 
 /// A server that runs until it is dropped. It has a thread of its own, so that it serves tests with a runtime and without.
@@ -202,16 +202,16 @@ impl TestServer {
         if fault == ServerFault::Down {
             return self.listener.down();
         }
-        self.wrong(prefix, fault, None);
+        self.inject_fault(prefix, fault, None);
     }
 
     /// Switches on a fault like [`Self::fail_at`], for so many requests.
     pub fn fail_times(&self, prefix: &str, fault: ServerFault, times: usize) {
         assert_ne!(fault, ServerFault::Down, "it gets no requests");
-        self.wrong(prefix, fault, Some(times));
+        self.inject_fault(prefix, fault, Some(times));
     }
 
-    fn wrong(&self, prefix: &str, fault: ServerFault, left: Option<usize>) {
+    fn inject_fault(&self, prefix: &str, fault: ServerFault, left: Option<usize>) {
         let prefix = prefix.to_owned();
         self.shared.faults.lock().unwrap().push(ActiveFault { prefix, fault, left });
     }

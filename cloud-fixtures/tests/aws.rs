@@ -107,7 +107,7 @@ async fn sessions_are_asked_for_first() {
 
 #[tokio::test]
 async fn attributes_of_the_instance() {
-    let session = RoleSession::of(&instance(), NOW);
+    let session = RoleSession::for_instance(&instance(), NOW);
     let (server, _authority) = metadata(Some(session.clone()));
     assert_eq!(get(&server, "/latest/user-data").await.status, 404);
     server.set_user_data(Some(b"{\"ignition\":{}}"));
@@ -254,7 +254,7 @@ struct Caller {
 }
 
 fn caller() -> Caller {
-    let session = RoleSession::of(&instance(), NOW);
+    let session = RoleSession::for_instance(&instance(), NOW);
     let sts = StsServer::start(REGION, vec![session.clone()]);
     sts.clock().set(NOW);
     let client = client(&sts, Some(sts.ca_pem()), &[&sts_host(REGION)]);

@@ -58,7 +58,7 @@ async fn an_attested_document_is_verified() {
     assert_eq!((document.created_on, document.expires_on), (NOW, NOW + 6 * 3600));
 
     // The issuer that the certificate names is one that may be fetched.
-    let urls = IssuerUrls::of_certificate(authority.leaf());
+    let urls = IssuerUrls::from_certificate(authority.leaf());
     assert_eq!(
         urls.allowed.iter().map(attested_document::AllowedUrl::as_str).collect::<Vec<_>>(),
         [ISSUER_URL]

@@ -61,7 +61,7 @@ const ATTACKS: [(&str, usize, Attack); 6] = [
     (LOG_FLOOD, 4, |stranger| Box::pin(large_refusals(stranger))),
     ("4,000 idle connections", 4000, |stranger| Box::pin(idle(stranger))),
     ("300 slow readers of configs", 300, |stranger| Box::pin(slow_reader(stranger))),
-    ("wrong tokens", 4, |stranger| Box::pin(wrong_tokens(stranger))),
+    ("wrong tokens", 4, |stranger| Box::pin(invalid_tokens(stranger))),
 ];
 
 /// Data and connections of an attacker.
@@ -161,7 +161,8 @@ fn main() {
         );
         worst = worst.max(ratio);
         figures.push(
-            Figure::of(format!("an attestation beside {name}, as a ratio to alone"), "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
+            Figure::from_runs(format!("an attestation beside {name}, as a ratio to alone"), "x", &[ratio])
+                .limit(Bound::AtMost(LIMIT_RATIO)),
         );
     }
     for flood in &floods {
@@ -173,7 +174,7 @@ fn main() {
     }
     println!("\nthe gateway's memory was {} MB at most", most_memory_bytes(&gateway) / 1_000_000);
     println!("at most {worst:.2}x, {LIMIT_RATIO}x is allowed");
-    results::tell(figures);
+    results::report(figures);
     if worst > LIMIT_RATIO || !floods.is_empty() {
         std::process::exit(1);
     }
@@ -365,7 +366,7 @@ async fn large_refusals(stranger: Arc<Stranger>) -> std::io::Result<()> {
     flood(&stranger, || stranger.http.post(&url).json(&stranger.large)).await
 }
 
-async fn wrong_tokens(stranger: Arc<Stranger>) -> std::io::Result<()> {
+async fn invalid_tokens(stranger: Arc<Stranger>) -> std::io::Result<()> {
     let url = stranger.gateway.url(PATH);
     flood(&stranger, || stranger.http.get(&url).bearer_auth("A".repeat(43))).await
 }

@@ -88,11 +88,11 @@ impl Site {
         let client = (self.client)();
         let log = self.firmware.event_log(machine.node.ek().as_bytes(), round);
         machine.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
-        let challenged = Answer::of(machine.node.challenge(&client, &self.url)).await;
+        let challenged = Answer::send(machine.node.challenge(&client, &self.url)).await;
         let evidence = machine.node.evidence(&challenged, &self.key);
-        let attested = Answer::of(Node::send(&client, &self.url, &evidence)).await;
+        let attested = Answer::send(Node::send(&client, &self.url, &evidence)).await;
         machine.sent = Some(evidence);
-        let config = Answer::of(Node::config(&(self.client)(), &self.url, &attested.ticket())).await;
+        let config = Answer::send(Node::config(&(self.client)(), &self.url, &attested.ticket())).await;
         assert_eq!(config.status, 200);
         [challenged, attested, config]
     }
@@ -110,10 +110,10 @@ impl Site {
             discovered.bytes().await.unwrap();
         }
         if matches!(step, Step::Challenge | Step::Evidence) {
-            let challenged = Answer::of(machine.node.challenge(&client, &self.url)).await;
+            let challenged = Answer::send(machine.node.challenge(&client, &self.url)).await;
             if step == Step::Evidence {
                 let evidence = machine.node.evidence(&challenged, &self.key);
-                Answer::of(Node::send(&client, &self.url, &evidence)).await.ticket();
+                Answer::send(Node::send(&client, &self.url, &evidence)).await.ticket();
             }
         }
     }
@@ -121,9 +121,9 @@ impl Site {
     /// Makes the same connections, requests and answers as a boot, with invalid contents.
     async fn act(&self, machine: &Machine, ticket: &str) {
         let client = (self.client)();
-        Answer::of(machine.node.challenge(&client, &self.url)).await;
-        Answer::of(Node::send(&client, &self.url, machine.sent.as_ref().unwrap())).await;
-        let config = Answer::of(Node::config(&(self.client)(), &self.url, ticket)).await;
+        Answer::send(machine.node.challenge(&client, &self.url)).await;
+        Answer::send(Node::send(&client, &self.url, machine.sent.as_ref().unwrap())).await;
+        let config = Answer::send(Node::config(&(self.client)(), &self.url, ticket)).await;
         assert_eq!(config.status, 200);
     }
 }
@@ -149,7 +149,7 @@ fn main() {
     .unwrap();
     gateway.run();
     let runtime = Runtime::new().unwrap();
-    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     let machine = || Machine {
         node: Node::made_by(&maker),
         sent: None,
@@ -248,17 +248,17 @@ fn main() {
         ("evidence", attested - challenged),
         ("the config", results::median(&whole) - (attested - discovery) - handshake),
     ];
-    results::tell(each.map(|(step, took)| Figure::of(format!("gateway's processor time of {step}"), "ms", &[took])));
+    results::report(each.map(|(step, took)| Figure::from_runs(format!("gateway's processor time of {step}"), "ms", &[took])));
     for (step, took) in each {
         println!("{:<46} {took:>7.2} ms", format!("of it, {step}"));
     }
-    results::tell([
-        Figure::of("an attested boot, as a ratio to its floor", "x", &[ratio])
+    results::report([
+        Figure::from_runs("an attested boot, as a ratio to its floor", "x", &[ratio])
             .limit(Bound::AtMost(LIMIT_RATIO))
             .goal(Bound::AtMost(GOAL_RATIO)),
-        Figure::of("gateway's processor time of an attested boot", "ms", &of_gateway),
-        Figure::of("of a static TLS server, the same connections", "ms", &of_floor),
-        Figure::of("of the raw operations that prove a node", "ms", &[proof.as_secs_f64() * 1e3]),
+        Figure::from_runs("gateway's processor time of an attested boot", "ms", &of_gateway),
+        Figure::from_runs("of a static TLS server, the same connections", "ms", &of_floor),
+        Figure::from_runs("of the raw operations that prove a node", "ms", &[proof.as_secs_f64() * 1e3]),
     ]);
     if ratio > LIMIT_RATIO {
         std::process::exit(1);

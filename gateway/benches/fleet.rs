@@ -76,9 +76,9 @@ fn starts(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
         if measuring {
             let ratio = |what: &str, value, limit| {
                 let name = format!("{name}: {what} with {machines} machines, as a ratio to none");
-                Figure::of(name, "x", &[value]).limit(Bound::AtMost(limit))
+                Figure::from_runs(name, "x", &[value]).limit(Bound::AtMost(limit))
             };
-            results::tell([ratio("start", took, LONGER), ratio("memory", memory, LARGER)]);
+            results::report([ratio("start", took, LONGER), ratio("memory", memory, LARGER)]);
         }
     }
     println!("{LONGER}x and {LARGER}x are allowed\n");
@@ -198,12 +198,12 @@ fn changes(runtime: &tokio::runtime::Runtime, measuring: bool) -> bool {
     if measuring {
         let figure = |name: &str, all: &[Duration]| {
             let millis: Vec<f64> = all.iter().map(|took| took.as_secs_f64() * 1e3).collect();
-            Figure::of(name, "ms", &millis)
+            Figure::from_runs(name, "ms", &millis)
         };
-        results::tell([
+        results::report([
             figure("a change by a command: the command ends", &commands),
             figure("a change by a command: every replica refuses", &seen),
-            Figure::of("answers by the old state", "", &[f64::from(u32::try_from(late).unwrap())]).limit(Bound::Never),
+            Figure::from_runs("answers by the old state", "", &[f64::from(u32::try_from(late).unwrap())]).limit(Bound::Never),
         ]);
     }
     late == 0 && seen.last().is_some_and(|slowest| *slowest <= LIMIT)
@@ -214,7 +214,7 @@ async fn ask(client: reqwest::Client, url: String, token: String, ended: Arc<Ato
     let mut old = 0;
     loop {
         let after = ended.load(Ordering::SeqCst);
-        let answer = Answer::of(client.get(&url).header("authorization", &token)).await;
+        let answer = Answer::send(client.get(&url).header("authorization", &token)).await;
         if answer.status == 403 {
             return (begun.elapsed(), old);
         }

@@ -75,8 +75,8 @@ fn main() {
     println!("a record of {RECORD_BYTES} bytes: serialised in {serialised:?}, written and synced in {written:?} of the processor's time");
     println!("its place in the chain: {chained:?}; a checkpoint's signature: {signed:?}; both of a boot: {boot:?}, of {LIMIT:?} at most");
     if measuring {
-        let figure = |name: &str, took: Duration| Figure::of(name, "µs", &[took.as_secs_f64() * 1e6]);
-        results::tell([
+        let figure = |name: &str, took: Duration| Figure::from_runs(name, "µs", &[took.as_secs_f64() * 1e6]);
+        results::report([
             figure("a record, serialised", serialised),
             figure("a record, written and synced", written),
             figure("its place in the chain", chained),

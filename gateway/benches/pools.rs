@@ -78,7 +78,7 @@ impl Form {
         fs::write(folder.join("pool.toml"), SAMPLE).unwrap();
         match self {
             Self::Ignition => {
-                for (set, config) in ["pre-approved", "full"].into_iter().zip(worker::of_pool(pool)) {
+                for (set, config) in ["pre-approved", "full"].into_iter().zip(worker::pool_configs(pool)) {
                     fs::create_dir_all(folder.join(set)).unwrap();
                     fs::write(folder.join(set).join("config.ign"), config.to_string()).unwrap();
                 }
@@ -252,15 +252,15 @@ fn report(form: Form, figures: &[Figures], measuring: bool) -> bool {
     if measuring {
         let ratio = |what: &str, value, limit| {
             let name = format!("{}: {what}, {} pools", form.name(), most.pools);
-            Figure::of(name, "x", &[value]).limit(Bound::AtMost(limit))
+            Figure::from_runs(name, "x", &[value]).limit(Bound::AtMost(limit))
         };
         let figure = |what: &str, unit, value, goal| {
             let name = format!("{}: {what}, {} pools", form.name(), most.pools);
-            Figure::of(name, unit, &[value]).goal(Bound::AtMost(goal))
+            Figure::from_runs(name, unit, &[value]).goal(Bound::AtMost(goal))
         };
-        results::tell([
+        results::report([
             figure("processor until it listens", "s", most.start, START_GOAL_SECONDS),
-            Figure::of(
+            Figure::from_runs(
                 format!("{}: until it listens, {} pools", form.name(), most.pools),
                 "s",
                 &[most.wait],

@@ -80,7 +80,7 @@ fn compare(count: u32, runs: usize) {
         );
         if runs > 1 {
             let millis: Vec<f64> = times.iter().map(|took| took.as_secs_f64() * 1e3).collect();
-            results::tell([Figure::of(format!("{count} MachineConfigs: {}", name.trim()), "ms", &millis)]);
+            results::report([Figure::from_runs(format!("{count} MachineConfigs: {}", name.trim()), "ms", &millis)]);
         }
     };
     measure("read and render: a file for each", &mut || {
@@ -108,7 +108,7 @@ fn pool_folder(folder: &Path) -> PathBuf {
 
 fn load(folder: &Path) -> Pool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(pools::load("worker", folder, &NeededState::Untold)).unwrap()
+    runtime.block_on(pools::load("worker", folder, &NeededState::Pending)).unwrap()
 }
 
 fn render(pool: &Pool) -> Vec<u8> {

@@ -98,7 +98,7 @@ fn main() {
     };
     println!("\nserving {TOGETHER} nodes together: {ratio:.2}x the floor, at most {LIMIT_RATIO}x is allowed");
     let name = format!("serving {TOGETHER} nodes together, as a ratio to tokio-rustls alone");
-    results::tell([Figure::of(name, "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO))]);
+    results::report([Figure::from_runs(name, "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO))]);
     if ratio > LIMIT_RATIO {
         std::process::exit(1);
     }
@@ -123,7 +123,7 @@ fn report(nodes: usize, servers: Vec<(&str, Vec<Duration>)>) -> f64 {
         let (least, most) = (micros(0), micros(costs.len() - 1));
         println!("{name:<34} {median:>9.1} µs {least:>9.1} µs {most:>9.1} µs {last:>7.2}x");
         let all: Vec<f64> = (0..costs.len()).map(micros).collect();
-        results::tell([Figure::of(format!("{name}, nodes together: {nodes}"), "µs", &all)]);
+        results::report([Figure::from_runs(format!("{name}, nodes together: {nodes}"), "µs", &all)]);
     }
     last
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use attest::{HashAlg, SpkiSha256};
 use attest_audit::replay::simulation::{Simulation, SimulationRequest, simulate};
 use attest_log::Blobs;
-use attest_log::reading::files_beside;
+use attest_log::reading::log_files;
 use attest_system::clock::Clock;
 use firmware::Firmware;
 use results::{Bound, Figure};
@@ -48,15 +48,15 @@ async fn boots(gateway: &mut Gateway) -> Vec<Value> {
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
     gateway.edit_pool(POOL, "endorsement = \"allowlist\"", "endorsement = \"any-tpm-of-a-trusted-maker\"");
     gateway.run();
-    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     let (client, url, firmware) = (gateway.client.clone(), gateway.url(""), Firmware::new());
     for number in 0..BOOTS {
         let mut node = Node::made_by(&maker);
         let log = firmware.event_log(&number.to_be_bytes(), 0);
         node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
-        let challenged = Answer::of(node.challenge(&client, &url)).await;
+        let challenged = Answer::send(node.challenge(&client, &url)).await;
         let evidence = node.evidence(&challenged, &key);
-        assert_eq!(Answer::of(Node::send(&client, &url, &evidence)).await.status, 200);
+        assert_eq!(Answer::send(Node::send(&client, &url, &evidence)).await.status, 200);
     }
     let lines = gateway.records().into_iter();
     let lines: Vec<Value> = lines.filter(|line| line["decision"] == "evidence").collect();
@@ -95,7 +95,7 @@ async fn main() {
         policy: &policy,
         now: Clock::System.now(),
     };
-    let files = files_beside(&log).unwrap().files;
+    let files = log_files(&log).unwrap().files;
     let (mut parsed, mut simulated) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let began = Instant::now();
@@ -126,9 +126,9 @@ async fn main() {
     // The log was made by hand: its chain is none.
     fs::remove_file(&log).unwrap();
     if measuring {
-        results::tell([
-            Figure::of("simulation against a bare parse", "", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
-            Figure::of("100,000 machines", "s", &[of_goal]).goal(Bound::AtMost(GOAL_SECONDS)),
+        results::report([
+            Figure::from_runs("simulation against a bare parse", "", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)),
+            Figure::from_runs("100,000 machines", "s", &[of_goal]).goal(Bound::AtMost(GOAL_SECONDS)),
         ]);
         assert!(ratio <= LIMIT_RATIO, "a simulation takes {ratio:.1} times a bare parse");
     }

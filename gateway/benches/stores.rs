@@ -67,16 +67,16 @@ impl Site {
     /// Boots a node up to this step.
     async fn boot(&self, far: Far) {
         let mut node = Node::made_by(&self.maker);
-        let challenged = Answer::of(node.challenge(&self.client, &self.url)).await;
+        let challenged = Answer::send(node.challenge(&self.client, &self.url)).await;
         if far == Far::Challenge {
             return;
         }
         let evidence = node.evidence(&challenged, &self.key);
-        let ticket = Answer::of(Node::send(&self.client, &self.url, &evidence)).await.ticket();
+        let ticket = Answer::send(Node::send(&self.client, &self.url, &evidence)).await.ticket();
         if far == Far::Evidence {
             return;
         }
-        let config = Answer::of(Node::config(&self.client, &self.url, &ticket)).await;
+        let config = Answer::send(Node::config(&self.client, &self.url, &ticket)).await;
         assert_eq!(config.status, 200);
     }
 
@@ -166,16 +166,16 @@ fn main() {
         );
         costs.push(each(gateway));
         figures.extend([
-            Figure::of(format!("{name}: boots a second"), "/s", &[count(boots) / took.as_secs_f64()]),
-            Figure::of(format!("{name}: gateway's processor time of a boot"), "ms", &[each(gateway)]),
-            Figure::of(format!("{name}: etcd's processor time of a boot"), "ms", &[each(etcd)]),
-            Figure::of(format!("{name}: etcd's processor time of a boot, in a crowd"), "ms", &[crowd]),
+            Figure::from_runs(format!("{name}: boots a second"), "/s", &[count(boots) / took.as_secs_f64()]),
+            Figure::from_runs(format!("{name}: gateway's processor time of a boot"), "ms", &[each(gateway)]),
+            Figure::from_runs(format!("{name}: etcd's processor time of a boot"), "ms", &[each(etcd)]),
+            Figure::from_runs(format!("{name}: etcd's processor time of a boot, in a crowd"), "ms", &[crowd]),
         ]);
         for (counted, how) in counted.iter().zip(HOW) {
             if let [each @ .., waits, seconds] = &counted[..] {
                 let named = COUNTED.iter().zip(each.iter().chain([waits]));
-                figures.extend(named.map(|((what, _), value)| Figure::of(format!("{name}: {what}{how}"), "", &[*value])));
-                figures.push(Figure::of(
+                figures.extend(named.map(|((what, _), value)| Figure::from_runs(format!("{name}: {what}{how}"), "", &[*value])));
+                figures.push(Figure::from_runs(
                     format!("{name}: one wait for the disk{how}"),
                     "ms",
                     &[seconds * 1e3 / waits],
@@ -191,14 +191,14 @@ fn main() {
     }
     let ratio = costs[1] / costs[0];
     println!("\na boot on etcd costs the gateway {ratio:.2}x, {LIMIT_RATIO}x is allowed");
-    figures.push(Figure::of("a boot on etcd, as a ratio to the embedded store", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)));
+    figures.push(Figure::from_runs("a boot on etcd, as a ratio to the embedded store", "x", &[ratio]).limit(Bound::AtMost(LIMIT_RATIO)));
     let slowest = of_objects.round_trips;
     println!("a boot on objects takes {slowest:.2}x its round trips to the API, {LIMIT_OF_ROUND_TRIPS}x is allowed");
     figures.push(
-        Figure::of("a boot alone on objects, as a ratio to its round trips to the API", "x", &[slowest])
+        Figure::from_runs("a boot alone on objects, as a ratio to its round trips to the API", "x", &[slowest])
             .limit(Bound::AtMost(LIMIT_OF_ROUND_TRIPS)),
     );
-    results::tell(figures);
+    results::report(figures);
     if ratio > LIMIT_RATIO || slowest > LIMIT_OF_ROUND_TRIPS {
         std::process::exit(1);
     }
@@ -218,11 +218,11 @@ fn gateway(settings: &str, maker: &Maker) -> Gateway {
 }
 
 impl Site {
-    fn of(gateway: &Gateway, maker: Maker) -> Self {
+    fn new(gateway: &Gateway, maker: Maker) -> Self {
         Self {
             client: gateway.client_of_new_connections(),
             url: gateway.url(""),
-            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+            key: SpkiSha256::from_certificate(&gateway.certificate()).unwrap(),
             maker,
         }
     }
@@ -235,7 +235,7 @@ fn measure(settings: &str, etcd: Option<&EtcdServer>, boots: usize) -> Measured 
         gateway.command(&["store", "create-key"]);
     }
     gateway.run();
-    let site = Arc::new(Site::of(&gateway, maker));
+    let site = Arc::new(Site::new(&gateway, maker));
     let nodes = tokio::runtime::Runtime::new().unwrap();
     nodes.block_on(Arc::clone(&site).boots(BEFORE.min(boots), AT_ONCE, Far::Config));
     let spent = || {

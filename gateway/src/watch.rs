@@ -195,7 +195,7 @@ impl Settling {
         }
     }
 
-    fn note(&mut self, event: Option<Event>) {
+    fn note(&mut self, event: Option<FileEvent>) {
         match (event, &mut self.files) {
             (Some((watch, name, mask)), Some(files)) => files.folders.event(&watch, name, mask),
             _ => self.files = None,
@@ -223,10 +223,10 @@ impl Settling {
 }
 
 /// A watch, the name of a file in its folder, and what has happened to that.
-type Event = (WatchDescriptor, Option<OsString>, EventMask);
+type FileEvent = (WatchDescriptor, Option<OsString>, EventMask);
 
 /// Returns the kernel's next event, or `None` when the watch has ended. Never completes if nothing is watched.
-async fn next(files: &mut Option<WatchedFolders>) -> Option<Event> {
+async fn next(files: &mut Option<WatchedFolders>) -> Option<FileEvent> {
     let Some(files) = files else { return pending().await };
     match files.stream.next().await {
         Some(Ok(event)) => Some((event.wd, event.name, event.mask)),

@@ -52,7 +52,7 @@ async fn unfinished(gateway: &Gateway, from: Ipv4Addr, announced: usize, first: 
 
 async fn fetch(gateway: &Gateway, client: &reqwest::Client, credential: &str) -> Answer {
     let request = client.get(gateway.url(PATH)).header("accept", accept(SPEC)).bearer_auth(credential);
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +124,7 @@ async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
     let asked = challenge_request(&case, POOL);
     let ask = async |address: Ipv4Addr| {
         let client = gateway.client_from(address);
-        Answer::of(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
+        Answer::send(client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await
     };
     assert_eq!(ask(STRANGER).await.status, 200);
     // By a minute from now: a machine that is slow to ask gives it no second's part back.
@@ -274,20 +274,20 @@ async fn a_thousand_nodes_behind_one_address_boot_at_once() {
         let (gateway, client, full) = (Arc::clone(&gateway), Arc::clone(&client), full.clone());
         let first = Arc::clone(&first);
         nodes.spawn(async move {
-            let challenge = again(|| client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await;
+            let challenge = send_until_served(|| client.post(gateway.url("/v1/attest/challenge")).json(&asked)).await;
             assert_eq!(challenge.status, 200);
             // One whose challenge was spent when there was no processor left for it asks for another, as nodes do.
-            let mut evidence = again(|| client.post(gateway.url("/v1/attest/evidence")).json(&answer)).await;
+            let mut evidence = send_until_served(|| client.post(gateway.url("/v1/attest/evidence")).json(&answer)).await;
             if evidence.status == 403 {
                 evidence.refused(403, "challenge-spent");
                 let case = support::next_boot(&first);
                 let challenge = gateway.challenge(&case, None);
                 let answer = gateway.answer(case, &challenge);
-                evidence = again(|| client.post(gateway.url("/v1/attest/evidence")).json(&answer)).await;
+                evidence = send_until_served(|| client.post(gateway.url("/v1/attest/evidence")).json(&answer)).await;
             }
             let ticket = evidence.ticket();
             let config = || client.get(gateway.url(PATH)).header("accept", accept(SPEC)).bearer_auth(&ticket);
-            again(config).await.is_config(&full);
+            send_until_served(config).await.is_config(&full);
         });
     }
     while let Some(node) = nodes.join_next().await {
@@ -296,9 +296,9 @@ async fn a_thousand_nodes_behind_one_address_boot_at_once() {
 }
 
 /// Retries while the answer is 503, as nodes do.
-async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
+async fn send_until_served(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
     loop {
-        let answer = Answer::of(request()).await;
+        let answer = Answer::send(request()).await;
         if answer.status != 503 {
             return answer;
         }
@@ -306,11 +306,11 @@ async fn again(request: impl Fn() -> reqwest::RequestBuilder) -> Answer {
 }
 
 /// Sends this credential until the gateway answers 503. Returns the number of refusals before.
-async fn until_told_to_come_again(gateway: &Gateway, client: &reqwest::Client, wrong: &str, code: &str) -> usize {
+async fn send_until_503(gateway: &Gateway, client: &reqwest::Client, wrong: &str, code: &str) -> usize {
     for refused in 0..1000 {
         let answer = fetch(gateway, client, wrong).await;
         if answer.status == 503 {
-            answer.try_again();
+            answer.check_retry();
             return refused;
         }
         answer.refused(403, code);
@@ -331,7 +331,7 @@ async fn attack_39_wrong_tickets_block_no_right_credential() {
     let full = gateway.rendered(POOL, "full");
     let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
     let shared = gateway.client_from(STRANGER);
-    let refused = until_told_to_come_again(&gateway, &shared, &format!("{ticket}A"), "ticket-invalid").await;
+    let refused = send_until_503(&gateway, &shared, &format!("{ticket}A"), "ticket-invalid").await;
     assert!(refused >= 20, "{refused}");
     for _ in 0..3 {
         fetch(&gateway, &shared, &ticket).await.is_config(&full);
@@ -345,7 +345,7 @@ async fn attack_39_wrong_tokens_block_no_right_credential() {
     let full = gateway.rendered(POOL, "full");
     let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
     let shared = gateway.client_from(STRANGER);
-    let refused = until_told_to_come_again(&gateway, &shared, &"A".repeat(43), "token-invalid").await;
+    let refused = send_until_503(&gateway, &shared, &"A".repeat(43), "token-invalid").await;
     assert!(refused >= 20, "{refused}");
     for _ in 0..3 {
         fetch(&gateway, &shared, &token).await.is_config(&full);

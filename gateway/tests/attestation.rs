@@ -84,17 +84,17 @@ async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
     let gateway = Gateway::start();
     let (mut node, client, base) = (Node::new(), &gateway.client, gateway.url(""));
     gateway.command(&["ek", "add", &node.ek()]);
-    let challenged = Answer::of(node.challenge(client, &base)).await;
-    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let challenged = Answer::send(node.challenge(client, &base)).await;
+    let key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     let evidence = node.evidence(&challenged, &key);
-    let ticket = Answer::of(Node::send(client, &base, &evidence)).await.ticket();
-    let config = Answer::of(Node::config(client, &base, &ticket)).await;
+    let ticket = Answer::send(Node::send(client, &base, &evidence)).await.ticket();
+    let config = Answer::send(Node::config(client, &base, &ticket)).await;
     config.is_config(&gateway.rendered(POOL, "full"));
     // Another node's secret is not this one's.
-    let challenged = Answer::of(node.challenge(client, &base)).await;
+    let challenged = Answer::send(node.challenge(client, &base)).await;
     let mut evidence = node.evidence(&challenged, &key);
     evidence.evidence.tpm.as_mut().unwrap().secret_sha256 = HexDigest::from([0x55; 32]);
-    Answer::of(Node::send(client, &base, &evidence))
+    Answer::send(Node::send(client, &base, &evidence))
         .await
         .refused(403, "credential-mismatch");
 }
@@ -218,7 +218,11 @@ async fn attack_18_one_challenge_answered_twice_at_once() {
     let challenge = gateway.challenge(&case, None);
     let evidence = gateway.answer(case, &challenge);
     let answering: Vec<_> = (0..20)
-        .map(|_| tokio::spawn(Answer::of(gateway.client.post(gateway.url("/v1/attest/evidence")).json(&evidence))))
+        .map(|_| {
+            tokio::spawn(Answer::send(
+                gateway.client.post(gateway.url("/v1/attest/evidence")).json(&evidence),
+            ))
+        })
         .collect();
     let mut won = 0;
     for answer in answering {
@@ -385,7 +389,7 @@ async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the
         let challenge = gateway.challenge(&boot, None);
         gateway.answer(boot, &challenge)
     });
-    let old_key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let old_key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     // Another server with another key, to which the evidence is relayed.
     gateway.kill();
     let other = Gateway::init();
@@ -408,7 +412,7 @@ async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_23_bodies_that_are_none_cost_nothing() {
     let gateway = Gateway::start();
-    let send = async |path: &str, body: Vec<u8>| Answer::of(gateway.client.post(gateway.url(path)).body(body)).await;
+    let send = async |path: &str, body: Vec<u8>| Answer::send(gateway.client.post(gateway.url(path)).body(body)).await;
     let case = tpm();
     let mut unknown_field = serde_json::to_value(challenge_request(&case, "worker")).unwrap();
     unknown_field["extra"] = json!(1);
@@ -432,7 +436,7 @@ async fn attack_23_bodies_that_are_none_cost_nothing() {
     ] {
         send(path, vec![b' '; limit]).await.refused(400, "malformed-request");
         let large = gateway.client.post(gateway.url(path)).body(vec![b' '; limit + 1]);
-        Answer::of_large(large).await.refused(413, "body-too-large");
+        Answer::send_large(large).await.refused(413, "body-too-large");
     }
     gateway
         .post("/v1/attest/challenge", &challenge_request(&case, "nowhere"))
@@ -456,7 +460,7 @@ async fn attack_23_bodies_that_are_none_cost_nothing() {
     let attester = no_key.attester.tpm.as_mut().unwrap();
     attester.ek_public.0.truncate(10);
     gateway.post("/v1/attest/challenge", &no_key).await.refused(400, "tpm-malformed");
-    let Answer { status, .. } = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    let Answer { status, .. } = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
     assert_eq!(status.as_u16(), 200);
 }
 
@@ -475,7 +479,7 @@ async fn a_key_that_is_replaced_in_the_middle_of_an_attestation_is_still_this_se
     gateway.post("/v1/attest/evidence", &late).await.ticket();
     let keys = gateway.records().pop().unwrap()["basis"]["server_keys"].clone();
     assert_eq!(keys.as_array().unwrap().len(), 2, "{keys}");
-    let new = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let new = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     assert_eq!(keys[0], json!(new.to_string()));
 }
 

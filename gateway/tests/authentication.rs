@@ -128,8 +128,8 @@ async fn attack_09_a_store_that_fails_gives_nothing_away() {
         gateway.config("/config/worker", &by_ticket),
         gateway.post("/v1/attest/evidence", &evidence),
     );
-    token_answer.try_again();
-    ticket_answer.try_again();
+    token_answer.check_retry();
+    ticket_answer.check_retry();
     evidence_answer.refused(503, "unavailable");
     drop(database);
     gateway
@@ -165,7 +165,7 @@ async fn one_wins(gateway: &Gateway, credential: &str, code: &str) {
                 .get(gateway.url("/config/worker"))
                 .header("accept", accept(SPEC))
                 .header("authorization", credential);
-            tokio::spawn(Answer::of(request))
+            tokio::spawn(Answer::send(request))
         })
         .collect();
     let mut won = 0;
@@ -199,7 +199,7 @@ async fn attack_21_a_ticket_or_token_for_one_pool_is_worth_nothing_in_another() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() {
     let gateway = generous();
-    let identity = NodeIdentity::of_tpm(support::digest(&tpm()).parse().unwrap());
+    let identity = NodeIdentity::from_ek(support::digest(&tpm()).parse().unwrap());
     let settings = TicketSettings {
         lifetime: Duration::from_secs(600),
         late: Duration::ZERO,

@@ -176,7 +176,7 @@ fn a_rotation_by_commands() {
     assert_eq!(authorities(&gateway).len(), 1);
 }
 
-fn seen(gateway: &Gateway, id: &str, authorities: Option<&[&str]>, accepted: &str, ago: u64) {
+fn add_sighting(gateway: &Gateway, id: &str, authorities: Option<&[&str]>, accepted: &str, ago: u64) {
     let sighting = Sighting {
         pool: "worker".to_owned(),
         authorities: authorities.map(|all| all.iter().map(|ca| (*ca).to_owned()).collect()),
@@ -199,10 +199,10 @@ fn a_pointer_that_is_in_the_way_is_named() {
     let gateway = Gateway::init();
     gateway.command(&["ca", "introduce"]);
     let [old, new] = [0, 1].map(|number: usize| authorities(&gateway)[number].fingerprint.short());
-    seen(&gateway, "1", Some(&[&old, &new]), &old, 0);
+    add_sighting(&gateway, "1", Some(&[&old, &new]), &old, 0);
     let said = gateway.command(&["ca", "status"]);
     assert!(said.contains("`ca switch`, safe") && said.contains("192.0.2.1"), "{said}");
-    seen(&gateway, "2", Some(&[&old]), &old, 3 * 86_400);
+    add_sighting(&gateway, "2", Some(&[&old]), &old, 3 * 86_400);
     let said = gateway.command(&["ca", "status"]);
     assert!(
         said.contains("NOT SAFE") && said.split("NOT SAFE").nth(1).unwrap().contains("192.0.2.2"),
@@ -210,14 +210,14 @@ fn a_pointer_that_is_in_the_way_is_named() {
     );
     refused(&gateway, &["ca", "switch"], "192.0.2.2");
     assert!(gateway.command(&["ca", "status", "--within", "2d"]).contains("`ca switch`, safe"));
-    seen(&gateway, "3", None, &old, 40 * 86_400);
+    add_sighting(&gateway, "3", None, &old, 40 * 86_400);
     gateway.command(&["ca", "switch", "--within", "2d"]);
     // Nobody knows what has become of that one.
     refused(&gateway, &["ca", "retire"], "192.0.2.2");
-    seen(&gateway, "2", None, &new, 0);
+    add_sighting(&gateway, "2", None, &new, 0);
     gateway.command(&["ca", "retire"]);
     assert_eq!(authorities(&gateway).len(), 1);
-    seen(&gateway, "4", None, &old, 0);
+    add_sighting(&gateway, "4", None, &old, 0);
     assert!(gateway.command(&["ca", "status"]).contains("everything keeps working"));
 }
 

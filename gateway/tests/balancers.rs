@@ -36,7 +36,7 @@ async fn fetch(client: &reqwest::Client, url: &str, credential: &str) -> Answer 
         .get(url)
         .header("accept", accept(SPEC))
         .header("authorization", bearer(credential));
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 /// Returns the clients' addresses in the records, in their order.
@@ -61,7 +61,7 @@ async fn nodes_behind_haproxy_are_who_they_are() {
     gateway.endorse(&case, &[]);
     let challenge = gateway.challenge(&case, None);
     let answer = gateway.answer(case, &challenge);
-    let answer = Answer::of(node.post(haproxy.url("/v1/attest/evidence")).json(&answer)).await;
+    let answer = Answer::send(node.post(haproxy.url("/v1/attest/evidence")).json(&answer)).await;
     fetch(&node, &url, &answer.ticket()).await.is_config(&full);
     assert_eq!(peers(&gateway), [NODE, STRANGER, NODE, NODE].map(IpAddr::from));
 }
@@ -79,7 +79,7 @@ async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
         assert!(refused < 1000, "guesses are not counted");
     }
     fetch(&node, &url, &wrong).await.refused(403, "token-invalid");
-    fetch(&stranger, &url, &wrong).await.try_again();
+    fetch(&stranger, &url, &wrong).await.check_retry();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,20 +50,20 @@ fn a_median_is_in_the_middle() {
     assert_eq!(median(&[3.0]), 3.0);
     assert_eq!(median(&[1.0, 2.0]), 1.5);
     assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
-    let figure = Figure::of("a", "s", &[9.0, 1.0, 2.0]);
+    let figure = Figure::from_runs("a", "s", &[9.0, 1.0, 2.0]);
     assert_eq!((figure.median, figure.least, figure.most), (2.0, 1.0, 9.0));
     assert_eq!(figure.runs, [9.0, 1.0, 2.0]);
 }
 
 #[test]
 fn a_limit_is_kept_or_not() {
-    let kept = |limit, value| Figure::of("a", "s", &[value]).limit(limit).is_kept();
+    let kept = |limit, value| Figure::from_runs("a", "s", &[value]).limit(limit).is_within_limit();
     assert!(kept(Bound::AtMost(2.0), 2.0) && !kept(Bound::AtMost(2.0), 2.1));
     assert!(kept(Bound::AtLeast(2.0), 2.0) && !kept(Bound::AtLeast(2.0), 1.9));
     assert!(!kept(Bound::AtMost(2.0), f64::NAN), "what was not measured keeps nothing");
-    let never = |runs: &[f64]| Figure::of("a", "", runs).limit(Bound::Never).is_kept();
+    let never = |runs: &[f64]| Figure::from_runs("a", "", runs).limit(Bound::Never).is_within_limit();
     assert!(never(&[0.0, 0.0, 0.0]) && !never(&[0.0, 1.0, 0.0]), "one run is enough");
-    assert!(Figure::of("a", "s", &[]).is_kept(), "there is no limit");
+    assert!(Figure::from_runs("a", "s", &[]).is_within_limit(), "there is no limit");
 }
 
 #[test]
@@ -100,11 +100,11 @@ fn pictures_hold_whatever_they_are_given() {
 #[test]
 fn the_report_says_which_goals_are_reached_and_which_limits_are_kept() {
     let figures = vec![
-        Figure::of("boots", "s", &[3.0, 1.0, 2.0])
+        Figure::from_runs("boots", "s", &[3.0, 1.0, 2.0])
             .goal(Bound::AtMost(2.0))
             .limit(Bound::AtMost(1.5)),
-        Figure::of(HOSTILE, "x", &[1.0]).goal(Bound::AtLeast(4.0)),
-        Figure::of("nothing", "s", &[f64::NAN]),
+        Figure::from_runs(HOSTILE, "x", &[1.0]).goal(Bound::AtLeast(4.0)),
+        Figure::from_runs("nothing", "s", &[f64::NAN]),
     ];
     let plots = vec![plot(Vec::new())];
     let all = BTreeMap::from([("storm".to_owned(), Results { figures, plots })]);

@@ -31,7 +31,7 @@ impl Site {
 
     /// Boots the machine with one log, and sends another, or none. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder, sends: Option<&LogBuilder>) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         let values = log.pcrs(HashAlg::Sha256).into_iter().filter(|(pcr, _)| self.pcrs.contains(pcr));
         let values: BTreeMap<u8, HexDigest> = values.collect();
@@ -40,10 +40,10 @@ impl Site {
             Some(sends) => self.node.has_booted(sends.build(), &values),
             None => self.node.sends_no_event_log(),
         }
-        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        let challenged = Answer::send(self.node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = self.node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
     async fn trusted(&mut self, log: &LogBuilder) -> Value {
@@ -78,7 +78,7 @@ impl Site {
             "--to",
             file.to_str().unwrap(),
         ];
-        self.said(&record, true);
+        self.command_output(&record, true);
         let section = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
         self.gateway.edit_pool(POOL, "\n[kubelet]\n", section);
         self.change("\n[tpm]\n", &format!("\n[tpm]\nboot = [\"{check}\"]\n"));
@@ -89,7 +89,7 @@ impl Site {
         records.rfind(|record| record["decision"] == "evidence").unwrap()
     }
 
-    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+    fn command_output(&self, arguments: &[&str], succeeds: bool) -> String {
         let output = self.gateway.try_command(arguments);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -114,7 +114,7 @@ impl Site {
         });
         let file = self.gateway.path("altered.jsonl");
         fs::write(&file, lines.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-        self.said(&["log", "audit", "--unchained", "--log", file.to_str().unwrap()], sound)
+        self.command_output(&["log", "audit", "--unchained", "--log", file.to_str().unwrap()], sound)
     }
 }
 
@@ -158,34 +158,34 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
         (&not_met, false, "it is false"),
         (&undecided, false, missing),
     ] {
-        let tested = site.said(&["policy", "test", POOL, "--record", &id(record)], succeeds);
+        let tested = site.command_output(&["policy", "test", POOL, "--record", &id(record)], succeeds);
         let row = tested.lines().find(|line| line.contains("condition: ")).unwrap();
         assert!(row.contains(said), "{tested}");
     }
     // By whose quote it was booted.
     let same = id(&trusted);
-    let diff = |by: &str, succeeds: bool| site.said(&["log", "compare-boots", &same, &same, "--by", by], succeeds);
+    let diff = |by: &str, succeeds: bool| site.command_output(&["log", "compare-boots", &same, &same, "--by", by], succeeds);
     diff("tpm", true);
     assert!(diff("azure-vtpm", false).contains("no event log that matches the quote"));
     assert!(diff("vtpm", false).contains("expected a kind of evidence, such as tpm or azure-vtpm"));
     assert!(
-        site.said(&["policy", "explain", POOL], true)
+        site.command_output(&["policy", "explain", POOL], true)
             .contains("- claims.tpm.boot.secure_boot && ")
     );
-    let simulated = site.said(&["policy", "simulate", POOL], true);
+    let simulated = site.command_output(&["policy", "simulate", POOL], true);
     assert!(
         simulated.contains("condition-undecided") && simulated.contains("1 refused"),
         "{simulated}"
     );
     site.stop();
-    site.said(&["log", "audit"], true);
+    site.command_output(&["log", "audit"], true);
     // With another condition in the record it comes out otherwise.
     let audited = site.audited(&[(&hex(b"kernel"), &hex(b"another kernel"))], false);
     assert!(audited.contains("comes out as condition-not-met"), "{audited}");
 
     site.gateway
         .edit_pool(POOL, "claims.tpm.boot.secure_boot", "claims.tpm.boot.grub == []");
-    let checked = site.said(&["check"], true);
+    let checked = site.command_output(&["check"], true);
     assert!(
         checked.contains("claims.tpm.boot.grub comes from PCR 8, which is not in pcrs of [tpm]"),
         "{checked}"
@@ -209,7 +209,7 @@ async fn records_with_a_long_text_come_out_as_they_were_written() {
     let reason = observed["would_refuse"][0]["reason"].as_str().unwrap();
     assert!(reason.contains(&shown), "{observed}");
     site.stop();
-    site.said(&["log", "audit"], true);
+    site.command_output(&["log", "audit"], true);
     site.audited(&[], true);
     let other = site.audited(&[(&shown, &format!("(\"{}\")", &text[..120]))], false);
     assert!(other.contains("reason is ") && other.contains("would_refuse is "), "{other}");

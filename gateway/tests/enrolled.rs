@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attest::EkDigest;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, Store, StoreEntry, StoreError};
 
 fn record(name: Option<&str>) -> EkRecord {
@@ -26,7 +26,7 @@ struct Mortal {
 }
 
 #[async_trait]
-impl Through for Mortal {
+impl EngineLayer for Mortal {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

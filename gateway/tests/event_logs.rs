@@ -45,7 +45,7 @@ impl Site {
 
     /// Boots this number of machines, some of them concurrently, until each has its config.
     async fn boot(&self, machines: usize) {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         let mut under_way = JoinSet::new();
         for number in 0..machines {
@@ -56,10 +56,10 @@ impl Site {
             let log = self.model.event_log(node.ek().as_bytes(), number);
             node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
             under_way.spawn(async move {
-                let challenged = Answer::of(node.challenge(&client, &url)).await;
+                let challenged = Answer::send(node.challenge(&client, &url)).await;
                 let evidence = node.evidence(&challenged, &key);
-                let ticket = Answer::of(Node::send(&client, &url, &evidence)).await.ticket();
-                assert_eq!(Answer::of(Node::config(&client, &url, &ticket)).await.status, 200);
+                let ticket = Answer::send(Node::send(&client, &url, &evidence)).await.ticket();
+                assert_eq!(Answer::send(Node::config(&client, &url, &ticket)).await.status, 200);
             });
         }
         under_way.join_all().await;

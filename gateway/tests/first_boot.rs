@@ -30,7 +30,7 @@ async fn boots(gateway: &Gateway, path: &str, token: &str, claimants: &[&str]) -
     for claimant in claimants {
         request = request.header(CLAIMANT_HEADER, *claimant);
     }
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 async fn worker(gateway: &Gateway, token: &str, claimant: &str) -> Answer {
@@ -102,7 +102,7 @@ async fn attack_18_of_fifty_machines_with_claimants_of_their_own_one_gets_the_la
             let request = request
                 .header("authorization", bearer(&token))
                 .header(CLAIMANT_HEADER, claimant(number));
-            tokio::spawn(Answer::of(request))
+            tokio::spawn(Answer::send(request))
         })
         .collect();
     let mut won = Vec::new();
@@ -166,7 +166,7 @@ async fn attack_09_a_claimant_that_cannot_be_read_is_refused_and_uses_nothing_up
     let ticket = gateway.ticket().await;
     boots(&gateway, "/config/worker", &ticket, &[&short, &short]).await.is_config(&full);
     let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
-    let answer = Answer::of(request.header(CLAIMANT_HEADER, &short)).await;
+    let answer = Answer::send(request.header(CLAIMANT_HEADER, &short)).await;
     answer.is_config(&gateway.rendered(POOL, "pre-approved"));
     worker(&gateway, &token, &good).await.is_config(&full);
 }
@@ -176,7 +176,7 @@ async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
     let (gateway, full) = accepting();
     let fetch = async |client: &reqwest::Client, token: &str| {
         let request = client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
-        Answer::of(request.header("authorization", bearer(token))).await
+        Answer::send(request.header("authorization", bearer(token))).await
     };
     let (one, other) = (gateway.client_from([127, 0, 0, 2]), gateway.client_from([127, 0, 0, 3]));
     let token = gateway.token(&["--name", "rack7", "--uses", "2", "--again", "15m"]);

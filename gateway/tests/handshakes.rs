@@ -76,17 +76,17 @@ async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
 async fn a_source_is_known_once_it_has_proven_something() {
     let gateway = Gateway::init();
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
-    let knows = |address: Ipv4Addr| inside.admission.known.knows(address.into(), Instant::now());
+    let knows = |address: Ipv4Addr| inside.admission.trusted_sources.knows(address.into(), Instant::now());
     let (case, stranger) = (tpm(), gateway.client_from(STRANGER));
     let ask = |path: &str, body: serde_json::Value| stranger.post(gateway.url(path)).json(&body);
     // Whoever shows a certificate that he has found gets a challenge, and answers with nothing that is good.
     gateway.endorse(&case, &[]);
     let asked = serde_json::to_value(challenge_request(&case, POOL)).unwrap();
-    assert_eq!(Answer::of(ask("/v1/attest/challenge", asked)).await.status, 200);
+    assert_eq!(Answer::send(ask("/v1/attest/challenge", asked)).await.status, 200);
     let evidence = serde_json::json!({ "challenge": "A".repeat(64), "evidence": {} });
-    assert_ne!(Answer::of(ask("/v1/attest/evidence", evidence)).await.status, 200);
+    assert_ne!(Answer::send(ask("/v1/attest/evidence", evidence)).await.status, 200);
     let config = stranger.get(gateway.url(PATH)).header("accept", accept(SPEC));
-    assert_eq!(Answer::of(config).await.status, 200, "the pre-approved config");
+    assert_eq!(Answer::send(config).await.status, 200, "the pre-approved config");
     assert!(!knows(STRANGER) && !knows(NODE));
     let _ticket = gateway.ticket().await;
     assert!(!knows(STRANGER) && knows(NODE));
@@ -101,7 +101,7 @@ async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
         "proxy_protocol_from = [\"{BALANCER}\"]\n[limits]\nrequests = 2\nhandshake_seconds = 120"
     ));
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
-    inside.admission.known.note(NODE.into(), Instant::now());
+    inside.admission.trusted_sources.note(NODE.into(), Instant::now());
     // Of the command LOCAL: the balancer looks whether the gateway lives.
     for (from, first) in [(NODE, &b""[..]), (BALANCER, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")] {
         let mut turns = Vec::new();
@@ -145,7 +145,7 @@ async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
     let [seventh, eighth] = [7, 8].map(|number| connect(Ipv4Addr::new(127, 0, 1, number)));
     let strangers = [shake(seventh.await), shake(eighth.await)];
     until(|| waiting(&inside) == strangers.len()).await;
-    inside.admission.known.note(NODE.into(), Instant::now());
+    inside.admission.trusted_sources.note(NODE.into(), Instant::now());
     let known = tokio::time::timeout(LIMIT, shake(connect(NODE).await)).await;
     assert!(
         strangers.iter().all(|stranger| !stranger.is_finished()),

@@ -5,7 +5,7 @@ use attest::protocol::{Discovery, GATEWAY_UNREACHABLE, NOT_ATTESTED_HEADER, RETR
 
 /// Returns the waiting time that discovery announces for a pool.
 async fn hold(gateway: &Gateway, query: &str) -> Option<u64> {
-    let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
+    let answer = Answer::send(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
     let discovery: Discovery = serde_json::from_slice(&answer.body).unwrap();
     discovery.hold_seconds
 }
@@ -17,14 +17,14 @@ async fn abandoned(gateway: &Gateway, code: &str, authorization: Option<&str>) -
     if let Some(authorization) = authorization {
         request = request.header("authorization", authorization);
     }
-    Answer::of(request).await;
+    Answer::send(request).await;
     let alerts = gateway.records().pop().unwrap()["alerts"].clone();
     serde_json::from_value(alerts).unwrap_or_default()
 }
 
 /// Returns whether discovery announces that a challenge accepts the key of the node's kubelet.
 async fn takes_key(gateway: &Gateway, query: &str) -> Option<bool> {
-    let answer = Answer::of(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
+    let answer = Answer::send(gateway.client.get(gateway.url(&format!("/v1/attest{query}")))).await;
     serde_json::from_slice::<Discovery>(&answer.body).unwrap().kubelet_key
 }
 
@@ -148,7 +148,7 @@ async fn a_node_that_cannot_be_given_a_ticket_is_a_warning_whatever_it_gets() {
     let gateway = Gateway::start();
     let told = |gateway: &Gateway| {
         let request = gateway.client.head(gateway.url("/config/worker")).header("accept", "*/*");
-        Answer::of(request.header(NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE))
+        Answer::send(request.header(NOT_ATTESTED_HEADER, TICKET_UNDELIVERABLE))
     };
     // What it asks for it does not take.
     let answer = told(&gateway).await;

@@ -15,7 +15,7 @@ struct Came {
 }
 
 impl Came {
-    fn of(output: Output) -> Self {
+    fn from_output(output: Output) -> Self {
         Self {
             well: output.status.success(),
             said: String::from_utf8([output.stdout, output.stderr].concat()).unwrap(),
@@ -53,7 +53,7 @@ fn serve(gateway: &Gateway) -> Came {
 fn agree(what: &str, expected: &str, named: &str, change: impl FnOnce(&Gateway)) {
     let gateway = Gateway::init();
     change(&gateway);
-    let checked = Came::of(gateway.try_command(&["check"]));
+    let checked = Came::from_output(gateway.try_command(&["check"]));
     let found = match expected {
         // Settings that cannot be read are all that there is to say.
         "attest-gateway" => checked.said.contains(named),
@@ -62,7 +62,7 @@ fn agree(what: &str, expected: &str, named: &str, change: impl FnOnce(&Gateway))
     assert!(found, "{what}: no line {expected:?} with {named:?} in:\n{}", checked.said);
     let fails = matches!(expected, "ERROR" | "attest-gateway");
     assert_eq!(checked.well, !fails, "{what}, check:\n{}", checked.said);
-    let strict = Came::of(gateway.try_command(&["check", "--strict"]));
+    let strict = Came::from_output(gateway.try_command(&["check", "--strict"]));
     assert!(!strict.well, "{what}, check --strict:\n{}", strict.said);
     let served = serve(&gateway);
     assert_eq!(served.well, !fails, "{what}, serve:\n{}", served.said);
@@ -73,7 +73,7 @@ fn agree(what: &str, expected: &str, named: &str, change: impl FnOnce(&Gateway))
     );
     // Not only before the first start.
     if served.well {
-        let checked = Came::of(gateway.try_command(&["check"]));
+        let checked = Came::from_output(gateway.try_command(&["check"]));
         assert!(checked.well, "{what}, check after a start:\n{}", checked.said);
     }
 }
@@ -257,7 +257,7 @@ fn check_fails_for_certificates_that_serve_refuses() {
 }
 
 /// Adds an upstream server that does not run to `pool.toml`.
-fn away(gateway: &Gateway, pool: &str, ca: &str) {
+fn add_unreachable_upstream(gateway: &Gateway, pool: &str, ca: &str) {
     for folder in ["full", "pre-approved"] {
         fs::remove_dir_all(gateway.path("pools").join(pool).join(folder)).unwrap();
     }
@@ -297,17 +297,17 @@ fn check_fails_for_pools_only_if_serve_has_none() {
     });
     agree("the only server is away", "warning", "pool worker:", |gateway| {
         only(gateway);
-        away(gateway, POOL, "tls/mcs-ca.crt");
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt");
     });
     agree("one server is away", "warning", "pool worker:", |gateway| {
-        away(gateway, POOL, "tls/mcs-ca.crt")
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt")
     });
     agree("one is broken, one server is away", "DEGRADED", "pool infra:", |gateway| {
-        away(gateway, POOL, "tls/mcs-ca.crt");
+        add_unreachable_upstream(gateway, POOL, "tls/mcs-ca.crt");
         file(gateway, "pools/infra/pool.toml", "broken");
     });
     agree("one server cannot even be asked", "DEGRADED", "none.crt", |gateway| {
-        away(gateway, POOL, "none.crt")
+        add_unreachable_upstream(gateway, POOL, "none.crt")
     });
 }
 
@@ -354,7 +354,7 @@ fn check_beside_the_gateway_that_serves_leaves_its_log_and_addresses_alone() {
     assert!(!second.well && second.said.contains("a gateway is writing"), "{}", second.said);
     // What it would not start with again is found all the same.
     file(&gateway, "tls/mcs.key", "");
-    assert!(!Came::of(gateway.try_command(&["check"])).well);
+    assert!(!Came::from_output(gateway.try_command(&["check"])).well);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -366,10 +366,10 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
     file(&gateway, "pools/worker/full/config.ign", "{");
     gateway.run();
     gateway.config("/config/infra", &[]).await.is_config(&expected);
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     gateway.config("/config/nowhere", &[]).await.refused(404, "pool-unknown");
     assert!(gateway.output().contains("pool worker:") && gateway.output().contains("full/config.ign"));
-    let ready = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    let ready = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
     let text = String::from_utf8(ready.body).unwrap();
     assert_eq!(ready.status, 200, "{text}");
     assert!(

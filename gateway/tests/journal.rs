@@ -47,8 +47,8 @@ async fn what_cannot_be_recorded_is_not_answered() {
     let log = gateway.path("state/attestation.jsonl");
     fs::write(&log, &filler).unwrap();
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
-    gateway.config("/config/worker", &[]).await.try_again();
-    gateway.config("/config/worker", &["Basic x"]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
+    gateway.config("/config/worker", &["Basic x"]).await.check_retry();
     gateway.attest(case, None).await.refused(503, "unavailable");
     assert_eq!(fs::read_to_string(&log).unwrap(), filler, "no half a line is left");
     gateway.kill();
@@ -84,9 +84,9 @@ async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     let begun = fs::read_to_string(&log).unwrap();
     assert!(begun.starts_with(&filler) && begun.lines().count() == filler.lines().count() + 1);
-    let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    let ready = async || Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
     assert_eq!(ready().await.status.as_u16(), 200);
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     let unready = ready().await;
     assert_eq!(
         (unready.status.as_u16(), String::from_utf8(unready.body).unwrap().trim()),
@@ -137,7 +137,7 @@ async fn a_log_is_rotated_by_moving_it_and_a_signal() {
 async fn a_log_that_was_moved_is_said_to_be_until_a_new_one_is_begun_and_no_signal_is_lost() {
     let gateway = Gateway::start();
     let ready = async || {
-        let answer = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+        let answer = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
         (answer.status.as_u16(), String::from_utf8(answer.body).unwrap())
     };
     let pre_approved = gateway.rendered(POOL, "pre-approved");

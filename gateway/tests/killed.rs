@@ -132,7 +132,7 @@ impl Site {
         Self {
             client: gateway.client.clone(),
             url: format!("https://{address}"),
-            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+            key: SpkiSha256::from_certificate(&gateway.certificate()).unwrap(),
             maker: Arc::new(maker),
             told: Arc::default(),
             event_logs: false,
@@ -150,11 +150,11 @@ impl Site {
         if self.event_logs {
             node = node.with_event_log(identity.clone().into_bytes());
         }
-        let challenged = Answer::of_any(node.challenge(&self.client, &self.url)).await?;
+        let challenged = Answer::try_send(node.challenge(&self.client, &self.url)).await?;
         let evidence = node.evidence(&challenged, &self.key);
-        let ticket = Answer::of_any(Node::send(&self.client, &self.url, &evidence)).await?.ticket();
+        let ticket = Answer::try_send(Node::send(&self.client, &self.url, &evidence)).await?.ticket();
         self.told.tickets.lock().unwrap().insert(identity.clone());
-        let config = Answer::of_any(Node::config(&self.client, &self.url, &ticket)).await?;
+        let config = Answer::try_send(Node::config(&self.client, &self.url, &ticket)).await?;
         assert_eq!(config.status, 200);
         self.told.configs.lock().unwrap().insert(identity);
         Ok(())

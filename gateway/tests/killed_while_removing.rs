@@ -78,7 +78,7 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
     let retention = Retention::new(log, rule, vec![blobs]);
     assert_eq!(
         retention
-            .tend(&journal, &PendingIn(&store), Clock::Fixed(now()))
+            .run(&journal, &PendingIn(&store), Clock::Fixed(now()))
             .await
             .into_result()
             .unwrap(),

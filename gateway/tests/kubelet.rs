@@ -149,7 +149,7 @@ async fn strangers_certificates_do_not_fill_the_log() {
             answer.refused(403, "kubelet-certificate-invalid");
             refused += 1;
         } else {
-            answer.try_again();
+            answer.check_retry();
         }
     }
     assert!(refused < ATTEMPTS, "it was listened to each time");

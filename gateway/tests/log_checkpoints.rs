@@ -9,13 +9,13 @@ use attest_log::{
     Blobs, CheckpointLine, CheckpointSigner, Decision, Journal, JournalError, LineHash, LogKey, LogPublicKey, Record, SegmentLimits,
     link_of,
 };
-use attest_recording::{Keeping, keep_checkpoint, kept};
+use attest_recording::{CheckpointUpdate, keep_checkpoint, last_checkpoints};
 use attest_store::{Embedded, EntryKind, Store};
 use serde_json::Value;
 
-use crate::doubt::Doubting;
 use crate::support::kubelet::{embedded, in_process};
 use crate::support::{Gateway, LIMIT, POOL};
+use crate::uncertain_commit::Doubting;
 
 const LOG: &str = "state/attestation.jsonl";
 
@@ -65,7 +65,7 @@ async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_recor
         fetch(&gateway).await;
     }
     let store = embedded(&gateway);
-    let of_store = async || kept(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
+    let of_store = async || last_checkpoints(&store).await.unwrap().pop().unwrap().line.checkpoint.count;
     until(async || of_store().await == 4).await;
     assert_eq!(counts(&gateway), [0, 4]);
     fetch(&gateway).await;
@@ -91,7 +91,7 @@ async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
     gateway.run();
     // What it goes by is new.
     let store = embedded(&gateway);
-    until(async || kept(&store).await.unwrap()[0].line.checkpoint.count == 2).await;
+    until(async || last_checkpoints(&store).await.unwrap()[0].line.checkpoint.count == 2).await;
     fetch(&gateway).await;
     until(async || counts(&gateway).len() == 3).await;
     assert_eq!(counts(&gateway), [0, 2, 4]);
@@ -210,20 +210,20 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
         engine: Embedded::open(&database).unwrap(),
         lost: AtomicBool::new(lost),
     };
-    let kept = async |store: &Doubting| kept(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
+    let kept = async |store: &Doubting| last_checkpoints(store).await.unwrap().pop().map(|kept| kept.line.checkpoint.count);
     let journal = journal(folder.path());
     assert_eq!(
         keep_checkpoint(&journal, &store(true)).await.unwrap(),
-        Keeping::Kept,
+        CheckpointUpdate::Kept,
         "there is none"
     );
     journal.checkpoint(1).await.unwrap();
     let doubting = store(true);
     keep_checkpoint(&journal, &doubting).await.unwrap_err();
-    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), CheckpointUpdate::Kept);
     // What the store has need not be said again.
     doubting.lost.store(true, Ordering::Relaxed);
-    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &doubting).await.unwrap(), CheckpointUpdate::Kept);
     assert_eq!(kept(&store(false)).await, Some(0));
     // It never got the last one of a gateway that was stopped.
     let record = Record::new("0".repeat(32), Decision::Config, 1, "peer".to_owned(), POOL.to_owned());
@@ -231,7 +231,7 @@ async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_s
     journal.checkpoint(2).await.unwrap();
     drop(journal);
     let journal = self::journal(folder.path());
-    assert_eq!(keep_checkpoint(&journal, &store(false)).await.unwrap(), Keeping::Kept);
+    assert_eq!(keep_checkpoint(&journal, &store(false)).await.unwrap(), CheckpointUpdate::Kept);
     assert_eq!(kept(&store(false)).await, Some(2));
 }
 

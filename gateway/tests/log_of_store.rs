@@ -13,14 +13,14 @@ use serde_json::Value;
 use crate::support::kubelet::embedded;
 use crate::support::{Gateway, POOL};
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8([output.stdout.as_slice(), &output.stderr].concat()).unwrap()
 }
 
 /// Returns whether `audit` finds all sound, and its output.
 fn audit(gateway: &Gateway, options: &[&str]) -> (bool, String) {
     let output = gateway.try_command(&[&["log", "audit"], options].concat());
-    (output.status.success(), said(&output))
+    (output.status.success(), output_text(&output))
 }
 
 /// Returns a stopped gateway that has served a client.
@@ -89,7 +89,11 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
         ("00000000", "the store has no chain that begins with"),
     ] {
         let refused = gateway.try_command(&["log", "abandon", chain]);
-        assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
+        assert!(
+            !refused.status.success() && output_text(&refused).contains(why),
+            "{}",
+            output_text(&refused)
+        );
     }
     assert!(audit(&gateway, &[]).1.contains("missing, up to line"));
     gateway.command(&["log", "abandon", &old[..8]]);
@@ -102,9 +106,9 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     assert!(thing["after"]["abandoned"]["by"].as_str().unwrap().contains("uid"), "{done}");
     let again = gateway.try_command(&["log", "abandon", &old]);
     assert!(
-        !again.status.success() && said(&again).contains("was abandoned on"),
+        !again.status.success() && output_text(&again).contains("was abandoned on"),
         "{}",
-        said(&again)
+        output_text(&again)
     );
     gateway.terminate();
     gateway.wait();
@@ -126,7 +130,7 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
 }
 
 /// Recomputes a log's hash chain, with checkpoints that this key signs: the chain keeps its name.
-fn signed_again(text: &str, key: &LogKey) -> String {
+fn resigned(text: &str, key: &LogKey) -> String {
     let (mut again, mut before) = (String::new(), None::<String>);
     for line in text.lines() {
         let value: Value = serde_json::from_str(line).unwrap();
@@ -168,7 +172,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
     assert_ne!(altered, text);
     fs::remove_file(gateway.path("state/log.key")).unwrap();
     let key = LogKey::open(&gateway.path("state/log.key")).unwrap();
-    fs::write(&log, signed_again(&altered, &key)).unwrap();
+    fs::write(&log, resigned(&altered, &key)).unwrap();
     let (sound, text) = audit(&gateway, &["--without-checkpoints"]);
     assert!(sound, "by itself it holds: {text}");
     let chain = |line: &str| link_of(line.as_bytes()).unwrap().unwrap().id;
@@ -366,9 +370,9 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
     assert!(sound && !text.contains("no signed checkpoints"), "{text}");
     let refused = gateway.try_command(&["log", "list-checkpoints"]);
     assert!(
-        !refused.status.success() && said(&refused).contains("gateway.db is missing or empty"),
+        !refused.status.success() && output_text(&refused).contains("gateway.db is missing or empty"),
         "{}",
-        said(&refused)
+        output_text(&refused)
     );
 }
 

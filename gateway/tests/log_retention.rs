@@ -105,7 +105,7 @@ impl Site {
             let age = Some(Duration::from_secs(seconds));
             let retention = Retention::new(log(&a), RetentionRule { age, bytes: None }, Vec::new());
             retention
-                .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
+                .run(&journal, &PendingIn(&store), Clock::Fixed(now))
                 .await
                 .into_result()
                 .unwrap();

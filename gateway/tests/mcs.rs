@@ -51,7 +51,7 @@ async fn ask(gateway: &Gateway, method: Method, path: &str, accept: Option<&str>
     if let Some(accept) = accept {
         request = request.header("accept", accept);
     }
-    Answer::of(request).await
+    Answer::send(request).await
 }
 
 fn version(answer: &Answer) -> String {
@@ -111,7 +111,7 @@ async fn a_version_that_cannot_say_it_is_refused_with_the_reason_in_the_log() {
     let token = gateway.token(&[]);
     let ask = async |version: &str| {
         let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(version));
-        Answer::of(request.header("authorization", bearer(&token))).await
+        Answer::send(request.header("authorization", bearer(&token))).await
     };
     assert_eq!(version(&ask("3.4.0").await), "3.4.0");
     let answer = ask("3.3.0").await;
@@ -169,7 +169,7 @@ async fn head_says_what_get_would_and_who_has_it_is_told_so() {
     let etag = get.header("etag").unwrap();
     let ask = async |known: &str| {
         let request = gateway.client.get(gateway.url("/config/worker"));
-        Answer::of(request.header("accept", &wanted).header("if-none-match", known)).await
+        Answer::send(request.header("accept", &wanted).header("if-none-match", known)).await
     };
     for known in [etag.to_owned(), format!("\"x\", {etag}"), format!("W/{etag}")] {
         let answer = ask(&known).await;
@@ -183,7 +183,7 @@ async fn head_says_what_get_would_and_who_has_it_is_told_so() {
         ask(unknown).await.is_config(&get.body);
     }
     // Another version is another representation.
-    let other = Answer::of(gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.3.0"))).await;
+    let other = Answer::send(gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.3.0"))).await;
     assert_ne!(other.header("etag"), Some(etag));
     assert_eq!(gateway.records()[0]["config_sha256"], etag.trim_matches('"'));
 }

@@ -45,24 +45,24 @@ pub async fn boots(gateway: &Gateway, node: &mut Node, log: &LogBuilder) -> Answ
 
 /// Boots the machine with one log, and sends another. Returns the answer.
 async fn sends(gateway: &Gateway, node: &mut Node, booted: &LogBuilder, sent: &LogBuilder) -> Answer {
-    let key = SpkiSha256::of_certificate(&gateway.certificate()).unwrap();
+    let key = SpkiSha256::from_certificate(&gateway.certificate()).unwrap();
     let (client, url) = (gateway.client.clone(), gateway.url(""));
     node.has_booted(sent.build(), &booted.pcrs(HashAlg::Sha256));
-    let challenged = Answer::of(node.challenge(&client, &url)).await;
+    let challenged = Answer::send(node.challenge(&client, &url)).await;
     if challenged.status != 200 {
         return challenged;
     }
     let evidence = node.evidence(&challenged, &key);
-    Answer::of(Node::send(&client, &url, &evidence)).await
+    Answer::send(Node::send(&client, &url, &evidence)).await
 }
 
-fn known() -> LogBuilder {
+fn known_log() -> LogBuilder {
     LogBuilder::typical(&[SHA256])
 }
 
 /// Returns the known log with an additional boot loader.
 pub fn updated(loader: &str) -> LogBuilder {
-    known().event(4, EV_IPL, loader.as_bytes())
+    known_log().event(4, EV_IPL, loader.as_bytes())
 }
 
 /// Gateway that waits for new values, and machines that it knows.
@@ -81,7 +81,7 @@ impl Site {
             site.gateway.command(&["ek", "add", &node.ek()]);
         }
         site.gateway.run();
-        strict(&mut site.gateway, &mut site.nodes[0], &known(), section).await;
+        strict(&mut site.gateway, &mut site.nodes[0], &known_log(), section).await;
         site
     }
 
@@ -89,7 +89,7 @@ impl Site {
         boots(&self.gateway, &mut self.nodes[node], log).await
     }
 
-    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+    fn command_output(&self, arguments: &[&str], succeeds: bool) -> String {
         let output = self.gateway.try_command(arguments);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -165,7 +165,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
         site.pending()
     );
 
-    let words = site.said(&["policy", "explain", POOL], true);
+    let words = site.command_output(&["policy", "explain", POOL], true);
     assert!(
         words.contains("waits for at most 30 min. The gateway asks the administrator once 2 machines have booted them"),
         "{words}"
@@ -189,10 +189,10 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     assert_eq!(site.question(), question);
     assert!(site.pending()[0].ends_with("asked"));
     // Who has booted what is known is let in meanwhile.
-    assert_eq!(site.boots(0, &known()).await.status, 200);
+    assert_eq!(site.boots(0, &known_log()).await.status, 200);
 
     let accept = |set: &str, id: &str, succeeds| {
-        site.said(
+        site.command_output(
             &["reference-values", "accept", POOL, id, "--set", set, "--name", "loader 2"],
             succeeds,
         )
@@ -224,7 +224,7 @@ async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_tr
     // Each decision comes out the same again.
     site.gateway.terminate();
     assert!(site.gateway.wait().success());
-    let said = site.said(&["log", "audit"], true);
+    let said = site.command_output(&["log", "audit"], true);
     assert!(said.contains(" 0 different"), "{said}");
 }
 
@@ -236,7 +236,7 @@ fn below(said: &str, question: &str) -> Vec<String> {
 }
 
 /// Returns the question that has this number of rows.
-fn of_values(rows: &[String], values: usize) -> String {
+fn question_with_rows(rows: &[String], values: usize) -> String {
     let ids = rows.iter().map(|row| row.split(' ').next().unwrap());
     let found = ids.clone().find(|id| ids.clone().filter(|other| other == id).count() == values);
     found.unwrap().to_owned()
@@ -252,8 +252,8 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     site.boots(1, &one).await.refused(503, "value-pending");
     site.boots(2, &both).await.refused(503, "value-pending");
     assert_eq!(site.pending().len(), 3);
-    let [first, second] = [1, 2].map(|values| of_values(&site.pending(), values));
-    let said = site.said(&["reference-values", "pending", POOL], true);
+    let [first, second] = [1, 2].map(|values| question_with_rows(&site.pending(), values));
+    let said = site.command_output(&["reference-values", "pending", POOL], true);
     let lines = below(&said, &first);
     let waits = format!("- worker-1 (tpm:{ek}): waits since ");
     assert!(
@@ -272,13 +272,13 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     );
     // What it advises says how the recorded boot stands with the rules of now.
     let advised = lines.last().unwrap().split_once("attest-audit ").unwrap().1.to_owned();
-    let tested = site.said(&advised.split(' ').collect::<Vec<_>>(), false);
+    let tested = site.command_output(&advised.split(' ').collect::<Vec<_>>(), false);
     assert!(tested.contains("boot-not-accepted"), "{tested}");
 
     // It is as it says.
     let accept = |site: &Site, id: &str, set: &str| {
         let before = site.gateway.how_often(|line| line.contains("serving a new state"));
-        site.said(&["reference-values", "accept", POOL, id, "--set", set], true);
+        site.command_output(&["reference-values", "accept", POOL, id, "--set", set], true);
         site.gateway.lines(before + 1, |line| line.contains("serving a new state"));
     };
     accept(&site, &first, "first.json");
@@ -290,7 +290,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
     let (one, both) = (updated("loader 4"), more(updated("loader 4"), "loader 5"));
     site.boots(1, &one).await.refused(503, "value-pending");
     site.boots(2, &both).await.refused(503, "value-pending");
-    accept(&site, &of_values(&site.pending(), 2), "second.json");
+    accept(&site, &question_with_rows(&site.pending(), 2), "second.json");
     for (node, log) in [(1, &one), (2, &both)] {
         assert_eq!(site.boots(node, log).await.status, 200);
     }
@@ -303,8 +303,8 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
     site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     let question = site.question();
     let deny = ["reference-values", "deny", POOL, &question];
-    site.said(&deny, false);
-    site.said(&[&deny[..], &["--reason", "nobody has rolled this out"]].concat(), true);
+    site.command_output(&deny, false);
+    site.command_output(&[&deny[..], &["--reason", "nobody has rolled this out"]].concat(), true);
     assert!(site.pending().is_empty());
     for node in [1, 2] {
         let answer = site.boots(node, &updated("loader 2")).await;
@@ -321,11 +321,11 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
         acts[0]["admin"]["things"][0]["after"]["said"]["denied"]["reason"],
         "nobody has rolled this out"
     );
-    let all = site.said(&["reference-values", "pending", POOL, "--all"], true);
+    let all = site.command_output(&["reference-values", "pending", POOL, "--all"], true);
     assert!(all.contains(&question) && all.contains("denied by "), "{all}");
-    site.said(&[&deny[..], &["--take-back"]].concat(), true);
+    site.command_output(&[&deny[..], &["--take-back"]].concat(), true);
     site.boots(2, &updated("loader 2")).await.refused(503, "value-pending");
-    let nowhere = site.said(&["reference-values", "pending", "nowhere"], false);
+    let nowhere = site.command_output(&["reference-values", "pending", "nowhere"], false);
     assert!(nowhere.contains("no pool \"nowhere\""), "{nowhere}");
 }
 
@@ -338,7 +338,7 @@ async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_ask
     let answer = boots(&site.gateway, &mut stranger, &new).await;
     answer.refused(403, "ek-not-endorsed");
     // Another log than that of this boot, and one of the known boot.
-    for sent in [updated("loader 3"), known()] {
+    for sent in [updated("loader 3"), known_log()] {
         let answer = sends(&site.gateway, &mut site.nodes[1], &new, &sent).await;
         assert_eq!(answer.status, 403, "{}", answer.code());
         assert!(answer.code().starts_with("event-log-mismatch"), "{}", answer.code());
@@ -393,7 +393,7 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
         reason.contains("the machine has waited since ") && reason.contains(&question),
         "{reason}"
     );
-    let said = site.said(&["reference-values", "pending", POOL], true);
+    let said = site.command_output(&["reference-values", "pending", POOL], true);
     let over = |line: &String| line.contains(": refused; it waited from ");
     assert!(below(&said, &question).iter().any(over), "{said}");
     // It counts still: the next one has the administrator asked.
@@ -411,7 +411,7 @@ async fn a_pool_without_the_section_refuses_as_ever_and_one_that_cannot_be_meant
     let text = fs::read_to_string(&pool).unwrap();
     let check = |edited: String, expect: &str| {
         fs::write(&pool, edited).unwrap();
-        let said = site.said(&["check"], true);
+        let said = site.command_output(&["check"], true);
         assert_eq!(said.contains("DEGRADED pool worker"), !expect.is_empty(), "{said}");
         assert!(said.contains(expect), "{expect} is not in {said}");
     };

@@ -121,7 +121,7 @@ async fn what_the_store_keeps_for_itself_is_refused_if_it_is_not_known_and_left_
     std::fs::create_dir_all(gateway.path("state")).unwrap();
     let (store, file) = (embedded(&gateway), gateway.path("state/gateway.db"));
     store.time(100).await.unwrap();
-    store.tell("{}".to_owned()).await.unwrap();
+    store.append_to_outbox("{}".to_owned()).await.unwrap();
     spend(&store, "d").await.unwrap();
     let all = pairs(&file, "");
     // What cannot be given back is given back later: so that comes last.
@@ -136,7 +136,7 @@ async fn what_the_store_keeps_for_itself_is_refused_if_it_is_not_known_and_left_
                 "use/" | "holder/" => spend(&store, "d2").await,
                 "pending/" => text(store.give_back("d").await.map(drop)),
                 "time" => text(store.time(200).await.map(drop)),
-                _ => text(store.tell("{}".to_owned()).await),
+                _ => text(store.append_to_outbox("{}".to_owned()).await),
             };
             let refused = done.unwrap_err();
             assert!(refused.contains(begin) && refused.contains("newer release"), "{key}: {refused}");

@@ -11,8 +11,8 @@ async fn a_gateway_that_meets_a_newer_releases_keys_names_the_release_it_needs_a
     let (seal, other) = (site.replica(NOW).await, site.replica(NOW).await);
     let text = sealed(&seal);
     // The newer one rotates, and an hour later its key seals.
-    other.tend(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
-    other.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    other.maintain(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
+    other.maintain(NOW + 30 * DAY, KEEP).await.unwrap();
     let newer = sealed(&other);
     let mut document = site.document().await;
     document["v"] = 3.into();
@@ -21,7 +21,7 @@ async fn a_gateway_that_meets_a_newer_releases_keys_names_the_release_it_needs_a
         site.put(document.to_string()).await;
         for _ in 0..2 {
             // As each five minutes.
-            let refused = seal.tend(NOW + 30 * DAY, KEEP).await.unwrap_err();
+            let refused = seal.maintain(NOW + 30 * DAY, KEEP).await.unwrap_err();
             assert!(matches!(refused, SealError::Version(3)), "{refused}");
             let said = refused.to_string();
             assert!(
@@ -32,7 +32,7 @@ async fn a_gateway_that_meets_a_newer_releases_keys_names_the_release_it_needs_a
         // What it knows goes on; whether the other is a key nobody can say, and that is no refusal.
         assert!(opens(&seal, &text) && opens(&seal, &sealed(&seal)));
         assert!(!opens(&seal, &newer));
-        seal.look_for_key_of(&newer).await.unwrap_err();
+        seal.refresh_for(&newer).await.unwrap_err();
         // It does not start again, and leaves all as it is.
         assert!(matches!(site.try_replica(NOW + 30 * DAY).await, Err(SealError::Version(3))));
         assert_eq!(site.entry().await.unwrap().value, document.to_string());

@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 const USER: u32 = 65_534;
 
 /// Creates a gateway whose folder belongs to that user, and a copy of the program that the user can run. Returns `None` without root.
-fn others() -> Option<(Gateway, PathBuf)> {
+fn other_user_gateway() -> Option<(Gateway, PathBuf)> {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: this test must be run by root");
         return None;
@@ -57,20 +57,20 @@ fn as_user(gateway: &Gateway, copy: &Path, command: &str) -> Command {
     program
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     String::from_utf8([output.stdout.clone(), output.stderr.clone()].concat()).unwrap()
 }
 
 #[test]
 fn check_names_what_another_user_has_left_in_the_state_and_serve_does_not_start() {
-    let Some((gateway, copy)) = others() else { return };
+    let Some((gateway, copy)) = other_user_gateway() else { return };
     for file in ["state/attestation.lock", "state/attestation.jsonl"] {
         let file = gateway.path(file);
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         for command in ["check", "serve"] {
             let output = as_user(&gateway, &copy, command).output().unwrap();
-            let said = said(&output);
+            let said = output_text(&output);
             assert_eq!(output.status.code(), Some(1), "{command}: {said}");
             assert!(said.contains(&file.display().to_string()), "{command}: {said}");
             assert!(
@@ -84,7 +84,7 @@ fn check_names_what_another_user_has_left_in_the_state_and_serve_does_not_start(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_cannot_open() {
-    let Some((mut gateway, copy)) = others() else { return };
+    let Some((mut gateway, copy)) = other_user_gateway() else { return };
     gateway.command(&["check"]);
     assert_eq!(fs::read_dir(gateway.path("state")).unwrap().count(), 0);
     let case = tpm();
@@ -97,7 +97,7 @@ async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_c
     }
     assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
     let list = as_user(&gateway, &copy, "ek list").output().unwrap();
-    assert!(said(&list).contains(&digest), "{}", said(&list));
+    assert!(output_text(&list).contains(&digest), "{}", output_text(&list));
     gateway.run_as(as_user(&gateway, &copy, "serve"));
     assert_eq!(gateway.attest(case, None).await.status, 200);
     // Beside the service, too.
@@ -117,15 +117,15 @@ async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_c
 
 #[test]
 fn root_makes_no_state_that_would_be_its_own() {
-    let Some((gateway, copy)) = others() else { return };
+    let Some((gateway, copy)) = other_user_gateway() else { return };
     fs::remove_dir(gateway.path("state")).unwrap();
-    assert!(said(&gateway.try_command(&["check"])).contains("does not exist yet"));
+    assert!(output_text(&gateway.try_command(&["check"])).contains("does not exist yet"));
     for command in [&["ek", "list"][..], &["token", "create", "--pool", POOL], &["node", "list"]] {
         let refused = gateway.try_command(command);
         assert!(
-            !refused.status.success() && said(&refused).contains("state create"),
+            !refused.status.success() && output_text(&refused).contains("state create"),
             "{}",
-            said(&refused)
+            output_text(&refused)
         );
         assert!(!gateway.path("state").exists());
     }
@@ -133,20 +133,20 @@ fn root_makes_no_state_that_would_be_its_own() {
     assert!(
         made.status.success() && strange(&gateway.path("state")).is_empty(),
         "{}",
-        said(&made)
+        output_text(&made)
     );
 }
 
 #[test]
 fn check_says_what_the_service_and_not_what_root_could_do() {
-    let Some((mut gateway, copy)) = others() else { return };
+    let Some((mut gateway, copy)) = other_user_gateway() else { return };
     let both_refuse = |path: &str, change: &dyn Fn(&Path), back: &dyn Fn(&Path)| {
         let path = gateway.path(path);
         change(&path);
         let checked = gateway.try_command(&["check"]);
-        assert!(!checked.status.success(), "{}: {}", path.display(), said(&checked));
+        assert!(!checked.status.success(), "{}: {}", path.display(), output_text(&checked));
         let served = as_user(&gateway, &copy, "serve").output().unwrap();
-        assert!(!served.status.success(), "{}: {}", path.display(), said(&served));
+        assert!(!served.status.success(), "{}: {}", path.display(), output_text(&served));
         back(&path);
     };
     let mode = |mode: u32| move |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -168,16 +168,24 @@ fn check_says_what_the_service_and_not_what_root_could_do() {
     let path = gateway.path("state");
     shared(&path);
     let served = as_user(&gateway, &copy, "serve").output().unwrap();
-    assert!(!served.status.success() && said(&served).contains("everybody"), "{}", said(&served));
+    assert!(
+        !served.status.success() && output_text(&served).contains("everybody"),
+        "{}",
+        output_text(&served)
+    );
     private(&path);
     // What was made by root's hand is found.
     gateway.run_as(as_user(&gateway, &copy, "serve"));
     gateway.kill();
     chown(gateway.path("state/gateway.db"), Some(0), Some(0)).unwrap();
     let checked = gateway.try_command(&["check"]);
-    assert!(said(&checked).contains("its folder to user 65534"), "{}", said(&checked));
+    assert!(
+        output_text(&checked).contains("its folder to user 65534"),
+        "{}",
+        output_text(&checked)
+    );
     let served = as_user(&gateway, &copy, "serve").output().unwrap();
-    assert!(!served.status.success(), "{}", said(&served));
+    assert!(!served.status.success(), "{}", output_text(&served));
 }
 
 /// Returns how many times a text is in the writable memory of a process.

@@ -362,7 +362,7 @@ fn client(gateway: &Gateway) -> reqwest::Client {
 }
 
 /// Waits until the store has these sightings, which a background task of the gateway writes.
-async fn seen(gateway: &Gateway, wanted: impl Fn(&[Sighting]) -> bool) -> Vec<Sighting> {
+async fn wait_for_sightings(gateway: &Gateway, wanted: impl Fn(&[Sighting]) -> bool) -> Vec<Sighting> {
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -402,7 +402,7 @@ async fn pointers_in_use_are_known_after_a_restart() {
         .config(&format!("/config/nowhere?ca={ca}"), &[])
         .await
         .refused(404, "pool-unknown");
-    let first = seen(&gateway, |found| found.len() == 3).await;
+    let first = wait_for_sightings(&gateway, |found| found.len() == 3).await;
     let said: Vec<_> = first.iter().map(|one| (one.pool.as_str(), one.authorities.clone())).collect();
     assert_eq!(
         said,
@@ -436,7 +436,7 @@ async fn pointers_in_use_are_known_after_a_restart() {
     // At the end, too, without waiting for a minute.
     gateway.terminate();
     gateway.wait();
-    let again = seen(&gateway, |_| true).await;
+    let again = wait_for_sightings(&gateway, |_| true).await;
     assert_eq!(again.len(), 3);
     for (before, after) in first.iter().zip(&again) {
         assert_eq!(

@@ -31,7 +31,7 @@ impl Boot {
         }
     }
 
-    fn of(log: &LogBuilder) -> Self {
+    fn from_log(log: &LogBuilder) -> Self {
         Self {
             log: log.build(),
             pcrs: log.pcrs(HashAlg::Sha256),
@@ -64,19 +64,19 @@ impl Fleet {
     }
 
     async fn boots(&mut self, number: usize, boot: &Boot) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         let node = &mut self.nodes[number];
         let quoted = boot.pcrs.iter().filter(|(pcr, _)| QUOTED.contains(pcr));
         node.quotes(&quoted.map(|(pcr, value)| (*pcr, value.clone())).collect());
         node.has_booted(boot.log.clone(), &boot.pcrs);
-        let challenged = Answer::of(node.challenge(&client, &url)).await;
+        let challenged = Answer::send(node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
-    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+    fn command_output(&self, arguments: &[&str], succeeds: bool) -> String {
         let output = self.gateway.try_command(arguments);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -86,7 +86,7 @@ impl Fleet {
     /// Returns the proposed policy in words, and its files in a folder of this name.
     fn proposed(&self, name: &str, more: &[&str]) -> (String, Proposed) {
         let out = self.gateway.path(name);
-        let words = self.said(&[&["policy", "propose", POOL, "--out", out.to_str().unwrap()], more].concat(), true);
+        let words = self.command_output(&[&["policy", "propose", POOL, "--out", out.to_str().unwrap()], more].concat(), true);
         let files = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path());
         let set = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
         let set = set.map(|file| file.display().to_string()).next();
@@ -98,7 +98,7 @@ impl Fleet {
     fn simulated(&self, proposed: &Proposed, succeeds: bool) -> String {
         let with = proposed.set.iter().flat_map(|set| ["--with", set]);
         let arguments: Vec<&str> = ["policy", "simulate", POOL, &proposed.file].into_iter().chain(with).collect();
-        self.said(&arguments, succeeds)
+        self.command_output(&arguments, succeeds)
     }
 
     /// Makes the proposal the pool's policy, and the pool strict.
@@ -112,7 +112,7 @@ impl Fleet {
         let before = self.gateway.how_often(is_served);
         fs::write(folder.join("pool.toml"), text).unwrap();
         self.gateway.lines(before + 1, is_served);
-        self.said(&["check"], true);
+        self.command_output(&["check"], true);
     }
 }
 
@@ -215,7 +215,7 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
     let mut fleet = Fleet::new(4);
     for number in 0..4 {
         let own = format!("a disk of machine {number}");
-        let boot = Boot::of(&LogBuilder::typical(&[SHA256]).event(5, EV_IPL, own.as_bytes()));
+        let boot = Boot::from_log(&LogBuilder::typical(&[SHA256]).event(5, EV_IPL, own.as_bytes()));
         assert_eq!(fleet.boots(number, &boot).await.status, 200);
     }
     let (words, proposed) = fleet.proposed("own", &[]);
@@ -229,9 +229,9 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
     assert!(fleet.simulated(&proposed, true).contains("4 would be accepted"));
     // A file that is there is not written over, and a pool of which nothing is known has no proposal.
     let out = fleet.gateway.path("own");
-    let again = fleet.said(&["policy", "propose", POOL, "--out", out.to_str().unwrap()], false);
+    let again = fleet.command_output(&["policy", "propose", POOL, "--out", out.to_str().unwrap()], false);
     assert!(again.contains("exists already"), "{again}");
-    let nothing = fleet.said(&["policy", "propose", "infra"], false);
+    let nothing = fleet.command_output(&["policy", "propose", "infra"], false);
     assert!(nothing.contains("no evidence of pool infra was trusted"), "{nothing}");
 }
 

@@ -12,7 +12,7 @@ const EVIDENCE: &str = "/v1/attest/evidence";
 const SMALL_BYTES: usize = 4096;
 
 /// Returns everything that an outsider might read: log, which has the blobs' names, console, answer.
-fn said(gateway: &Gateway, answer: &Answer) -> String {
+fn readable_text(gateway: &Gateway, answer: &Answer) -> String {
     let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
     format!("{log}\n{}\n{}", gateway.output(), String::from_utf8_lossy(&answer.body))
 }
@@ -68,7 +68,7 @@ async fn attack(gateway: &Gateway, tpm: &Case, way: &Way) {
     let before = gateway.records().len();
     let answer = gateway.post(EVIDENCE, &refused).await;
     assert_eq!(answer.code(), way.code, "{}", String::from_utf8_lossy(&answer.body));
-    let said = said(gateway, &answer);
+    let said = readable_text(gateway, &answer);
     let records = gateway.records();
     assert!(records.get(before).is_none_or(|record| record["code"] == way.code), "{}", way.code);
 
@@ -176,9 +176,9 @@ async fn attack_25_a_body_that_cannot_be_read_leaves_its_challenge_and_says_noth
     let mut more = whole.clone();
     more["evidence"]["extra"] = json!(1);
     for body in [more.to_string(), whole.to_string()[..200].to_owned()] {
-        let answer = Answer::of(gateway.client.post(gateway.url(EVIDENCE)).body(body)).await;
+        let answer = Answer::send(gateway.client.post(gateway.url(EVIDENCE)).body(body)).await;
         answer.refused(400, "malformed-request");
-        let said = said(&gateway, &answer);
+        let said = readable_text(&gateway, &answer);
         assert!(!said.contains(&challenge.id.to_string()), "{said}");
     }
     assert_eq!(gateway.records().len(), 0);

@@ -40,7 +40,7 @@ impl Site {
         folder.join("recorded.json").display().to_string()
     }
 
-    fn said(&self, arguments: &[&str], succeeds: bool) -> String {
+    fn command_output(&self, arguments: &[&str], succeeds: bool) -> String {
         let output = self.gateway.try_command(arguments);
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -49,13 +49,13 @@ impl Site {
 
     /// Boots the machine with this log. Returns the answer.
     async fn boots(&mut self, log: &LogBuilder) -> Answer {
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let (client, url) = (self.gateway.client.clone(), self.gateway.url(""));
         self.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
-        let challenged = Answer::of(self.node.challenge(&client, &url)).await;
+        let challenged = Answer::send(self.node.challenge(&client, &url)).await;
         assert_eq!(challenged.status, 200, "{}", String::from_utf8_lossy(&challenged.body));
         let evidence = self.node.evidence(&challenged, &key);
-        Answer::of(Node::send(&client, &url, &evidence)).await
+        Answer::send(Node::send(&client, &url, &evidence)).await
     }
 
     fn restart(&mut self) {
@@ -77,7 +77,7 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     site.gateway.run();
     assert_eq!(site.boots(&log).await.status, 200);
     let identity = format!("tpm:{}", site.node.ek());
-    site.said(&["reference-values", "record", "nobody", "--name", "first", "--to", &file], false);
+    site.command_output(&["reference-values", "record", "nobody", "--name", "first", "--to", &file], false);
     // Who does it is whose process it is, whatever the environment says.
     let recorded = crate::support::auditor()
         .env_remove("SUDO_USER")
@@ -119,7 +119,7 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     );
 
     let copy = site.gateway.path("imported.json");
-    site.said(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], true);
+    site.command_output(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], true);
     assert!(fs::read_to_string(&copy).unwrap().contains("\"imported\""));
     let corim = site
         .gateway
@@ -128,15 +128,15 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let from = site.gateway.path("first.corim");
     fs::write(&from, corim).unwrap();
     let copy = site.gateway.path("from-corim.json");
-    site.said(
+    site.command_output(
         &["reference-values", "import", from.to_str().unwrap(), "--to", copy.to_str().unwrap()],
         true,
     );
 
     // It lapses while the gateway serves.
     let at = record["at"].as_u64().unwrap();
-    site.said(&["reference-values", "lapse", &file, "second"], false);
-    site.said(&["reference-values", "lapse", &file, "first"], true);
+    site.command_output(&["reference-values", "lapse", &file, "second"], false);
+    site.command_output(&["reference-values", "lapse", &file, "first"], true);
     site.restart();
     assert_eq!(site.boots(&log).await.status, 403);
     let record = site.last_evidence();
@@ -147,15 +147,15 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
 
     // By the rules as they are now, and as they were.
     let id = accepted["id"].as_str().unwrap();
-    let now = site.said(&["policy", "test", POOL, "--record", id], false);
+    let now = site.command_output(&["policy", "test", POOL, "--record", id], false);
     assert!(now.contains("NO") && now.contains("until it expired at"), "{now}");
-    assert_eq!(site.said(&["policy", "test", POOL, "--record", &id[..8]], false), now);
+    assert_eq!(site.command_output(&["policy", "test", POOL, "--record", &id[..8]], false), now);
     for wrong in [&id[..7], "worker-0", "ffffffff"] {
-        let said = site.said(&["policy", "test", POOL, "--record", wrong], false);
+        let said = site.command_output(&["policy", "test", POOL, "--record", wrong], false);
         assert!(said.contains("decision") && !said.contains("NO"), "{said}");
     }
     // Of all machines, before a file is the pool's: this one's last evidence was refused, and would be taken without the rule.
-    let simulated = site.said(&["policy", "simulate", POOL], true);
+    let simulated = site.command_output(&["policy", "simulate", POOL], true);
     assert!(
         simulated.contains("boot-not-accepted") && simulated.contains("images: sha256 "),
         "{simulated}"
@@ -166,7 +166,7 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let pool = fs::read_to_string(site.gateway.path(&format!("pools/{POOL}/pool.toml"))).unwrap();
     let section = "[reference_values]\nfolder = \"reference-values\"\n";
     fs::write(&looser, pool.replace("boot = [\"images\"]", "").replace(section, "")).unwrap();
-    let simulated = site.said(&["policy", "simulate", POOL, looser.to_str().unwrap()], true);
+    let simulated = site.command_output(&["policy", "simulate", POOL, looser.to_str().unwrap()], true);
     assert_eq!(
         simulated,
         "1 machines: 1 would be accepted (1 of them were refused), 0 refused (0 of them were trusted)\n"
@@ -174,33 +174,33 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
     let evidence = site.gateway.path("evidence.json");
     fs::write(&evidence, accepted.to_string()).unwrap();
     let by_file = ["policy", "test", POOL, "--evidence", evidence.to_str().unwrap()];
-    assert_eq!(site.said(&by_file, false), now);
-    let words = site.said(&["policy", "explain", POOL], true);
+    assert_eq!(site.command_output(&by_file, false), now);
+    let words = site.command_output(&["policy", "explain", POOL], true);
     assert!(
         words.contains("every boot loader, kernel and unified kernel image (PCR 4) is accepted"),
         "{words}"
     );
-    let listed = site.said(&["reference-values", "list", &file], true);
+    let listed = site.command_output(&["reference-values", "list", &file], true);
     assert!(listed.contains("first") && listed.contains("lapsed"), "{listed}");
     assert!(
-        site.said(&["reference-values", "show", &file, "first"], true)
+        site.command_output(&["reference-values", "show", &file, "first"], true)
             .contains("\"images\"")
     );
-    assert!(!site.said(&["reference-values", "export", &file], true).contains("first"));
+    assert!(!site.command_output(&["reference-values", "export", &file], true).contains("first"));
     let copy = site.gateway.path("copy.json");
-    site.said(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], false);
+    site.command_output(&["reference-values", "import", &file, "--to", copy.to_str().unwrap()], false);
 
     // Nothing of that changes what was decided.
-    site.said(&["reference-values", "remove", &file, "first"], true);
+    site.command_output(&["reference-values", "remove", &file, "first"], true);
     site.gateway.terminate();
     assert!(site.gateway.wait().success());
-    site.said(&["log", "audit"], true);
+    site.command_output(&["log", "audit"], true);
     let blob = site.gateway.path(&format!("state/evidence/{name}.gz"));
     fs::remove_file(blob).unwrap();
-    assert!(site.said(&["log", "audit"], false).contains(&name));
+    assert!(site.command_output(&["log", "audit"], false).contains(&name));
     let name = record["basis"]["policy"]["reference_sets"][0].as_str().unwrap();
     fs::remove_file(site.gateway.path(&format!("state/evidence/{name}.gz"))).unwrap();
-    let simulated = site.said(&["policy", "simulate", POOL, looser.to_str().unwrap()], false);
+    let simulated = site.command_output(&["policy", "simulate", POOL, looser.to_str().unwrap()], false);
     assert!(
         simulated.contains("cannot be verified again") && simulated.contains(name),
         "{simulated}"
@@ -217,7 +217,7 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
         if let Some(content) = content {
             fs::write(&file, content).unwrap();
         }
-        let said = site.said(&["check"], true);
+        let said = site.command_output(&["check"], true);
         assert!(
             said.contains("DEGRADED pool worker") && said.contains(expect),
             "{expect} is not in {said}"
@@ -241,7 +241,7 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
         generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}")),
     )
     .unwrap();
-    let said = site.said(&["check"], true);
+    let said = site.command_output(&["check"], true);
     assert!(!said.contains("DEGRADED") && !said.contains("lapse"), "{said}");
     // The last one lapses: in a month, in a week, now; and one of two.
     let at = |days: i64| {
@@ -250,22 +250,22 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
             at: now.saturating_add_signed(days * 24 * 3600),
         }
     };
-    let lapses = |days: i64| site.said(&["reference-values", "lapse", &file, "n", "--at", &at(days).to_string()], true);
+    let lapses = |days: i64| site.command_output(&["reference-values", "lapse", &file, "n", "--at", &at(days).to_string()], true);
     for (days, expect) in [
         (30, ""),
         (7, "warning  pool worker: the last reference values for images (sha256) lapse at "),
         (0, "DEGRADED pool worker: the last reference values for images (sha256) lapse at "),
     ] {
         lapses(days);
-        let said = site.said(&["check"], true);
+        let said = site.command_output(&["check"], true);
         assert_eq!(said.contains("lapse"), !expect.is_empty(), "{said}");
         assert!(said.contains(expect), "{expect} is not in {said}");
     }
     let another = generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}"));
     fs::write(file.replace("recorded", "another"), another).unwrap();
-    assert!(!site.said(&["check"], true).contains("lapse"));
+    assert!(!site.command_output(&["check"], true).contains("lapse"));
     fs::write(format!("{file}.txt"), "").unwrap();
-    assert!(site.said(&["check"], true).contains("*.json is read here"));
+    assert!(site.command_output(&["check"], true).contains("*.json is read here"));
 }
 
 /// An administrator begins with an observing pool that has rules and no values.
@@ -274,7 +274,7 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
     let mut site = Site::new();
     let (log, file) = (site.log.clone(), site.file());
     site.check_images();
-    let refused = site.said(&["check"], true);
+    let refused = site.command_output(&["check"], true);
     assert!(
         refused.contains("no generation has a value for images") && refused.contains("observe = true"),
         "{refused}"
@@ -282,7 +282,7 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
     site.gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
     site.gateway
         .edit_pool(POOL, "boot = [\"images\"]", "boot = [\"images\", \"authorities\"]");
-    let warned = site.said(&["check"], true);
+    let warned = site.command_output(&["check"], true);
     for rule in ["images", "authorities"] {
         assert!(
             warned.contains(&format!("no generation has a value for {rule} (sha256)")),
@@ -300,7 +300,7 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
     // Its PCR 7 is rubbish: nothing is written by which the pool would refuse it.
     let identity = format!("tpm:{}", site.node.ek());
     let record = ["reference-values", "record", &identity, "--name", "first", "--to", &file];
-    let said = site.said(&record, false);
+    let said = site.command_output(&record, false);
     for words in [
         "left out: no values for \"authorities\": ",
         "--pcr-7-events lists it",
@@ -310,19 +310,19 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!fs::exists(&file).unwrap(), "{said}");
-    let said = site.said(&[&record[..], &["--partial"]].concat(), true);
+    let said = site.command_output(&[&record[..], &["--partial"]].concat(), true);
     assert!(said.contains("left out"), "{said}");
     assert!(
-        site.said(&["check"], true)
+        site.command_output(&["check"], true)
             .contains("no generation has a value for authorities (sha256)")
     );
     // Without that rule the values are enough, and the pool may be strict.
     site.gateway
         .edit_pool(POOL, "boot = [\"images\", \"authorities\"]", "boot = [\"images\"]");
     fs::remove_file(&file).unwrap();
-    site.said(&record, true);
+    site.command_output(&record, true);
     site.gateway.edit_pool(POOL, "observe = true\n", "");
-    site.said(&["check"], true);
+    site.command_output(&["check"], true);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,14 +337,14 @@ async fn evidence_with_more_pcrs_than_the_pool_asks_for_by_now_can_be_tested() {
     assert_eq!(site.boots(&log).await.status, 200);
     let id = site.last_evidence()["id"].as_str().unwrap().to_owned();
     let test = ["policy", "test", POOL, "--record", &id];
-    assert!(!site.said(&test, true).contains("ignoring quoted PCRs"));
+    assert!(!site.command_output(&test, true).contains("ignoring quoted PCRs"));
     site.gateway.edit_pool(POOL, more, fewer);
-    let said = site.said(&test, true);
+    let said = site.command_output(&test, true);
     assert!(said.contains("ignoring quoted PCRs: tpm 8, tpm 9"), "{said}");
-    let simulated = site.said(&["policy", "simulate", POOL], true);
+    let simulated = site.command_output(&["policy", "simulate", POOL], true);
     assert!(simulated.starts_with("1 machines: 1 would be accepted"), "{simulated}");
     // What was not quoted is not there, whatever else was.
     site.gateway.edit_pool(POOL, fewer, "\"0-10\" = \"not checked\"");
-    let said = site.said(&test, false);
+    let said = site.command_output(&test, false);
     assert!(said.contains("NO") && !said.contains("ignoring quoted PCRs"), "{said}");
 }

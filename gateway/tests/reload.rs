@@ -41,7 +41,7 @@ async fn serves(gateway: &Gateway, state: &str) {
 }
 
 async fn ready(gateway: &Gateway) -> (u16, String) {
-    let answer = Answer::of(gateway.client.get(gateway.url("/readyz"))).await;
+    let answer = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
     (answer.status.as_u16(), String::from_utf8(answer.body).unwrap())
 }
 
@@ -285,7 +285,7 @@ async fn another_server_is_asked_checked_and_outlived() {
     assert!(text.contains("data:,early") && !text.contains("/etc/state"), "{text}");
     // Byte for byte what the other server says.
     for version in ["2.2.0", "3.1.0", "3.4.0", "3.5.0"] {
-        let theirs = Answer::of(
+        let theirs = Answer::send(
             upstream
                 .client
                 .get(upstream.url("/config/worker"))
@@ -293,7 +293,7 @@ async fn another_server_is_asked_checked_and_outlived() {
         )
         .await;
         let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(version));
-        let ours = Answer::of(request.header("authorization", &token)).await;
+        let ours = Answer::send(request.header("authorization", &token)).await;
         assert!(
             ours.body == theirs.body && ours.header("etag") == theirs.header("etag"),
             "{version}"
@@ -320,7 +320,7 @@ async fn another_server_is_asked_checked_and_outlived() {
     // A gateway that starts now has nothing to serve for that pool; nodes wait, and other pools are served.
     gateway.kill();
     gateway.run();
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     assert!(gateway.config("/config/infra", &[]).await.status.is_success());
     let (status, said) = ready(&gateway).await;
     assert!(status == 200 && said.contains("pool worker: not served"), "{said}");

@@ -9,8 +9,8 @@ use attest_gateway::pools::live::{LivePools, ReloadCause};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryKind, Store};
 
+use crate::support::interleaving::after;
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::after;
 use crate::support::{Answer, Gateway, POOL, bearer, next_boot, now, tpm};
 use crate::torn;
 
@@ -85,7 +85,7 @@ async fn attack_44_a_ticket_and_its_pool_are_looked_at_at_one_moment() {
     let fetch = async |gateway: &Gateway| gateway.config("/config/worker", &[&ticket]).await;
     let (answer, done) = ask(&gateway, [FULL, REFUSE], 0, fetch).await;
     assert!(done);
-    answer.try_again();
+    answer.check_retry();
     fetch(&gateway).await.refused(403, "attested-not-accepted");
     assert_eq!(gateway.records().len(), 1, "nothing was decided in between");
 }

@@ -83,7 +83,7 @@ async fn a_source_has_a_budget_of_guesses_at_each_replica() {
         refused += 1;
         assert!(refused < 1000, "guesses are not counted");
     }
-    guess(&one).await.try_again();
+    guess(&one).await.check_retry();
     guess(&other).await.refused(403, "token-invalid");
 }
 
@@ -93,8 +93,8 @@ async fn a_key_that_only_the_other_replica_knows_is_found_by_who_is_shown_it() {
     // As the other one would after a month in which this one has not looked.
     let newer = seal(&one, &store).await;
     let month = now() + 30 * 24 * 3600;
-    newer.tend(month, std::time::Duration::ZERO).await.unwrap();
-    newer.tend(month + 3600, std::time::Duration::ZERO).await.unwrap();
+    newer.maintain(month, std::time::Duration::ZERO).await.unwrap();
+    newer.maintain(month + 3600, std::time::Duration::ZERO).await.unwrap();
     let case = tpm();
     one.endorse(&case, &[]);
     let challenge = one.challenge(&case, None);
@@ -144,7 +144,7 @@ async fn a_key_file_is_made_replaced_and_missed_by_command() {
     assert!(!dropped && why.contains("--key-lost"), "{why}");
     assert!(said(&["seal", "rotate", "--drop", "--key-lost"], &gateway).0);
     gateway.run();
-    assert_eq!(Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
+    assert_eq!(Answer::send(gateway.client.get(gateway.url("/readyz"))).await.status, 200);
 }
 
 /// Gateway that a test can stop, as by SIGTERM.
@@ -223,11 +223,11 @@ async fn nodes_behind_a_balancer_are_served_while_replicas_are_restarted_one_by_
         running.remove(0).stop().await;
         // With one of them away, nobody notices.
         for _ in 0..20 {
-            Answer::of(fetch()).await.is_config(&full);
+            Answer::send(fetch()).await.is_config(&full);
         }
         running.push(Stoppable::start(gateway, &store).await);
         for _ in 0..4 {
-            Answer::of(fetch()).await.is_config(&full);
+            Answer::send(fetch()).await.is_config(&full);
         }
     }
     over.store(true, Ordering::Relaxed);

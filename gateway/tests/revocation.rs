@@ -9,7 +9,7 @@ use crate::support::{Answer, Case, Gateway, POOL, SoftKey, bearer, challenge_req
 use async_trait::async_trait;
 use attest::protocol::Blob;
 use attest_store::engine::{Engine, KeyRange, Transaction, Work, WorkInterrupted};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, StoreError};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
@@ -52,7 +52,7 @@ struct Failing {
 }
 
 #[async_trait]
-impl Through for Failing {
+impl EngineLayer for Failing {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }
@@ -99,7 +99,7 @@ async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     });
     in_process(&gateway, Arc::<Failing>::clone(&store)).await;
     let mut connection = Connection::open(&gateway, Some(&cluster.kubelet("worker-1"))).await;
-    connection.get(PATH, &[]).await.try_again();
+    connection.get(PATH, &[]).await.check_retry();
     let case = tpm();
     gateway.endorse(&case, &[]);
     let attest = || gateway.attest(support::next_boot(&case), Some("worker-1"));
@@ -107,7 +107,7 @@ async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
     store.fails.store(false, Ordering::Relaxed);
     let ticket = bearer(&attest().await.ticket());
     store.fails.store(true, Ordering::Relaxed);
-    gateway.config(PATH, &[&ticket]).await.try_again();
+    gateway.config(PATH, &[&ticket]).await.check_retry();
     store.fails.store(false, Ordering::Relaxed);
     let full = gateway.rendered(POOL, "full");
     gateway.config(PATH, &[&ticket]).await.is_config(&full);

@@ -24,9 +24,6 @@ mod node;
 #[allow(dead_code, reason = "this test uses its part")]
 #[path = "../benches/scale/outcome.rs"]
 mod outcome;
-#[allow(dead_code, unused_imports, reason = "this test uses its part")]
-#[path = "../../attest/node/src/wait.rs"]
-mod patience;
 #[path = "../benches/scale/rand.rs"]
 pub mod rand;
 #[path = "../benches/scale/replica.rs"]
@@ -37,6 +34,9 @@ mod site;
 mod store;
 #[path = "../benches/scale/tables.rs"]
 mod tables;
+#[allow(dead_code, unused_imports, reason = "this test uses its part")]
+#[path = "../../attest/node/src/wait.rs"]
+mod wait_limits;
 #[path = "../benches/storm/waits/mod.rs"]
 mod waits;
 
@@ -102,14 +102,14 @@ fn the_simulation_gives_what_the_storm_has_measured() {
         "| 10,000 nodes at once, attested |",
         ["full config after ", "; p50 ", ", p99 "],
     );
-    let attested = Outcome::of(STORM);
+    let attested = Outcome::new(STORM);
     assert_eq!((attested.full, attested.without), (10_000, 0));
     is_near(attested.lasted, lasted, "the last one");
     is_near(attested.p50, p50, "p50");
     is_near(attested.p99, p99, "p99");
     // The half of these is sooner done in the simulation than in the storm, as the page says.
     let [p99] = numbers(&measured, "| 5,000 by token |", [", p99 "]);
-    let by_token = Outcome::of(Site {
+    let by_token = Outcome::new(Site {
         nodes: 5000,
         by_token: true,
         ..STORM
@@ -120,7 +120,7 @@ fn the_simulation_gives_what_the_storm_has_measured() {
 
 #[test]
 fn a_simulation_is_the_same_each_time() {
-    let [one, two] = [(), ()].map(|()| fleet_row(&Outcome::of(Site { nodes: 30_000, ..STORM })));
+    let [one, two] = [(), ()].map(|()| fleet_row(&Outcome::new(Site { nodes: 30_000, ..STORM })));
     assert_eq!(one, two);
     // And chance has its part in it.
     rand::seed(2);
@@ -185,11 +185,11 @@ fn the_page_has_what_the_simulation_gives() {
     assert_eq!((fleets.len(), changes.len()), (FLEETS.len(), CHANGES.len()));
     let mut compared = 0;
     for (row, site) in fleets.iter().zip(FLEETS).filter(|(_, site)| site.share() <= MOST) {
-        assert_eq!(*row, fleet_row(&Outcome::of(site)));
+        assert_eq!(*row, fleet_row(&Outcome::new(site)));
         compared += 1;
     }
     for (row, (what, site)) in changes.iter().zip(CHANGES).filter(|(_, (_, site))| site.share() <= MOST) {
-        assert_eq!(*row, change_row(what, &Outcome::of(site)));
+        assert_eq!(*row, change_row(what, &Outcome::new(site)));
         compared += 1;
     }
     assert!(compared >= 6, "{compared} rows compared");

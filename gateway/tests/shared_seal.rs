@@ -99,18 +99,18 @@ async fn a_new_key_seals_when_every_replica_has_had_time_to_read_it() {
     let (one, other) = (site.replica(NOW).await, site.replica(NOW).await);
     let old = sealed(&one);
     let due = NOW + 30 * DAY - HOUR;
-    assert!(one.tend(due, KEEP).await.unwrap());
-    assert!(!other.tend(due, KEEP).await.unwrap(), "it is made already");
+    assert!(one.maintain(due, KEEP).await.unwrap());
+    assert!(!other.maintain(due, KEEP).await.unwrap(), "it is made already");
     assert_eq!((key_of(&sealed(&one)), key_of(&sealed(&other))), (key_of(&old), key_of(&old)));
     // This one sees the hour pass first.
-    one.tend(due + HOUR, KEEP).await.unwrap();
+    one.maintain(due + HOUR, KEEP).await.unwrap();
     let new = sealed(&one);
     assert_ne!(key_of(&new), key_of(&old));
     assert!(opens(&other, &new) && opens(&one, &old) && opens(&other, &old));
     // Nothing that the old one has sealed is good any longer: it is gone, from the store, too.
-    assert!(!one.tend(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap());
+    assert!(!one.maintain(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap());
     assert!(!opens(&one, &old) && opens(&one, &new));
-    other.tend(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap();
+    other.maintain(due + HOUR + 10 * DAY + 1, KEEP).await.unwrap();
     assert!(!opens(&other, &old) && opens(&other, &new));
     assert_eq!(site.document().await["keys"].as_array().unwrap().len(), 1);
 }
@@ -124,7 +124,7 @@ async fn replicas_that_rotate_at_once_agree() {
         let now = NOW + round * 30 * DAY;
         let tend = |seal: &Arc<SealKeyRing>| {
             let seal = Arc::clone(seal);
-            tokio::spawn(async move { seal.tend(now, KEEP).await.unwrap() })
+            tokio::spawn(async move { seal.maintain(now, KEEP).await.unwrap() })
         };
         let (first, second) = (tend(&one), tend(&other));
         let made = [first.await.unwrap(), second.await.unwrap()];
@@ -135,7 +135,7 @@ async fn replicas_that_rotate_at_once_agree() {
         );
         // The winner's key, an hour later.
         for seal in [&one, &other] {
-            seal.tend(now + HOUR, KEEP).await.unwrap();
+            seal.maintain(now + HOUR, KEEP).await.unwrap();
         }
         let (text, others) = (sealed(&one), sealed(&other));
         assert_eq!(key_of(&text), key_of(&others), "round {round}");
@@ -215,12 +215,12 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
     let (seal, reads) = watched(&site).await;
     let other = site.replica(NOW).await;
     // The other one has a new key, and this one has not looked since.
-    other.tend(NOW + 30 * DAY, KEEP).await.unwrap();
-    other.tend(NOW + 31 * DAY, KEEP).await.unwrap();
+    other.maintain(NOW + 30 * DAY, KEEP).await.unwrap();
+    other.maintain(NOW + 31 * DAY, KEEP).await.unwrap();
     let text = sealed(&other);
     assert!(!opens(&seal, &text));
     let before = reads.count.load(Ordering::Relaxed);
-    seal.look_for_key_of(&text).await.unwrap();
+    seal.refresh_for(&text).await.unwrap();
     assert!(opens(&seal, &text));
     assert_eq!(reads.count.load(Ordering::Relaxed) - before, 1);
     // What is known is not looked for, and what cannot be a key's is not, either.
@@ -233,7 +233,7 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
         "0123456789abcdeg.x",
         "0123456789abcdef0.x",
     ] {
-        seal.look_for_key_of(known).await.unwrap();
+        seal.refresh_for(known).await.unwrap();
     }
     assert_eq!(reads.count.load(Ordering::Relaxed) - before, 1);
     // Strangers, all at once.
@@ -241,7 +241,7 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
     let strangers: Vec<_> = (0..2000)
         .map(|number| {
             let seal = Arc::clone(&seal);
-            tokio::spawn(async move { seal.look_for_key_of(&format!("{number:016x}.AAAA")).await })
+            tokio::spawn(async move { seal.refresh_for(&format!("{number:016x}.AAAA")).await })
         })
         .collect();
     for stranger in strangers {
@@ -260,7 +260,7 @@ async fn attack_39_who_asks_for_keys_that_are_none_has_nobody_wait_for_a_slow_st
     let before = reads.count.load(Ordering::Relaxed);
     let strangers = (0..20).map(|number| {
         let seal = Arc::clone(&seal);
-        tokio::spawn(async move { seal.look_for_key_of(&format!("{number:016x}.AAAA")).await })
+        tokio::spawn(async move { seal.refresh_for(&format!("{number:016x}.AAAA")).await })
     });
     let strangers: Vec<_> = strangers.collect();
     has_begun.await.unwrap();
@@ -283,13 +283,13 @@ async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_o
     let (seal, reads) = watched(&site).await;
     let text = sealed(&seal);
     reads.fail.store(true, Ordering::Relaxed);
-    assert!(matches!(seal.tend(NOW + 60 * DAY, KEEP).await, Err(SealError::Store(_))));
+    assert!(matches!(seal.maintain(NOW + 60 * DAY, KEEP).await, Err(SealError::Store(_))));
     assert!(opens(&seal, &text));
     // Whether there is such a key is not known: neither at once nor for whoever comes within the second.
     for _ in 0..2 {
-        seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
+        seal.refresh_for("0123456789abcdef.AAAA").await.unwrap_err();
     }
-    assert!(seal.tend(NOW + 70 * DAY + 1, KEEP).await.is_err());
+    assert!(seal.maintain(NOW + 70 * DAY + 1, KEEP).await.is_err());
     assert!(!opens(&seal, &text));
     assert!(matches!(seal.seal(Sealed::Ticket, b"x"), Err(SealError::NoneSeals)));
     let store = StandIn::new(Embedded::clone(&site.store()), reads);
@@ -305,10 +305,10 @@ async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_
     let (seal, reads) = watched(&site).await;
     let before = sealed(&seal);
     SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    seal.tend(NOW + 1, KEEP).await.unwrap();
+    seal.maintain(NOW + 1, KEEP).await.unwrap();
     assert_eq!(key_of(&sealed(&seal)), key_of(&before));
     reads.fail.store(true, Ordering::Relaxed);
-    seal.tend(NOW + HOUR, KEEP).await.unwrap_err();
+    seal.maintain(NOW + HOUR, KEEP).await.unwrap_err();
     assert_ne!(key_of(&sealed(&seal)), key_of(&before));
     assert!(opens(&seal, &before));
 }
@@ -317,7 +317,7 @@ async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_
 async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
-    seal.tend(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
+    seal.maintain(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
     let text = sealed(&seal);
     let good = site.document().await;
     let check = async |what: &str, alter: &dyn Fn(&mut Value)| {
@@ -327,7 +327,7 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
         let altered = altered.to_string();
         site.put(altered.clone()).await;
         assert!(site.try_replica(NOW).await.is_err(), "{what}");
-        assert!(seal.tend(NOW + 40 * DAY, KEEP).await.is_err(), "{what}");
+        assert!(seal.maintain(NOW + 40 * DAY, KEEP).await.is_err(), "{what}");
         assert!(opens(&seal, &text), "{what}: what is known goes on");
         assert_eq!(site.entry().await.unwrap().value, altered, "{what}: nothing is overwritten");
     };
@@ -417,7 +417,7 @@ fn who_waits_for_the_lock_of_a_seal_s_file_holds_up_nobody() {
             let lock = fs::File::open(folder.path()).unwrap();
             lock.lock().unwrap();
             let others = async { drop(lock) };
-            tokio::join!(seal.tend(NOW, KEEP), others).0.unwrap();
+            tokio::join!(seal.maintain(NOW, KEEP), others).0.unwrap();
         });
         done.send(()).unwrap();
     });

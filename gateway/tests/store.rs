@@ -170,13 +170,13 @@ async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_not
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-1"]);
     let ticket = bearer(&gateway.attest(next_boot(&case), None).await.ticket());
-    let ready = async || Answer::of(gateway.client.get(gateway.url("/readyz"))).await.status.as_u16();
+    let ready = async || Answer::send(gateway.client.get(gateway.url("/readyz"))).await.status.as_u16();
     assert_eq!(ready().await, 200);
     let (there, away) = (gateway.path("state/gateway.db"), gateway.path("state/away.db"));
     fs::rename(&there, &away).unwrap();
     assert_eq!(ready().await, 503);
     gateway.line(|line| line.contains("was deleted, replaced or rolled back"));
-    gateway.config("/config/worker", &[&ticket]).await.try_again();
+    gateway.config("/config/worker", &[&ticket]).await.check_retry();
     let refused = gateway.attest(next_boot(&case), None).await;
     refused.refused(503, "unavailable");
     assert_eq!(refused.headers.get("retry-after"), None, "nobody knows when");

@@ -47,7 +47,7 @@ fn refused(output: &Output, expected: &str) {
 
 async fn by_query(gateway: &Gateway, token: &str) -> Answer {
     let url = gateway.url(&format!("/config/{POOL}?token={token}"));
-    Answer::of(gateway.client.get(url).header("accept", accept(SPEC))).await
+    Answer::send(gateway.client.get(url).header("accept", accept(SPEC))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -51,7 +51,7 @@ fn row(gateway: &Gateway, name: &str, state: &str) -> Vec<String> {
 
 async fn fetch(gateway: &Gateway, client: &reqwest::Client, token: &str) -> Answer {
     let request = client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
-    Answer::of(request.header("authorization", bearer(token))).await
+    Answer::send(request.header("authorization", bearer(token))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,7 +61,7 @@ async fn attack_18_of_fifty_uses_of_a_single_use_token_at_once_one_wins() {
     let asking: Vec<_> = (0..50)
         .map(|_| {
             let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
-            tokio::spawn(Answer::of(request.header("authorization", bearer(&token))))
+            tokio::spawn(Answer::send(request.header("authorization", bearer(&token))))
         })
         .collect();
     let full = gateway.rendered(POOL, "full");
@@ -284,7 +284,7 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
         refused += 1;
         assert!(refused < 1000);
     };
-    silenced.try_again();
+    silenced.check_retry();
     assert!(refused >= 20, "{refused}");
     assert_eq!(gateway.records().len(), refused, "what is told to come again is not recorded");
     let line = gateway.line(|line| line.contains("too many wrong tokens"));
@@ -295,7 +295,7 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
     // Others are not affected, nor is that source when it shows nothing.
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     let nothing = guesser.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
-    Answer::of(nothing).await.is_config(&early);
+    Answer::send(nothing).await.is_config(&early);
     let text = reqwest::get(format!("http://{metrics}/metrics"))
         .await
         .unwrap()
@@ -331,7 +331,7 @@ async fn wrong_tokens_count_and_wrong_tickets_count() {
         loop {
             let answer = fetch(&gateway, &guesser, &guess).await;
             if answer.status == 503 {
-                break answer.try_again();
+                break answer.check_retry();
             }
             answer.refused(403, code);
             refused += 1;

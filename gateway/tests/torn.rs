@@ -13,8 +13,8 @@ use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
 use attest_store::Store;
 
+use crate::support::interleaving::after;
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
-use crate::support::meanwhile::after;
 use crate::support::{Answer, Gateway, POOL, bearer, challenge_request, digest, tpm};
 
 const NAME: &str = "worker-0";
@@ -30,7 +30,7 @@ enum Obstacle {
 }
 
 fn identity(ek: EkDigest) -> NodeIdentity {
-    NodeIdentity::of_tpm(ek)
+    NodeIdentity::from_ek(ek)
 }
 
 fn other() -> NodeIdentity {
@@ -58,7 +58,7 @@ impl Obstacle {
         }
     }
 
-    async fn is_taken_away(self, store: &dyn Store, ek: EkDigest) {
+    async fn remove(self, store: &dyn Store, ek: EkDigest) {
         let restore = async |who: &str| assert!(!revocations::restore(store, who, true).await.unwrap().is_empty());
         match self {
             Self::NotListed => enrolment::allow(store, ek, record(None), false).await.unwrap(),
@@ -93,7 +93,7 @@ async fn ask(
         let count = Arc::clone(&count);
         async move {
             count.fetch_add(1, Ordering::Relaxed);
-            obstacle.is_taken_away(&*store, ek).await;
+            obstacle.remove(&*store, ek).await;
         }
     });
     in_process(gateway, Arc::new(stand_in)).await;

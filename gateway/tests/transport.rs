@@ -96,7 +96,7 @@ async fn no_answer_is_empty_or_leads_elsewhere() {
     ] {
         for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE"] {
             let method: reqwest::Method = method.parse().unwrap();
-            let answer = Answer::of(gateway.client.request(method.clone(), gateway.url(path))).await;
+            let answer = Answer::send(gateway.client.request(method.clone(), gateway.url(path))).await;
             let status = answer.status.as_u16();
             assert!(matches!(status, 200 | 400 | 404 | 405), "{method} {path}: {status}");
             assert!(status != 200 || !answer.body.is_empty(), "{method} {path}: an empty 200");
@@ -105,19 +105,19 @@ async fn no_answer_is_empty_or_leads_elsewhere() {
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
     let head = gateway.client.head(gateway.url("/config/worker")).header("accept", accept(SPEC));
-    let head = Answer::of(head).await;
+    let head = Answer::send(head).await;
     assert_eq!(
         (head.status.as_u16(), head.header("content-length")),
         (200, Some(pre_approved.len().to_string().as_str()))
     );
-    let discovery = Answer::of(gateway.client.get(gateway.url("/v1/attest"))).await;
+    let discovery = Answer::send(gateway.client.get(gateway.url("/v1/attest"))).await;
     let discovery: attest::protocol::Discovery = serde_json::from_slice(&discovery.body).unwrap();
     assert_eq!(
         (discovery.service.as_str(), discovery.protocol, discovery.kinds),
         ("attestation-gateway", 1, attest::Kind::ALL.map(|kind| kind.to_string()).to_vec())
     );
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(Answer::of(gateway.client.get(gateway.url(path))).await.status.as_u16(), 200);
+        assert_eq!(Answer::send(gateway.client.get(gateway.url(path))).await.status.as_u16(), 200);
     }
 }
 
@@ -141,16 +141,16 @@ async fn overload_is_an_empty_503_and_health_still_answers() {
     gateway.settings("[limits]\nrequests = 1");
     let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
     let busy = running.admission.requests.take(Ipv4Addr::LOCALHOST.into(), LIMIT).await.unwrap();
-    let discovery = Answer::of(gateway.client.get(gateway.url("/v1/attest")));
+    let discovery = Answer::send(gateway.client.get(gateway.url("/v1/attest")));
     let (nothing, wrong, discovery) = tokio::join!(
         gateway.config("/config/worker", &[]),
         gateway.config("/config/worker", &["Bearer x"]),
         discovery
     );
-    nothing.try_again();
-    wrong.try_again();
+    nothing.check_retry();
+    wrong.check_retry();
     discovery.refused(503, "unavailable");
-    assert_eq!(Answer::of(gateway.client.get(gateway.url("/healthz"))).await.status.as_u16(), 200);
+    assert_eq!(Answer::send(gateway.client.get(gateway.url("/healthz"))).await.status.as_u16(), 200);
     // Who waits is served as soon as there is room.
     let waiting = gateway.config("/config/worker", &[]);
     let go_on = async {

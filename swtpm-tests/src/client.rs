@@ -111,7 +111,7 @@ impl Client {
                 .get::<reqwest::tls::TlsInfo>()
                 .and_then(reqwest::tls::TlsInfo::peer_certificate);
             Ok(Reply {
-                server_key: certificate.and_then(SpkiSha256::of_certificate),
+                server_key: certificate.and_then(SpkiSha256::from_certificate),
                 status: response.status().as_u16(),
                 body: response.bytes().await?.to_vec(),
             })

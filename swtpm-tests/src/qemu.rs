@@ -66,7 +66,7 @@ impl Vm {
     /// Returns a VM with one processor, 512 MiB, one network card whose 10.0.2.2 is the host's 127.0.0.1, and nothing else.
     #[must_use]
     pub fn builder(kernel: &Path, initrd: &Path) -> VmBuilder {
-        Self::of(Start::Kernel {
+        Self::with_start(Start::Kernel {
             kernel: kernel.to_path_buf(),
             initrd: initrd.to_path_buf(),
         })
@@ -76,14 +76,14 @@ impl Vm {
     /// disk: see [`command_line`].
     #[must_use]
     pub fn with_firmware(firmware: &Firmware, disks: &[&BootDisk]) -> VmBuilder {
-        Self::of(Start::Firmware {
+        Self::with_start(Start::Firmware {
             code: firmware.code().to_path_buf(),
             variables: firmware.variables().to_path_buf(),
             disks: disks.iter().map(|disk| disk.image().to_path_buf()).collect(),
         })
     }
 
-    fn of(start: Start) -> VmBuilder {
+    fn with_start(start: Start) -> VmBuilder {
         VmBuilder {
             start,
             kernel_arguments: Vec::new(),

@@ -91,7 +91,7 @@ impl Swtpm {
     }
 
     /// Switches the TPM in `folder` on again, after the VM that had it has ended.
-    pub fn start_again(folder: &Path) -> Result<Self> {
+    pub fn restart(folder: &Path) -> Result<Self> {
         Self::switch_on(&folder.join("tpm").canonicalize()?)
     }
 

@@ -193,7 +193,7 @@ fn check(release: DebianRelease, membership: Option<&Membership>) {
 /// Boots the machine again after its first boot: the initramfs asks no gateway, and still ends the boot.
 #[track_caller]
 fn boots_later(site: &mut Site, release: DebianRelease, folder: &Path) {
-    let tpm = Swtpm::start_again(folder).unwrap();
+    let tpm = Swtpm::restart(folder).unwrap();
     let pointer = site.gateway().pointer(None).unwrap();
     let vm = site.later_vm(release, folder).unwrap().pointer(&pointer).tpm(&tpm);
     let mut vm = vm.start(&site.vm_folder("later").unwrap()).unwrap();

@@ -132,7 +132,7 @@ fn site(folder: &Path, cluster: &TestCluster) -> Site {
     site
 }
 
-fn said(console: &Process, what: &str) -> Vec<String> {
+fn console_lines(console: &Process, what: &str) -> Vec<String> {
     let mark = format!("@@ {what}");
     let lines = console.lines().into_iter();
     lines.filter_map(|line| Some(line.strip_prefix(&mark)?.trim().to_owned())).collect()
@@ -182,26 +182,30 @@ fn check(release: DebianRelease) {
     let first = boot(&site, "first");
     let console = first.console();
     assert_eq!(*approved.lock().unwrap(), 1, "{}", console.tail());
-    assert_eq!(said(console, "kept"), ["700 root 1"], "{}", console.tail());
-    let refused = said(console, "refused attest-node: ").join("\n");
+    assert_eq!(console_lines(console, "kept"), ["700 root 1"], "{}", console.tail());
+    let refused = console_lines(console, "refused attest-node: ").join("\n");
     let twice = "not repeatable: storage.files[0] (/etc/attest-gateway/pre-approved): it exists, and overwrite is not true";
     assert!(
         refused.contains(twice) && refused.contains("[ignition-not-repeatable]"),
         "{refused}"
     );
-    assert_eq!(said(console, "nothing"), ["grub"], "{}", console.tail());
+    assert_eq!(console_lines(console, "nothing"), ["grub"], "{}", console.tail());
     // As on CoreOS, /boot is a filesystem of its own for a moment, and read-only. For others it stays so.
-    let read_only = said(console, "read-only attest-node: ").join("\n");
+    let read_only = console_lines(console, "read-only attest-node: ").join("\n");
     assert!(read_only.contains("is in place"), "{read_only}{}", console.tail());
-    let apart = said(console, "apart").join("\n");
+    let apart = console_lines(console, "apart").join("\n");
     assert!(
         apart.starts_with("grub ignition ignition.firstboot touch: ") && apart.ends_with("Read-only file system"),
         "{apart}"
     );
-    assert!(said(console, "undone attest-node: taken back").len() == 1, "{}", console.tail());
-    let applied = said(console, "applied attest-node: ").join("\n");
+    assert!(
+        console_lines(console, "undone attest-node: taken back").len() == 1,
+        "{}",
+        console.tail()
+    );
+    let applied = console_lines(console, "applied attest-node: ").join("\n");
     assert!(applied.contains("Ignition applies it at the next boot: reboot soon"), "{applied}");
-    assert_eq!(said(console, "arranged"), ["700 600"], "{}", console.tail());
+    assert_eq!(console_lines(console, "arranged"), ["700 600"], "{}", console.tail());
     assert_eq!(on_disk(&config("pre-approved")).as_deref(), Some(b"pre-approved".as_slice()));
     assert_eq!(on_disk(&config("full")), None);
     let arranged = on_disk(core_os::CONFIG).unwrap();
@@ -221,8 +225,8 @@ fn check(release: DebianRelease) {
     let recorded = site.gateway().records().unwrap().len();
     let second = boot(&site, "second");
     let console = second.console();
-    assert_eq!(said(console, "the full config is at work").len(), 1, "{}", console.tail());
-    assert_eq!(said(console, "failed"), [""; 0], "{}", console.tail());
+    assert_eq!(console_lines(console, "the full config is at work").len(), 1, "{}", console.tail());
+    assert_eq!(console_lines(console, "failed"), [""; 0], "{}", console.tail());
     for name in ["pre-approved", "full"] {
         let path = config(name);
         assert_eq!(on_disk(&path), content_of(&full, &path).unwrap(), "{path}");

@@ -222,7 +222,7 @@ const GONE_TIMES: usize = 6;
 #[test]
 fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
     let folder = TestFolder::new().unwrap();
-    let (estate, cas) = (Estate::of(TestCloud::Azure), VtpmCas::global());
+    let (estate, cas) = (Estate::new(TestCloud::Azure), VtpmCas::global());
     let gateway = gateway(&folder, &estate, &cas);
     let server = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let contents = set_up(&mut TpmDevice::open(&server.tcti()).unwrap(), &cas);

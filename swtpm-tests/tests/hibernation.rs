@@ -78,7 +78,7 @@ fn resumed(site: &mut Site, release: DebianRelease, name: &str, drop_in: &str, u
     );
     drop((vm, tpm));
 
-    let tpm = Swtpm::start_again(&folder).unwrap();
+    let tpm = Swtpm::restart(&folder).unwrap();
     let vm = site.later_vm(release, &folder).unwrap().kernel_argument("resume=/dev/vdb");
     let vm = vm.disk(&swap).pointer(&pointer).tpm(&tpm);
     let vm = vm.start(&site.vm_folder(&format!("{name}-again")).unwrap()).unwrap();

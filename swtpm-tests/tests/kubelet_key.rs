@@ -73,7 +73,7 @@ fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
     };
     fs::create_dir(path("others")).unwrap();
     let others = attest_node::kubelet::key::KeyPaths::new(&path("others"), &path("others-disk"));
-    others.of_this_boot().unwrap().unwrap();
+    others.load_or_create().unwrap().unwrap();
     let mut other = node(
         &asking("others", "others-disk", "others-pki", "600"),
         &["kubelet-certificate", "request"],

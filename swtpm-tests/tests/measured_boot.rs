@@ -43,11 +43,11 @@ struct Booted {
 
 impl Place {
     fn new() -> Self {
-        Self::of(DebianRelease::Bookworm)
+        Self::for_release(DebianRelease::Bookworm)
     }
 
     /// Creates a place with the kernel and the initrd of a release.
-    fn of(release: DebianRelease) -> Self {
+    fn for_release(release: DebianRelease) -> Self {
         let images = Images::firmware(release).unwrap();
         let folder = TestFolder::new().unwrap();
         Self {

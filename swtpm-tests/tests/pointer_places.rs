@@ -122,7 +122,7 @@ fn check(cmdline: &str, folder: Option<&str>, there: &[&str]) {
 #[test]
 fn it_is_of_a_version_that_is_understood() {
     let said = Command::new(ignition()).arg("--version").output().unwrap().stdout;
-    assert_eq!(IgnitionVersion::of(&String::from_utf8(said).unwrap()), IgnitionVersion::UpTo2_26);
+    assert_eq!(IgnitionVersion::parse(&String::from_utf8(said).unwrap()), IgnitionVersion::UpTo2_26);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn attack_57_a_machine_whose_power_fails_after_each_boot_attests() {
     for boot in 0..BOOTS {
         let tpm = match boot {
             0 => site.tpm(Scenario::EndorsedTpm, &vm_folder).unwrap().unwrap(),
-            _ => Swtpm::start_again(&vm_folder).unwrap(),
+            _ => Swtpm::restart(&vm_folder).unwrap(),
         };
         let vm = site.vm().pointer(&pointer).tpm(&tpm).start(&vm_folder).unwrap();
         let is_verdict = |line: &str| line.contains("attest-node: attested") || line.contains("attest-node: not attested");

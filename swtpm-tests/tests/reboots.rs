@@ -164,7 +164,7 @@ fn decisions(records: &[LogRecord]) -> Vec<(&str, &str, &str, Option<&str>)> {
 fn check_instance(release: DebianRelease) {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
-    let estate = Estate::of(TestCloud::Gcp);
+    let estate = Estate::new(TestCloud::Gcp);
     estate.accept(&["gcp"], site.gateway());
     site.gateway().start(None).unwrap();
     estate.metadata.set_user_data(&site.gateway().pointer(None).unwrap());

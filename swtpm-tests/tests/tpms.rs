@@ -15,9 +15,9 @@ mod attacks_gateway;
 mod attacks_tpm;
 mod azure_vtpm;
 mod bench;
+mod boot_complete;
 mod crash;
 mod differential;
-mod door;
 #[path = "clouds/estate.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod estate;
@@ -25,4 +25,4 @@ mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
 mod new_values;
-mod tpm_patience;
+mod tpm_retry;

@@ -94,7 +94,7 @@ fn all(root: &Path) -> BTreeMap<PathBuf, String> {
 }
 
 /// Returns whether Ignition stops, or an object is lost or doubled, other than the node at `place` itself.
-fn goes_wrong(ignition: &Path, folder: &Path, config: &Value, place: &str) -> bool {
+fn fails(ignition: &Path, folder: &Path, config: &Value, place: &str) -> bool {
     let root = folder.join("root");
     let before = all(&root);
     let cache = folder.join("config.json");
@@ -141,7 +141,7 @@ fn what_debians_ignition_cannot_do_twice_is_what_is_refused() {
                 fs::write(&stub, "#!/bin/sh\nexit 0\n").unwrap();
                 fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
                 let found = refusals(&config, &[], &System::new(&folder.path().join("root")), ABILITIES);
-                let wrong = goes_wrong(&ignition, folder.path(), &config, place);
+                let wrong = fails(&ignition, folder.path(), &config, place);
                 assert_eq!(!found.is_empty(), wrong, "{config}: {found:?}");
                 if wrong { refused += 1 } else { taken += 1 }
             }

@@ -93,9 +93,13 @@ impl<'a> Interleaved<'a> {
             let (ratio, allowed) = (self.ratio(limit), limit.ratio);
             println!("{}: {ratio:.2}x {}, at most {allowed}x is allowed", limit.whole, limit.floor);
             let name = format!("{}, as a ratio to {}", limit.whole, limit.floor);
-            results::tell([Figure::of(name, "x", &[ratio]).limit(Bound::AtMost(allowed))]);
+            results::report([Figure::from_runs(name, "x", &[ratio]).limit(Bound::AtMost(allowed))]);
         }
-        results::tell(self.steps.iter().map(|step| Figure::of(step.name, "µs", &[step.time() * 1e6])));
+        results::report(
+            self.steps
+                .iter()
+                .map(|step| Figure::from_runs(step.name, "µs", &[step.time() * 1e6])),
+        );
     }
 
     fn ratio(&self, limit: &Limit) -> f64 {

@@ -1,7 +1,7 @@
 //! The whole run in a booting node: find the pointer, attest, put the tickets in, report the result.
 //!
 //! No failure makes the boot worse than it would be without this program. The pointer is only replaced by a complete one. The time is
-//! bounded, except while Ignition waits too ([`Patience`]). The work runs in its own thread, and only the thread that watches the clock
+//! bounded, except while Ignition waits too ([`WaitLimits`]). The work runs in its own thread, and only the thread that watches the clock
 //! writes the pointer. So a TPM or a network that hangs cannot hold up the boot, and nothing is written after the deadline.
 
 mod opened_tpm;
@@ -19,15 +19,15 @@ use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UN
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud;
-use crate::claimant::state::ClaimFolder;
-use crate::claimant::storage::{self, Storage};
-use crate::claimant::{ClaimPurpose, Claimants};
 use crate::cloud::MetadataAddress;
-use crate::console::{self, say};
+use crate::console::{self, print_line};
 use crate::deadline::Deadline;
 use crate::delivery::{Delivery, Gateways};
 use crate::entropy;
 use crate::failure::Failure;
+use crate::first_boot_secret::state::ClaimFolder;
+use crate::first_boot_secret::storage::{self, Storage};
+use crate::first_boot_secret::{ClaimPurpose, FirstBootSecret};
 use crate::gateway::tls::PointerTrust;
 use crate::gateway::{Discovered, GatewayClient, GatewayError, Http, Takes};
 use crate::keep;
@@ -36,7 +36,7 @@ use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
 use crate::platform::{CloudInstance, KubeletKey, NAME_ARGUMENT, NodePlatform, pointer_file};
 use crate::pointer::{GatewaySource, Pointer, PointerError, SourceLocation};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
-use crate::wait::Patience;
+use crate::wait::WaitLimits;
 
 /// A metadata server that comes late is waited for this much longer than anything else: by default for the two minutes that Ignition waits for
 /// it (`--fetch-timeout`, in `internal/main.go` of coreos/ignition).
@@ -76,7 +76,7 @@ pub struct BootOptions {
     /// Folder for state that is kept until the next boot.
     pub state: PathBuf,
     /// Folder for files that are kept for the booted system.
-    pub kept: PathBuf,
+    pub kept_folder: PathBuf,
     /// Set to attest the kubelet's future key even if the kernel command line does not ask for it.
     pub kubelet_key: bool,
     /// Storage for state that must survive a reboot of this first boot, unless the kernel command line names another.
@@ -116,29 +116,29 @@ pub fn run(settings: BootOptions) -> ExitCode {
     entropy::wait();
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
-        say(&format!(
+        print_line(&format!(
             "ignoring attest-node.wait={word} on the kernel command line: expected a number of seconds, such as 90"
         ));
     }
     if let Some(word) = &platform.storage_not_understood {
-        say(&format!(
+        print_line(&format!(
             "ignoring {}={word} on the kernel command line: expected a filesystem's label, a folder's path, or none",
             storage::ARGUMENT
         ));
     }
     if let Some(word) = &platform.name_not_understood {
-        say(&format!(
+        print_line(&format!(
             "ignoring {NAME_ARGUMENT}={word} on the kernel command line: a node name has lower-case letters, digits, '-' and '.' only"
         ));
     }
     let name = platform.name.clone().or(settings.name);
     let settings = BootOptions { name, ..settings };
     let unanswered = platform.wait.or(settings.wait);
-    let patience = Arc::new(Patience::new(settings.deadline, settings.hold, unanswered));
+    let patience = Arc::new(WaitLimits::new(settings.deadline, settings.hold, unanswered));
     let delivery = Delivery::find(&platform.ignition, settings.output.as_deref());
     let deliverable = delivery.possible();
     let seconds = settings.deadline.as_secs_f32();
-    let places = KeyPaths::new(&settings.kept, Path::new(key::FOLDER));
+    let places = KeyPaths::new(&settings.kept_folder, Path::new(key::FOLDER));
     let is_told_to = settings.kubelet_key || platform.kubelet_key == KubeletKey::Always;
     let (key, is_new) = if is_told_to || platform.kubelet_key != KubeletKey::Never {
         kubelet::key_of_this_boot(&places, is_told_to)
@@ -170,13 +170,13 @@ pub fn run(settings: BootOptions) -> ExitCode {
         let _ = places.forget_of_this_boot();
     }
     if is_new && !is_attested && is_told_to {
-        say("note: no gateway has accepted this node's attested key for its kubelet: the kubelet creates its own");
+        print_line("note: no gateway has accepted this node's attested key for its kubelet: the kubelet creates its own");
     }
     report(result, &delivery)
 }
 
 /// Waits for the work, until the deadline, which may move on meanwhile.
-fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeoutError> {
+fn wait<T>(receiver: &Receiver<T>, patience: &WaitLimits) -> Result<T, RecvTimeoutError> {
     loop {
         match receiver.recv_timeout(patience.deadline().remaining()) {
             Err(RecvTimeoutError::Timeout) if !patience.deadline().remaining().is_zero() => {}
@@ -188,7 +188,7 @@ fn wait<T>(receiver: &Receiver<T>, patience: &Patience) -> Result<T, RecvTimeout
 fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode {
     let done = match result {
         Ok(BootOutcome::Nothing(reason)) => {
-            say(&format!("nothing to do: {reason}"));
+            print_line(&format!("nothing to do: {reason}"));
             return ExitCode::SUCCESS;
         }
         Ok(BootOutcome::Done(done)) => *done,
@@ -207,19 +207,19 @@ fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode
         gateways,
         ..
     } = done;
-    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    notes.iter().for_each(|note| print_line(&format!("note: {note}")));
     let written = pointer.map(|pointer| delivery.deliver(&pointer));
     if let Some(reason) = nothing {
         // Without that header the token is good all the same.
         failed.extend(written.and_then(Result::err));
-        failed.iter().for_each(|failure| say(&format!("note: {failure}")));
-        say(&format!("nothing to do: {reason}"));
+        failed.iter().for_each(|failure| print_line(&format!("note: {failure}")));
+        print_line(&format!("nothing to do: {reason}"));
         return ExitCode::SUCCESS;
     }
     match &written {
         Some(Ok(())) => attested
             .iter()
-            .for_each(|what| say(&format!("attested {what}; ticket written to {}", delivery.path().display()))),
+            .for_each(|what| print_line(&format!("attested {what}; ticket written to {}", delivery.path().display()))),
         Some(Err(failure)) => failed.push(failure.clone()),
         None => {}
     }
@@ -235,10 +235,10 @@ fn report(result: Result<BootOutcome, Failure>, delivery: &Delivery) -> ExitCode
     };
     failed
         .iter()
-        .for_each(|failure| say(&format!("not attested: {failure}; {outcome}")));
+        .for_each(|failure| print_line(&format!("not attested: {failure}; {outcome}")));
     if failed.iter().any(|failure| failure.code == TICKET_UNDELIVERABLE) {
         // Their logs must not end in TRUSTED, or in silence, for a node that gets less.
-        gateways.iter().for_each(Gateways::tell);
+        gateways.iter().for_each(Gateways::notify);
     }
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -248,7 +248,7 @@ fn work(
     platform: &NodePlatform,
     deliverable: Result<(), Failure>,
     (kubelet_key, is_told_to): (Option<&KubeletKeyPair>, bool),
-    patience: &Patience,
+    patience: &WaitLimits,
 ) -> Result<BootOutcome, Failure> {
     match platform.ignition.heeds_user_config() {
         // Somebody knows what this program does not.
@@ -275,10 +275,10 @@ fn work(
             "the pointer config names no source of the form https://…/config/<pool>".to_owned(),
         ));
     }
-    keep::leave(&settings.kept, &pointer);
+    keep::leave(&settings.kept_folder, &pointer);
     let left_out = pointer.authority_left_out();
     // At once: whatever this run ends in, it may be why.
-    left_out.iter().for_each(|left_out| say(&format!("note: {left_out}")));
+    left_out.iter().for_each(|left_out| print_line(&format!("note: {left_out}")));
     let trust = PointerTrust::new(&pointer.authorities()?)?.partial(left_out.is_some());
     let storage = platform.storage.clone().unwrap_or_else(|| settings.storage.clone());
     // A driver that comes late has its time, and what comes after it too.
@@ -287,7 +287,7 @@ fn work(
     let tpm = device::ready(&settings.tcti, patience.work());
     begin("Attesting");
     let mut surroundings = Surroundings {
-        claimants: Claimants::new(ClaimFolder::new(&settings.state), storage),
+        first_boot_secret: FirstBootSecret::new(ClaimFolder::new(&settings.state), storage),
         tpm,
         instance: None,
         kubelet_key: kubelet_key.and_then(KubeletKeyPair::digest),
@@ -349,8 +349,14 @@ fn work(
         // What is known of the other gateways is not lost with it.
         done.failed.extend(result.err());
     }
-    claim_tokens(&gateways, &mut surroundings.claimants, patience.work(), &mut pointer, &mut done);
-    done.notes.extend(surroundings.claimants.note());
+    claim_tokens(
+        &gateways,
+        &mut surroundings.first_boot_secret,
+        patience.work(),
+        &mut pointer,
+        &mut done,
+    );
+    done.notes.extend(surroundings.first_boot_secret.note());
     done.write(&mut pointer);
     done.gateways = Some(Gateways::new(http, to_tell));
     Ok(BootOutcome::Done(done.into()))
@@ -359,7 +365,7 @@ fn work(
 impl BootResult {
     /// Records the failure of a source. Its gateway learns the reason from Ignition's later request, if the node gave up waiting for it, or
     /// if it refused the node.
-    fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &Patience) {
+    fn fail(&mut self, place: SourceLocation, failure: Failure, patience: &WaitLimits) {
         let why = match &failure.refusal {
             _ if failure.code == RETRY_LIMIT_EXCEEDED => Some(RETRY_LIMIT_EXCEEDED.to_owned()),
             _ if patience.gave_up() => Some(GATEWAY_UNREACHABLE.to_owned()),
@@ -381,7 +387,7 @@ impl BootResult {
 /// Potential means of attestation.
 struct Surroundings {
     /// First-boot secrets that identify this node to gateways.
-    claimants: Claimants,
+    first_boot_secret: FirstBootSecret,
     /// Result of the search for a TPM.
     tpm: Result<(), TpmError>,
     /// The instance of a cloud that this node is.
@@ -395,7 +401,7 @@ fn discover<'a>(
     http: &Http,
     sources: &'a [GatewaySource],
     pointer: &Pointer,
-    patience: &Patience,
+    patience: &WaitLimits,
     offers_key: bool,
     done: &mut BootResult,
 ) -> Vec<(&'a GatewaySource, Takes)> {
@@ -422,7 +428,7 @@ fn discover<'a>(
 /// No other server learns of it.
 fn claim_tokens(
     gateways: &[(&GatewaySource, Takes)],
-    claimants: &mut Claimants,
+    claimants: &mut FirstBootSecret,
     deadline: Deadline,
     pointer: &mut Pointer,
     done: &mut BootResult,

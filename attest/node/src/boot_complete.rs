@@ -13,7 +13,7 @@ use std::time::Duration;
 use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, is_closed};
 use attest_wire::tpm::wire::HashAlg;
 
-use crate::console::say;
+use crate::console::print_line;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::Failure;
 use crate::tpm::{Closed, TpmDevice, TpmError, device};
@@ -33,11 +33,11 @@ pub struct CloseOptions {
 pub fn run(settings: &CloseOptions) -> ExitCode {
     match close(settings) {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&format!(
+            print_line(&format!(
                 "PCR {BOOT_COMPLETE_PCR} IS NOT EXTENDED: {failure}; until it is, any program on this node can attest as a booting machine"
             ));
             ExitCode::FAILURE
@@ -98,10 +98,10 @@ fn close_once(tcti: &str, deadline: Deadline) -> Result<Closed, TpmError> {
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Prints a note before a quote over these PCRs is sent, if the boot-complete PCR shows that the machine's boot is over.
-pub fn say_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
+pub fn warn_if_closed(bank: HashAlg, pcrs: &BTreeMap<u8, Vec<u8>>) {
     let closed = |value: &Vec<u8>| is_closed(bank, &vec![0; bank.digest_bytes()], value);
     if pcrs.get(&BOOT_COMPLETE_PCR).is_some_and(closed) {
-        say(&format!(
+        print_line(&format!(
             "note: the boot is complete (PCR {BOOT_COMPLETE_PCR} is extended): pools that accept only booting machines refuse this machine; reset it to attest during the boot"
         ));
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{env, io};
 
 /// A line on stderr, which in the initramfs is the console and the journal.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     // What cannot be said is no reason to end: eprintln! would.
     let _ = writeln!(io::stderr(), "attest-node: {line}");
 }

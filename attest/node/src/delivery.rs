@@ -181,7 +181,7 @@ impl Gateways {
     }
 
     /// Tells each of them. A header in the pointer would be the way, if the pointer could be written.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         let deadline = Deadline::after(TELL_LIMIT);
         for (index, (base, pool)) in self.sources.iter().enumerate() {
             // Who cannot be told is told by nobody; the console says the rest.

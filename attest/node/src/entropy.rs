@@ -21,7 +21,7 @@ pub fn wait() {
         let _ = rand::fill(&mut [0]);
     };
     wait_until(ready, SAY_EVERY, |waited| {
-        console::say(&format!(
+        console::print_line(&format!(
             "waiting for the kernel's random numbers for {} s so far; add a virtio-rng device to a virtual machine, or random.trust_cpu=on to the kernel command line; {WAY_OUT}",
             waited.as_secs()
         ));

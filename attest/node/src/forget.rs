@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::claimant::disk::{DiskPrograms, Disks};
-use crate::claimant::folder;
-use crate::claimant::state::{self, ClaimFolder};
-use crate::claimant::storage::{MOUNT_POINT, Storage};
-use crate::console::say;
+use crate::console::print_line;
+use crate::first_boot_secret::disk::{DiskPrograms, Disks};
+use crate::first_boot_secret::folder;
+use crate::first_boot_secret::state::{self, ClaimFolder};
+use crate::first_boot_secret::storage::{MOUNT_POINT, Storage};
 use crate::platform::NodePlatform;
 
 /// Settings from the command line.
@@ -33,7 +33,7 @@ pub fn run(settings: &ForgetOptions) -> ExitCode {
         .0
         .unwrap_or_else(|| settings.storage.clone());
     let said = forget(&storage, &ClaimFolder::new(&settings.state), Path::new(MOUNT_POINT), &DiskPrograms);
-    said.lines.iter().for_each(|line| say(line));
+    said.lines.iter().for_each(|line| print_line(line));
     if said.left { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -53,7 +53,7 @@ fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &im
     let usual = !(*storage == Storage::Usual && disks.are_anothers());
     let looked_at = storage.labels().into_iter().filter(|_| usual);
     let labels: BTreeSet<String> = looked_at.chain(known.iter().cloned()).collect();
-    for label in labels.iter().filter(|label| disks.are_there(label)) {
+    for label in labels.iter().filter(|label| disks.exists(label)) {
         match on_disk(label, mount_point, disks) {
             Ok(()) => {}
             Err(NotForgotten::Unseen(error)) if !known.contains(label) => said.unseen(label, &error),
@@ -62,7 +62,7 @@ fn forget(storage: &Storage, state: &ClaimFolder, mount_point: &Path, disks: &im
             }
         }
     }
-    let unmounted = known.iter().filter(|label| !disks.are_there(label));
+    let unmounted = known.iter().filter(|label| !disks.exists(label));
     unmounted.for_each(|label| said.left(&format!("the filesystem labelled {label} no longer exists"), &by_hand(label)));
     for folder in [Some(storage), kept.as_ref()].into_iter().flatten() {
         if let Storage::Folder(root) = folder
@@ -87,7 +87,7 @@ enum NotForgotten {
 
 /// Mounted for reading first: most have nothing there, and are not written to.
 fn on_disk(label: &str, mount_point: &Path, disks: &impl Disks) -> Result<(), NotForgotten> {
-    let look = |root: &Path| Ok(folder::is_there(root));
+    let look = |root: &Path| Ok(folder::exists(root));
     // Who has it mounted for writing keeps it from being mounted for reading only.
     let is_there = disks
         .with(label, mount_point, true, look)
@@ -129,8 +129,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::claimant::ClaimSecret;
-    use crate::claimant::storage::tests::Folders;
+    use crate::first_boot_secret::ClaimSecret;
+    use crate::first_boot_secret::storage::tests::Folders;
 
     /// A machine: its disk, and its memory.
     struct Machine {
@@ -147,7 +147,7 @@ mod tests {
         }
 
         fn keeps(self) -> Self {
-            folder::write(self.disk.path(), &ClaimSecret::of([7; 32])).unwrap();
+            folder::write(self.disk.path(), &ClaimSecret::from_bytes([7; 32])).unwrap();
             self
         }
 
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn it_is_removed_wherever_it_may_be() {
-        for label in crate::claimant::storage::LABELS {
+        for label in crate::first_boot_secret::storage::LABELS {
             let machine = Machine::new().keeps();
-            machine.state().set_secret(&ClaimSecret::of([7; 32]));
+            machine.state().set_secret(&ClaimSecret::from_bytes([7; 32]));
             let disks = Folders::with(&[(label, machine.disk.path())]);
             assert_eq!(machine.forget(&Storage::Usual, &disks), ForgetReport::default());
             machine.is_clean();

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-use crate::console::say;
+use crate::console::print_line;
 use crate::failure::printable;
 use crate::ignition::base::{self, BaseConfig};
 use crate::ignition::{self, IgnitionInput, IgnitionVersion};
@@ -46,7 +46,7 @@ pub struct KeepOptions {
     /// Root folder of the initramfs.
     pub root: PathBuf,
     /// Settings of its Ignition.
-    pub told: IgnitionInput,
+    pub input: IgnitionInput,
     /// Folder for the unit that gets the kubelet's certificate, if it is to be installed.
     pub units: Option<PathBuf>,
     /// `true` if this node is configured to attest a key for its kubelet.
@@ -75,7 +75,7 @@ pub fn run(settings: &KeepOptions) -> ExitCode {
     match keep(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!(
+            print_line(&format!(
                 "{} is not complete, and the booted system may lack this program: {error}",
                 settings.folder.display()
             ));
@@ -86,9 +86,9 @@ pub fn run(settings: &KeepOptions) -> ExitCode {
 
 fn keep(settings: &KeepOptions) -> io::Result<()> {
     private_folder(&settings.folder)?;
-    let mut said = Initramfs::of(&settings.root, &ignition::said(), &settings.told);
+    let mut said = Initramfs::inspect(&settings.root, &ignition::version_output(), &settings.input);
     // What is there later may be what this program has written since.
-    if let Some(before) = Initramfs::kept(&settings.folder) {
+    if let Some(before) = Initramfs::load(&settings.folder) {
         said.outranked_by = before.outranked_by;
     }
     write::replace(&settings.folder.join(INITRAMFS), &serde_json::to_vec(&said)?)?;
@@ -118,13 +118,13 @@ pub fn pointer(folder: &Path) -> Option<PathBuf> {
 impl Initramfs {
     /// Reads the description that was kept in a folder.
     #[must_use]
-    pub fn kept(folder: &Path) -> Option<Self> {
+    pub fn load(folder: &Path) -> Option<Self> {
         serde_json::from_str(&text(&folder.join(INITRAMFS), INITRAMFS_LIMIT_BYTES)?).ok()
     }
 
     /// Inspects the initramfs with this root.
-    fn of(root: &Path, ignition: &str, told: &IgnitionInput) -> Self {
-        let version = IgnitionVersion::of(ignition);
+    fn inspect(root: &Path, ignition: &str, told: &IgnitionInput) -> Self {
+        let version = IgnitionVersion::parse(ignition);
         let says = |name: &str, word: &str| {
             SCRIPT_FOLDERS
                 .iter()
@@ -201,7 +201,7 @@ mod tests {
             folder: root.path().join("kept"),
             program: Some(program),
             root: root.path().to_owned(),
-            told: IgnitionInput::default(),
+            input: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };
@@ -211,9 +211,9 @@ mod tests {
             let (run, library) = (settings.folder.join("run"), settings.folder.join("lib/libc.so"));
             assert_eq!((mode(&settings.folder), mode(&run), mode(&library)), (0o700, 0o755, 0o755));
             assert_eq!(fs::read_to_string(library).unwrap(), "lib/libc.so");
-            assert!(Initramfs::kept(&settings.folder).is_some());
+            assert!(Initramfs::load(&settings.folder).is_some());
         }
-        assert_eq!(Initramfs::kept(root.path()), None);
+        assert_eq!(Initramfs::load(root.path()), None);
     }
 
     fn check(scripts: &[(&str, &str)], copies_config: bool, changes_kernel_arguments: bool) {
@@ -231,7 +231,7 @@ mod tests {
             base: Some(Vec::new()),
         };
         assert_eq!(
-            Initramfs::of(root.path(), "Ignition 2.14.0\n", &IgnitionInput::default()),
+            Initramfs::inspect(root.path(), "Ignition 2.14.0\n", &IgnitionInput::default()),
             expect,
             "{scripts:?}"
         );
@@ -260,7 +260,7 @@ mod tests {
             folder: root.path().join("kept"),
             program: None,
             root: root.path().to_owned(),
-            told: IgnitionInput::default(),
+            input: IgnitionInput::default(),
             units: None,
             is_told_to: false,
         };
@@ -269,7 +269,7 @@ mod tests {
         fs::create_dir_all(root.path().join("run/ignition")).unwrap();
         let kept = || {
             keep(&settings).unwrap();
-            Initramfs::kept(&settings.folder).unwrap()
+            Initramfs::load(&settings.folder).unwrap()
         };
         let places = |kept: Initramfs| kept.base.unwrap().into_iter().map(|base| base.place).collect::<Vec<_>>();
         assert_eq!(kept().outranked_by, None);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(kept().outranked_by, Some(root.path().join("run/ignition/user.ign")));
         // What another version has kept says nothing of it.
         fs::write(settings.folder.join(INITRAMFS), "{\"ignition\": \"Ignition 2.14.0\"}").unwrap();
-        assert_eq!(Initramfs::kept(&settings.folder).unwrap().base, None);
+        assert_eq!(Initramfs::load(&settings.folder).unwrap().base, None);
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use attest_node::boot::{self, BootOptions};
 use attest_node::boot_complete;
-use attest_node::claimant::state;
-use attest_node::claimant::storage::Storage;
 use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
 use attest_node::config::{self, ConfigPurpose};
 use attest_node::ek_table;
+use attest_node::first_boot_secret::state;
+use attest_node::first_boot_secret::storage::Storage;
 use attest_node::forget;
 use attest_node::keep;
 use attest_node::kubelet::key::{self, KeyPaths};
@@ -131,13 +131,13 @@ enum EkCommand {
     List {
         /// Output format: text, or json
         #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
-        output: OutputFormat,
+        output: ListFormat,
     },
 }
 
 /// Format of a list.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum OutputFormat {
+enum ListFormat {
     Text,
     Json,
 }
@@ -301,7 +301,7 @@ impl ConfigArguments {
             cmdline: self.cmdline,
             dmi: self.dmi,
             metadata: self.metadata,
-            kept,
+            kept_folder: kept,
             root: self.root,
         }
     }
@@ -340,18 +340,18 @@ impl AttestArguments {
             metadata: self.metadata,
             nitro_tpm_attest: self.nitro_tpm_attest,
             state: self.state,
-            kept,
+            kept_folder: kept,
             storage: self.first_boot_secret_on.unwrap_or_default(),
         }
     }
 }
 
-fn list_eks(tcti: &str, ek: EkChoice, output: OutputFormat) -> ExitCode {
+fn list_eks(tcti: &str, ek: EkChoice, output: ListFormat) -> ExitCode {
     match ek_table::keys(tcti, ek) {
         Ok(keys) => {
             match output {
-                OutputFormat::Text => print!("{}", ek_table::table(&keys)),
-                OutputFormat::Json => println!("{:#}", ek_table::json(&keys)),
+                ListFormat::Text => print!("{}", ek_table::table(&keys)),
+                ListFormat::Json => println!("{:#}", ek_table::json(&keys)),
             }
             ExitCode::SUCCESS
         }
@@ -388,7 +388,7 @@ fn main() -> ExitCode {
                 folder: kept,
                 program,
                 root: "/".into(),
-                told: platform.ignition.told().clone(),
+                input: platform.ignition.input().clone(),
                 // It does nothing on a boot that has attested no key.
                 units: (is_told_to || platform.kubelet_key != KubeletKey::Never).then(|| unit::FOLDER.into()),
                 is_told_to,

@@ -10,11 +10,11 @@ use std::time::Duration;
 use attest_wire::names::is_node_name;
 use zeroize::Zeroizing;
 
-use crate::claimant::storage::{self, Storage};
 use crate::cloud::detect::{self, Dmi};
 use crate::cloud::{self, Cloud, CloudError, MetadataAddress, MetadataClient};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
+use crate::first_boot_secret::storage::{self, Storage};
 use crate::ignition::{Ignition, IgnitionInput, OTHER_CMDLINE, VARIABLES};
 use crate::pointer::{POINTER_LIMIT_BYTES, PointerError};
 use crate::tpm::device;
@@ -49,8 +49,8 @@ pub enum KubeletKey {
 
 impl KubeletKey {
     /// The last word about it on the kernel command line.
-    fn of(cmdline: &str) -> Self {
-        let said = words(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
+    fn parse(cmdline: &str) -> Self {
+        let said = parameters(cmdline).filter_map(|word| match word.strip_prefix(KUBELET_KEY_ARGUMENT)? {
             "" => Some(Self::Always),
             value => (value.strip_prefix('=')? == NO).then_some(Self::Never),
         });
@@ -126,10 +126,10 @@ impl NodePlatform {
     }
 
     fn new(ignition: Ignition, dmi: Dmi) -> Self {
-        let wait = argument(&ignition.told().cmdline, WAIT_ARGUMENT);
-        let name = argument(&ignition.told().cmdline, NAME_ARGUMENT);
-        let (storage, storage_not_understood) = storage(&ignition.told().cmdline);
-        let kubelet_key = KubeletKey::of(&ignition.told().cmdline);
+        let wait = argument(&ignition.input().cmdline, WAIT_ARGUMENT);
+        let name = argument(&ignition.input().cmdline, NAME_ARGUMENT);
+        let (storage, storage_not_understood) = storage(&ignition.input().cmdline);
+        let kubelet_key = KubeletKey::parse(&ignition.input().cmdline);
         Self {
             name: name.clone().filter(|name| is_node_name(name)),
             name_not_understood: name.filter(|name| !is_node_name(name)).map(|name| printable(&name)),
@@ -138,7 +138,7 @@ impl NodePlatform {
             storage_not_understood,
             wait: wait.as_deref().and_then(seconds),
             wait_not_understood: wait.filter(|word| seconds(word).is_none()).map(|word| printable(&word)),
-            id: ignition.told().platform(),
+            id: ignition.input().platform(),
             ignition,
             dmi,
         }
@@ -157,7 +157,7 @@ impl NodePlatform {
     /// # Errors
     /// [`CloudError::Client`].
     pub fn instance(&self, metadata: &MetadataAddress, deadline: Deadline) -> Result<Option<CloudInstance>, CloudError> {
-        let given = self.id.as_deref().and_then(Cloud::of_platform);
+        let given = self.id.as_deref().and_then(Cloud::from_platform);
         match (given, self.dmi) {
             (Some(cloud), _) | (None, Dmi::Cloud(cloud)) => Ok(Some(CloudInstance {
                 cloud,
@@ -189,7 +189,7 @@ impl NodePlatform {
             (None, dmi) => !matches!(dmi, Dmi::Cloud(_)),
         };
         if may_be_qemu {
-            let files = self.ignition.told().fw_cfg();
+            let files = self.ignition.input().fw_cfg();
             if !files.iter().any(|file| Path::new(file).exists()) {
                 device::load("qemu_fw_cfg");
             }
@@ -200,10 +200,10 @@ impl NodePlatform {
             }
             looked_at.push_str(" and QEMU's fw_cfg opt/com.coreos/config");
         }
-        match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::of_platform)) {
+        match (self.id.as_deref(), self.id.as_deref().and_then(Cloud::from_platform)) {
             (Some(QEMU), _) => {}
             (Some(FILE), _) => {
-                let file = self.ignition.told().config_file();
+                let file = self.ignition.input().config_file();
                 if let Some(bytes) = read(&file)? {
                     return Ok(bytes);
                 }
@@ -277,12 +277,12 @@ fn storage(cmdline: &str) -> (Option<Storage>, Option<String>) {
 
 /// The last value of one of this program's own arguments on a kernel command line.
 fn argument(cmdline: &str, name: &str) -> Option<String> {
-    let values = words(cmdline).filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
+    let values = parameters(cmdline).filter_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned));
     values.last()
 }
 
 /// Words of a kernel command line, as the kernel reads it: separated by blanks outside double quotes, which are dropped.
-fn words(cmdline: &str) -> impl Iterator<Item = String> {
+fn parameters(cmdline: &str) -> impl Iterator<Item = String> {
     let mut quoted = false;
     let separated: Vec<String> = cmdline
         .split(|letter: char| {

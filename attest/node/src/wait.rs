@@ -23,7 +23,7 @@ pub const WAY_OUT: &str = "to boot without attesting: rd.systemd.mask=attest-nod
 
 /// The time of one run, for all gateways together.
 #[derive(Debug)]
-pub struct Patience {
+pub struct WaitLimits {
     silence: Duration,
     most: Duration,
     state: Mutex<WaitState>,
@@ -33,11 +33,11 @@ pub struct Patience {
 struct WaitState {
     deadline: Deadline,
     /// Waiting time that the gateways ask for; of several, the longest.
-    told: Option<Duration>,
+    requested_wait: Option<Duration>,
     since: Option<Instant>,
     times: u32,
     held: u32,
-    said: Option<Instant>,
+    last_report: Option<Instant>,
     /// The most time without an answer, if there is a limit.
     unanswered: Option<Duration>,
     /// Since when there has been no answer.
@@ -57,7 +57,7 @@ impl WaitState {
 
 /// A gateway's wish that this node come again.
 #[derive(Debug, Clone, Copy)]
-pub struct ComeAgain<'a> {
+pub struct RetryRequest<'a> {
     /// URL of the request.
     pub url: &'a str,
     /// Gateway's reason for it; empty if it gave none.
@@ -89,7 +89,7 @@ pub enum NextStep {
     NotHeld,
 }
 
-impl Patience {
+impl WaitLimits {
     /// Creates the limits of a run that starts now: `silence` for the node's own work, at `most` so long after a 503 with Retry-After, and,
     /// if the administrator sets it, at most `unanswered` without an answer.
     #[must_use]
@@ -99,11 +99,11 @@ impl Patience {
             most: most.min(Duration::from_secs(HOLD_LIMIT_SECONDS)),
             state: Mutex::new(WaitState {
                 deadline: Deadline::after(silence),
-                told: None,
+                requested_wait: None,
                 since: None,
                 times: 0,
                 held: 0,
-                said: None,
+                last_report: None,
                 unanswered,
                 unanswered_since: None,
                 gave_up: false,
@@ -124,10 +124,10 @@ impl Patience {
     }
 
     /// Records a gateway's waiting time for its pool. Of several gateways, the longest time counts: Ignition needs them all.
-    pub fn told(&self, seconds: u64) {
+    pub fn record_wait(&self, seconds: u64) {
         let mut state = self.lock();
         let told = Duration::from_secs(seconds);
-        state.told = Some(state.told.map_or(told, |before| before.max(told)));
+        state.requested_wait = Some(state.requested_wait.map_or(told, |before| before.max(told)));
     }
 
     /// Returns the number of waits.
@@ -163,10 +163,13 @@ impl Patience {
     }
 
     /// Returns the next step after a gateway's request, at `now`, to retry later.
-    pub fn come_again(&self, again: ComeAgain<'_>, now: Instant) -> NextStep {
+    pub fn retry_later(&self, again: RetryRequest<'_>, now: Instant) -> NextStep {
         let mut state = self.lock();
         state.answered(now);
-        let limit = state.told.unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS)).min(self.most);
+        let limit = state
+            .requested_wait
+            .unwrap_or(Duration::from_secs(HOLD_DEFAULT_SECONDS))
+            .min(self.most);
         if limit.is_zero() && state.since.is_none() {
             return NextStep::NotHeld;
         }
@@ -222,9 +225,11 @@ impl Patience {
         state.times = state.times.saturating_add(1);
         let until = time + self.silence;
         state.deadline = now.checked_add(until).map_or(state.deadline, Deadline::at);
-        let quiet = state.said.is_some_and(|said| now.saturating_duration_since(said) < SAY_EVERY);
+        let quiet = state
+            .last_report
+            .is_some_and(|said| now.saturating_duration_since(said) < SAY_EVERY);
         if !quiet {
-            state.said = Some(now);
+            state.last_report = Some(now);
         }
         NextStep::Pause {
             time,
@@ -238,8 +243,8 @@ impl Patience {
     }
 }
 
-fn line(again: ComeAgain<'_>, held: Duration, left: Duration) -> String {
-    let ComeAgain { url, why, what, .. } = again;
+fn line(again: RetryRequest<'_>, held: Duration, left: Duration) -> String {
+    let RetryRequest { url, why, what, .. } = again;
     let why = if why.is_empty() { String::new() } else { format!(" [{why}]") };
     let what = if what.is_empty() {
         String::new()
@@ -262,24 +267,24 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(10);
     const HOUR: u64 = 3600;
 
-    fn come_again(patience: &Patience, now: Instant) -> NextStep {
-        let again = ComeAgain {
+    fn retry_later(patience: &WaitLimits, now: Instant) -> NextStep {
+        let again = RetryRequest {
             url: "https://a/v1/attest",
             why: "unavailable",
             what: "the store is away",
             pause: PAUSE,
         };
-        patience.come_again(again, now)
+        patience.retry_later(again, now)
     }
 
     /// Checks the total wait and the number of messages, with a request every ten seconds.
     fn check(told: &[u64], most: u64, expect: u64) {
-        let patience = Patience::new(SILENCE, Duration::from_secs(most), None);
-        told.iter().for_each(|seconds| patience.told(*seconds));
+        let patience = WaitLimits::new(SILENCE, Duration::from_secs(most), None);
+        told.iter().for_each(|seconds| patience.record_wait(*seconds));
         let start = Instant::now();
         let (mut passed, mut lines) = (Duration::ZERO, 0);
         loop {
-            match come_again(&patience, start + passed) {
+            match retry_later(&patience, start + passed) {
                 NextStep::Pause { time, until, line } => {
                     assert_eq!(until, time + SILENCE);
                     let remaining = patience.deadline().remaining();
@@ -317,24 +322,24 @@ mod tests {
 
     #[test]
     fn what_was_said_later_counts_from_the_first_time() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
-        patience.told(300);
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
+        patience.record_wait(300);
+        assert!(matches!(retry_later(&patience, start + Duration::from_secs(299)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(retry_later(&patience, start + Duration::from_secs(300)), NextStep::Over { held } if held.as_secs() == 300));
         // Who says zero now is told so, although it held the node before it said anything.
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
-        patience.told(0);
-        assert!(matches!(come_again(&patience, start + PAUSE), NextStep::Over { .. }));
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
+        patience.record_wait(0);
+        assert!(matches!(retry_later(&patience, start + PAUSE), NextStep::Over { .. }));
     }
 
     #[test]
     fn the_console_is_told_what_since_when_until_when_and_the_way_out() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
-        let said = |seconds| match come_again(&patience, start + Duration::from_secs(seconds)) {
+        let said = |seconds| match retry_later(&patience, start + Duration::from_secs(seconds)) {
             NextStep::Pause { line, .. } => line,
             other => panic!("{other:?}"),
         };
@@ -357,14 +362,14 @@ mod tests {
         assert_eq!(said(19), None);
     }
 
-    fn unanswered(patience: &Patience, now: Instant) -> NextStep {
+    fn unanswered(patience: &WaitLimits, now: Instant) -> NextStep {
         let failure = Failure::new("gateway-unreachable", "https://a cannot be reached", "look");
         patience.unanswered(&failure, PAUSE, now)
     }
 
     #[test]
     fn a_gateway_that_does_not_answer_is_waited_for_as_ignition_waits() {
-        let patience = Patience::new(SILENCE, Duration::ZERO, None);
+        let patience = WaitLimits::new(SILENCE, Duration::ZERO, None);
         let start = Instant::now();
         for seconds in (0..100_000).step_by(10) {
             let now = start + Duration::from_secs(seconds);
@@ -387,7 +392,7 @@ mod tests {
     #[test]
     fn an_administrators_limit_is_for_each_time_without_an_answer() {
         let limit = Duration::from_secs(25);
-        let patience = Patience::new(SILENCE, Duration::ZERO, Some(limit));
+        let patience = WaitLimits::new(SILENCE, Duration::ZERO, Some(limit));
         let start = Instant::now();
         let at = |seconds| unanswered(&patience, start + Duration::from_secs(seconds));
         let NextStep::Pause { line, .. } = at(0) else {
@@ -405,10 +410,10 @@ mod tests {
         patience.answered(start);
         assert!(!patience.gave_up());
         // Who says "come again" has answered.
-        let patience = Patience::new(SILENCE, Duration::MAX, Some(limit));
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, Some(limit));
         assert!(matches!(unanswered(&patience, start), NextStep::Pause { .. }));
         assert!(matches!(
-            come_again(&patience, start + Duration::from_secs(24)),
+            retry_later(&patience, start + Duration::from_secs(24)),
             NextStep::Pause { .. }
         ));
         assert!(matches!(
@@ -419,25 +424,25 @@ mod tests {
 
     #[test]
     fn time_without_an_answer_is_not_counted_as_the_pools() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
-        patience.told(100);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
+        patience.record_wait(100);
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(matches!(come_again(&patience, start), NextStep::Pause { .. }));
+        assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
         assert!(matches!(unanswered(&patience, after(10)), NextStep::Pause { .. }));
         // Off for an hour, and back.
-        assert!(matches!(come_again(&patience, after(3610)), NextStep::Pause { .. }));
-        assert!(matches!(come_again(&patience, after(3699)), NextStep::Pause { time, .. } if time.as_secs() == 1));
-        assert!(matches!(come_again(&patience, after(3700)), NextStep::Over { held } if held.as_secs() == 100));
+        assert!(matches!(retry_later(&patience, after(3610)), NextStep::Pause { .. }));
+        assert!(matches!(retry_later(&patience, after(3699)), NextStep::Pause { time, .. } if time.as_secs() == 1));
+        assert!(matches!(retry_later(&patience, after(3700)), NextStep::Over { held } if held.as_secs() == 100));
         assert_eq!((patience.times(), patience.held()), (4, 3));
     }
 
     #[test]
     fn who_is_not_told_to_come_again_has_the_deadline_only() {
-        let patience = Patience::new(SILENCE, Duration::MAX, None);
+        let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         assert!(patience.deadline().remaining() <= SILENCE);
         assert!(patience.work().remaining() <= SILENCE - REPORT_TIME);
-        patience.told(HOUR);
+        patience.record_wait(HOUR);
         assert!(patience.deadline().remaining() <= SILENCE);
     }
 }

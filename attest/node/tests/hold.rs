@@ -42,7 +42,7 @@ fn document(status: u16, code: &str) -> String {
 }
 
 /// The gateway's, with the seconds until then.
-fn come_again(seconds: u32) -> Option<Instead> {
+fn retry_after(seconds: u32) -> Option<Instead> {
     Some(Some((503, format!("Retry-After: {seconds}\r\n"), document(503, "unavailable"))))
 }
 
@@ -157,7 +157,7 @@ fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
 fn each_come_again_starts_the_time_for_silence_anew() {
     // Nine seconds are gone at least, and no more than 4.5 since the last answer, before one is lost: after it, two are waited at most.
     let (_gateway, metadata) = site(None, |path, before| match (path, before) {
-        (CHALLENGE, 0..3) => come_again(3),
+        (CHALLENGE, 0..3) => retry_after(3),
         (CHALLENGE, 3) => Some(None),
         _ => None,
     });
@@ -344,7 +344,7 @@ fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
 #[test]
 fn a_node_comes_back_when_it_is_told_to() {
     let (_gateway, metadata) = site(None, |path, before| {
-        (path == CHALLENGE && before == 0).then(|| come_again(2)).flatten()
+        (path == CHALLENGE && before == 0).then(|| retry_after(2)).flatten()
     });
     let run = run(&metadata, &["--deadline", "10"]);
     run.attested();

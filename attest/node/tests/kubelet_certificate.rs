@@ -31,7 +31,7 @@ struct Site {
 /// Result of a run.
 struct Ended {
     success: bool,
-    said: String,
+    output: String,
 }
 
 impl Site {
@@ -39,7 +39,7 @@ impl Site {
     /// `system:node-bootstrapper`.
     fn new() -> Self {
         let site = Self::without_key();
-        site.places().of_this_boot().unwrap().unwrap();
+        site.places().load_or_create().unwrap().unwrap();
         site
     }
 
@@ -92,7 +92,7 @@ impl Site {
         assert!(!said.contains(&self.token) && !said.contains("PRIVATE"), "{said}");
         Ended {
             success: output.status.success(),
-            said,
+            output: said,
         }
     }
 
@@ -214,14 +214,22 @@ fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
     let (_, request) = X509CertificationRequest::from_der(&der).unwrap();
     let info = &request.certification_request_info;
     assert_eq!(info.subject.to_string(), format!("O=system:nodes, CN=system:node:{NODE}"));
-    assert_eq!(attest::SpkiSha256::of_spki(info.subject_pki.raw), digest);
+    assert_eq!(attest::SpkiSha256::from_spki(info.subject_pki.raw), digest);
     site.sign(&csr, &certificate(&csr, |_| ()));
     let ended = site.end(run);
-    assert!(ended.success && ended.said.contains("is in pki/kubelet-client-"), "{}", ended.said);
+    assert!(
+        ended.success && ended.output.contains("is in pki/kubelet-client-"),
+        "{}",
+        ended.output
+    );
     site.has_certificate();
     // Once more: there is one.
     let ended = site.end(site.spawn(&[]));
-    assert!(ended.success && ended.said.contains("has a certificate already"), "{}", ended.said);
+    assert!(
+        ended.success && ended.output.contains("has a certificate already"),
+        "{}",
+        ended.output
+    );
     assert_eq!(site.api.all(CSRS).len(), 1);
 }
 
@@ -229,7 +237,7 @@ fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
 fn there_may_be_nothing_to_do() {
     let site = Site::without_key();
     let ended = site.end(site.spawn(&[]));
-    assert!(ended.success && ended.said.contains("nothing to do"), "{}", ended.said);
+    assert!(ended.success && ended.output.contains("nothing to do"), "{}", ended.output);
     assert!(site.api.all(CSRS).is_empty());
 }
 
@@ -248,7 +256,7 @@ fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
     let csr = site.asked();
     site.sign(&csr, &certificate(&csr, |_| ()));
     let ended = site.end(run);
-    assert!(ended.success, "{}", ended.said);
+    assert!(ended.success, "{}", ended.output);
     assert_eq!(site.api.all(CSRS).len(), 1);
     site.has_certificate();
 }
@@ -290,7 +298,7 @@ fn a_request_that_is_removed_is_made_once_more_and_one_of_somebody_else_is_not_t
     let own = own.unwrap();
     site.sign(&own, &certificate(&own, |_| ()));
     let ended = site.end(run);
-    assert!(ended.success, "{}", ended.said);
+    assert!(ended.success, "{}", ended.output);
     site.has_certificate();
 }
 
@@ -302,9 +310,9 @@ fn check_refused(certificate: impl FnOnce(&Value) -> String, said: &str) {
     site.sign(&csr, &certificate(&csr));
     let ended = site.end(run);
     assert!(
-        !ended.success && ended.said.contains("[kubelet-certificate-answer]") && ended.said.contains(said),
+        !ended.success && ended.output.contains("[kubelet-certificate-answer]") && ended.output.contains(said),
         "{said}: {}",
-        ended.said
+        ended.output
     );
     site.has_key_only();
 }
@@ -340,13 +348,13 @@ fn a_request_that_was_denied_ends_it_and_says_why() {
         csr["status"] = json!({"conditions": [{"type": kind, "status": "True", "reason": "NotOurs", "message": "by\nhand"}]});
         site.api.put(csr);
         let ended = site.end(run);
-        assert!(!ended.success, "{}", ended.said);
+        assert!(!ended.success, "{}", ended.output);
         for part in [
             "[kubelet-request-denied]",
             "NotOurs by hand",
             "with its own key, which is not attested",
         ] {
-            assert!(ended.said.contains(part), "{part}: {}", ended.said);
+            assert!(ended.output.contains(part), "{part}: {}", ended.output);
         }
         site.has_key_only();
     }
@@ -361,11 +369,11 @@ fn check_waits(alter: impl FnOnce(&mut Value), said: &str) {
     site.api.put_as_it_is(csr);
     let ended = site.end(run);
     assert!(
-        !ended.success && ended.said.contains("[kubelet-request-unanswered]"),
+        !ended.success && ended.output.contains("[kubelet-request-unanswered]"),
         "{}",
-        ended.said
+        ended.output
     );
-    assert!(ended.said.contains(said), "{said}: {}", ended.said);
+    assert!(ended.output.contains(said), "{said}: {}", ended.output);
     site.has_key_only();
 }
 
@@ -388,7 +396,7 @@ fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
     let site = Site::new();
     fs::write(site.path("kubeconfig"), site.api.kubeconfig(&site.api.token("bootstrap", "nobody"))).unwrap();
     let ended = site.end(site.spawn(&["--wait", "1"]));
-    assert!(!ended.success && ended.said.contains("the API answers 403"), "{}", ended.said);
+    assert!(!ended.success && ended.output.contains("the API answers 403"), "{}", ended.output);
     site.has_key_only();
     // The CA of another cluster.
     let other = KubernetesApi::start();
@@ -396,11 +404,11 @@ fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
     fs::write(site.path("kubeconfig"), wrong).unwrap();
     site.api.forget_asked();
     let ended = site.end(site.spawn(&["--wait", "1"]));
-    assert!(!ended.success && ended.said.contains("cannot be reached"), "{}", ended.said);
+    assert!(!ended.success && ended.output.contains("cannot be reached"), "{}", ended.output);
     assert!(site.api.asked().is_empty());
     fs::remove_file(site.path("kubeconfig")).unwrap();
     let ended = site.end(site.spawn(&["--wait", "1"]));
-    assert!(!ended.success && ended.said.contains("[kubelet-kubeconfig]"), "{}", ended.said);
+    assert!(!ended.success && ended.output.contains("[kubelet-kubeconfig]"), "{}", ended.output);
     let ended = site.end(site.spawn(&["--wait", "1", "--name", "Worker 1"]));
-    assert!(!ended.success, "{}", ended.said);
+    assert!(!ended.success, "{}", ended.output);
 }

@@ -107,7 +107,7 @@ fn an_identity_document_of_amazon_verifies() {
 fn a_request_to_sts_has_the_signature_that_amazon_computes() {
     let instance = amazon::AwsInstance::example(clock::now() - 60);
     let region = instance.region.clone();
-    let credentials = amazon::RoleSession::of(&instance, clock::now());
+    let credentials = amazon::RoleSession::for_instance(&instance, clock::now());
     let authority = Arc::new(amazon::RegionAuthority::new(1));
     let server = amazon::AwsMetadataServer::start(instance, authority, Some(credentials.clone()));
     let metadata = metadata(&server);

@@ -88,9 +88,9 @@ impl Parsed {
             return Err(ConditionError::TooManySteps { found: steps });
         }
         let mut mentions = Mentions::default();
-        mentions.look(&expression);
+        mentions.visit(&expression);
         Ok(Self {
-            on_what_was_booted: mentions.booted && !mentions.others,
+            on_what_was_booted: mentions.booted && !mentions.other_claims,
             boot: mentions.boot,
             boot_elsewhere: mentions.boot_elsewhere,
             expression,
@@ -276,33 +276,33 @@ struct Mentions {
     /// Set if the expression mentions the measured boot.
     booted: bool,
     /// Set if the expression mentions any other claim.
-    others: bool,
+    other_claims: bool,
     boot: BTreeSet<BootMention>,
     boot_elsewhere: bool,
 }
 
 impl Mentions {
-    fn look(&mut self, node: &IdedExpr) {
+    fn visit(&mut self, node: &IdedExpr) {
         match &node.expr {
-            Expr::Ident(name) if name == CLAIMS => self.others = true,
+            Expr::Ident(name) if name == CLAIMS => self.other_claims = true,
             Expr::Select(select) if self.is_of_a_boot(select) => {}
             Expr::Select(select) if is_booted(&select.operand, &select.field) => self.booted = true,
             Expr::Select(select) => {
                 self.boot_elsewhere |= select.field == BOOT;
-                self.look(&select.operand);
+                self.visit(&select.operand);
             }
-            Expr::List(list) => list.elements.iter().for_each(|element| self.look(element)),
+            Expr::List(list) => list.elements.iter().for_each(|element| self.visit(element)),
             Expr::Call(call) => {
                 self.boot_elsewhere |= call.func_name == operators::INDEX && call.args.get(1).is_some_and(says_boot);
-                call.args.iter().chain(call.target.as_deref()).for_each(|part| self.look(part));
+                call.args.iter().chain(call.target.as_deref()).for_each(|part| self.visit(part));
             }
             Expr::Comprehension(over) => {
                 let parts = [&over.iter_range, &over.accu_init, &over.loop_cond, &over.loop_step, &over.result];
-                parts.into_iter().for_each(|part| self.look(part));
+                parts.into_iter().for_each(|part| self.visit(part));
             }
             Expr::Ident(_) | Expr::Literal(_) => {}
             // Conditions have none.
-            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.others = true,
+            Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => self.other_claims = true,
         }
     }
 
@@ -318,7 +318,7 @@ impl Mentions {
         };
         match is_what_was_booted(found, BOOT) {
             true => self.booted = true,
-            false => self.others = true,
+            false => self.other_claims = true,
         }
         let (kind, is_asked_for) = (found.to_owned(), select.test);
         self.boot.insert(BootMention { kind, part, is_asked_for });

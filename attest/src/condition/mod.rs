@@ -149,7 +149,7 @@ impl Condition {
         match self.holds_of(claims) {
             Ok(true) => Ok(()),
             Ok(false) => Err(ConditionRefusal::NotMet {
-                accepted: Withheld::words(self.source.clone()),
+                accepted: Withheld::from_text(self.source.clone()),
             }),
             Err(problem) => Err(self.undecided(&problem)),
         }
@@ -181,7 +181,7 @@ impl Condition {
 
     fn undecided(&self, problem: &str) -> ConditionRefusal {
         ConditionRefusal::Undecided {
-            accepted: Withheld::words(format!("{} ({problem})", self.source)),
+            accepted: Withheld::from_text(format!("{} ({problem})", self.source)),
         }
     }
 }

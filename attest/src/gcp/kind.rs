@@ -18,7 +18,7 @@ impl EvidenceKind for Gcp {
 }
 
 impl Verifier for Gcp {
-    type HeldAgainst<'a> = &'a GoogleKeys;
+    type VerificationInput<'a> = &'a GoogleKeys;
 
     // They may be about the certificate of vTPMs.
     const RULES_MAY_GO_UNUSED: bool = true;

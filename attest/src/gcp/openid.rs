@@ -96,7 +96,7 @@ pub(super) fn read(token: SignedToken<'_>, audiences: &[Audience], now: UnixTime
     let kid = token.kid.to_owned();
     let taken = TokenClaims {
         issuer: token.issuer,
-        key: JwtVerifiedKey::of(token),
+        key: JwtVerifiedKey::new(token),
     };
 
     let mut refused = ClaimsVerificationError::InvalidAudience(String::new());
@@ -127,7 +127,7 @@ struct SignedMessage {
 }
 
 impl JwtVerifiedKey {
-    fn of(token: SignedToken<'_>) -> Self {
+    fn new(token: SignedToken<'_>) -> Self {
         let message = token.text.rsplit_once('.').map_or("", |(signed, _)| signed);
         Self {
             kid: JsonWebKeyId::new(token.kid.to_owned()),

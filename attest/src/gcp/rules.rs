@@ -143,7 +143,7 @@ pub fn appraise_vtpm(instance: &GceInstance, rules: &GceRules) -> Result<(), Gcp
     ];
     match unprovable.into_iter().find(|(_, given)| *given) {
         Some((rule, _)) => Err(GcpError::RuleNotProvable {
-            accepted: Withheld::words(format!("the values of its rule {rule}")),
+            accepted: Withheld::from_text(format!("the values of its rule {rule}")),
         }),
         None => Ok(()),
     }

@@ -65,7 +65,7 @@ macro_rules! borrowed {
         pub(crate) struct $name<'a> {
             $($(
                 $(#[$doc])*
-                pub(crate) $member: Option<<$crate::$($room)::+ as $crate::kinds::Verifier>::HeldAgainst<'a>>,
+                pub(crate) $member: Option<<$crate::$($room)::+ as $crate::kinds::Verifier>::VerificationInput<'a>>,
             )*)*
         }
     };

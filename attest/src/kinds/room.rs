@@ -87,7 +87,7 @@ pub(crate) type Verified<K> = Result<(<K as EvidenceKind>::Proof, Option<SpkiSha
 /// Request, verification and appraisal of one kind of evidence. Code that covers all kinds calls these, one kind after the other.
 pub(crate) trait Verifier: EvidenceKind {
     /// Verification input apart from the challenge: the administrator's trust anchors, or a third party's answer about this very evidence.
-    type HeldAgainst<'a>: Copy;
+    type VerificationInput<'a>: Copy;
 
     /// Set if a pool may have rules for this kind without accepting it.
     const RULES_MAY_GO_UNUSED: bool = false;
@@ -106,7 +106,8 @@ pub(crate) trait Verifier: EvidenceKind {
     }
 
     /// Makes the request for a node with this offer. Refuses early whatever can be refused early.
-    fn ask(offer: &Self::Offer, held_against: Option<Self::HeldAgainst<'_>>, rules: &Self::Rules, asking: &Asking<'_>) -> Asked<Self>;
+    fn ask(offer: &Self::Offer, held_against: Option<Self::VerificationInput<'_>>, rules: &Self::Rules, asking: &Asking<'_>)
+    -> Asked<Self>;
 
     /// Returns whether an offer that is refused with this error counts as no offer: then the node is asked for something else.
     fn is_as_good_as_none(_: &Self::Error) -> bool {
@@ -115,7 +116,7 @@ pub(crate) trait Verifier: EvidenceKind {
 
     /// Returns the event log of the firmware that came with the evidence, if it also serves the other evidence. A machine has one log,
     /// regardless of which of its TPM's keys has quoted.
-    fn event_log_for_others(_: &Self::Evidence) -> Option<&Blob> {
+    fn shared_event_log(_: &Self::Evidence) -> Option<&Blob> {
         None
     }
 
@@ -133,7 +134,7 @@ pub(crate) trait Verifier: EvidenceKind {
     fn verify(
         subject: &Self::Subject,
         evidence: &Self::Evidence,
-        held_against: Self::HeldAgainst<'_>,
+        held_against: Self::VerificationInput<'_>,
         binding: &EvidenceBinding<'_>,
         now: UnixTime,
     ) -> Verified<Self>;
@@ -222,7 +223,7 @@ pub(crate) trait OtherKinds<P, R>: Verifier {
     }
 
     /// Appraises what is subject to the rules of another kind.
-    fn appraise_beside(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), KindRefusal<Self::Error>> {
+    fn appraise_together(_: &Self::Proof, _proofs: &P, _rules: &R) -> Result<(), KindRefusal<Self::Error>> {
         Ok(())
     }
 }

@@ -54,12 +54,12 @@ pub fn to_corim(generation: &Generation) -> Result<Vec<u8>, CorimError> {
     let mut registers: Vec<(u8, Value)> = Vec::new();
     for value in &values.pcrs {
         if registers.iter().any(|(pcr, _)| *pcr == value.pcr) {
-            claims.push(of_registers(std::mem::take(&mut registers)));
+            claims.push(registers_value(std::mem::take(&mut registers)));
         }
         registers.push((value.pcr, digests(&value.digests)));
     }
     if !registers.is_empty() {
-        claims.push(of_registers(registers));
+        claims.push(registers_value(registers));
     }
     for (list, events) in values.named_lists() {
         let written = |event: &EventValue| measurement(list, vec![(2, digests(&event.digests))], event.name.as_deref());
@@ -207,7 +207,7 @@ fn expires(validity: &Value) -> Result<Time, CorimError> {
         .ok_or(CorimError::Form("the validity's time is not a number of seconds"))
 }
 
-fn of_registers(registers: Vec<(u8, Value)>) -> Value {
+fn registers_value(registers: Vec<(u8, Value)>) -> Value {
     measurement("pcrs", vec![(14, map(registers))], None)
 }
 

@@ -77,7 +77,7 @@ impl ReferenceSets {
     }
 
     /// Values that are in no file, and accepted at any time.
-    pub(crate) fn of_values(values: Values) -> Self {
+    pub(crate) fn from_values(values: Values) -> Self {
         let generation = Generation {
             name: String::new(),
             added: Time { at: 0 },
@@ -111,7 +111,8 @@ impl ReferenceSets {
 
     /// Returns every value of a category, in this bank, including expired ones.
     pub fn listed(&self, wanted: ReferenceQuery, bank: HashAlg) -> impl Iterator<Item = ListedValue<'_>> {
-        self.generations().flat_map(move |generation| of(generation, wanted, bank))
+        self.generations()
+            .flat_map(move |generation| listed_values(generation, wanted, bank))
     }
 
     /// Returns the hashes that each generation requires in dbx; generations without any are left out.
@@ -122,7 +123,7 @@ impl ReferenceSets {
     }
 }
 
-fn of(generation: &Generation, wanted: ReferenceQuery, bank: HashAlg) -> Vec<ListedValue<'_>> {
+fn listed_values(generation: &Generation, wanted: ReferenceQuery, bank: HashAlg) -> Vec<ListedValue<'_>> {
     let values = &generation.values;
     let listed = |name, value| ListedValue::new(generation, name, value);
     let events = match wanted {

@@ -61,7 +61,7 @@ impl NewValue {
     /// Returns the category and the content as text, without the name.
     #[must_use]
     pub fn key(&self) -> String {
-        let wanted = self.wanted.word();
+        let wanted = self.wanted.label();
         match &self.is {
             Is::Digest { bank, digest, section } => match section {
                 Some(section) => format!("{wanted} .{section} {bank} {digest}"),
@@ -127,7 +127,7 @@ impl NewValue {
 /// `PCR 4, boot loader or kernel: sha256 ab12…`
 impl fmt::Display for NewValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.wanted.words())?;
+        f.write_str(&self.wanted.description())?;
         match &self.is {
             Is::Digest { bank, digest, section } => {
                 if let Some(section) = section {
@@ -144,7 +144,7 @@ impl fmt::Display for NewValue {
 impl ReferenceQuery {
     /// Returns the name of the category in files.
     #[must_use]
-    pub fn word(self) -> String {
+    pub fn label(self) -> String {
         match self {
             Self::Pcr(pcr) => format!("pcr-{pcr}"),
             Self::Images => "images".to_owned(),
@@ -163,7 +163,7 @@ impl ReferenceQuery {
 
     /// Describes the category and its PCR, for people.
     #[must_use]
-    pub fn words(self) -> String {
+    pub fn description(self) -> String {
         let words = match self {
             Self::Pcr(pcr) => return format!("PCR {pcr}"),
             Self::Images => "PCR 4, boot loader or kernel",

@@ -20,7 +20,7 @@ const OPTIONAL: u32 = Attributes::ST_CLEAR | Attributes::USER_WITH_AUTH | Attrib
 pub struct TpmName(Vec<u8>);
 
 impl TpmName {
-    fn of(name_alg: HashAlg, area: &[u8]) -> Self {
+    fn from_public_area(name_alg: HashAlg, area: &[u8]) -> Self {
         let digest: Digest = name_alg.digest(&[area]);
         let mut name = name_alg.id().to_be_bytes().to_vec();
         name.extend_from_slice(digest.as_ref());
@@ -29,7 +29,7 @@ impl TpmName {
 
     /// The Qualified Name of a primary object of a hierarchy (TPM 2.0 Part 1, "Qualified Name"): the hierarchy's handle stands for the
     /// Qualified Name of a parent, and it is hashed with the object's own nameAlg.
-    fn of_primary(&self, name_alg: HashAlg, hierarchy: Hierarchy) -> Self {
+    fn qualified_name(&self, name_alg: HashAlg, hierarchy: Hierarchy) -> Self {
         let handle = hierarchy.handle().to_be_bytes();
         let digest: Digest = name_alg.digest(&[&handle, &self.0]);
         let mut name = name_alg.id().to_be_bytes().to_vec();
@@ -128,7 +128,7 @@ impl AkPublic {
         }
         check_algorithm(&area)?;
         Ok(Self {
-            name: TpmName::of(area.name_alg, bytes),
+            name: TpmName::from_public_area(area.name_alg, bytes),
             name_alg: area.name_alg,
             scheme: area.scheme,
             key: area.key,
@@ -150,7 +150,7 @@ impl AkPublic {
     /// The Qualified Name that the AK has as a primary object of a hierarchy.
     #[must_use]
     pub fn qualified_name(&self, hierarchy: Hierarchy) -> TpmName {
-        self.name.of_primary(self.name_alg, hierarchy)
+        self.name.qualified_name(self.name_alg, hierarchy)
     }
 
     /// Checks that the AK, which has signed this Qualified Name, is a primary object of the endorsement hierarchy. For any other AK the TPM

@@ -1,4 +1,4 @@
-//! Check that a quote was made while the machine boots. The boot-complete PCR ([`attest_wire::tpm::door`]) must have the value that the
+//! Check that a quote was made while the machine boots. The boot-complete PCR ([`attest_wire::tpm::boot_complete`]) must have the value that the
 //! firmware has left in it, without any later extension.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::values::HexDigest;
 
 /// The firmware log's claim about the boot-complete PCR: like the log, it is the node's own claim until the quote has its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MeasuredDoor {
+pub struct BootCompleteMeasurement {
     /// The value that its events lead to.
     value: Vec<u8>,
     /// Number of events in this PCR.
@@ -21,7 +21,7 @@ pub struct MeasuredDoor {
     closing: Option<usize>,
 }
 
-impl MeasuredDoor {
+impl BootCompleteMeasurement {
     /// Replays the PCR's events in a log; `None` if the log has no digests of this bank.
     pub(crate) fn by(log: &EventLog<'_>, bank: HashAlg) -> Option<Self> {
         let replayed = log.replay(bank, [BOOT_COMPLETE_PCR]).ok()?;
@@ -75,17 +75,21 @@ pub enum BootCompleteError {
 ///
 /// # Errors
 /// [`BootCompleteError`].
-pub(crate) fn check_open(bank: HashAlg, pcrs: &BTreeMap<u8, HexDigest>, log: Option<&MeasuredDoor>) -> Result<(), BootCompleteError> {
+pub(crate) fn check_open(
+    bank: HashAlg,
+    pcrs: &BTreeMap<u8, HexDigest>,
+    log: Option<&BootCompleteMeasurement>,
+) -> Result<(), BootCompleteError> {
     let quoted = pcrs.get(&BOOT_COMPLETE_PCR).ok_or(BootCompleteError::NotQuoted)?;
     if let Some(event) = log.and_then(|log| log.closing) {
         return Err(BootCompleteError::InLog { event });
     }
-    let nothing = MeasuredDoor {
+    let nothing = BootCompleteMeasurement {
         value: vec![0; bank.digest_bytes()],
         events: 0,
         closing: None,
     };
-    let MeasuredDoor { value, events, .. } = log.unwrap_or(&nothing);
+    let BootCompleteMeasurement { value, events, .. } = log.unwrap_or(&nothing);
     if quoted.as_bytes() == value || quoted.as_bytes() == extended(bank, value, OS_SEPARATOR) {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use super::boot_complete::MeasuredDoor;
+use super::boot_complete::BootCompleteMeasurement;
 use super::ek::EkDigest;
 use super::error::TpmEvidenceError;
 use super::event_log::{EventLogError, Phase};
@@ -73,7 +73,7 @@ pub struct EventLogClaims {
     pub boot: Option<Arc<MeasuredBoot>>,
     /// The log's claim about the boot-complete PCR, regardless of other PCRs.
     #[serde(skip)]
-    pub door: Option<MeasuredDoor>,
+    pub door: Option<BootCompleteMeasurement>,
 }
 
 /// Reason why an event log explains nothing.

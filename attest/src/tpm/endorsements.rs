@@ -8,7 +8,7 @@ use rustls_pki_types::UnixTime;
 use super::TpmAttester;
 use super::claims::EndorsedBy;
 use super::ek::{EkDigest, EkPublic};
-use super::ek_certificate::{EkRoots, KnownChains, verify_unless_known};
+use super::ek_certificate::{EkRoots, KnownChains, verify_unless_cached};
 use super::error::TpmEvidenceError;
 use super::vtpm::{self, VtpmRoots};
 
@@ -19,7 +19,7 @@ pub(crate) struct TpmEndorsements {
     pub(crate) allowed: BTreeSet<EkDigest>,
     pub(crate) vtpm_roots: Option<Arc<VtpmRoots>>,
     /// Cache of chains that need not be verified again.
-    pub(crate) known: Option<Arc<dyn KnownChains>>,
+    pub(crate) known_chains: Option<Arc<dyn KnownChains>>,
 }
 
 impl TpmEndorsements {
@@ -53,8 +53,8 @@ impl TpmEndorsements {
                 by: EndorsedBy::GcpInstance(Box::new(instance)),
             });
         }
-        let known = self.known.as_deref();
-        let verified = verify_unless_known(certificate.as_ref(), &intermediates, &self.roots, known, now).map_err(|error| {
+        let known = self.known_chains.as_deref();
+        let verified = verify_unless_cached(certificate.as_ref(), &intermediates, &self.roots, known, now).map_err(|error| {
             if error.is_unknown_issuer() {
                 TpmEvidenceError::EkNotEndorsed {
                     ek_digest: ek_digest.clone(),

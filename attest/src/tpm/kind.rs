@@ -31,7 +31,7 @@ impl EvidenceKind for Tpm {
 }
 
 impl Verifier for Tpm {
-    type HeldAgainst<'a> = &'a TpmEndorsements;
+    type VerificationInput<'a> = &'a TpmEndorsements;
 
     const RULES_MAY_GO_UNUSED: bool = true;
     const ADVICE: &'static [&'static [Advice]] = &[super::error::ADVICE, super::rules::ADVICE, super::vtpm::ADVICE];
@@ -137,7 +137,7 @@ impl Verifier for Tpm {
         claims.instance().is_some()
     }
 
-    fn event_log_for_others(evidence: &TpmEvidence) -> Option<&Blob> {
+    fn shared_event_log(evidence: &TpmEvidence) -> Option<&Blob> {
         evidence.event_log.as_ref()
     }
 
@@ -178,21 +178,21 @@ impl Verifier for Tpm {
 impl<P: Proofs<Gcp>, R: Rulebook<Gcp>> OtherKinds<P, R> for Tpm {
     fn join(claims: TpmClaims, proofs: &P) -> Result<TpmClaims, KindRefusal<TpmEvidenceError>> {
         if let (Some(vtpm), Some(identity)) = (claims.instance(), proofs.proof()) {
-            vtpm.check_identity(identity).map_err(of_instance)?;
+            vtpm.check_identity(identity).map_err(instance_error)?;
         }
         Ok(claims)
     }
 
-    fn appraise_beside(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), KindRefusal<TpmEvidenceError>> {
+    fn appraise_together(claims: &TpmClaims, proofs: &P, rules: &R) -> Result<(), KindRefusal<TpmEvidenceError>> {
         // Beside an identity token, the certificate has only to be about the same instance.
         if let (Some(vtpm), None) = (claims.instance(), proofs.proof()) {
             let rules = rules.rules().ok_or(KindRefusal::NothingToHoldAgainst(Kind::Gcp))?;
-            gcp::appraise_vtpm(vtpm.instance(), rules).map_err(of_instance)?;
+            gcp::appraise_vtpm(vtpm.instance(), rules).map_err(instance_error)?;
         }
         Ok(())
     }
 }
 
-fn of_instance(error: GcpError) -> TpmEvidenceError {
+fn instance_error(error: GcpError) -> TpmEvidenceError {
     VtpmError::from(error).into()
 }

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`wire`] (the bytes), [`ek`] and [`ek_certificate`] (which TPM), `endorsements` (who vouches for it; [`vtpm`], if Google
 //! does), [`ak`] (which key in it), [`credential`] and `task` (the proof that both are in one TPM), [`quote`] and [`pcr`] (what was signed),
-//! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), [`door`] (whether that is all that came about), `verifier`, which puts
+//! [`event_log`] (how the PCRs came about), [`measured_boot`] (what its events mean), [`boot_complete`] (whether that is all that came about), `verifier`, which puts
 //! them together into [`TpmClaims`], [`reference_values`] with [`rules`], which those are held against, and [`prediction`], which computes such values from
 //! files.
 

@@ -102,7 +102,7 @@ impl ReferenceValues {
 
     /// Each requirement in words, and whether it is met.
     pub(crate) fn by_requirement<E: From<TpmEvidenceError>>(&self, quoted: &QuotedPcrs<'_>, now: UnixTime) -> Vec<(String, Result<(), E>)> {
-        let one = |requirement| (self.words(requirement), self.meets(requirement, quoted, now).map_err(E::from));
+        let one = |requirement| (self.description(requirement), self.meets(requirement, quoted, now).map_err(E::from));
         self.requirements().map(one).collect()
     }
 
@@ -181,7 +181,7 @@ impl ReferenceValues {
         let list = |bank: HashAlg, pcrs: Vec<String>| format!("{bank}:{}", pcrs.join(","));
         Err(TpmEvidenceError::ReferenceSelection {
             quoted: list(quoted.bank, quoted.pcrs.keys().map(u8::to_string).collect()),
-            accepted: Withheld::words(list(self.bank(), wanted.iter().map(u8::to_string).collect())),
+            accepted: Withheld::from_text(list(self.bank(), wanted.iter().map(u8::to_string).collect())),
         })
     }
 
@@ -196,7 +196,7 @@ impl ReferenceValues {
                 let fits = |found: &ReferenceKind<'_>| *found == ReferenceKind::Digest(value);
                 match rules::is_accepted(self.sets(), wanted, self.bank(), fits, now) {
                     true => Ok(()),
-                    false => Err(rules::accepted_words(self.sets(), wanted, self.bank(), fits, now)),
+                    false => Err(rules::describe_accepted(self.sets(), wanted, self.bank(), fits, now)),
                 }
             }
         }
@@ -204,7 +204,7 @@ impl ReferenceValues {
 
     /// Describes a requirement, for people.
     #[must_use]
-    pub fn words(&self, requirement: Requirement) -> String {
+    pub fn description(&self, requirement: Requirement) -> String {
         let bank = self.bank();
         match requirement {
             Requirement::Selection => {

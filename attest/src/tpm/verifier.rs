@@ -7,7 +7,7 @@ use rustls_pki_types::UnixTime;
 use subtle::ConstantTimeEq;
 
 use super::ak::AkPublic;
-use super::boot_complete::MeasuredDoor;
+use super::boot_complete::BootCompleteMeasurement;
 use super::claims::{EventLogClaims, EventLogProblem, TpmClaims};
 use super::endorsements::TpmEndorsements;
 use super::error::TpmEvidenceError;
@@ -114,14 +114,14 @@ pub(crate) fn explain(log: &[u8], bank: HashAlg, quoted: &BTreeMap<u8, HexDigest
         Ok(parsed) => parsed,
         Err(error) => return nothing(0, EventLogProblem::Malformed(error)),
     };
-    let door = MeasuredDoor::by(&parsed, bank);
+    let door = BootCompleteMeasurement::by(&parsed, bank);
     match parsed.check_against(bank, quoted) {
         Err(error) => EventLogClaims {
             door,
             ..nothing(parsed.event_count(), EventLogProblem::Mismatch(error))
         },
         Ok(trusted) => {
-            let boot = MeasuredBoot::of(&trusted);
+            let boot = MeasuredBoot::from_events(&trusted);
             EventLogClaims {
                 events: parsed.event_count(),
                 explained_pcrs: trusted.explained_pcrs().collect(),

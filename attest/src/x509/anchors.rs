@@ -105,7 +105,7 @@ impl TrustAnchors {
             subject: name_text(parsed.subject()),
             organisation: organisation(parsed.subject()),
             sha256,
-            name: CanonicalName::of(parsed.subject().as_raw()),
+            name: CanonicalName::from_der(parsed.subject().as_raw()),
             key: parsed.public_key().raw.to_vec(),
             restricts_names: trusted.name_constraints.is_some(),
             not_before: seconds(parsed.validity().not_before.timestamp()),
@@ -131,9 +131,9 @@ impl TrustAnchors {
 
     /// Selects those of the certificates `sent` that lead from `leaf` to one of these by name, without verifying anything.
     #[must_use]
-    pub fn lead_on<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> PathEnd<'s> {
+    pub fn extend_path<'s>(&self, leaf: &CertificateDer<'_>, sent: &[CertificateDer<'s>], now: UnixTime) -> PathEnd<'s> {
         let keys_of = |name: &CanonicalName| self.named(name).map(|anchor| anchor.key()).collect();
-        path::lead_on(leaf, sent, keys_of, now)
+        path::extend_path(leaf, sent, keys_of, now)
     }
 }
 

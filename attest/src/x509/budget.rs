@@ -24,7 +24,7 @@ impl SignatureBudget {
 
     /// Returns webpki's own budget of 100 signatures, for chains whose sender has little to choose.
     #[must_use]
-    pub const fn of_webpki() -> Self {
+    pub const fn webpki_default() -> Self {
         Self::new(usize::MAX)
     }
 

@@ -35,13 +35,13 @@ enum AttributeValue {
 
 impl CanonicalName {
     /// Reads a Name from its DER encoding.
-    pub(crate) fn of(name: &[u8]) -> Self {
+    pub(crate) fn from_der(name: &[u8]) -> Self {
         let content = super::der::content(name).filter(|_| name.first() == Some(&0x30));
-        content.map_or_else(|| Self(CanonicalForm::Unreadable(name.to_vec())), Self::of_content)
+        content.map_or_else(|| Self(CanonicalForm::Unreadable(name.to_vec())), Self::from_rdns)
     }
 
     /// Reads the content of a Name: its RelativeDistinguishedNames.
-    pub(crate) fn of_content(rdns: &[u8]) -> Self {
+    pub(crate) fn from_rdns(rdns: &[u8]) -> Self {
         Self(read_rdns(rdns).map_or_else(|_| CanonicalForm::Unreadable(rdns.to_vec()), CanonicalForm::Rdns))
     }
 }
@@ -115,8 +115,8 @@ mod tests {
     fn name(rdns: &[&[Vec<u8>]]) -> CanonicalName {
         let sets: Vec<_> = rdns.iter().map(|attributes| element(0x31, &attributes.concat())).collect();
         let content = sets.concat();
-        let name = CanonicalName::of(&element(0x30, &content));
-        assert_eq!(name, CanonicalName::of_content(&content));
+        let name = CanonicalName::from_der(&element(0x30, &content));
+        assert_eq!(name, CanonicalName::from_rdns(&content));
         name
     }
 
@@ -188,9 +188,9 @@ mod tests {
             b"\x30\x04\x31\x02\x30\x00",
         ];
         for (at, one) in unreadable.iter().enumerate() {
-            assert_eq!(CanonicalName::of(one), CanonicalName::of(one));
+            assert_eq!(CanonicalName::from_der(one), CanonicalName::from_der(one));
             for other in unreadable.iter().skip(at + 1) {
-                assert_ne!(CanonicalName::of(one), CanonicalName::of(other), "{one:x?} {other:x?}");
+                assert_ne!(CanonicalName::from_der(one), CanonicalName::from_der(other), "{one:x?} {other:x?}");
             }
         }
         // What follows an attribute's value is not passed over.

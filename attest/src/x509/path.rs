@@ -34,13 +34,13 @@ pub enum PathEnd<'s> {
 ///
 /// A way ends at an anchored name, unless a CA of that name with another key was sent. Such a CA got a new key under its old name,
 /// certified by its old key or by another CA.
-pub(super) fn lead_on<'s, 'k>(
+pub(super) fn extend_path<'s, 'k>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
     anchored: impl Fn(&CanonicalName) -> Vec<&'k [u8]>,
     now: UnixTime,
 ) -> PathEnd<'s> {
-    let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| PathLink::of(&parsed, now));
+    let read = |der: &CertificateDer<'_>| X509Certificate::from_der(der).ok().map(|(_, parsed)| PathLink::new(&parsed, now));
     let links: Vec<(PathLink, &CertificateDer<'s>)> = sent.iter().filter_map(|der| Some((read(der)?, der))).collect();
     let Some(leaf) = read(leaf) else { return PathEnd::Nowhere };
     // The same CA, renewed: whichever is valid now.
@@ -146,7 +146,7 @@ struct PathLink {
 }
 
 impl PathLink {
-    fn of(certificate: &X509Certificate<'_>, now: UnixTime) -> Self {
+    fn new(certificate: &X509Certificate<'_>, now: UnixTime) -> Self {
         let extensions = || certificate.extensions().iter().map(|extension| extension.parsed_extension());
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let validity = certificate.validity();
@@ -161,8 +161,8 @@ impl PathLink {
             .flatten()
             .is_some_and(|usage| usage.value.key_cert_sign());
         Self {
-            subject: CanonicalName::of(certificate.subject().as_raw()),
-            issuer: CanonicalName::of(certificate.issuer().as_raw()),
+            subject: CanonicalName::from_der(certificate.subject().as_raw()),
+            issuer: CanonicalName::from_der(certificate.issuer().as_raw()),
             key: certificate.public_key().raw.to_vec(),
             subject_key_id: extensions().find_map(|extension| match extension {
                 ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),

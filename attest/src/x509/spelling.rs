@@ -41,11 +41,11 @@ pub(super) struct RespelledAnchors<'a> {
 
 impl Spellings {
     /// The issuers of a leaf and of the certificates that were sent with it.
-    pub(super) fn of_issuers(leaf: &EndEntityCert<'_>, sent: &[CertificateDer<'_>]) -> Self {
+    pub(super) fn from_chain(leaf: &EndEntityCert<'_>, sent: &[CertificateDer<'_>]) -> Self {
         let mut spellings = Self(BTreeMap::new());
         spellings.add(leaf.issuer());
         for certificate in sent {
-            if let Some(issuer) = CertificateParts::of(certificate).and_then(|parts| content(parts.issuer)) {
+            if let Some(issuer) = CertificateParts::parse(certificate).and_then(|parts| content(parts.issuer)) {
                 spellings.add(issuer);
             }
         }
@@ -53,13 +53,13 @@ impl Spellings {
     }
 
     fn add(&mut self, issuer: &[u8]) {
-        let known = self.0.entry(CanonicalName::of_content(issuer)).or_default();
+        let known = self.0.entry(CanonicalName::from_rdns(issuer)).or_default();
         if known.len() < SPELLINGS_LIMIT && !known.iter().any(|spelling| spelling == issuer) {
             known.push(issuer.to_vec());
         }
     }
 
-    fn of(&self, name: &CanonicalName) -> &[Vec<u8>] {
+    fn get(&self, name: &CanonicalName) -> &[Vec<u8>] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 }
@@ -70,12 +70,12 @@ impl<'s> Respelled<'s> {
     pub(super) fn new(leaf: &EndEntityCert<'_>, sent: &'s [CertificateDer<'_>], spellings: &Spellings) -> Self {
         let mut all = Self::default();
         let leaf = leaf.der();
-        let leaf_tbs = CertificateParts::of(&leaf).map(|parts| parts.tbs);
+        let leaf_tbs = CertificateParts::parse(&leaf).map(|parts| parts.tbs);
         for original in sent {
             let original: &'s [u8] = original.as_ref();
             all.certificates.push(CertificateDer::from(original));
-            let Some(parts) = CertificateParts::of(original) else { continue };
-            let others = spellings.of(&CanonicalName::of(parts.subject)).iter();
+            let Some(parts) = CertificateParts::parse(original) else { continue };
+            let others = spellings.get(&CanonicalName::from_der(parts.subject)).iter();
             for spelling in others.filter(|spelling| content(parts.subject) != Some(spelling.as_slice())) {
                 if let Some((tbs, certificate)) = parts.with_subject(spelling)
                     && leaf_tbs != Some(tbs.as_slice())
@@ -95,16 +95,16 @@ impl<'s> Respelled<'s> {
     /// Returns the tbsCertificates that the signature may be over where webpki verifies it over `tbs`: those of the certificates that it was copied from, and `tbs`.
     pub(super) fn signed<'m>(&'m self, tbs: &'m [u8]) -> impl Iterator<Item = &'m [u8]> {
         let originals = self.originals.get(tbs).into_iter().flatten();
-        let originals = originals.filter_map(|original| CertificateParts::of(original).map(|parts| parts.tbs));
+        let originals = originals.filter_map(|original| CertificateParts::parse(original).map(|parts| parts.tbs));
         originals.chain(std::iter::once(tbs))
     }
 
     /// The certificate as it was sent.
     pub(super) fn sent(&self, certificate: &[u8]) -> CertificateDer<'static> {
-        let original = CertificateParts::of(certificate).and_then(|parts| {
+        let original = CertificateParts::parse(certificate).and_then(|parts| {
             let originals = self.originals.get(parts.tbs)?.iter();
             let mut originals =
-                originals.filter(|original| CertificateParts::of(original).is_some_and(|of| of.signature == parts.signature));
+                originals.filter(|original| CertificateParts::parse(original).is_some_and(|of| of.signature == parts.signature));
             originals.next().copied()
         });
         CertificateDer::from(original.unwrap_or(certificate).to_vec())
@@ -119,7 +119,7 @@ impl<'a> RespelledAnchors<'a> {
             anchors: Vec::new(),
         };
         for (trusted, anchor) in anchors.trusted().iter().zip(anchors.iter()) {
-            for spelling in spellings.of(anchor.name()) {
+            for spelling in spellings.get(anchor.name()) {
                 presented.anchors.push(anchor);
                 presented.trusted.push(TrustAnchor {
                     subject: spelling.clone().into(),
@@ -153,7 +153,7 @@ struct CertificateParts<'c> {
 }
 
 impl<'c> CertificateParts<'c> {
-    fn of(certificate: &'c [u8]) -> Option<Self> {
+    fn parse(certificate: &'c [u8]) -> Option<Self> {
         let (whole, []) = first(certificate)? else { return None };
         let (tbs, signature) = first(content(whole)?)?;
         let fields = content(tbs)?;
@@ -233,10 +233,10 @@ mod tests {
         let names = ["abc", "abC", "aBc", "aBC", "Abc", "AbC", "ABc", "ABC"];
         let sent = names.map(|issuer| issued("abc", issuer, &key));
         let leaf = EndEntityCert::try_from(&sent[0]).unwrap();
-        let spellings = Spellings::of_issuers(&leaf, &sent);
+        let spellings = Spellings::from_chain(&leaf, &sent);
         assert_eq!(
             spellings
-                .of(&CanonicalName::of(CertificateParts::of(&sent[0]).unwrap().subject))
+                .get(&CanonicalName::from_der(CertificateParts::parse(&sent[0]).unwrap().subject))
                 .len(),
             SPELLINGS_LIMIT
         );
@@ -249,14 +249,14 @@ mod tests {
     fn a_signature_over_the_leaf_in_another_spelling_is_none_over_it() {
         let key = KeyPair::generate().unwrap();
         let genuine = [issued("leaf", "ca", &key), issued("another", "LEAF", &key)];
-        let content_of = |certificate: &CertificateDer<'_>| content(CertificateParts::of(certificate).unwrap().issuer).unwrap().to_vec();
-        let (tbs, altered) = CertificateParts::of(&genuine[0])
+        let content_of = |certificate: &CertificateDer<'_>| content(CertificateParts::parse(certificate).unwrap().issuer).unwrap().to_vec();
+        let (tbs, altered) = CertificateParts::parse(&genuine[0])
             .unwrap()
             .with_subject(&content_of(&genuine[1]))
             .unwrap();
         let altered = CertificateDer::from(altered);
         let leaf = EndEntityCert::try_from(&altered).unwrap();
-        let spellings = Spellings::of_issuers(&leaf, &genuine);
+        let spellings = Spellings::from_chain(&leaf, &genuine);
         let respelled = Respelled::new(&leaf, &genuine, &spellings);
         assert_eq!(respelled.signed(&tbs).collect::<Vec<_>>(), [tbs.as_slice()]);
         // As a CA's it is one of the other spelling.

@@ -74,7 +74,7 @@ impl TrustAnchors {
         terms: Terms<'_>,
         own: impl Fn(&VerifiedPath<'_>) -> Result<(), E>,
     ) -> Result<ValidPath<'a>, PathProblem<'a, E>> {
-        let spellings = Spellings::of_issuers(leaf, sent);
+        let spellings = Spellings::from_chain(leaf, sent);
         let (anchors, respelled) = (RespelledAnchors::new(self, &spellings), Respelled::new(leaf, sent, &spellings));
         let budgeted = terms.budget.limit(terms.signatures);
         let algorithms = Received::all(&Budgeted::as_algorithms(&budgeted), &respelled);

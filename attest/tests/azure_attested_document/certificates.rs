@@ -265,7 +265,7 @@ fn attack_19_the_sender_chooses_no_url() {
         let certificate = leaf(|params| params.custom_extensions = vec![access(urls)]);
         let message = TestMessage::azure(document().to_string().as_bytes(), &certificate).sign(&SIGNER);
         let urls = issuer_urls(data_encoding::BASE64.encode(&message).as_bytes()).unwrap();
-        assert_eq!(urls, IssuerUrls::of_certificate(&certificate));
+        assert_eq!(urls, IssuerUrls::from_certificate(&certificate));
         let allowed: Vec<String> = urls.allowed.iter().map(|url| url.as_str().to_owned()).collect();
         (allowed, urls.refused)
     };
@@ -277,7 +277,7 @@ fn attack_19_the_sender_chooses_no_url() {
     let (allowed, refused) = urls_of(&[real; 20]);
     assert_eq!((allowed.len(), refused.len()), (URLS_LIMIT, 0));
     assert_eq!(urls_of(&[]), (vec![], vec![]));
-    assert_eq!(IssuerUrls::of_certificate(b"nothing"), IssuerUrls::default());
+    assert_eq!(IssuerUrls::from_certificate(b"nothing"), IssuerUrls::default());
     assert!(issuer_urls(b"nothing").is_err());
 }
 

@@ -10,7 +10,7 @@ fn recording(log: &LogBuilder, lists_unknown: bool) -> RecordedValues {
     let (_, claims) = claims(log);
     let tpm = claims.tpm().unwrap();
     let boot = tpm.event_log.as_ref().unwrap().boot.as_ref().unwrap();
-    RecordedValues::of(boot, &BTreeMap::new(), lists_unknown)
+    RecordedValues::from_boot(boot, &BTreeMap::new(), lists_unknown)
 }
 
 /// A machine whose firmware measures an event that only its digest identifies.
@@ -118,7 +118,7 @@ fn advice_says_that_firmware_measures_in_sha_1_only() {
     // A whole PCR is compared before the log is looked at.
     let case = machine(&nothing, Some(&LogBuilder::typical(&[SHA1])));
     let accepted = AcceptedValues::AnyOf(vec![[7; 32].into()]);
-    let policy = AppraisalPolicy::of_tpm(values(&[], [(4, accepted)].into()));
+    let policy = AppraisalPolicy::for_tpm(values(&[], [(4, accepted)].into()));
     let reject = appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap_err();
     assert_eq!(reject.code(), "pcr-mismatch");
     assert!(reject.advice().next_step.contains("SHA-1 only"), "{}", reject.advice().next_step);

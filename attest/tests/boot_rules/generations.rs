@@ -61,7 +61,7 @@ fn an_update_is_a_generation_more_and_the_old_one_lapses() {
                 assert_eq!(reject.code(), "boot-not-accepted");
                 for word in words {
                     assert!(reject.detail().contains(word), "{word} is not in {}", reject.detail());
-                    assert!(!reject.told().contains(word), "{word} is told");
+                    assert!(!reject.client_message().contains(word), "{word} is told");
                 }
             }
             (judged, expect) => panic!("{judged:?} instead of {expect:?}"),
@@ -85,7 +85,7 @@ fn whole_pcrs_are_compared_by_the_same_sets() {
     let log = grub_machine(true);
     let pcrs = BTreeMap::from([(4, AcceptedValues::ReferenceValues), (7, AcceptedValues::ReferenceValues)]);
     let sets = sets(vec![generation("this one", 1, None, values_of(&log))]);
-    let policy = AppraisalPolicy::of_tpm(values(&[], pcrs)).with_reference_sets(&sets).unwrap();
+    let policy = AppraisalPolicy::for_tpm(values(&[], pcrs)).with_reference_sets(&sets).unwrap();
     let check = |log: &LogBuilder, expect: Result<(), &str>| {
         let (case, claims) = claims(log);
         let judged = appraise(claims, &policy, at(case.now));
@@ -103,7 +103,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
     let all = sets(vec![generation("this one", 1, None, values_of(&log))]);
     let none = Arc::new(ReferenceSets::default());
     let with = |checks: &[Check], sets: &Arc<ReferenceSets>| {
-        AppraisalPolicy::of_tpm(values(checks, BTreeMap::new()))
+        AppraisalPolicy::for_tpm(values(checks, BTreeMap::new()))
             .with_reference_sets(sets)
             .map(drop)
     };
@@ -118,7 +118,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
     assert!(with(&[], &all).unwrap_err().contains("no rule uses reference values"));
     let pcr = |accepted| values(&[], BTreeMap::from([(4, accepted)]));
     assert!(
-        AppraisalPolicy::of_tpm(pcr(AcceptedValues::ReferenceValues))
+        AppraisalPolicy::for_tpm(pcr(AcceptedValues::ReferenceValues))
             .with_reference_sets(&none)
             .is_err()
     );
@@ -128,7 +128,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
         .with_boot(vec![Check::Images])
         .unwrap();
     assert!(
-        AppraisalPolicy::of_tpm(sha384)
+        AppraisalPolicy::for_tpm(sha384)
             .with_reference_sets(&all)
             .unwrap_err()
             .contains("images (sha384)")
@@ -242,7 +242,7 @@ fn the_part_of_a_long_text_that_differs_is_in_the_log() {
     let good = grub_machine(true).grub(&line(""));
     let (_, of_good) = claims(&good);
     let boot = of_good.tpm().unwrap().event_log.as_ref().unwrap().boot.clone().unwrap();
-    let values = attest::tpm::rules::RecordedValues::of(&boot, &BTreeMap::new(), false).values;
+    let values = attest::tpm::rules::RecordedValues::from_boot(&boot, &BTreeMap::new(), false).values;
     let accepted = sets(vec![generation("first", 10, None, values)]);
     let refusal = refused(&grub_machine(true).grub(&line("init=/bin/sh")), &[Check::Grub], &accepted);
     assert!(
@@ -269,7 +269,7 @@ fn a_pool_that_observes_may_have_no_value_for_a_rule_yet() {
     let (case, claims) = claims(&log);
     let checks = [Check::SecureBoot, Check::Images, Check::Dbx, Check::FirmwareVersion];
     let whole = [(4, AcceptedValues::ReferenceValues)].into();
-    let policy = AppraisalPolicy::of_tpm(super::values(&checks, whole));
+    let policy = AppraisalPolicy::for_tpm(super::values(&checks, whole));
     let refused = policy.clone().with_reference_sets(&Arc::default()).unwrap_err();
     assert!(
         refused.contains("[tpm]: no generation has a value for PCR 4") && refused.contains("observe = true"),

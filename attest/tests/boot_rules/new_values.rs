@@ -83,7 +83,7 @@ fn a_version_and_a_whole_pcr_are_new_too() {
     let mut other = values_of(&log);
     let pcr = other.pcrs.iter_mut().find(|value| value.pcr == 4).unwrap();
     let quoted = std::mem::replace(&mut pcr.digests, [(BANK, [7; 32].into())].into());
-    let policy = AppraisalPolicy::of_tpm(whole());
+    let policy = AppraisalPolicy::for_tpm(whole());
     let policy = policy
         .with_reference_sets(&sets(vec![generation("other", 1, None, other)]))
         .unwrap();
@@ -128,7 +128,7 @@ fn who_is_refused_for_anything_else_as_well_has_nothing_new() {
     let (case, claims) = claims(&updated);
     let of_toml = |digest: attest::values::HexDigest| {
         let values = values(&OF_GRUB, [(4, AcceptedValues::AnyOf(vec![digest]))].into()).with_event_log(EventLogRule::Required);
-        let policy = AppraisalPolicy::of_tpm(values).with_reference_sets(&sets(vec![generation("known", 1, None, all())]));
+        let policy = AppraisalPolicy::for_tpm(values).with_reference_sets(&sets(vec![generation("known", 1, None, all())]));
         new_values(&claims, &policy.unwrap(), at(case.now))
     };
     assert!(of_toml(updated.pcrs(BANK)[&4].clone()).is_some());

@@ -61,10 +61,10 @@ fn a_refusal_says_what_of_the_boot_it_is_about() {
     assert_eq!(place(&more, &policy(&[check], &sets)), Some(BootLocation::Value { check, value }));
     let off = grub_machine(false);
     assert_eq!(
-        place(&off, &AppraisalPolicy::of_tpm(values(&[Check::SecureBoot], BTreeMap::new()))),
+        place(&off, &AppraisalPolicy::for_tpm(values(&[Check::SecureBoot], BTreeMap::new()))),
         Some(BootLocation::Pcr(7))
     );
     let pcr = BTreeMap::from([(4, AcceptedValues::AnyOf(vec![[1; 32].into()]))]);
-    assert_eq!(place(&uki, &AppraisalPolicy::of_tpm(values(&[], pcr))), Some(BootLocation::Pcr(4)));
+    assert_eq!(place(&uki, &AppraisalPolicy::for_tpm(values(&[], pcr))), Some(BootLocation::Pcr(4)));
     assert_eq!(TpmEvidenceError::Signature.place(), None);
 }

@@ -59,7 +59,7 @@ fn undecided(log: &LogBuilder, condition: &str, said: &str) {
     let reject = judged(log, condition).unwrap_err();
     assert_eq!(reject.code(), "condition-undecided", "{condition}");
     assert!(reject.detail().contains(said), "{condition}: {}", reject.detail());
-    assert!(!reject.told().contains("claims"), "{}", reject.told());
+    assert!(!reject.client_message().contains("claims"), "{}", reject.client_message());
 }
 
 fn hex(content: &[u8]) -> String {
@@ -77,7 +77,7 @@ fn signers() -> String {
 }
 
 /// Returns a condition with all that can be said of the machine that boots by GRUB.
-fn of_grub() -> String {
+fn grub_condition() -> String {
     let images = digests(&[b"shim", b"grub", b"kernel"]);
     let files = digests(&[b"configuration", b"kernel", b"initrd"]);
     let (mok, signers) = (digests(&[b"the owner's keys"]), signers());
@@ -92,7 +92,7 @@ fn of_grub() -> String {
 }
 
 /// Returns a condition with all that can be said of the machine that boots a unified kernel image.
-fn of_uki() -> String {
+fn uki_condition() -> String {
     let sections = [
         ("linux", hex(b"kernel")),
         ("osrel", hex(b"ID=debian")),
@@ -116,8 +116,8 @@ fn of_uki() -> String {
 
 #[test]
 fn what_was_booted_is_what_a_condition_sees() {
-    check(&grub_machine(true), &of_grub(), Ok(()));
-    check(&uki_machine(), &of_uki(), Ok(()));
+    check(&grub_machine(true), &grub_condition(), Ok(()));
+    check(&uki_machine(), &uki_condition(), Ok(()));
     let (grub, not) = (grub_machine(true), Err("condition-not-met"));
     check(&grub_machine(false), "BOOT.secure_boot", not);
     check(&grub_machine(false), "!BOOT.secure_boot && BOOT.dbx.hashes == 5", Ok(()));
@@ -168,8 +168,8 @@ fn what_was_booted_is_what_a_condition_sees() {
 #[test]
 fn attack_24_each_event_that_is_another_is_refused_by_a_condition_too() {
     for (good, condition, pcrs) in [
-        (grub_machine(true), of_grub(), &[2, 4, 7, 8, 9, 14][..]),
-        (uki_machine(), of_uki(), &[4, 7, 9, 11, 12]),
+        (grub_machine(true), grub_condition(), &[2, 4, 7, 8, 9, 14][..]),
+        (uki_machine(), uki_condition(), &[4, 7, 9, 11, 12]),
     ] {
         for place in 0..good.events.len() {
             let mut other = good.clone();
@@ -254,13 +254,21 @@ fn attack_24_a_log_that_was_changed_shows_a_condition_nothing() {
     );
     // The order of events in different PCRs is not proven, and nothing is made of it.
     let apart = changed(&|log| log.events.sort_by_key(|event| event.pcr));
-    assert_eq!(sent(&booted, Some(&apart), &of_grub()).map_err(|reject| reject.detail()), Ok(()));
+    assert_eq!(
+        sent(&booted, Some(&apart), &grub_condition()).map_err(|reject| reject.detail()),
+        Ok(())
+    );
 }
 
 #[test]
 fn without_a_log_a_condition_on_the_boot_does_not_hold() {
     let booted = grub_machine(true);
-    for condition in ["BOOT.secure_boot", "!BOOT.secure_boot", "BOOT.images.all(i, true)", &of_grub()] {
+    for condition in [
+        "BOOT.secure_boot",
+        "!BOOT.secure_boot",
+        "BOOT.images.all(i, true)",
+        &grub_condition(),
+    ] {
         let reject = sent(&booted, None, condition).unwrap_err();
         assert_eq!(reject.code(), "condition-undecided");
         let said = "claims.tpm.boot is absent: no event log gives the quoted PCRs";

@@ -239,7 +239,7 @@ impl Mutations {
         text
     }
 
-    fn of(&mut self, known: &str) -> String {
+    fn mutate(&mut self, known: &str) -> String {
         let mut bytes = known.as_bytes().to_vec();
         for _ in 0..=self.next(4) {
             let (at, byte) = (self.next(bytes.len()), u8::try_from(0x20 + self.next(0x5f)).unwrap());
@@ -268,7 +268,7 @@ fn attack_23_no_text_makes_the_library_of_conditions_panic_or_recurse() {
         for turn in 0..4_000 {
             let text = match turn % 4 {
                 0 => mutations.text(),
-                other => mutations.of(known[other - 1]),
+                other => mutations.mutate(known[other - 1]),
             };
             let Ok(condition) = Condition::parse(&text) else { continue };
             assert!(condition.steps() <= STEPS_LIMIT, "{text}");

@@ -22,7 +22,7 @@ fn policy(gcp: &str, document: &str, nitro: &str, observe: bool) -> AppraisalPol
 #[track_caller]
 fn refused(kinds: &[Kind], [gcp, document, nitro]: [&str; 3], code: &str) {
     for observe in [false, true] {
-        let shown = Shown::of(kinds);
+        let shown = Shown::new(kinds);
         let policy = policy(gcp, document, nitro, observe);
         let result = appraise(shown.verify().unwrap(), &policy, at(shown.case.now));
         assert_eq!(result.map(drop).map_err(|reject| reject.code()), Err(code), "observe = {observe}");
@@ -49,7 +49,7 @@ fn rules_of_clouds_refuse_all_the_same() {
     );
     // It is as old as the boot is: nothing that was measured.
     let later = |observe: bool| {
-        let shown = Shown::of(&both);
+        let shown = Shown::new(&both);
         let policy = policy(GCP, DOCUMENT, &nitro("age_limit_seconds = 1"), observe);
         appraise(shown.verify().unwrap(), &policy, at(shown.case.now + 100)).map(drop)
     };
@@ -72,15 +72,15 @@ fn nobody_comes_without_a_claimant_or_with_other_kinds() {
             let result = appraise(shown.verify().unwrap(), &policy, at(shown.case.now));
             result.map(drop).map_err(|reject| reject.code())
         };
-        assert_eq!(judged(Shown::of(&[Kind::Gcp]).but(unclaimed)), Err("claimant-missing"));
-        assert_eq!(judged(Shown::of(&[Kind::AwsNitroTpm])), Err("evidence-not-accepted"));
-        assert_eq!(judged(Shown::of(&[Kind::Tpm])), Err("evidence-not-accepted"));
+        assert_eq!(judged(Shown::new(&[Kind::Gcp]).but(unclaimed)), Err("claimant-missing"));
+        assert_eq!(judged(Shown::new(&[Kind::AwsNitroTpm])), Err("evidence-not-accepted"));
+        assert_eq!(judged(Shown::new(&[Kind::Tpm])), Err("evidence-not-accepted"));
     }
 }
 
 #[test]
 fn what_an_instance_has_booted_is_observed() {
-    let shown = Shown::of(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm]);
+    let shown = Shown::new(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm]);
     let other = format!(
         "accounts = [\"123456789012\"]\n[pcrs]\n\"0-3\" = \"not checked\"\n4 = [\"{}\"]\n\"5-6\" = \"not checked\"\n7 = [\"{}\"]",
         "ab".repeat(48),

@@ -108,7 +108,7 @@ fn a_pcr_that_one_log_does_not_explain_differs() {
     let parsed = EventLog::parse(&bytes).unwrap();
     let mut quoted = log.pcrs(HashAlg::Sha256);
     quoted.insert(9, sha256(b"something else").into());
-    let other = MeasuredBoot::of(&parsed.check_against(HashAlg::Sha256, &quoted).unwrap());
+    let other = MeasuredBoot::from_events(&parsed.check_against(HashAlg::Sha256, &quoted).unwrap());
     let whole = boot(&log);
     let difference = BootDifference::between(&whole, &other);
     assert!(!difference.is_empty());

@@ -79,7 +79,7 @@ fn phases_after_the_log_are_computed() {
     let phases = |words: &[&[u8]]| {
         let quoted = after(&log, words);
         let trusted = parsed.check_against(HashAlg::Sha256, &quoted).unwrap();
-        let read = MeasuredBoot::of(&trusted);
+        let read = MeasuredBoot::from_events(&trusted);
         assert_eq!(read.uki_sections().is_ok(), read.explained_pcrs.contains(&11));
         read.explained_pcrs.contains(&11).then_some(read.phases)
     };

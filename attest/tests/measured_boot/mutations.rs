@@ -20,7 +20,7 @@ fn read(bytes: &[u8]) -> Option<MeasuredBoot> {
     let quoted = (0..16)
         .map(|pcr| (pcr, attest::protocol::HexDigest::new(replayed.value(pcr).unwrap()).unwrap()))
         .collect();
-    let boot = MeasuredBoot::of(&log.check_against(HashAlg::Sha256, &quoted).unwrap());
+    let boot = MeasuredBoot::from_events(&log.check_against(HashAlg::Sha256, &quoted).unwrap());
     assert!(boot.events.len() <= EVENTS_LIMIT);
     // No content but under a digest that is the hash of something that the log shows, or of a word.
     for event in boot.events.iter().filter(|event| event.proof == Proof::Content) {

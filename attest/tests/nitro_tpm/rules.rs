@@ -117,7 +117,7 @@ fn each_rule_refuses() {
         text.contains(&"04".repeat(48)) && text.contains("0504"),
         "names both values: {text}"
     );
-    assert!(!error.told().contains("0504"), "{}", error.told());
+    assert!(!error.client_message().contains("0504"), "{}", error.client_message());
 }
 
 /// The account is nowhere in the document.

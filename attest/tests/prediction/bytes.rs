@@ -31,7 +31,7 @@ impl Stored {
     }
 
     fn bytes(&self) -> Bytes<'_> {
-        Bytes::of_file(self, self.bytes.len())
+        Bytes::from_file(self, self.bytes.len())
     }
 }
 
@@ -106,7 +106,7 @@ fn a_part_is_within_its_file() {
         assert_eq!(part.read(10).unwrap(), (15..25).collect::<Vec<u8>>());
         assert_eq!(
             part.sha256().unwrap(),
-            BankDigests::of(&[HashAlg::Sha256], &[&stored.bytes[15..25]])
+            BankDigests::compute(&[HashAlg::Sha256], &[&stored.bytes[15..25]])
         );
         assert!(part.part(5, 6).is_none() && part.part(usize::MAX, 1).is_none() && part.part(10, 0).is_some());
         assert_eq!((part.first(3).len(), part.first(11).len(), part.is_empty()), (3, 10, false));

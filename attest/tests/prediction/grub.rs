@@ -17,14 +17,14 @@ const DEBIAN_12: &str = "sbat,1,x\ngrub,5,FSF,grub,2.06,x\ngrub.debian,5,Debian,
 const DEBIAN_13: &str = "sbat,1,x\ngrub,5,FSF,grub,2.12,x\ngrub.debian,5,Debian,grub2,2.12-9,x\n";
 
 /// The image of a release as the VMs have it.
-fn known(sbat: &str) -> Image {
+fn known_image(sbat: &str) -> Image {
     let more = if sbat.contains("2.06") { " linuxefi" } else { "" };
     grub(sbat, &format!("{GRUB_MODULES}{more}"), &[(GRUB_PREFIX, b"/grub")])
 }
 
 /// Predicts the PCRs of a boot by GRUB with this SBAT.
 fn predict(sbat: &str, shim: bool, secure_boot: SecureBoot, config: &str, initrds: &[&[u8]]) -> Prediction {
-    predict_by(&known(sbat), shim, secure_boot, config, initrds)
+    predict_by(&known_image(sbat), shim, secure_boot, config, initrds)
 }
 
 fn predict_by(grub: &Image, shim: bool, secure_boot: SecureBoot, config: &str, initrds: &[&[u8]]) -> Prediction {
@@ -47,7 +47,7 @@ fn predict_by(grub: &Image, shim: bool, secure_boot: SecureBoot, config: &str, i
     prediction
 }
 
-fn words(prediction: &Prediction, pcr: u8) -> Vec<String> {
+fn event_descriptions(prediction: &Prediction, pcr: u8) -> Vec<String> {
     let of_pcr = prediction.events().iter().filter(|event| event.pcr == pcr);
     of_pcr.map(|event| event.what.to_string()).collect()
 }
@@ -57,8 +57,8 @@ fn each_release_has_its_way() {
     let check = |sbat, shim, secure_boot, images: &[&str], files: &[&str]| {
         let prediction = predict(sbat, shim, secure_boot, CONFIG, &[b"initrd!!"]);
         let images: Vec<String> = images.iter().map(|name| format!("image {name}")).collect();
-        assert_eq!(words(&prediction, 4)[2..], images);
-        assert_eq!(words(&prediction, 9), files);
+        assert_eq!(event_descriptions(&prediction, 4)[2..], images);
+        assert_eq!(event_descriptions(&prediction, 9), files);
         let commands = [
             "command \"set timeout=0\"",
             "command \"linux /vmlinuz root=LABEL=root ro\"",
@@ -66,7 +66,7 @@ fn each_release_has_its_way() {
             "command \"initrd /initrd.img\"",
             "command \"boot\"",
         ];
-        assert_eq!(words(&prediction, 8), commands);
+        assert_eq!(event_descriptions(&prediction, 8), commands);
         let hash = HashAlg::Sha256.digest(&[b"/vmlinuz root=LABEL=root ro"]);
         let event = prediction
             .events()
@@ -115,7 +115,7 @@ fn what_was_not_looked_at_is_left_out() {
         (DEBIAN_13, DEBIAN_13.replace("2.12-9", "2.12-90")),
         (DEBIAN_13, DEBIAN_12.replace("2.06-13", "2.12-9")),
     ] {
-        assert!(GrubImage::recognise(&PeImage::parse(&known(sbat).build()).unwrap()).is_ok());
+        assert!(GrubImage::recognise(&PeImage::parse(&known_image(sbat).build()).unwrap()).is_ok());
         left_out(&of(&other, false, SecureBoot::Off), "only GRUB 2.06-13 and 2.12-9 of Debian");
     }
     left_out(&of("", false, SecureBoot::Off), "this image is \"\"");
@@ -193,11 +193,11 @@ fn digests_only(prediction: &Prediction, expected: &str) {
     assert!(prediction.pcrs().is_empty(), "{:?}", prediction.pcrs());
     let why = &prediction.not_predicted()[0];
     assert!(why.pcrs == [4, 8, 9] && why.why.contains(expected), "{why:?}");
-    assert_eq!(words(prediction, 4), ["image GRUB", "image kernel"]);
+    assert_eq!(event_descriptions(prediction, 4), ["image GRUB", "image kernel"]);
     let files = ["file grub.cfg", "file kernel", "file initrd"];
     let stub = ["command line \"BOOT_IMAGE=/vmlinuz root=LABEL=root ro\"", "initrd"];
-    assert_eq!(words(prediction, 9), [&files[..], &stub].concat());
-    assert_eq!(words(prediction, 8).len(), 5);
+    assert_eq!(event_descriptions(prediction, 9), [&files[..], &stub].concat());
+    assert_eq!(event_descriptions(prediction, 8).len(), 5);
 }
 
 /// Debian's signed images among them: 12's has the memory disk and runs the config, 13's has `peimage`.
@@ -242,9 +242,9 @@ fn an_image_with_other_objects_has_digests_and_no_value() {
     check(DEBIAN_13, GRUB_MODULES, &[prefix, prefix], "two configs, or two folders");
     // What the config is, is not asked of an image that is not known.
     let asks = predict_by(&grub(DEBIAN_13, "", &[]), true, SecureBoot::On, "if true\n", &[b"initrd!!"]);
-    assert!(asks.pcrs().is_empty() && words(&asks, 8).is_empty());
-    assert_eq!(words(&asks, 4), ["image shim", "image GRUB", "image kernel"]);
-    assert_eq!(words(&asks, 9), ["file grub.cfg", "file kernel", "file initrd"]);
+    assert!(asks.pcrs().is_empty() && event_descriptions(&asks, 8).is_empty());
+    assert_eq!(event_descriptions(&asks, 4), ["image shim", "image GRUB", "image kernel"]);
+    assert_eq!(event_descriptions(&asks, 9), ["file grub.cfg", "file kernel", "file initrd"]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn objects_that_cannot_be_read_are_said() {
             "no section mods that can be read",
         );
     };
-    let whole = known(DEBIAN_13).sections[0].content.clone();
+    let whole = known_image(DEBIAN_13).sections[0].content.clone();
     of(b"");
     of(&[0; 64]);
     of(&whole[..whole.len() - 8]);

@@ -34,7 +34,7 @@ fn predict(variables: &Variables<'_>, secure_boot: SecureBoot, authorities: &[&[
     Ok(prediction)
 }
 
-fn words(prediction: &Prediction) -> Vec<String> {
+fn event_descriptions(prediction: &Prediction) -> Vec<String> {
     prediction.events().iter().map(|event| event.what.to_string()).collect()
 }
 
@@ -55,7 +55,7 @@ fn variables_come_before_authorities() {
         ..Variables::default()
     };
     let prediction = predict(&variables, SecureBoot::On, &[b"two", b"one", b"two"]).unwrap();
-    let words = words(&prediction);
+    let words = event_descriptions(&prediction);
     assert_eq!(words[..6], VARIABLES);
     // Each once, in the order of their first use.
     assert_eq!(words.len(), 8);
@@ -84,7 +84,7 @@ fn without_secure_boot_nobody_accepts_anything() {
         ..Variables::default()
     };
     let off = predict(&variables, SecureBoot::Off, &[b"one"]).unwrap();
-    assert_eq!(words(&off), VARIABLES);
+    assert_eq!(event_descriptions(&off), VARIABLES);
     let on = predict(&variables, SecureBoot::On, &[]).unwrap();
     assert_ne!(on.pcrs(), off.pcrs());
 }

@@ -45,7 +45,7 @@ fn predict(image: &Image, secure_boot: SecureBoot) -> Prediction {
 }
 
 /// Returns the events of a PCR, in words.
-fn words(prediction: &Prediction, pcr: u8) -> Vec<String> {
+fn event_descriptions(prediction: &Prediction, pcr: u8) -> Vec<String> {
     let of_pcr = prediction.events().iter().filter(|event| event.pcr == pcr);
     of_pcr.map(|event| event.what.to_string()).collect()
 }
@@ -113,9 +113,9 @@ fn a_section_is_its_name_and_its_content() {
 fn the_kernel_in_it_is_measured_only_without_secure_boot() {
     let image = whole("252");
     let on = ["a boot option is tried", "separator", "image unified kernel image"];
-    assert_eq!(words(&predict(&image, SecureBoot::On), 4), on);
+    assert_eq!(event_descriptions(&predict(&image, SecureBoot::On), 4), on);
     let off = [on.as_slice(), &["image kernel in the unified kernel image"]].concat();
-    assert_eq!(words(&predict(&image, SecureBoot::Off), 4), off);
+    assert_eq!(event_descriptions(&predict(&image, SecureBoot::Off), 4), off);
     // Its digest is that of the kernel by itself.
     let kernel = kernel("6.1.0-56-cloud-amd64 (x)").build();
     let alone = PeImage::parse(&kernel).unwrap().authenticode(&BANKS).unwrap();
@@ -149,7 +149,7 @@ fn what_loads_the_image_comes_before_it() {
         "image systemd-bootx64.efi",
         "image unified kernel image",
     ];
-    assert_eq!(words(&prediction, 4), expected);
+    assert_eq!(event_descriptions(&prediction, 4), expected);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn until_254_systemd_boot_gives_the_image_its_own_command_line() {
     let magic = |release: &str| format!("#### LoaderInfo: systemd-boot {release} ####");
     let check = |magic: &str, line: &[u8], secure_boot, expected: &[&str], known: &[u8]| {
         let prediction = predict_behind(magic, line, secure_boot);
-        assert_eq!(words(&prediction, 12), expected, "{magic}");
+        assert_eq!(event_descriptions(&prediction, 12), expected, "{magic}");
         let pcrs = prediction.pcrs().iter().map(|value| value.pcr);
         assert_eq!(pcrs.filter(|pcr| [9, 12, 13].contains(pcr)).collect::<Vec<_>>(), known, "{magic}");
     };
@@ -240,7 +240,7 @@ fn the_kernel_measures_its_command_line_and_the_initrd_that_it_gets() {
     assert_eq!(digest(&plain("252", &more)), hash(signed.as_bytes()));
 
     let prediction = predict(&plain("252", &[]), SecureBoot::On);
-    assert_eq!(words(&prediction, 9), ["command line \"a b\"", "initrd"]);
+    assert_eq!(event_descriptions(&prediction, 9), ["command line \"a b\"", "initrd"]);
     assert_eq!(
         prediction
             .events()

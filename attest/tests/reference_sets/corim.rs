@@ -32,7 +32,7 @@ fn digest(algorithm: Value, length: usize) -> Value {
 }
 
 /// Wraps a measurement of a firmware's vendor, of an environment that names the product.
-fn of_measurement(measurement: Value) -> Value {
+fn vendor_measurement(measurement: Value) -> Value {
     let environment = cbor!({0 => {1 => "ACME Ltd.", 2 => "RoadRunner"}}).unwrap();
     let triple = Value::Array(vec![environment, Value::Array(vec![measurement])]);
     let comid_members = Value::Map(vec![
@@ -110,7 +110,7 @@ fn no_key_twice(value: &Value) {
 
 #[test]
 fn what_others_have_written_is_read_as_far_as_it_is_known() {
-    let read_registers = read(&of_measurement(registers(
+    let read_registers = read(&vendor_measurement(registers(
         4.into(),
         vec![digest(1.into(), 32), digest("sha-384".into(), 48)],
     )))
@@ -122,7 +122,7 @@ fn what_others_have_written_is_read_as_far_as_it_is_known() {
     let pcr = &read_registers.values.pcrs[0];
     assert_eq!(pcr.pcr, 4);
     assert_eq!(pcr.digests.keys().copied().collect::<Vec<_>>(), [HashAlg::Sha256, HashAlg::Sha384]);
-    let read_event = read(&of_measurement(event("images", vec![digest(8.into(), 64)]))).unwrap();
+    let read_event = read(&vendor_measurement(event("images", vec![digest(8.into(), 64)]))).unwrap();
     assert_eq!(read_event.values.images[0].name.as_deref(), Some("loader"));
 }
 
@@ -135,7 +135,7 @@ fn anything_else_is_refused() {
             "{expect} is not in {error:?} {error}"
         );
     };
-    let good = || of_measurement(event("images", vec![digest(1.into(), 32)]));
+    let good = || vendor_measurement(event("images", vec![digest(1.into(), 32)]));
     assert!(read(&good()).is_ok());
     let untagged = |value: Value| match value {
         Value::Tag(_, inner) => *inner,
@@ -170,31 +170,34 @@ fn anything_else_is_refused() {
         &corim(Value::Map(vec![(0.into(), "n".into()), (1.into(), Value::Array(vec![endorsed]))])),
         "other triples",
     );
-    check(&of_measurement(event("kernels", vec![digest(1.into(), 32)])), "kernels");
-    check(&of_measurement(event("images", vec![digest(1.into(), 48)])), "Digest");
-    check(&of_measurement(event("images", vec![digest(1.into(), 31)])), "length");
-    check(&of_measurement(event("images", vec![digest(2.into(), 32)])), "another algorithm");
+    check(&vendor_measurement(event("kernels", vec![digest(1.into(), 32)])), "kernels");
+    check(&vendor_measurement(event("images", vec![digest(1.into(), 48)])), "Digest");
+    check(&vendor_measurement(event("images", vec![digest(1.into(), 31)])), "length");
     check(
-        &of_measurement(event("images", vec![digest("sha-1".into(), 32)])),
+        &vendor_measurement(event("images", vec![digest(2.into(), 32)])),
         "another algorithm",
     );
     check(
-        &of_measurement(event("images", vec![digest(1.into(), 32), digest(1.into(), 32)])),
+        &vendor_measurement(event("images", vec![digest("sha-1".into(), 32)])),
+        "another algorithm",
+    );
+    check(
+        &vendor_measurement(event("images", vec![digest(1.into(), 32), digest(1.into(), 32)])),
         "two digests",
     );
-    check(&of_measurement(event("images", Vec::new())), "NoDigest");
-    check(&of_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "not a PCR");
-    check(&of_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
+    check(&vendor_measurement(event("images", Vec::new())), "NoDigest");
+    check(&vendor_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "not a PCR");
+    check(&vendor_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
     let twice = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)])); 2]);
-    let of_values = |members: Vec<(Value, Value)>| of_measurement(Value::Map(vec![(1.into(), Value::Map(members))]));
+    let of_values = |members: Vec<(Value, Value)>| vendor_measurement(Value::Map(vec![(1.into(), Value::Map(members))]));
     check(&of_values(vec![(14.into(), twice)]), "twice in a measurement");
     for (key, value) in [(0, cbor!({0 => "1.0"}).unwrap()), (2, Value::Array(vec![digest(1.into(), 32)]))] {
         let registers = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)]))]);
         check(&of_values(vec![(key.into(), value), (14.into(), registers)]), "other values");
     }
-    check(&of_measurement(cbor!({1 => {4 => "raw"}}).unwrap()), "not read");
-    check(&of_measurement(cbor!({1 => {1 => 7}}).unwrap()), "not read");
-    check(&of_measurement(cbor!({0 => "images"}).unwrap()), "no values");
+    check(&vendor_measurement(cbor!({1 => {4 => "raw"}}).unwrap()), "not read");
+    check(&vendor_measurement(cbor!({1 => {1 => 7}}).unwrap()), "not read");
+    check(&vendor_measurement(cbor!({0 => "images"}).unwrap()), "no values");
 
     let whole = bytes(&good());
     for end in 0..whole.len() {

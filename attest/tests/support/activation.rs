@@ -53,7 +53,7 @@ impl SoftTpm {
     /// Returns the TPM that this secret came from.
     pub fn p256_of(secret: &[u8]) -> Self {
         let private = PrivateKey::from_private_key(&ECDH_P256, secret).unwrap();
-        Self::of(private, Curve::P256, HashAlg::Sha256, SymmetricCipher::Aes128Cfb)
+        Self::from_key(private, Curve::P256, HashAlg::Sha256, SymmetricCipher::Aes128Cfb)
     }
 
     /// The private half of an EK on a curve, to be kept.
@@ -65,10 +65,10 @@ impl SoftTpm {
     }
 
     pub fn ecc(curve: Curve, algorithm: &'static agreement::Algorithm, name_alg: HashAlg, symmetric: SymmetricCipher) -> Self {
-        Self::of(PrivateKey::generate(algorithm).unwrap(), curve, name_alg, symmetric)
+        Self::from_key(PrivateKey::generate(algorithm).unwrap(), curve, name_alg, symmetric)
     }
 
-    fn of(private: PrivateKey, curve: Curve, name_alg: HashAlg, symmetric: SymmetricCipher) -> Self {
+    fn from_key(private: PrivateKey, curve: Curve, name_alg: HashAlg, symmetric: SymmetricCipher) -> Self {
         let public = private.compute_public_key().unwrap();
         let (x, y) = public.as_ref()[1..].split_at(curve.coordinate_bytes());
         let (x, y) = (x.to_vec(), y.to_vec());

@@ -325,7 +325,7 @@ impl Case {
 /// A policy that has these PCRs quoted, and accepts whatever they hold.
 pub fn accepting(selection: &PcrSelection) -> AppraisalPolicy {
     let pcrs = selection.pcrs().iter().map(|index| (*index, AcceptedValues::NotChecked)).collect();
-    AppraisalPolicy::of_tpm(ReferenceValues::new(selection.bank(), pcrs).unwrap())
+    AppraisalPolicy::for_tpm(ReferenceValues::new(selection.bank(), pcrs).unwrap())
 }
 
 pub fn at(seconds: u64) -> UnixTime {

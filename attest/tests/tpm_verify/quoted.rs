@@ -174,7 +174,7 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
             };
             (*pcr, accepted)
         };
-        AppraisalPolicy::of_tpm(ReferenceValues::new(bank, pcrs.iter().map(accepted).collect()).unwrap())
+        AppraisalPolicy::for_tpm(ReferenceValues::new(bank, pcrs.iter().map(accepted).collect()).unwrap())
     };
     let appraise = |policy: &AppraisalPolicy| {
         let claims = good().verify().unwrap();
@@ -201,7 +201,7 @@ fn a_pcr_of_another_value_than_the_pool_accepts_is_refused() {
     let digest = |byte: u8| HexDigest::from([byte; 32]);
     let appraise = |accepted: &dyn Fn(u8) -> Vec<HexDigest>| {
         let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::AnyOf(accepted(pcr)))).collect();
-        let policy = AppraisalPolicy::of_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap());
+        let policy = AppraisalPolicy::for_tpm(ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap());
         attest::appraise(good().verify().unwrap(), &policy, support::at(NOW)).map(drop)
     };
     appraise(&|pcr| vec![digest(0xaa), digest(pcr)]).unwrap();

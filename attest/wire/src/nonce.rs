@@ -25,14 +25,14 @@ pub struct SpkiSha256(pub [u8; 32]);
 impl SpkiSha256 {
     /// Computes the digest for a certificate (DER) from a TLS handshake; `None` for bytes that are not a certificate.
     #[must_use]
-    pub fn of_certificate(der: &[u8]) -> Option<Self> {
+    pub fn from_certificate(der: &[u8]) -> Option<Self> {
         let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(der).ok()?;
-        Some(Self::of_spki(certificate.public_key().raw))
+        Some(Self::from_spki(certificate.public_key().raw))
     }
 
     /// Computes the digest of a SubjectPublicKeyInfo (DER).
     #[must_use]
-    pub fn of_spki(der: &[u8]) -> Self {
+    pub fn from_spki(der: &[u8]) -> Self {
         Self(sha256(&[der]))
     }
 }

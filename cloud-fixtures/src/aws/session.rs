@@ -35,7 +35,7 @@ pub struct RoleSession {
 impl RoleSession {
     /// Creates the session of an instance's profile, named after the instance.
     #[must_use]
-    pub fn of(instance: &AwsInstance, now: u64) -> Self {
+    pub fn for_instance(instance: &AwsInstance, now: u64) -> Self {
         Self::named(instance, &instance.instance_id, now)
     }
 

@@ -18,11 +18,11 @@ pub const SKEW_SECONDS: u64 = 15 * 60;
 struct StsState {
     region: String,
     sessions: Mutex<Vec<RoleSession>>,
-    change: Mutex<Option<Box<Change>>>,
+    change: Mutex<Option<Box<StsChange>>>,
     clock: StandInClock,
 }
 
-type Change = dyn Fn(&mut Value) + Send;
+type StsChange = dyn Fn(&mut Value) + Send;
 
 /// A region's STS over TLS, with a CA of its own.
 pub struct StsServer {
@@ -90,7 +90,7 @@ impl StsServer {
 }
 
 /// Status, code and message of an error.
-type Refusal = (u16, &'static str, String);
+type StsRefusal = (u16, &'static str, String);
 
 impl StsState {
     fn answer(&self, request: &HttpRequest) -> ServerAnswer {
@@ -131,7 +131,7 @@ impl StsState {
         ServerAnswer::new(status, content_type, body).with("x-amzn-requestid", id)
     }
 
-    fn caller(&self, request: &HttpRequest) -> Result<Value, Refusal> {
+    fn caller(&self, request: &HttpRequest) -> Result<Value, StsRefusal> {
         let refused = |code, message: &str| Err((403, code, message.to_owned()));
         if request.host() != sts_host(&self.region) {
             return Err((404, "NotFound", format!("{} is not here", request.host())));

@@ -97,7 +97,7 @@ fn main() -> std::io::Result<()> {
             let file = format!("aws-region-certificates/{}.pem", instance.region);
             common.write(&file, &authority.certificate_pem())?;
             common.write("instance.json", &format!("{:#}\n", instance.identity_document()))?;
-            let session = aws::RoleSession::of(&instance, now);
+            let session = aws::RoleSession::for_instance(&instance, now);
             let sts = sts_listen.map(|address| aws::StsServer::start_at(address, &instance.region, vec![session.clone()]));
             if let Some(sts) = &sts {
                 common.write("outgoing-ca.pem", sts.ca_pem())?;

@@ -50,7 +50,7 @@ pub(super) fn short_names(objects: &ObjectStore, kind: ResourceKind) -> Value {
 }
 
 /// Returns whether this kind exists.
-pub(super) fn is_there(objects: &ObjectStore, kind: ResourceKind) -> bool {
+pub(super) fn exists(objects: &ObjectStore, kind: ResourceKind) -> bool {
     !objects.lacks(kind) && (!kind.is_custom() || version(objects, kind).is_some())
 }
 

@@ -146,7 +146,7 @@ impl ResourceKind {
     }
 
     /// Returns the kind, namespace and name of an object.
-    pub(super) fn of(object: &Value) -> (Self, String, String) {
+    pub(super) fn identify(object: &Value) -> (Self, String, String) {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, name) = (text("/apiVersion"), text("/kind"));
         let kind = KINDS.iter().find(|kind| kind.api_version() == api_version && kind.kind == name);
@@ -181,7 +181,7 @@ pub(super) fn discovery(path: &str, objects: &ObjectStore) -> Option<Value> {
             // and `APIGroup` in `staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go`.
             let there = KINDS
                 .iter()
-                .filter(|kind| custom_resources::is_there(objects, **kind) && !kind.group.is_empty());
+                .filter(|kind| custom_resources::exists(objects, **kind) && !kind.group.is_empty());
             let mut groups: Vec<(&str, Vec<Value>)> = Vec::new();
             for kind in there {
                 let version = json!({"groupVersion": kind.api_version(), "version": kind.version});
@@ -204,7 +204,7 @@ fn resources(path: &str, objects: &ObjectStore) -> Option<Value> {
     let group_version = path
         .strip_prefix("/apis/")
         .or_else(|| path.strip_prefix("/api/").filter(|rest| *rest == "v1"))?;
-    let is_it = |kind: &&ResourceKind| kind.api_version() == group_version && custom_resources::is_there(objects, **kind);
+    let is_it = |kind: &&ResourceKind| kind.api_version() == group_version && custom_resources::exists(objects, **kind);
     let kinds: Vec<&ResourceKind> = KINDS.iter().filter(is_it).collect();
     if kinds.is_empty() {
         return None;

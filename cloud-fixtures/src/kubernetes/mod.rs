@@ -72,7 +72,7 @@ struct ApiState {
     objects: Mutex<ObjectStore>,
     rights: Mutex<Rights>,
     asked: Mutex<Vec<ResourceRequest>>,
-    wrong: Mutex<Option<Disturbance>>,
+    disturbance: Mutex<Option<Disturbance>>,
     /// Outcomes of the next writes.
     mishaps: Mutex<VecDeque<Mishap>>,
     /// Duration of a write.
@@ -113,12 +113,12 @@ impl KubernetesApi {
         let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 2, 2)].map(Into::into);
         let tls = authority.server_at(&["localhost", "kubernetes.default.svc"], &addresses);
         let mut rights = Rights::default();
-        rights.admit(ADMIN, ApiUser::of("system:admin", &["system:masters"]));
+        rights.admit(ADMIN, ApiUser::new("system:admin", &["system:masters"]));
         let shared = Arc::new(ApiState {
             objects: Mutex::default(),
             rights: Mutex::new(rights),
             asked: Mutex::default(),
-            wrong: Mutex::default(),
+            disturbance: Mutex::default(),
             mishaps: Mutex::default(),
             takes: Mutex::default(),
             recovered: tokio::sync::watch::Sender::default(),
@@ -191,7 +191,7 @@ impl KubernetesApi {
 
     /// Writes an object without any check, also one that no API would accept. Roles and their bindings take effect at once.
     pub fn put(&self, object: Value) {
-        let (kind, namespace, name) = ResourceKind::of(&object);
+        let (kind, namespace, name) = ResourceKind::identify(&object);
         locked(&self.shared.objects).put(kind, &namespace, &name, object);
         self.changed();
     }
@@ -199,7 +199,7 @@ impl KubernetesApi {
     /// Writes an object like [`KubernetesApi::put`], but keeps its resource version. This gives the state after etcd was restored from a
     /// snapshot and has issued its revisions again (<https://etcd.io/docs/v3.6/op-guide/recovery/>).
     pub fn put_as_it_is(&self, object: Value) {
-        let (kind, namespace, name) = ResourceKind::of(&object);
+        let (kind, namespace, name) = ResourceKind::identify(&object);
         locked(&self.shared.objects).put_as_it_is(kind, &namespace, &name, object);
         self.changed();
     }
@@ -273,7 +273,7 @@ impl KubernetesApi {
         if disturbance == Disturbance::Down {
             return self.listener.down();
         }
-        *locked(&self.shared.wrong) = Some(disturbance);
+        *locked(&self.shared.disturbance) = Some(disturbance);
     }
 
     /// Sets the duration of each write; concurrent writes take as long. It stands for etcd's disk, which must write 8,000 bytes in 10 ms,
@@ -301,7 +301,7 @@ impl KubernetesApi {
 
     /// Switches off all disturbances. It listens at the same port as before.
     pub fn recover(&self) {
-        *locked(&self.shared.wrong) = None;
+        *locked(&self.shared.disturbance) = None;
         locked(&self.shared.mishaps).clear();
         self.shared.recovered.send_modify(|times| *times += 1);
         self.listener.up();

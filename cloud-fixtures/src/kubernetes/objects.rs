@@ -15,13 +15,13 @@ use super::selectors::ObjectSelector;
 use super::status::ApiStatus;
 
 /// Kind, namespace (empty for cluster-wide objects), name.
-pub(super) type Key = (ResourceKind, String, String);
+pub(super) type ObjectKey = (ResourceKind, String, String);
 
 /// A change of an object.
 #[derive(Debug, Clone)]
 pub(super) struct ObjectChange {
     pub(super) revision: u64,
-    pub(super) key: Key,
+    pub(super) key: ObjectKey,
     pub(super) before: Option<Arc<Value>>,
     /// The object after the change, or when it was removed.
     pub(super) object: Arc<Value>,
@@ -33,7 +33,7 @@ pub(super) struct Page {
     pub(super) items: Vec<Arc<Value>>,
     pub(super) revision: u64,
     /// Key after which the next page begins, and number of objects left.
-    pub(super) next: Option<(Key, usize)>,
+    pub(super) next: Option<(ObjectKey, usize)>,
 }
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(super) struct ObjectStore {
     revision: u64,
     /// Revision up to which the history is lost.
     oldest: u64,
-    live: BTreeMap<Key, Arc<Value>>,
+    live: BTreeMap<ObjectKey, Arc<Value>>,
     history: Vec<ObjectChange>,
     made: u64,
     /// Manager of the next write, as `metadata.managedFields` names it.
@@ -53,7 +53,7 @@ pub(super) struct ObjectStore {
 /// Maximum size of a Secret's data.
 const SECRET_LIMIT_BYTES: usize = 1024 * 1024;
 
-fn key(kind: ResourceKind, namespace: &str, name: &str) -> Key {
+fn key(kind: ResourceKind, namespace: &str, name: &str) -> ObjectKey {
     (kind, namespace.to_owned(), name.to_owned())
 }
 
@@ -76,10 +76,10 @@ impl ObjectStore {
     }
 
     pub(super) fn all(&self, kind: ResourceKind) -> Vec<Value> {
-        self.of(kind, None).map(|(_, object)| (**object).clone()).collect()
+        self.select(kind, None).map(|(_, object)| (**object).clone()).collect()
     }
 
-    fn of<'a>(&'a self, kind: ResourceKind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+    fn select<'a>(&'a self, kind: ResourceKind, namespace: Option<&'a str>) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<Value>)> {
         let all = self.live.range(key(kind, "", "")..);
         all.take_while(move |((of, ..), _)| *of == kind)
             .filter(move |((_, of, _), _)| namespace.is_none_or(|namespace| of == namespace))
@@ -117,7 +117,7 @@ impl ObjectStore {
         self.history.clear();
     }
 
-    fn write(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    fn write(&mut self, key: ObjectKey, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let object = Arc::new(object);
@@ -132,7 +132,7 @@ impl ObjectStore {
         object
     }
 
-    fn end(&mut self, key: &Key) -> Option<Arc<Value>> {
+    fn end(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
         let before = self.live.remove(key)?;
         self.revision += 1;
         let mut last = (*before).clone();
@@ -196,7 +196,7 @@ impl ObjectStore {
     }
 
     /// Returns the key of an object, which must match its path.
-    fn placed(&self, kind: ResourceKind, namespace: &str, name: &str, object: &mut Value) -> Result<Key, ApiStatus> {
+    fn placed(&self, kind: ResourceKind, namespace: &str, name: &str, object: &mut Value) -> Result<ObjectKey, ApiStatus> {
         if !object["metadata"].is_object() {
             return Err(ApiStatus::bad_request("the object has no metadata"));
         }
@@ -230,7 +230,7 @@ impl ObjectStore {
     }
 
     /// Writes an object, or a part of it, over the one that is there.
-    pub(super) fn replace(&mut self, key: &Key, part: Option<&str>, mut object: Value) -> Result<Arc<Value>, ApiStatus> {
+    pub(super) fn replace(&mut self, key: &ObjectKey, part: Option<&str>, mut object: Value) -> Result<Arc<Value>, ApiStatus> {
         let (kind, namespace, name) = key;
         let old = self.live.get(key).cloned().ok_or_else(|| ApiStatus::not_found(*kind, name))?;
         self.placed(*kind, namespace, name, &mut object)?;
@@ -291,7 +291,7 @@ impl ObjectStore {
     /// Changes a part of it by a patch of this media type.
     pub(super) fn patch(
         &mut self,
-        key: &Key,
+        key: &ObjectKey,
         part: Option<&str>,
         media_type: &str,
         change: &Value,
@@ -316,7 +316,7 @@ impl ObjectStore {
     }
 
     /// Removes an object, or marks it for deletion while it has finalizers.
-    pub(super) fn delete(&mut self, key: &Key, options: &Value) -> Result<Arc<Value>, ApiStatus> {
+    pub(super) fn delete(&mut self, key: &ObjectKey, options: &Value) -> Result<Arc<Value>, ApiStatus> {
         let (kind, _, name) = key;
         let old = self.live.get(key).cloned().ok_or_else(|| ApiStatus::not_found(*kind, name))?;
         for field in ["uid", "resourceVersion"] {
@@ -347,13 +347,13 @@ impl ObjectStore {
         namespace: Option<&str>,
         selector: &ObjectSelector,
         limit: usize,
-        from: Option<(u64, Key)>,
+        from: Option<(u64, ObjectKey)>,
     ) -> Result<Page, ApiStatus> {
         let (revision, after) = from.map_or((self.revision, None), |(revision, key)| (revision, Some(key)));
         if revision < self.oldest {
             return Err(ApiStatus::page_expired());
         }
-        let mut state: BTreeMap<&Key, &Arc<Value>> = self.of(kind, namespace).collect();
+        let mut state: BTreeMap<&ObjectKey, &Arc<Value>> = self.select(kind, namespace).collect();
         let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
         for change in newer.filter(|change| change.key.0 == kind && namespace.is_none_or(|namespace| change.key.1 == namespace)) {
             match &change.before {
@@ -361,7 +361,7 @@ impl ObjectStore {
                 None => drop(state.remove(&change.key)),
             }
         }
-        let wanted: Vec<(&Key, &Arc<Value>)> = state
+        let wanted: Vec<(&ObjectKey, &Arc<Value>)> = state
             .into_iter()
             .filter(|(key, object)| after.as_ref().is_none_or(|after| *key > after) && selector.matches(object))
             .collect();

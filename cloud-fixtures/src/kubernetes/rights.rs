@@ -16,7 +16,7 @@ pub(super) struct ApiUser {
 }
 
 impl ApiUser {
-    pub(super) fn of(name: &str, groups: &[&str]) -> Self {
+    pub(super) fn new(name: &str, groups: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
@@ -58,7 +58,7 @@ impl Rights {
     pub(super) fn admit_account(&mut self, token: &str, namespace: &str, name: &str) {
         let of_namespace = format!("system:serviceaccounts:{namespace}");
         let groups = ["system:serviceaccounts", &of_namespace, "system:authenticated"];
-        self.admit(token, ApiUser::of(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
+        self.admit(token, ApiUser::new(&format!("system:serviceaccount:{namespace}:{name}"), &groups));
     }
 
     pub(super) fn expire(&mut self, token: &str) {
@@ -68,7 +68,7 @@ impl Rights {
     /// Returns the user of this `Authorization` header; anonymous without one.
     pub(super) fn user(&self, authorization: Option<&str>) -> Result<ApiUser, ApiStatus> {
         let Some(authorization) = authorization else {
-            return Ok(ApiUser::of("system:anonymous", &["system:unauthenticated"]));
+            return Ok(ApiUser::new("system:anonymous", &["system:unauthenticated"]));
         };
         let user = authorization.strip_prefix("Bearer ").and_then(|token| self.users.get(token));
         user.cloned().ok_or_else(ApiStatus::unauthorized)

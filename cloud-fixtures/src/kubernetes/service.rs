@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::custom_resources;
 use super::kinds::{ResourceKind, SIGNERS, discovery};
-use super::objects::{Key, ObjectStore, Page};
+use super::objects::{ObjectKey, ObjectStore, Page};
 use super::rights::{AccessRequest, ApiUser, authorize};
 use super::selectors::ObjectSelector;
 use super::status::ApiStatus;
@@ -75,13 +75,13 @@ async fn connection(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<ApiSta
 /// Returns the response; `None` if the connection is to be cut.
 async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Response<Body>> {
     let mut recovered = shared.recovered.subscribe();
-    let wrong = *locked(&shared.wrong);
+    let wrong = *locked(&shared.disturbance);
     match wrong {
         Some(Disturbance::Silent | Disturbance::Down) => {
             drop(recovered.changed().await);
             return None;
         }
-        Some(Disturbance::Status(code)) => return Some(refused(&ApiStatus::of_code(code))),
+        Some(Disturbance::Status(code)) => return Some(refused(&ApiStatus::from_code(code))),
         None => {}
     }
     let (head, body) = request.into_parts();
@@ -96,7 +96,7 @@ async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Res
         Err(status) => return Some(refused(&status)),
     };
     if let Some(found) = discovery(head.uri.path(), &locked(&shared.objects)) {
-        return Some(said(200, &found));
+        return Some(json_response(200, &found));
     }
     let Some(place) = place(head.uri.path()) else {
         return Some(refused(&ApiStatus::no_such_path()));
@@ -125,7 +125,7 @@ async fn answer(shared: Arc<ApiState>, request: Request<Incoming>) -> Option<Res
         place: &place,
         query: &query,
         media_type: &media_type,
-        form: ObjectDetail::of(header(ACCEPT).unwrap_or_default()),
+        form: ObjectDetail::from_accept(header(ACCEPT).unwrap_or_default()),
         agent: &agent,
     };
     let is_write = !matches!(verb, "get" | "list" | "watch");
@@ -249,7 +249,7 @@ pub(super) enum ObjectDetail {
 impl ObjectDetail {
     /// Parses the `Accept` header: the first media type counts. Of the parameters, only `as=PartialObjectMetadata`, `as=Table` and their
     /// lists are supported.
-    fn of(accept: &str) -> Self {
+    fn from_accept(accept: &str) -> Self {
         let first = accept.split(',').next().unwrap_or_default();
         if first.contains("as=PartialObjectMetadata") {
             Self::Metadata
@@ -260,7 +260,7 @@ impl ObjectDetail {
         }
     }
 
-    pub(super) fn of_object(self, object: &Value) -> Value {
+    pub(super) fn project(self, object: &Value) -> Value {
         match self {
             Self::Whole | Self::Table => object.clone(),
             Self::Metadata => json!({"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": object["metadata"]}),
@@ -298,7 +298,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     };
     let mut objects = locked(&shared.objects);
     authorize(&objects, wants.user, wanted)?;
-    if !custom_resources::is_there(&objects, *kind) {
+    if !custom_resources::exists(&objects, *kind) {
         return Err(ApiStatus::no_such_path());
     }
     objects.written_by(manager(wants));
@@ -309,7 +309,7 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     if part == Some("approval") && ["update", "patch"].contains(&wants.verb) {
         admit_approval(&objects, wants.user, *kind, name)?;
     }
-    let key: Key = (*kind, namespace.clone(), name.clone());
+    let key: ObjectKey = (*kind, namespace.clone(), name.clone());
     let within = (!namespace.is_empty()).then_some(namespace.as_str());
     let selector = || {
         ObjectSelector::parse(
@@ -331,8 +331,8 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
             let page = objects.list(*kind, within, &selector, limit, from(&parameter(wants.query, "continue"))?)?;
             let list = list(*kind, &page, &selector, wants.form);
             return Ok(match (is_table, list["items"].as_array()) {
-                (true, Some(items)) => said(200, &custom_resources::table(&objects, *kind, &list["metadata"], items)),
-                _ => said(200, &list),
+                (true, Some(items)) => json_response(200, &custom_resources::table(&objects, *kind, &list["metadata"], items)),
+                _ => json_response(200, &list),
             });
         }
         "watch" => {
@@ -346,12 +346,12 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
                 .ok_or_else(|| ApiStatus::not_found(*kind, name))?;
             if is_table {
                 let metadata = json!({"resourceVersion": found["metadata"]["resourceVersion"]});
-                return Ok(said(
+                return Ok(json_response(
                     200,
                     &custom_resources::table(&objects, *kind, &metadata, std::slice::from_ref(found)),
                 ));
             }
-            return Ok(said(200, &wants.form.of_object(found)));
+            return Ok(json_response(200, &wants.form.project(found)));
         }
         "create" => objects.create(*kind, namespace, body.clone(), wants.user)?,
         "update" => objects.replace(&key, part, body.clone())?,
@@ -361,12 +361,15 @@ fn done(shared: &Arc<ApiState>, wants: &Wants<'_>, body: &Value) -> Result<Respo
     drop(objects);
     if wants.verb == "delete" && object["metadata"]["deletionTimestamp"].is_null() {
         let details = json!({"name": name, "group": kind.group, "kind": kind.plural, "uid": object["metadata"]["uid"]});
-        return Ok(said(
+        return Ok(json_response(
             200,
             &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
         ));
     }
-    Ok(said(if wants.verb == "create" { 201 } else { 200 }, &wants.form.of_object(&object)))
+    Ok(json_response(
+        if wants.verb == "create" { 201 } else { 200 },
+        &wants.form.project(&object),
+    ))
 }
 
 /// Returns the field manager that the request names, or else the beginning of its user agent (`managerOrUserAgent` in
@@ -458,7 +461,7 @@ fn list(kind: ResourceKind, page: &Page, selector: &ObjectSelector, form: Object
             metadata["remainingItemCount"] = json!(left);
         }
     }
-    let items: Vec<Value> = page.items.iter().map(|item| form.of_object(item)).collect();
+    let items: Vec<Value> = page.items.iter().map(|item| form.project(item)).collect();
     let (of, api_version) = match form {
         ObjectDetail::Whole | ObjectDetail::Table => (format!("{}List", kind.kind), kind.api_version()),
         ObjectDetail::Metadata => ("PartialObjectMetadataList".to_owned(), META.to_owned()),
@@ -467,7 +470,7 @@ fn list(kind: ResourceKind, page: &Page, selector: &ObjectSelector, form: Object
 }
 
 /// Parses the position at which a list continues.
-fn from(token: &str) -> Result<Option<(u64, Key)>, ApiStatus> {
+fn from(token: &str) -> Result<Option<(u64, ObjectKey)>, ApiStatus> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -480,13 +483,13 @@ fn from(token: &str) -> Result<Option<(u64, Key)>, ApiStatus> {
     read().map(Some).ok_or_else(|| ApiStatus::bad_request("continue key is not valid"))
 }
 
-fn said(status: u16, value: &Value) -> Response<Body> {
+fn json_response(status: u16, value: &Value) -> Response<Body> {
     let builder = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
     builder.body(Body::from(value.to_string())).unwrap()
 }
 
 fn refused(status: &ApiStatus) -> Response<Body> {
-    let mut response = said(status.code, &status.json());
+    let mut response = json_response(status.code, &status.json());
     if status.code == 429 {
         response.headers_mut().insert(RETRY_AFTER, 1.into());
     }

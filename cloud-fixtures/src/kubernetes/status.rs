@@ -99,7 +99,7 @@ impl ApiStatus {
         Self::new(403, "Forbidden", format!("{}{of} is forbidden: {why}", kind.qualified()))
     }
 
-    pub(super) fn of_code(code: u16) -> Self {
+    pub(super) fn from_code(code: u16) -> Self {
         let reason = match code {
             429 => "TooManyRequests",
             503 => "ServiceUnavailable",

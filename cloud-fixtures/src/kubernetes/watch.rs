@@ -67,7 +67,7 @@ impl Watch {
         };
         if after == 0 {
             let page = objects.list(kind, namespace, &watch.selector, 0, None)?;
-            watch.first = page.items.iter().map(|item| event("ADDED", &form.of_object(item))).collect();
+            watch.first = page.items.iter().map(|item| event("ADDED", &form.project(item))).collect();
         }
         Ok(watch)
     }
@@ -82,11 +82,11 @@ impl Watch {
             }
         };
         self.revision = self.revision.max(objects.revision());
-        changes.iter().filter_map(|change| self.told(change)).collect()
+        changes.iter().filter_map(|change| self.event_for(change)).collect()
     }
 
     /// Returns the event for a change. An object that leaves the selection is deleted for the watch.
-    fn told(&self, change: &ObjectChange) -> Option<Value> {
+    fn event_for(&self, change: &ObjectChange) -> Option<Value> {
         let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is = !change.gone && self.selector.matches(&change.object);
         let of = match (was, is) {
@@ -95,13 +95,13 @@ impl Watch {
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        Some(event(of, &self.form.of_object(&change.object)))
+        Some(event(of, &self.form.project(&change.object)))
     }
 
     fn bookmark(&self) -> Value {
         let metadata = json!({"resourceVersion": self.revision.to_string(), "creationTimestamp": null});
         let object = json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata});
-        event("BOOKMARK", &self.form.of_object(&object))
+        event("BOOKMARK", &self.form.project(&object))
     }
 }
 

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     /// Returns those of these blobs that exist.
-    fn there<'n>(blobs: &Blobs, names: &[&'n str]) -> Vec<&'n str> {
+    fn existing<'n>(blobs: &Blobs, names: &[&'n str]) -> Vec<&'n str> {
         names.iter().copied().filter(|name| blobs.has(name)).collect()
     }
 
@@ -335,7 +335,7 @@ mod tests {
         ["again", "new"].iter().for_each(|name| write(name));
         let all = ["lasting", "old", "again", "new", "never"];
         let removed: Vec<&str> = all.into_iter().filter(|name| sweep.remove(name).unwrap()).collect();
-        assert_eq!((removed, there(&blobs, &all)), (vec!["old"], vec!["lasting", "again", "new"]));
+        assert_eq!((removed, existing(&blobs, &all)), (vec!["old"], vec!["lasting", "again", "new"]));
         sweep.sync().unwrap();
         drop(sweep);
         // In the next one it is a blob as any other.

@@ -96,7 +96,7 @@ impl Code {
 
     /// Returns the code of a refusal of evidence.
     #[must_use]
-    pub fn of_reject(reject: &Reject) -> Self {
+    pub fn from_reject(reject: &Reject) -> Self {
         let advice = reject.advice();
         Self {
             status: status_of_evidence(advice),

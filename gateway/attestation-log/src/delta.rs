@@ -44,7 +44,7 @@ pub struct LogDifference {
 
 /// A log cannot be restored.
 #[derive(Debug, thiserror::Error)]
-pub enum LikenessError {
+pub enum DeltaError {
     /// The log, or its base, is missing or altered.
     #[error(transparent)]
     Blob(#[from] BlobError),
@@ -55,7 +55,7 @@ pub enum LikenessError {
 
 /// Bases for delta compression, with their compressors.
 #[derive(Debug, Default)]
-pub struct Likenesses {
+pub struct DeltaBases {
     bases: Mutex<Bases>,
     compressors: Compressors,
 }
@@ -92,7 +92,7 @@ pub struct Likened {
     pub blob: (String, Arc<[u8]>),
 }
 
-impl Likenesses {
+impl DeltaBases {
     /// Returns the form in which to record this log. Without a similar base, and if `is_trusted`, it becomes a base itself: refused
     /// machines do not get to choose the bases.
     #[must_use]
@@ -224,12 +224,12 @@ impl fmt::Debug for ComparedLog {
 /// Restores the log from its record.
 ///
 /// # Errors
-/// [`LikenessError`]: the log is returned exactly as it was, or not at all.
-pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&LogDifference>) -> Result<Vec<u8>, LikenessError> {
+/// [`DeltaError`]: the log is returned exactly as it was, or not at all.
+pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&LogDifference>) -> Result<Vec<u8>, DeltaError> {
     let Some(LogDifference { from, zstd }) = difference else {
         return Ok(blobs.get(sha256)?);
     };
-    let wrong = |problem: String| LikenessError::Difference {
+    let wrong = |problem: String| DeltaError::Difference {
         sha256: sha256.to_owned(),
         from: from.clone(),
         problem,

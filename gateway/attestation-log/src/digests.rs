@@ -26,17 +26,17 @@ pub struct RequestDigests(BTreeMap<String, RequestPart>);
 impl RequestDigests {
     /// Returns the digests of a request for a challenge: keys and certificates.
     #[must_use]
-    pub fn of_request(request: &ChallengeRequest) -> Self {
-        Self::of(request.attester.parts())
+    pub fn from_request(request: &ChallengeRequest) -> Self {
+        Self::from_parts(request.attester.parts())
     }
 
     /// Returns the digests of evidence, without its provisioning token and first-boot secret.
     #[must_use]
-    pub fn of_evidence(evidence: &Evidence) -> Self {
-        Self::of(evidence.parts())
+    pub fn from_evidence(evidence: &Evidence) -> Self {
+        Self::from_parts(evidence.parts())
     }
 
-    fn of(parts: Vec<(String, Cow<'_, [u8]>)>) -> Self {
+    fn from_parts(parts: Vec<(String, Cow<'_, [u8]>)>) -> Self {
         let digest = |content: &[u8]| RequestPart {
             sha256: Blobs::name(content),
             bytes: content.len(),

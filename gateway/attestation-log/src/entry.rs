@@ -87,10 +87,10 @@ where
     /// The line is not JSON, or lacks a member that each such line has.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
         #[derive(Deserialize)]
-        struct Kind {
+        struct EntryLineKind {
             decision: LineKind,
         }
-        let Kind { decision } = serde_json::from_slice(line)?;
+        let EntryLineKind { decision } = serde_json::from_slice(line)?;
         if decision.is_decision() {
             serde_json::from_slice(line).map(Self::Decision)
         } else {

@@ -43,7 +43,7 @@ impl FoundDecisions {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub fn of(log: &Path, wanted: &[PendingDecision]) -> io::Result<Self> {
+    pub fn search(log: &Path, wanted: &[PendingDecision]) -> io::Result<Self> {
         let mut read = DecisionSearch {
             wanted: wanted.iter().map(|wanted| wanted.id.as_str()).collect(),
             reach: Reach::default(),

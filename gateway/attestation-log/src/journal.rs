@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-pub use console::word;
+pub use console::label;
 use console::{show, show_event};
-use group_commit::Company;
+use group_commit::GroupCommit;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
@@ -160,7 +160,7 @@ impl Journal {
             evidence,
             signer,
             store: None,
-            company: None,
+            group_commit: None,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
             durable: durable_sender,
@@ -214,7 +214,7 @@ impl Journal {
     }
 
     /// Runs work on closed segments while no other task uses them; the writer does not wait for it. `None` if the log is closed.
-    pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub async fn run_exclusive<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (done, answer) = oneshot::channel();
         let work = Box::new(move || drop(done.send(work())));
         self.compression.send(Aside::Work(work)).ok()?;
@@ -236,7 +236,7 @@ impl Journal {
     #[must_use]
     pub fn with_company(self, coming: impl Fn() -> usize + Send + 'static) -> Self {
         // Whoever writes ends after this.
-        let _ = self.work.try_send(JournalWork::Wait(Company::new(coming)));
+        let _ = self.work.try_send(JournalWork::Wait(GroupCommit::new(coming)));
         self
     }
 
@@ -255,7 +255,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`]: the old chain continues.
-    pub async fn begin_anew(&self, after: Vec<Point>) -> Result<(), JournalError> {
+    pub async fn begin_chain(&self, after: Vec<Point>) -> Result<(), JournalError> {
         self.ask(|done| JournalWork::BeginAnew(after, done)).await
     }
 
@@ -272,7 +272,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: it has to be recorded again.
     pub async fn removes(&self, removal: Removal, at: u64) -> Result<(), JournalError> {
-        self.tell(&removal.event(at)?).await?;
+        self.record_event(&removal.event(at)?).await?;
         self.checkpoint(at).await
     }
 
@@ -364,7 +364,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub async fn tell(&self, event: &LogEvent) -> Result<(), JournalError> {
+    pub async fn record_event(&self, event: &LogEvent) -> Result<(), JournalError> {
         self.append(self.line(event)?, Vec::new()).await?;
         show_event(event);
         Ok(())

@@ -164,7 +164,7 @@ impl LastCheckpoint {
 
 /// Returns the checkpoints that a log has to hold: those that were not given up, of chains that no other chain has replaced. A chain that
 /// replaces another names the lines that are missing of it.
-pub fn standing(all: &[LastCheckpoint]) -> impl Iterator<Item = &LastCheckpoint> {
+pub fn required_checkpoints(all: &[LastCheckpoint]) -> impl Iterator<Item = &LastCheckpoint> {
     all.iter().filter(|kept| kept.abandoned.is_none() && !kept.is_superseded(all))
 }
 

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(site.files(), ["", "a\n"]);
         // The log is closed in the place of a segment: that is not written over, and nothing of the next one stays.
         site.log.append(b"c\n").unwrap();
-        let name = format!("attestation.jsonl.{}", SegmentName::of(b"c"));
+        let name = format!("attestation.jsonl.{}", SegmentName::from_first_line(b"c"));
         fs::write(site.folder.path().join(name), "d\n").unwrap();
         site.log.close(b"c", b"e\n").unwrap_err();
         site.log.append(b"f\n").unwrap();

@@ -46,11 +46,11 @@ pub struct PastEvidence {
 }
 
 /// A decision without claims and basis. Events have no verdict and are passed over.
-type Fields = Record<IgnoredAny, IgnoredAny>;
+type EvidenceFields = Record<IgnoredAny, IgnoredAny>;
 
 /// Parses evidence that is selected; returns it with its machine.
-fn of_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(Fields, String)> {
-    let fields: Fields = serde_json::from_slice(line).ok()?;
+fn parse_evidence(line: &[u8], sought: &Sought<'_>) -> Option<(EvidenceFields, String)> {
+    let fields: EvidenceFields = serde_json::from_slice(line).ok()?;
     let wanted = fields.decision == Decision::Evidence
         && fields.pool == sought.pool
         && fields.at >= sought.since
@@ -79,7 +79,7 @@ pub fn each<T: Default + Send>(
     let (mut last, mut machines, mut older) = (HashMap::<String, VecDeque<u64>>::new(), HashMap::<String, u32>::new(), 0);
     let mut too_many = false;
     each_line(files, |number, line| {
-        let Some((_, machine)) = of_evidence(line, sought) else {
+        let Some((_, machine)) = parse_evidence(line, sought) else {
             return;
         };
         if machines.len() >= MACHINES_LIMIT && !machines.contains_key(&machine) {
@@ -118,7 +118,7 @@ pub fn each<T: Default + Send>(
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut done = 0;
         let read = each_line(files, |number, line| {
-            let Some((fields, machine)) = wanted.contains(&number).then(|| of_evidence(line, sought)).flatten() else {
+            let Some((fields, machine)) = wanted.contains(&number).then(|| parse_evidence(line, sought)).flatten() else {
                 return;
             };
             let past = PastEvidence {

@@ -33,7 +33,7 @@ impl Reach {
         self.in_file = true;
         match (link, &mut self.run) {
             (Some(link), Some(run)) if run.is_followed_by(link) => run.last = run.last.max(link.number),
-            (link, run) => *run = link.map(ReadRange::of),
+            (link, run) => *run = link.map(ReadRange::from_link),
         }
     }
 
@@ -56,7 +56,7 @@ impl Reach {
 }
 
 impl ReadRange {
-    fn of(link: &Link) -> Self {
+    fn from_link(link: &Link) -> Self {
         Self {
             chain: link.id.clone(),
             first: link.number,

@@ -10,7 +10,14 @@ use super::ticket_use::TicketUse;
 pub fn served_for(shown: ShownEvidence, used: Option<TicketUse>) -> String {
     match (shown, used) {
         (ShownEvidence::Ticket, Some(made)) => format!("a ticket was shown, use {}{}", made.number, late(made)),
-        (ShownEvidence::Token, Some(TicketUse { number, again, .. })) => {
+        (
+            ShownEvidence::Token,
+            Some(TicketUse {
+                number,
+                is_repeated: again,
+                ..
+            }),
+        ) => {
             let again = if again { ", again" } else { "" };
             format!("a provisioning token was shown, use {number}{again}")
         }

@@ -208,7 +208,7 @@ impl<C, B> Record<C, B> {
     pub fn used(&self) -> Option<TicketUse> {
         self.use_number.map(|number| TicketUse {
             number,
-            again: self.again,
+            is_repeated: self.again,
             late_seconds: self.late_seconds,
         })
     }
@@ -292,7 +292,7 @@ impl NotAttested {
     }
 
     /// Returns the text about a node that was refused; other cases have alerts.
-    pub(super) fn said(&self) -> Option<String> {
+    pub(super) fn message(&self) -> Option<String> {
         let Self { code, decision } = self;
         if WAITED.contains(&code.as_str()) {
             return None;

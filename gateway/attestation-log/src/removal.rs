@@ -60,7 +60,7 @@ pub struct KeptLines {
 
 impl KeptLines {
     /// Returns the number and the digest of lines with these hashes.
-    pub(super) fn of(hashes: impl IntoIterator<Item = LineHash>) -> Self {
+    pub(super) fn from_hashes(hashes: impl IntoIterator<Item = LineHash>) -> Self {
         let (mut lines, mut digest) = (0, digest::Context::new(&SHA256));
         for hash in hashes {
             lines += 1;

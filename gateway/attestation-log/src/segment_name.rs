@@ -39,13 +39,13 @@ pub(super) fn written_at(line: &[u8]) -> Option<u64> {
 impl SegmentName {
     /// Parses the part of a file's name after the log's, with or without the ending of compressed files.
     #[must_use]
-    pub fn of_file(rest: &str) -> Option<Self> {
+    pub fn parse(rest: &str) -> Option<Self> {
         let name = rest.strip_prefix('.')?;
         name.strip_suffix(".gz").unwrap_or(name).parse().ok()
     }
 
     /// Returns the name of a segment with this first line.
-    pub(super) fn of(first: &[u8]) -> Self {
+    pub(super) fn from_first_line(first: &[u8]) -> Self {
         let at = written_at(first).unwrap_or(0);
         let link = link_of(first).ok().flatten();
         Self {
@@ -98,15 +98,18 @@ mod tests {
             "0a1b2c3d".repeat(4),
             "0".repeat(64)
         );
-        let name = SegmentName::of(line.as_bytes());
+        let name = SegmentName::from_first_line(line.as_bytes());
         assert_eq!(name.to_string(), "20261122T204412Z-0a1b2c3d-000000000007");
         assert_eq!(name.to_string().parse(), Ok(name.clone()));
         // Of an older release, or nothing that can be read.
         assert_eq!(
-            SegmentName::of(br#"{"at":0}"#).to_string(),
+            SegmentName::from_first_line(br#"{"at":0}"#).to_string(),
             "19700101T000000Z-00000000-000000000000"
         );
-        assert_eq!(SegmentName::of(b"x").to_string(), "19700101T000000Z-00000000-000000000000");
+        assert_eq!(
+            SegmentName::from_first_line(b"x").to_string(),
+            "19700101T000000Z-00000000-000000000000"
+        );
     }
 
     #[test]
@@ -114,7 +117,7 @@ mod tests {
         let name = |number: u64| {
             let (chain, previous) = ("0a".repeat(16), "0".repeat(64));
             let line = format!(r#"{{"at":7,"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#);
-            SegmentName::of(line.as_bytes())
+            SegmentName::from_first_line(line.as_bytes())
         };
         let numbers = [1, 2, 9, 10, 99, 100, 101, 1_000, 999_999, 1_000_000, 999_999_999_999];
         for (before, after) in numbers.iter().zip(&numbers[1..]) {

@@ -5,7 +5,7 @@
 pub struct TicketUse {
     pub number: u32,
     /// Set if its node had made it before.
-    pub again: bool,
+    pub is_repeated: bool,
     /// Seconds since the ticket had expired, if it had.
     pub late_seconds: Option<u64>,
 }

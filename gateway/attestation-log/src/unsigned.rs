@@ -18,7 +18,7 @@ pub(super) fn with_unsigned(log: &Path, key: LogPublicKey, chain: ChainProgress)
         warn_of_chain_before(log, key)?;
         return Ok(chain);
     }
-    let found = UnsignedSearch::of(key, id, last, head).look(lines_from_end(log)?, log)?;
+    let found = UnsignedSearch::new(key, id, last, head).search(lines_from_end(log)?, log)?;
     Ok(chain.with_found(found))
 }
 
@@ -37,7 +37,7 @@ fn warn_of_chain_before(log: &Path, key: LogPublicKey) -> io::Result<()> {
     };
     let head = LineHash::of(&last);
     let lines = std::iter::once(Ok(last)).chain(lines);
-    let unsigned = match UnsignedSearch::of(key, &link.id, link.number, head).look(lines, log)? {
+    let unsigned = match UnsignedSearch::new(key, &link.id, link.number, head).search(lines, log)? {
         Some(UncoveredLines { first, last }) => format!(" (lines {first} to {last} without a checkpoint)"),
         None => String::new(),
     };
@@ -104,7 +104,7 @@ struct UnsignedRange {
 }
 
 impl<'c> UnsignedSearch<'c> {
-    const fn of(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
+    const fn new(key: LogPublicKey, chain: &'c str, last: u64, head: LineHash) -> Self {
         let end = last.saturating_add(1);
         Self {
             key,
@@ -116,15 +116,15 @@ impl<'c> UnsignedSearch<'c> {
         }
     }
 
-    fn look(mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>, log: &Path) -> io::Result<Option<UncoveredLines>> {
+    fn search(mut self, from_end: impl Iterator<Item = io::Result<Vec<u8>>>, log: &Path) -> io::Result<Option<UncoveredLines>> {
         for line in from_end {
-            self.look_at(&line?);
+            self.examine_line(&line?);
             if self.is_over() {
                 break;
             }
         }
         if !self.is_over() {
-            self.look_beside(log)?;
+            self.search_siblings(log)?;
         }
         if !self.is_over() {
             tracing::warn!(
@@ -145,7 +145,7 @@ impl<'c> UnsignedSearch<'c> {
     }
 
     /// Examines a line that may be the one before the known ones.
-    fn look_at(&mut self, line: &[u8]) {
+    fn examine_line(&mut self, line: &[u8]) {
         if LineHash::of(line) != self.before {
             return;
         }
@@ -165,13 +165,13 @@ impl<'c> UnsignedSearch<'c> {
     }
 
     /// Searches the files next to the log, in any order of their lines.
-    fn look_beside(&mut self, log: &Path) -> io::Result<()> {
+    fn search_siblings(&mut self, log: &Path) -> io::Result<()> {
         let files = rotated(log)?;
         for _ in 0..PASSES_LIMIT {
             let known = self.first;
             for file in files.iter().rev() {
                 // A copy of what cannot be read may be whole.
-                let _ = self.look_in(file).inspect_err(|error| file.warn(error));
+                let _ = self.search_file(file).inspect_err(|error| file.warn(error));
                 if self.is_over() {
                     return Ok(());
                 }
@@ -184,7 +184,7 @@ impl<'c> UnsignedSearch<'c> {
     }
 
     /// Searches a file, which is read from its beginning.
-    fn look_in(&mut self, file: &LogFile) -> io::Result<()> {
+    fn search_file(&mut self, file: &LogFile) -> io::Result<()> {
         let (mut run, mut found) = (None, None);
         each_line(file, |line| {
             let link = link_of(line).ok().flatten();

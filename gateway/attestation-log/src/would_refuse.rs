@@ -46,7 +46,7 @@ impl WouldRefuse {
     }
 
     /// Describes the first, and the number of the others, in words.
-    pub(super) fn words(all: &[Self]) -> Option<String> {
+    pub(super) fn describe(all: &[Self]) -> Option<String> {
         let first = all.first()?;
         let more = match all.len() - 1 {
             0 => String::new(),

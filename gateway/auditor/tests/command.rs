@@ -5,7 +5,7 @@ use std::fs;
 use crate::program;
 
 /// Returns the exit code and the output, in a folder without a gateway's files.
-fn said(arguments: &[&str]) -> (Option<i32>, String) {
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("log.jsonl"), "").unwrap();
     let output = program().args(arguments).current_dir(folder.path()).output().unwrap();
@@ -30,7 +30,7 @@ fn says_which_option_names_what_is_missing() {
             "--state FOLDER",
         ),
     ] {
-        let (code, said) = said(arguments);
+        let (code, said) = run(arguments);
         assert_eq!(code, Some(1), "{arguments:?}: {said}");
         assert!(
             said.starts_with("attest-audit: ") && said.contains("gateway.toml: ") && said.contains(option),
@@ -41,10 +41,10 @@ fn says_which_option_names_what_is_missing() {
 
 #[test]
 fn an_auditor_elsewhere_needs_no_settings() {
-    let (code, said) = said(&["log", "audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
+    let (code, said) = run(&["log", "audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("none.pub"), "{said}");
-    let (code, said) = self::said(&["log", "audit", "--log", "log.jsonl", "--continued"]);
+    let (code, said) = self::run(&["log", "audit", "--log", "log.jsonl", "--continued"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("pass --log-key"), "{said}");
 }

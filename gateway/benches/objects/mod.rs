@@ -85,13 +85,14 @@ fn challenges(boots: usize, found: &mut Found) {
         println!(
             "{part} challenges: {leaves} leaves; one more writes {:.1} KiB in {:.2} requests",
             each(asked.kib()),
-            each(asked.of(is_write))
+            each(asked.count(is_write))
         );
         let name = format!("on objects, {part} challenges remembered");
-        let mut tell = |what: &str, unit: &str, value: f64| found.figures.push(Figure::of(format!("{name}: {what}"), unit, &[value]));
+        let mut tell =
+            |what: &str, unit: &str, value: f64| found.figures.push(Figure::from_runs(format!("{name}: {what}"), unit, &[value]));
         tell("leaves", "", count(leaves));
         tell("sent to be written for one more", "KiB", each(asked.kib()));
-        tell("writes for one more", "", each(asked.of(is_write)));
+        tell("writes for one more", "", each(asked.count(is_write)));
     }
 }
 
@@ -142,7 +143,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(&self, which: impl Fn(&&ResourceRequest) -> bool) -> f64 {
+    fn count(&self, which: impl Fn(&&ResourceRequest) -> bool) -> f64 {
         count(self.asked.iter().filter(which).count())
     }
 
@@ -188,7 +189,7 @@ impl Cluster {
                 Some(first) => drop(fs::copy(first.path("store.key"), one.path("store.key")).unwrap()),
             }
             one.run();
-            cluster.sites.push(Arc::new(Site::of(&one, maker)));
+            cluster.sites.push(Arc::new(Site::new(&one, maker)));
             cluster.gateways.push(one);
         }
         cluster
@@ -267,7 +268,7 @@ fn with(write: Duration, gateways: usize, boots: usize, found: &mut Found) {
     let alone = cluster.boots(ALONE.min(boots), 1);
     let (written, read) = cluster.round_trips();
     let alone_ms = alone.took.as_secs_f64() * 1e3 / count(ALONE.min(boots));
-    let trips = (alone.of(is_write) * written.as_secs_f64() + alone.of(|asked| !is_write(asked)) * read.as_secs_f64()) * 1e3;
+    let trips = (alone.count(is_write) * written.as_secs_f64() + alone.count(|asked| !is_write(asked)) * read.as_secs_f64()) * 1e3;
     let trips_ms = trips / count(ALONE.min(boots));
     let ratio = alone_ms / trips_ms;
     found.round_trips = found.round_trips.max(ratio);
@@ -278,33 +279,33 @@ fn with(write: Duration, gateways: usize, boots: usize, found: &mut Found) {
         "{name:<32} {:>9.1} {:>12.1} {:>15.2} {:>15.2} {:>12.1} {:>12.1} {ratio:>10.2}",
         rate(&together),
         rate(&crowd),
-        each(&together, together.of(is_commit)),
-        each(&together, together.of(is_refused)),
+        each(&together, together.count(is_commit)),
+        each(&together, together.count(is_refused)),
         each(&together, together.kib()),
         alone_ms
     );
-    let mut tell = |what: &str, unit: &str, value: f64| found.figures.push(Figure::of(format!("{name}: {what}"), unit, &[value]));
+    let mut tell = |what: &str, unit: &str, value: f64| found.figures.push(Figure::from_runs(format!("{name}: {what}"), unit, &[value]));
     tell("boots a second", "/s", rate(&together));
     tell("boots a second, in a crowd", "/s", rate(&crowd));
     tell("gateways' processor time of a boot", "ms", spent);
     for (how, counted) in [("", &together), (", in a crowd", &crowd), (", alone", &alone)] {
-        tell(&format!("commits of a boot{how}"), "", each(counted, counted.of(is_commit)));
+        tell(&format!("commits of a boot{how}"), "", each(counted, counted.count(is_commit)));
         tell(
             &format!("commits refused of a boot{how}"),
             "",
-            each(counted, counted.of(is_refused)),
+            each(counted, counted.count(is_refused)),
         );
-        tell(&format!("writes of a boot{how}"), "", each(counted, counted.of(is_write)));
+        tell(&format!("writes of a boot{how}"), "", each(counted, counted.count(is_write)));
         tell(
             &format!("reads of a boot{how}"),
             "",
-            each(counted, counted.of(|asked| !is_write(asked))),
+            each(counted, counted.count(|asked| !is_write(asked))),
         );
         tell(&format!("sent to be written for a boot{how}"), "KiB", each(counted, counted.kib()));
         tell(
             &format!("commits a second{how}"),
             "/s",
-            counted.of(is_commit) / counted.took.as_secs_f64(),
+            counted.count(is_commit) / counted.took.as_secs_f64(),
         );
     }
     tell("one write by itself", "ms", written.as_secs_f64() * 1e3);

@@ -10,14 +10,14 @@ pub fn described() -> Vec<(String, String)> {
     let cpus = read("/proc/cpuinfo");
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let folder = std::env::temp_dir();
-    let revision = said("git", &["describe", "--always", "--dirty", "--abbrev=12", "--match="]);
+    let revision = command_output("git", &["describe", "--always", "--dirty", "--abbrev=12", "--match="]);
     [
         ("Processor", field(&cpus, "model name").to_owned()),
         ("Cores", cores.to_string()),
         ("Memory", mebibytes(field(&read("/proc/meminfo"), "MemTotal"))),
         ("Kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ("Filesystem of the state", filesystem(&read("/proc/self/mounts"), &folder)),
-        ("rustc", said("rustc", &["--version"])),
+        ("rustc", command_output("rustc", &["--version"])),
         ("Commit", revision),
     ]
     .map(|(what, value)| (what.to_owned(), value))
@@ -52,7 +52,7 @@ fn mebibytes(kibibytes: &str) -> String {
     number.map_or_else(|_| "unknown".to_owned(), |number| format!("{} MiB", number / 1024))
 }
 
-fn said(program: &str, arguments: &[&str]) -> String {
+fn command_output(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     match output {
         Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),

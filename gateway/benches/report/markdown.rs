@@ -30,7 +30,7 @@ pub fn report(machine: &[(String, String)], all: &BTreeMap<String, Results>, pic
                 cell(bench),
                 cell(&figure.name),
                 with_unit(figure.median, &figure.unit),
-                said(bound, &figure.unit)
+                bound_text(bound, &figure.unit)
             );
         }
         if table.is_empty() {
@@ -79,7 +79,7 @@ pub fn cell(text: &str) -> String {
     out
 }
 
-fn said(bound: Bound, unit: &str) -> String {
+fn bound_text(bound: Bound, unit: &str) -> String {
     match bound {
         Bound::AtMost(most) => format!("at most {}", with_unit(most, unit)),
         Bound::AtLeast(least) => format!("at least {}", with_unit(least, unit)),

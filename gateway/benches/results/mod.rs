@@ -61,7 +61,7 @@ pub struct Plot {
 
 impl Figure {
     /// Creates a figure from at least one run; whole numbers and shares have no unit.
-    pub fn of(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
+    pub fn from_runs(name: impl Into<String>, unit: &str, runs: &[f64]) -> Self {
         let mut ascending = runs.to_vec();
         ascending.sort_by(f64::total_cmp);
         Self {
@@ -87,7 +87,7 @@ impl Figure {
     }
 
     /// Returns whether the figure is within its limit.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_within_limit(&self) -> bool {
         self.limit.is_none_or(|limit| limit.holds(self))
     }
 }
@@ -148,8 +148,8 @@ pub fn print(figures: &[Figure]) {
 }
 
 /// Returns whether these figures are within their limits; prints those that are not.
-pub fn are_kept<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
-    let beyond: Vec<&Figure> = figures.into_iter().filter(|figure| !figure.is_kept()).collect();
+pub fn are_within_limits<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
+    let beyond: Vec<&Figure> = figures.into_iter().filter(|figure| !figure.is_within_limit()).collect();
     for figure in &beyond {
         let Figure {
             name, unit, median, most, ..
@@ -162,7 +162,7 @@ pub fn are_kept<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> bool {
 }
 
 /// Adds figures to this benchmark's results, and writes them.
-pub fn tell(figures: impl IntoIterator<Item = Figure>) {
+pub fn report(figures: impl IntoIterator<Item = Figure>) {
     add(|told| told.figures.extend(figures));
 }
 

@@ -18,7 +18,7 @@ mod deadline;
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/wait.rs"]
-mod patience;
+mod wait_limits;
 
 mod budget;
 mod clock;
@@ -47,21 +47,21 @@ fn main() {
     let (mut rows, mut figures) = (Vec::new(), Vec::new());
     println!("{FLEETS_HEAD}");
     for site in FLEETS.into_iter().take(if measuring { FLEETS.len() } else { 1 }) {
-        let outcome = Outcome::of(site);
+        let outcome = Outcome::new(site);
         rows.push(fleet_row(&outcome));
         println!("{}", rows.last().unwrap());
         let name = format!("{} nodes within {} s, {} replicas", site.nodes, site.over, site.replicas);
-        figures.push(Figure::of(name, "s", &[outcome.lasted]));
+        figures.push(Figure::from_runs(name, "s", &[outcome.lasted]));
     }
     if !measuring {
         return println!("no figures: this was no measuring run");
     }
     println!("\n{CHANGES_HEAD}");
     for (what, site) in CHANGES {
-        rows.push(change_row(what, &Outcome::of(site)));
+        rows.push(change_row(what, &Outcome::new(site)));
         println!("{}", rows.last().unwrap());
     }
-    results::tell(figures);
+    results::report(figures);
     let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/explanation/performance.md")).unwrap();
     let missing: Vec<&String> = rows.iter().filter(|row| !document.contains(*row)).collect();
     if !missing.is_empty() {

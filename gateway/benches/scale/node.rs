@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::{Time, nanos};
 use super::site::{CONFIG_BYTES, Step};
-use crate::patience::Patience;
+use crate::wait_limits::WaitLimits;
 use crate::waits::attest_node::{self, Asking};
 use crate::waits::ignition::{self, Pauses};
 
@@ -39,7 +39,7 @@ pub struct Node {
     pub attempt: u32,
     pub failed: u32,
     pub came: Time,
-    patience: Patience,
+    wait_limits: WaitLimits,
     asking: Asking,
     pauses: Pauses,
 }
@@ -54,7 +54,7 @@ impl Node {
             attempt: 0,
             failed: 0,
             came: now,
-            patience: attest_node::patience(),
+            wait_limits: attest_node::patience(),
             asking: Asking::begun(at(now, start)),
             pauses: Pauses::default(),
         }
@@ -94,7 +94,7 @@ impl Node {
         }
         let paused = match came {
             Came::Answer => {
-                self.patience.answered(time);
+                self.wait_limits.answered(time);
                 self.asking = Asking::begun(time);
                 self.step = match self.step {
                     Step::Discovery if !by_token => Step::Challenge,
@@ -105,8 +105,8 @@ impl Node {
                 self.connected &= self.step != Step::Config;
                 return Next::Ask;
             }
-            Came::ComeAgain => self.asking.held(&self.patience, "unavailable", None, time),
-            Came::Nothing => self.asking.unanswered(&self.patience, false, time),
+            Came::ComeAgain => self.asking.held(&self.wait_limits, "unavailable", None, time),
+            Came::Nothing => self.asking.unanswered(&self.wait_limits, false, time),
         };
         paused.map_or(Next::GaveUp, |pause| Next::Pause(nanos(pause)))
     }

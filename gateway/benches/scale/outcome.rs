@@ -27,7 +27,7 @@ pub struct Outcome {
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 impl Outcome {
-    pub fn of(site: Site) -> Self {
+    pub fn new(site: Site) -> Self {
         rand::seed(1);
         let Replica { tally, budget, store, .. } = Replica::run(site);
         let seconds = |time: Time| time as f64 / SECOND as f64;

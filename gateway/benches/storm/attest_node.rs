@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::http::{Connection, Lost, Server};
 use super::tally::{Noted, Step};
 use crate::deadline::Deadline;
-use crate::patience::Patience;
 use crate::support::POOL;
 use crate::support::node::Node;
+use crate::wait_limits::WaitLimits;
 use crate::waits::attest_node::{
     Asking, CHALLENGES_LIMIT, CONNECT_LIMIT, REQUEST_LIMIT, RETRY_AFTER_LIMIT_SECONDS, SLOWEST_BODY_BYTES_PER_SECOND, patience,
 };
@@ -27,7 +27,7 @@ pub struct AttestNode<'a> {
     server: &'a Server,
     source: Ipv4Addr,
     noted: &'a mut Noted,
-    patience: Patience,
+    wait_limits: WaitLimits,
     deadline: Deadline,
     connection: Option<Connection>,
 }
@@ -52,7 +52,7 @@ impl<'a> AttestNode<'a> {
             source,
             noted,
             deadline: patience.work(),
-            patience,
+            wait_limits: patience,
             connection: None,
         }
     }
@@ -61,25 +61,25 @@ impl<'a> AttestNode<'a> {
     pub async fn discover(&mut self) -> Result<(), String> {
         let line = format!("GET {DISCOVERY_PATH}?pool={POOL}");
         let discovery: Discovery = self.exchange(Step::Discovery, &line, &[]).await?;
-        self.patience.told(discovery.hold_seconds.unwrap());
+        self.wait_limits.record_wait(discovery.hold_seconds.unwrap());
         Ok(())
     }
 
     /// Attests until there is a ticket. Returns the code of the obstacle otherwise.
     pub async fn attest(&mut self, node: &mut Node, server_key: &SpkiSha256) -> Result<String, String> {
         let request = serde_json::to_vec(&node.challenge_request()).unwrap();
-        let (mut challenges, mut held, mut waited) = (0, self.patience.held(), self.patience.times());
+        let (mut challenges, mut held, mut waited) = (0, self.wait_limits.held(), self.wait_limits.times());
         loop {
             challenges += 1;
-            self.deadline = self.patience.work();
+            self.deadline = self.wait_limits.work();
             let challenged: ChallengeResponse = self.post(Step::Challenge, CHALLENGE_PATH, &request).await?;
             let evidence = serde_json::to_vec(&node.answer(challenged, server_key)).unwrap();
             self.noted.evidence += 1;
             match self.post::<EvidenceResponse>(Step::Evidence, EVIDENCE_PATH, &evidence).await {
                 Ok(response) => return Ok(response.ticket),
                 Err(code) if WORTH_ANOTHER_CHALLENGE.contains(&code.as_str()) => {
-                    if self.patience.held() > held || (code == "challenge-expired" && self.patience.times() > waited) {
-                        (challenges, held, waited) = (0, self.patience.held(), self.patience.times());
+                    if self.wait_limits.held() > held || (code == "challenge-expired" && self.wait_limits.times() > waited) {
+                        (challenges, held, waited) = (0, self.wait_limits.held(), self.wait_limits.times());
                     } else if challenges >= CHALLENGES_LIMIT {
                         return Err(code);
                     }
@@ -104,7 +104,7 @@ impl<'a> AttestNode<'a> {
             let attempt = timeout(self.deadline.remaining().min(limit), self.attempt(&request)).await;
             match attempt.unwrap_or(Err("timeout")) {
                 Ok(answer) if answer.status == 200 => {
-                    self.patience.answered(Instant::now());
+                    self.wait_limits.answered(Instant::now());
                     return serde_json::from_slice(&answer.body).map_err(|_| "gateway-answer".to_owned());
                 }
                 Ok(answer) => {
@@ -113,19 +113,19 @@ impl<'a> AttestNode<'a> {
                     self.noted.failed(step, &format!("{} {code}", answer.status));
                     let comes_again = problem.is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE));
                     if answer.status < 500 {
-                        self.patience.answered(Instant::now());
+                        self.wait_limits.answered(Instant::now());
                         return Err(code);
                     } else if answer.status == 503 && comes_again {
-                        self.rest(asking.held(&self.patience, &code, answer.not_before, Instant::now())?)
+                        self.rest(asking.held(&self.wait_limits, &code, answer.not_before, Instant::now())?)
                             .await;
                     } else {
                         let soon = step == Step::Discovery;
-                        self.rest(asking.unanswered(&self.patience, soon, Instant::now())?).await;
+                        self.rest(asking.unanswered(&self.wait_limits, soon, Instant::now())?).await;
                     }
                 }
                 Err(lost) => {
                     self.noted.failed(step, lost);
-                    self.rest(asking.unanswered(&self.patience, false, Instant::now())?).await;
+                    self.rest(asking.unanswered(&self.wait_limits, false, Instant::now())?).await;
                 }
             }
         }
@@ -155,6 +155,6 @@ impl<'a> AttestNode<'a> {
 
     async fn rest(&mut self, time: Duration) {
         tokio::time::sleep(time).await;
-        self.deadline = self.patience.work();
+        self.deadline = self.wait_limits.work();
     }
 }

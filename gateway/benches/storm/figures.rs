@@ -42,7 +42,7 @@ const SYNCS: &str = "fsyncs a node";
 
 /// Returns the figures of these runs, each with its goal and limit.
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
-pub fn of(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
+pub fn summarize(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
     let mut figures = Vec::new();
     let mut add = |name: &str, unit: &str, of: &dyn Fn(&Figures) -> f64| {
         let values: Vec<f64> = runs.iter().map(of).collect();
@@ -50,7 +50,7 @@ pub fn of(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
         figures.push(Figure {
             goal,
             limit,
-            ..Figure::of(format!("{}: {name}", mode.word()), unit, &values)
+            ..Figure::from_runs(format!("{}: {name}", mode.label()), unit, &values)
         });
     };
     let waiting = |run: &Figures| run.ended.get("still waiting").copied().unwrap_or_default() as f64;
@@ -105,7 +105,7 @@ pub fn rate(runs: &[Figures]) -> f64 {
 pub fn plots(all: &[(Mode, Vec<Figures>)]) -> [Plot; 2] {
     let runs = || {
         let shown = all.iter().filter(|(mode, _)| *mode != Mode::Syncs);
-        shown.map(|(mode, runs)| (mode.word().to_owned(), middle(runs)))
+        shown.map(|(mode, runs)| (mode.label().to_owned(), middle(runs)))
     };
     let took = runs().map(|(name, run)| {
         let share = |point: u32| f64::from(point) * 100.0 / f64::from(POINTS);

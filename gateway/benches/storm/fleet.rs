@@ -30,7 +30,7 @@ struct Machine {
 
 impl Fleet {
     /// Returns at least this number of machines: those in the file if they are enough, or new ones, which are kept there.
-    pub fn kept(file: &Path, count: usize) -> Self {
+    pub fn load_or_create(file: &Path, count: usize) -> Self {
         let kept = fs::read(file).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
         if let Some(kept) = kept.filter(|kept| kept.machines.len() >= count) {
             return kept;
@@ -74,7 +74,7 @@ impl Machine {
 
     fn node(&self) -> Node {
         let ak = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, self.ak.as_ref()).unwrap();
-        Node::of(
+        Node::from_parts(
             SoftTpm::p256_of(self.ek.as_ref()),
             SoftKey::P256(ak),
             self.ek_certificate.as_ref().to_vec(),

@@ -67,12 +67,12 @@ pub fn run(file: &Path) {
     let certificates = floor::certificates(&plan.gateway.join("tls/mcs.crt"));
     let site = Site {
         server: Server::new(plan.address, &plan.gateway.join("tls/mcs-ca.crt")),
-        key: SpkiSha256::of_certificate(&certificates[0]).unwrap(),
+        key: SpkiSha256::from_certificate(&certificates[0]).unwrap(),
         config: fs::read(&plan.config).unwrap(),
         firmware: Firmware::new(),
         plan,
     };
-    let fleet = Fleet::kept(&fleet::file(), site.plan.nodes);
+    let fleet = Fleet::load_or_create(&fleet::file(), site.plan.nodes);
     let nodes = if site.plan.token.is_none() {
         fleet.nodes(site.plan.nodes)
     } else {

@@ -63,7 +63,7 @@ impl Logged {
     }
 
     /// Returns the number of configs beyond each address's first.
-    pub fn given_again(&self) -> u64 {
+    pub fn repeated_configs(&self) -> u64 {
         self.configs.values().map(|times| times - 1).sum()
     }
 }

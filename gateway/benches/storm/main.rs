@@ -22,7 +22,7 @@ mod deadline;
 mod failure;
 #[allow(dead_code, unused_imports, reason = "this benchmark uses its part")]
 #[path = "../../../attest/node/src/wait.rs"]
-mod patience;
+mod wait_limits;
 
 mod attest_node;
 mod figures;
@@ -57,7 +57,7 @@ use measured::Figures;
 use site::{Mode, Scale};
 
 /// Returns a number from the environment, or the default.
-fn said(variable: &str, otherwise: f64) -> f64 {
+fn env_number(variable: &str, otherwise: f64) -> f64 {
     let said = std::env::var(variable)
         .ok()
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")));
@@ -70,11 +70,11 @@ fn main() {
     }
     // `cargo test --benches` only wants to know whether it works.
     let measuring = std::env::args().any(|argument| argument == "--bench");
-    let mut scale = Scale::said(measuring);
+    let mut scale = Scale::from_env(measuring);
     let wanted = std::env::var("STORM_MODES").unwrap_or_default();
     let modes = Mode::ALL
         .into_iter()
-        .filter(|mode| wanted.is_empty() || wanted.split(',').any(|word| word == mode.word()));
+        .filter(|mode| wanted.is_empty() || wanted.split(',').any(|word| word == mode.label()));
     let (mut all, mut kept) = (Vec::new(), true);
     for mode in modes {
         let runs: Vec<Figures> = (0..scale.runs)
@@ -86,18 +86,18 @@ fn main() {
         if mode == Mode::Syncs && runs[0].syncs.is_none() {
             println!("fsyncs: not measured: strace is not installed, or may not trace");
         }
-        let found = figures::of(mode, &runs);
+        let found = figures::summarize(mode, &runs);
         results::print(&found);
         figures::print(&runs[0]);
         if measuring {
-            kept &= results::are_kept(&found);
-            results::tell(found);
+            kept &= results::are_within_limits(&found);
+            results::report(found);
         } else {
             assert!(runs.iter().all(|run| run.full == run.nodes), "{:?}", runs[0].ended);
         }
         if mode == Mode::AtOnce && measuring {
             // What comes steadily is half of what it can.
-            scale.rate = said("STORM_RATE", figures::rate(&runs) / 2.0);
+            scale.rate = env_number("STORM_RATE", figures::rate(&runs) / 2.0);
         }
         all.push((mode, runs));
     }

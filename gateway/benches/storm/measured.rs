@@ -70,7 +70,7 @@ pub struct Figures {
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "no figure is that large")]
 impl Figures {
-    pub fn of(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
+    pub fn new(told: Told, before: &Before, syncs: Option<u64>, gateway: &Gateway) -> Self {
         let spent = process::spent(gateway.process_id());
         wait_until_nobody_writes(gateway);
         let after = Before::now(gateway);
@@ -105,7 +105,7 @@ impl Figures {
             failed,
             lasted: told.lasted,
             twice: logged.twice(),
-            given_again: logged.given_again(),
+            given_again: logged.repeated_configs(),
             made_again: told.nodes.iter().map(|node| u64::from(node.evidence.saturating_sub(1))).sum(),
             spent: [each(spent), each(told.spent)].map(|seconds| seconds * 1e3),
             busy: [spent, told.spent].map(|seconds| seconds / told.lasted),

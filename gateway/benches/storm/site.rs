@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::env_number;
 use crate::fleet::{self, Fleet};
 use crate::generator::{PLAN, Plan};
 use crate::measured::{Before, Figures};
 use crate::process;
-use crate::said;
 use crate::support::{Gateway, POOL, program};
 use crate::syncs::Syncs;
 use crate::tally::Told;
@@ -35,7 +35,7 @@ impl Mode {
     pub const ALL: [Self; 5] = [Self::AtOnce, Self::Steady, Self::ByToken, Self::Stranger, Self::Syncs];
 
     /// Returns the mode's name in `STORM_MODES`.
-    pub const fn word(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::AtOnce => "at-once",
             Self::Steady => "steady",
@@ -66,7 +66,7 @@ impl Mode {
             Self::AtOnce => (scale.nodes, 1.0),
             Self::Steady => (whole(scale.rate * scale.steady), scale.steady),
             Self::ByToken => (scale.nodes / 2, 1.0),
-            Self::Stranger => (scale.beside, scale.steady),
+            Self::Stranger => (scale.booting_nodes, scale.steady),
             Self::Syncs => (scale.counted, 1.0),
         }
     }
@@ -80,7 +80,7 @@ pub struct Scale {
     pub rate: f64,
     steady: f64,
     /// Number of nodes that boot during an attack, and the attacker's connections per second.
-    beside: usize,
+    booting_nodes: usize,
     stranger: u32,
     /// Number of nodes whose fsyncs are counted.
     counted: usize,
@@ -89,18 +89,18 @@ pub struct Scale {
 
 impl Scale {
     /// Returns the size that the environment sets; the default is small if nothing is measured.
-    pub fn said(measuring: bool) -> Self {
+    pub fn from_env(measuring: bool) -> Self {
         let or = |measured, small| if measuring { measured } else { small };
-        let nodes = said("STORM_NODES", or(10_000.0, 40.0));
+        let nodes = env_number("STORM_NODES", or(10_000.0, 40.0));
         Self {
             nodes: whole(nodes),
-            runs: whole(said("STORM_RUNS", or(3.0, 1.0))).max(1),
-            rate: said("STORM_RATE", or(50.0, 10.0)),
+            runs: whole(env_number("STORM_RUNS", or(3.0, 1.0))).max(1),
+            rate: env_number("STORM_RATE", or(50.0, 10.0)),
             steady: or(30.0, 2.0),
-            beside: whole(or(200.0, 10.0)),
+            booting_nodes: whole(or(200.0, 10.0)),
             stranger: u32::try_from(whole(or(500.0, 20.0))).unwrap(),
-            counted: whole(said("STORM_COUNTED", nodes)),
-            limit: said("STORM_LIMIT", 600.0),
+            counted: whole(env_number("STORM_COUNTED", nodes)),
+            limit: env_number("STORM_LIMIT", 600.0),
         }
     }
 }
@@ -118,7 +118,7 @@ fn whole(value: f64) -> usize {
 /// Runs a mode once.
 pub fn run(mode: Mode, scale: &Scale) -> Figures {
     let (nodes, over) = mode.comes(scale);
-    let fleet = Fleet::kept(&fleet::file(), scale.nodes.max(nodes));
+    let fleet = Fleet::load_or_create(&fleet::file(), scale.nodes.max(nodes));
     raise_files(u64::try_from(nodes).unwrap() + FILES);
     let mut gateway = prepared(&fleet);
     drop(fleet);
@@ -158,7 +158,7 @@ pub fn run(mode: Mode, scale: &Scale) -> Figures {
     let ((before, counted), told) = generate(&file, || (Before::now(&gateway), syncs.as_ref().map(Syncs::count)));
     sched_setaffinity(None, &all).unwrap();
     let counted = counted.zip(syncs.as_ref().map(Syncs::count)).map(|(before, after)| after - before);
-    Figures::of(told, &before, counted, &gateway)
+    Figures::new(told, &before, counted, &gateway)
 }
 
 /// Creates a worker's pool; a machine is trusted by its TPM's manufacturer.

@@ -14,7 +14,7 @@ pub enum Step {
 }
 
 impl Step {
-    const fn word(self) -> &'static str {
+    const fn label(self) -> &'static str {
         match self {
             Self::Discovery => "discovery",
             Self::Challenge => "challenge",
@@ -44,7 +44,7 @@ pub struct Noted {
 
 impl Noted {
     pub fn failed(&mut self, step: Step, what: &str) {
-        *self.failed.entry(format!("{}: {}", step.word(), what.trim())).or_default() += 1;
+        *self.failed.entry(format!("{}: {}", step.label(), what.trim())).or_default() += 1;
     }
 }
 

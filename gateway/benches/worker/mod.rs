@@ -38,7 +38,7 @@ pub fn machine_configs(users: bool) -> Vec<Value> {
     );
     let mut ssh = config("3.2.0", vec![file("/etc/ssh/sshd_config.d/40-site.conf", 4, MARKER)], Vec::new());
     if users {
-        let key = |number| BASE64.encode(words(number, 51, "").as_bytes());
+        let key = |number| BASE64.encode(filler_text(number, 51, "").as_bytes());
         let keys: Vec<String> = (0..2).map(|number| format!("ssh-ed25519 {} admin-{number}", key(number))).collect();
         ssh["passwd"] = json!({"users": [{"name": "core", "sshAuthorizedKeys": keys}]});
     }
@@ -71,7 +71,7 @@ pub fn machine_configs(users: bool) -> Vec<Value> {
 
 /// Returns the Ignition configs of pool number `pool` of many: for nodes before approval, and the rest. They are as large as a worker's,
 /// and share nothing with another pool's.
-pub fn of_pool(pool: usize) -> [Value; 2] {
+pub fn pool_configs(pool: usize) -> [Value; 2] {
     let own = |range: std::ops::Range<usize>, marker: &str| {
         let file = |number: usize| file(&format!("/etc/worker.d/{number}.conf"), pool * FILES + number, marker);
         range.map(file).collect()
@@ -84,7 +84,7 @@ pub fn of_pool(pool: usize) -> [Value; 2] {
 
 /// Returns the same as MachineConfigs.
 pub fn machine_configs_of_pool(pool: usize) -> Vec<Value> {
-    let [needed, rest] = of_pool(pool);
+    let [needed, rest] = pool_configs(pool);
     vec![
         object("00-worker", json!({"neededBeforeNodeApproved": true, "config": needed})),
         object("99-worker-site", json!({"config": rest})),
@@ -191,7 +191,7 @@ fn push(config: &mut Value, place: &str, entry: Value) {
 /// Returns a MachineConfig in a version older than spec 3.
 fn legacy() -> Value {
     let file = |number: usize| {
-        let source = BASE64.encode(words(number, 400, MARKER).as_bytes());
+        let source = BASE64.encode(filler_text(number, 400, MARKER).as_bytes());
         json!({
             "filesystem": "root",
             "path": format!("/etc/legacy.d/{number}.conf"),
@@ -216,7 +216,7 @@ fn files(numbers: std::ops::Range<usize>, marker: &str) -> Vec<Value> {
 /// Returns a file whose contents are in one of three forms: percent-encoded, in base64, compressed.
 fn file(path: &str, number: usize, marker: &str) -> Value {
     let bytes = FILE_BYTES.get(number % FILE_BYTES.len()).copied().unwrap_or_default();
-    let text = words(number, bytes, marker);
+    let text = filler_text(number, bytes, marker);
     let contents = match number % 5 {
         0 | 2 => json!({"source": format!("data:,{}", percent(&text))}),
         4 => json!({"source": format!("data:;base64,{}", BASE64.encode(&gzip(&text))), "compression": "gzip"}),
@@ -256,12 +256,12 @@ fn unit_file(number: usize, marker: &str) -> String {
     format!(
         "[Unit]\nDescription=Unit {number} {marker}\nAfter=network-online.target\nWants=network-online.target\n\n[Service]\n\
          Type=oneshot\nExecStart=/usr/bin/echo {}\nRemainAfterExit=yes\n\n[Install]\nWantedBy=multi-user.target\n",
-        words(number, 120, "").replace('\n', " ")
+        filler_text(number, 120, "").replace('\n', " ")
     )
 }
 
 /// Returns a text of about that many bytes, the same for the same number.
-fn words(number: usize, bytes: usize, marker: &str) -> String {
+fn filler_text(number: usize, bytes: usize, marker: &str) -> String {
     let mut text = String::new();
     if !marker.is_empty() {
         let _ = writeln!(text, "# {marker}");

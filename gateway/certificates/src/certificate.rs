@@ -70,7 +70,7 @@ pub struct Certificate {
 impl Certificate {
     /// Returns the certificate's description in a record.
     #[must_use]
-    pub fn told(&self) -> serde_json::Value {
+    pub fn description(&self) -> serde_json::Value {
         serde_json::json!({
             "subject": self.subject,
             "issuer": self.issuer,
@@ -90,7 +90,7 @@ impl Certificate {
             return Err("not an X.509 certificate: bytes after its end".to_owned());
         }
         let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
-        let key = SpkiSha256::of_certificate(&der).ok_or("its public key cannot be read")?;
+        let key = SpkiSha256::from_certificate(&der).ok_or("its public key cannot be read")?;
         let (subject, issuer) = (parsed.subject().to_string(), parsed.issuer().to_string());
         let (key_kind, names, is_authority) = (key_kind(&parsed), names(&parsed), is_authority(&parsed));
         let (not_before, not_after) = (seconds(parsed.validity().not_before), seconds(parsed.validity().not_after));

@@ -122,7 +122,7 @@ where
                     sleep(KIND_EVERY).await;
                 }
                 Err(error) => {
-                    self.health.away(self.what, &error);
+                    self.health.record_failure(self.what, &error);
                     retry.pause().await;
                 }
             }
@@ -170,7 +170,7 @@ where
                     return retry.pause_unless_first().await;
                 }
                 Err(error) => {
-                    self.health.away(self.what, &error);
+                    self.health.record_failure(self.what, &error);
                     retry.pause().await;
                     continue;
                 }

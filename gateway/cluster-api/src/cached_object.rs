@@ -112,7 +112,7 @@ impl ObjectName {
     }
 
     /// Checks that the object can be read.
-    pub async fn look<C: CachedContent>(self, cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+    pub async fn check_access<C: CachedContent>(self, cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
         let one = ListParams::default().limit(1).fields(&self.fields());
         let api = self.api::<C>(cluster);
         (self.what, cluster.ask(self.what, api.list_metadata(&one)).await.map(drop))
@@ -133,27 +133,33 @@ impl ObjectName {
     /// Creates a cache of the object, and the watch that keeps it current while it runs.
     pub fn keep<C: CachedContent>(self, cluster: &ClusterClient) -> (One<C>, Keeping<CachedObject<C>>) {
         let (kept, keeping) = keep_by_fields(&self.api(cluster), (), &self.fields(), self.what, cluster.health());
-        (One { kept, name: self.name }, keeping)
+        (
+            One {
+                cache: kept,
+                name: self.name,
+            },
+            keeping,
+        )
     }
 }
 
 /// Watch cache of that object.
 pub struct One<C: CachedContent> {
-    kept: WatchCache<CachedObject<C>>,
+    cache: WatchCache<CachedObject<C>>,
     name: &'static str,
 }
 
 impl<C: CachedContent> One<C> {
     /// Returns its last known state; `None` until it is known, and `Some(None)` if the object does not exist.
     pub fn now(&self) -> Option<Option<C>> {
-        let all = self.kept.all()?;
+        let all = self.cache.all()?;
         let one = all.iter().find(|object| object.metadata.name.as_deref() == Some(self.name));
         Some(one.map(|object| object.content.clone()))
     }
 
     /// Completes when it has changed since the last call.
     pub async fn changed(&mut self) {
-        self.kept.changed().await;
+        self.cache.changed().await;
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Events {
 impl Events {
     /// Creates a writer whose events name this program as their source.
     #[must_use]
-    pub fn of(component: &'static str) -> Self {
+    pub fn new(component: &'static str) -> Self {
         Self {
             component,
             begun: Instant::now(),
@@ -72,7 +72,7 @@ impl Events {
 
     /// Writes an event about an object, at this time, in seconds since 1970. Returns whether it is written; `false` if the rate limit is
     /// reached. A repeated event is not written again, by any gateway, because its name is derived from its content.
-    pub async fn say(
+    pub async fn post(
         &mut self,
         cluster: &ClusterClient,
         about: About<'_>,
@@ -80,12 +80,12 @@ impl Events {
         text: &str,
         now: u64,
     ) -> Result<bool, ClusterError> {
-        self.say_again(cluster, about, said, text, (now, 0)).await
+        self.post_repeated(cluster, about, said, text, (now, 0)).await
     }
 
-    /// Writes an event as [`Events::say`] does, for the `repetition`th time. Each repetition is an event of its own, since the API removes
+    /// Writes an event as [`Events::post`] does, for the `repetition`th time. Each repetition is an event of its own, since the API removes
     /// events after an hour or three.
-    pub async fn say_again(
+    pub async fn post_repeated(
         &mut self,
         cluster: &ClusterClient,
         about: About<'_>,

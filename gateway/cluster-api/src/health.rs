@@ -17,7 +17,7 @@ const ALIKE_SECONDS: u64 = 120;
 
 /// State of one watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
+pub enum WatchStatus {
     /// It has listed nothing yet.
     Beginning,
     /// The cached state is current.
@@ -42,7 +42,7 @@ impl WatchObserver for () {
 pub struct WatchHealth {
     clock: Clock,
     observer: Arc<dyn WatchObserver>,
-    watches: watch::Sender<BTreeMap<&'static str, Heard>>,
+    watches: watch::Sender<BTreeMap<&'static str, WatchStatus>>,
     log: Mutex<Log>,
 }
 
@@ -138,30 +138,30 @@ impl WatchHealth {
 
     /// Returns the state of each watch, by the name of its objects.
     #[must_use]
-    pub fn watches(&self) -> BTreeMap<&'static str, Heard> {
+    pub fn watches(&self) -> BTreeMap<&'static str, WatchStatus> {
         self.watches.borrow().clone()
     }
 
     /// Returns a receiver of the same, and of each change.
     #[must_use]
-    pub fn told(&self) -> watch::Receiver<BTreeMap<&'static str, Heard>> {
+    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<&'static str, WatchStatus>> {
         self.watches.subscribe()
     }
 
     pub(super) fn begin(&self, what: &'static str) {
-        self.set(what, Heard::Beginning);
+        self.set(what, WatchStatus::Beginning);
         self.observer.watch_broken(what, false);
     }
 
     pub(super) fn well(&self, what: &'static str) {
         let heard = self.watches.borrow().get(what).cloned();
         // Each event says it: who waits for a change is woken by a change only.
-        if heard == Some(Heard::Well) {
+        if heard == Some(WatchStatus::Well) {
             return;
         }
-        self.set(what, Heard::Well);
+        self.set(what, WatchStatus::Well);
         self.observer.watch_broken(what, false);
-        if let Some(Heard::Away { since, .. }) = heard
+        if let Some(WatchStatus::Away { since, .. }) = heard
             && let Some(line) = self.log(|log, now| log.restored(what, since, now))
         {
             line.write("", "");
@@ -169,18 +169,18 @@ impl WatchHealth {
     }
 
     /// Notes a failure. A watch that fails repeatedly counts as failed since the first time.
-    pub(super) fn away(&self, what: &'static str, error: &ClusterError) {
+    pub(super) fn record_failure(&self, what: &'static str, error: &ClusterError) {
         let (reason, cause) = (error.reason(), error.cause());
         let heard = self.watches.borrow().get(what).cloned();
         let since = match &heard {
-            Some(Heard::Away { since, .. }) => *since,
+            Some(WatchStatus::Away { since, .. }) => *since,
             _ => self.clock.now().as_secs(),
         };
         let state = match heard {
-            Some(Heard::Well) => "lost, using cached state",
+            Some(WatchStatus::Well) => "lost, using cached state",
             _ => "cannot begin",
         };
-        let away = Heard::Away {
+        let away = WatchStatus::Away {
             since,
             reason: reason.clone(),
         };
@@ -196,7 +196,7 @@ impl WatchHealth {
         change(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 
-    fn set(&self, what: &'static str, heard: Heard) {
+    fn set(&self, what: &'static str, heard: WatchStatus) {
         self.watches.send_modify(|watches| drop(watches.insert(what, heard)));
     }
 }

@@ -17,5 +17,5 @@ mod watch_cache;
 pub use api_watch::{ApiWatch, Sink};
 pub use attest_store::cluster_api::{ClusterError, RequestCause};
 pub use client::ClusterClient;
-pub use health::{Heard, WatchHealth, WatchObserver};
+pub use health::{WatchHealth, WatchObserver, WatchStatus};
 pub use watch_cache::{Keeping, WatchCache, keep, keep_by_fields};

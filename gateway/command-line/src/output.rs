@@ -122,7 +122,7 @@ pub fn warn(text: impl Display) {
 }
 
 /// Writes a note to standard error, or nothing with `--quiet`; ignores errors in writing it.
-pub fn tell(text: impl Display) {
+pub fn print_note(text: impl Display) {
     if !QUIET.load(Ordering::Relaxed) {
         error_line(text);
     }

@@ -7,7 +7,7 @@ use anyhow::bail;
 use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::QuotedPcrs;
 use attest::{Claims, Kind};
-use attest_log::reading::{LineContent, LogFile, LogFiles, files_beside};
+use attest_log::reading::{LineContent, LogFile, LogFiles, log_files};
 use attest_log::{Decision, Record, Verdict};
 use serde::de::IgnoredAny;
 
@@ -47,7 +47,7 @@ pub fn by_id(log: &Path, id: &str) -> anyhow::Result<String> {
 }
 
 /// Returns the last decision by which a node was trusted, and its line. A node is known by its name, its identity, or its instance.
-pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
+pub fn last_trusted_decision(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
     let is_it = |known: &Option<String>| known.as_deref() == Some(node);
     let trusted = |fields: &Outline| {
         let named = is_it(&fields.name) || is_it(&fields.identity) || is_it(&fields.instance);
@@ -64,7 +64,7 @@ pub fn of_node(log: &Path, node: &str) -> anyhow::Result<(Outline, String)> {
 
 /// Returns the files of the gateway's log, the oldest first; fails if one cannot be read.
 pub fn files(log: &Path) -> anyhow::Result<Vec<LogFile>> {
-    let LogFiles { files, unreadable } = files_beside(log)?;
+    let LogFiles { files, unreadable } = log_files(log)?;
     match unreadable.into_iter().next() {
         Some(error) => Err(error.into()),
         None => Ok(files),

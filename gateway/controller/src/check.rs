@@ -13,7 +13,7 @@ use crate::approval;
 use crate::pointers::{self, Here};
 use crate::pools;
 use crate::run::{self, NOTHING_ENABLED};
-use crate::second_stage::{GatewayEndpoints, ObjectState, there};
+use crate::second_stage::{GatewayEndpoints, ObjectState, read_state};
 use crate::settings::{ControllerSettings, PointerSettings, SecondStageSettings};
 
 /// The result of one check, in words.
@@ -40,7 +40,7 @@ pub async fn check(settings: &ControllerSettings, clock: Clock) -> Vec<CheckResu
         Err(error) => CheckResult::Error(with_causes(&error)),
     }];
     let store = settings.store.clone();
-    findings.push(match tokio::task::spawn_blocking(move || AnyStore::look(&store)).await {
+    findings.push(match tokio::task::spawn_blocking(move || AnyStore::exists(&store)).await {
         Ok(Ok(true)) => CheckResult::Good("store: found".to_owned()),
         Ok(Ok(false)) => CheckResult::Degraded("store: no gateway has created it yet".to_owned()),
         Ok(Err(error)) if error.is_unanswered() => CheckResult::Degraded(format!("store: {}", with_causes(&error))),
@@ -56,7 +56,7 @@ pub async fn check(settings: &ControllerSettings, clock: Clock) -> Vec<CheckResu
     };
     let mut asked = Vec::new();
     if let Some(approval) = &settings.approval {
-        asked.extend(approval::look(&cluster, approval, &settings.machine_namespace).await);
+        asked.extend(approval::check_access(&cluster, approval, &settings.machine_namespace).await);
     } else if !settings.pointers.enabled && settings.second_stage.is_none() {
         findings.push(CheckResult::Degraded(NOTHING_ENABLED.to_owned()));
     }
@@ -93,7 +93,7 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
         match source.objects(&pool, &machine_config_pool).await {
             Ok(objects) => {
                 for object in objects {
-                    findings.push(of_object(cluster, &pool, &object).await);
+                    findings.push(check_object(cluster, &pool, &object).await);
                 }
             }
             Err(error) => findings.push(CheckResult::Degraded(format!("pool {pool}: {error}"))),
@@ -102,9 +102,9 @@ async fn second_stage(cluster: &ClusterClient, settings: &SecondStageSettings, o
 }
 
 /// Looks for one object.
-async fn of_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObject) -> CheckResult {
+async fn check_object(cluster: &ClusterClient, pool: &str, object: &SecondStageObject) -> CheckResult {
     let name = &object.name;
-    match there(cluster, object).await {
+    match read_state(cluster, object).await {
         Ok(ObjectState::Well) => CheckResult::Good(format!("pool {pool}: MachineConfig {name} of the second stage is in the cluster")),
         Ok(ObjectState::Missing) => CheckResult::Degraded(format!(
             "pool {pool}: the cluster lacks MachineConfig {name} of the second stage: the leading controller creates it; until then, nodes with the pre-approved config wait"

@@ -168,12 +168,12 @@ pub async fn run(settings: ControllerSettings, clock: Clock, stop: impl Future<O
         return Ok(());
     }
     let candidate = LeaseCandidate::new((cluster, clock), &settings.lease, &host, Timing::default()).map_err(|_| RunError::Random)?;
-    lead(candidate, &health.metrics, act, stop).await;
+    run_as_leader(candidate, &health.metrics, act, stop).await;
     Ok(())
 }
 
 /// Acts whenever this controller holds the lease, until `stop` completes.
-async fn lead(
+async fn run_as_leader(
     mut candidate: LeaseCandidate,
     metrics: &ControllerMetrics,
     act: impl AsyncFn(),
@@ -214,7 +214,7 @@ async fn open_store(settings: &StoreSettings) -> Result<AnyStore, StoreError> {
     loop {
         let settings = settings.clone();
         // A gateway makes the store.
-        let opening = tokio::task::spawn_blocking(move || match AnyStore::look(&settings)? {
+        let opening = tokio::task::spawn_blocking(move || match AnyStore::exists(&settings)? {
             true => AnyStore::open(&settings).map(Some),
             false => Ok(None),
         });

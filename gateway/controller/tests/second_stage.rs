@@ -65,7 +65,7 @@ fn rules() -> Value {
     ])
 }
 
-fn of(asked: &Asked) -> SecondStageObjects {
+fn second_stage_objects(asked: &Asked) -> SecondStageObjects {
     SecondStageObjects::new(Arc::new(asked.cluster.clone()), Clock::System)
 }
 
@@ -88,7 +88,7 @@ fn named(hash: &str) -> String {
 fn object(hash: &str) -> SecondStageObject {
     let name = named(hash);
     let content = machine_config(&name, &format!("/etc/{hash}"), false).to_string();
-    SecondStageObject::of(content.as_bytes(), "worker").unwrap()
+    SecondStageObject::parse(content.as_bytes(), "worker").unwrap()
 }
 
 fn days_ago(days: u64) -> String {
@@ -123,9 +123,9 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
         .api
         .put(json!({"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigPool", "metadata": {"name": "worker"}}));
     let pool = asked.api.get("machineconfigpools", "", "worker").unwrap();
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
-    let done = second_stage.look_after(&wanted).await.unwrap();
+    let done = second_stage.reconcile(&wanted).await.unwrap();
     assert_eq!(names(&done.made), [named("1")]);
     let made = get(&asked.api, "1").unwrap();
     assert_eq!(made["spec"], wanted[0].value["spec"]);
@@ -137,23 +137,26 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
     );
     // Nothing is fetched or written as long as nobody changes it.
     asked.api.forget_asked();
-    assert_eq!(second_stage.look_after(&wanted).await.unwrap(), SecondStagePass::default());
+    assert_eq!(second_stage.reconcile(&wanted).await.unwrap(), SecondStagePass::default());
     let heard: Vec<_> = asked.api.asked().into_iter().map(|asked| (asked.verb, asked.resource)).collect();
     assert_eq!(
         heard,
         [("list", KIND), ("get", "machineconfigpools")].map(|(verb, of)| (verb, of.to_owned()))
     );
     // Another controller, or this one after a restart, finds it as it is.
-    assert_eq!(of(&asked).look_after(&wanted).await.unwrap(), SecondStagePass::default());
+    assert_eq!(
+        second_stage_objects(&asked).reconcile(&wanted).await.unwrap(),
+        SecondStagePass::default()
+    );
     assert_eq!(get(&asked.api, "1").unwrap(), made);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_change_or_remove_is_put_back() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
-    second_stage.look_after(&wanted).await.unwrap();
+    second_stage.reconcile(&wanted).await.unwrap();
     let made = get(&asked.api, "1").unwrap();
     let changed = |change: &dyn Fn(&mut Value)| {
         let mut object = made.clone();
@@ -172,24 +175,24 @@ async fn what_others_change_or_remove_is_put_back() {
     ];
     for change in changes {
         changed(change);
-        let done = second_stage.look_after(&wanted).await.unwrap();
+        let done = second_stage.reconcile(&wanted).await.unwrap();
         assert_eq!(names(&done.written), [named("1")]);
         let now = get(&asked.api, "1").unwrap();
         assert_eq!(now["spec"], wanted[0].value["spec"]);
         assert_eq!(now["metadata"].get("ownerReferences"), None);
-        assert_eq!(second_stage.look_after(&wanted).await.unwrap(), SecondStagePass::default());
+        assert_eq!(second_stage.reconcile(&wanted).await.unwrap(), SecondStagePass::default());
     }
     asked.api.remove(KIND, "", &named("1"));
-    assert_eq!(names(&second_stage.look_after(&wanted).await.unwrap().made), [named("1")]);
+    assert_eq!(names(&second_stage.reconcile(&wanted).await.unwrap().made), [named("1")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_served_stays_while_a_node_may_go_by_it() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
-    second_stage.look_after(&[object("1")]).await.unwrap();
+    let mut second_stage = second_stage_objects(&asked);
+    second_stage.reconcile(&[object("1")]).await.unwrap();
     // The config changes: there is one more.
-    let done = second_stage.look_after(&[object("2")]).await.unwrap();
+    let done = second_stage.reconcile(&[object("2")]).await.unwrap();
     assert_eq!((names(&done.made), names(&done.removed)), (vec![named("2").as_str()], vec![]));
     assert!(get(&asked.api, "1").is_some());
     // Served long ago: by a node or not.
@@ -200,13 +203,13 @@ async fn what_was_served_stays_while_a_node_may_go_by_it() {
     node(&asked.api, "b", "desiredConfig", &named("desired"));
     // Only what a node booted with first is named by what the daemon never reads.
     node(&asked.api, "c", "firstPivotConfig", &named("first"));
-    let done = second_stage.look_after(&[object("2")]).await.unwrap();
+    let done = second_stage.reconcile(&[object("2")]).await.unwrap();
     assert_eq!(names(&done.removed), [named("31d"), named("first")]);
     for hash in ["1", "2", "29d", "current", "desired"] {
         assert!(get(&asked.api, hash).is_some(), "{hash}");
     }
     asked.api.remove("nodes", "", "a");
-    let done = second_stage.look_after(&[object("2")]).await.unwrap();
+    let done = second_stage.reconcile(&[object("2")]).await.unwrap();
     assert_eq!(names(&done.removed), [named("current")]);
 }
 
@@ -229,8 +232,8 @@ async fn what_no_controller_has_made_is_not_touched() {
         asked.api.put(other.clone());
     }
     let before = asked.api.all(KIND);
-    let mut second_stage = of(&asked);
-    second_stage.look_after(&[object("1")]).await.unwrap();
+    let mut second_stage = second_stage_objects(&asked);
+    second_stage.reconcile(&[object("1")]).await.unwrap();
     let mut after = asked.api.all(KIND);
     after.retain(|object| object["metadata"]["name"] != named("1"));
     assert_eq!(after, before);
@@ -238,36 +241,36 @@ async fn what_no_controller_has_made_is_not_touched() {
     let others = machine_config(&named("2"), "/etc/2", false);
     asked.api.put(others.clone());
     let before = get(&asked.api, "2");
-    assert_eq!(second_stage.look_after(&[object("2")]).await.unwrap(), SecondStagePass::default());
+    assert_eq!(second_stage.reconcile(&[object("2")]).await.unwrap(), SecondStagePass::default());
     assert_eq!(get(&asked.api, "2"), before);
     let mut other = others;
     other["spec"]["fips"] = json!(true);
     asked.api.put(other);
     let before = get(&asked.api, "2");
-    let error = second_stage.look_after(&[object("2"), object("3")]).await.unwrap_err().to_string();
+    let error = second_stage.reconcile(&[object("2"), object("3")]).await.unwrap_err().to_string();
     assert!(error.contains(&named("2")) && error.contains("lacks the label"), "{error}");
     assert_eq!(get(&asked.api, "2"), before);
     // It holds up no other pool's.
     assert!(get(&asked.api, "3").is_some());
     // What an administrator has applied is taken over once it is served.
-    let done = second_stage.look_after(&[object("applied")]).await.unwrap();
+    let done = second_stage.reconcile(&[object("applied")]).await.unwrap();
     assert_eq!(names(&done.written), [named("applied")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
-    second_stage.look_after(&wanted).await.unwrap();
+    second_stage.reconcile(&wanted).await.unwrap();
     let made = get(&asked.api, "1").unwrap();
     // A gateway that was taken over serves its own config under the name that another one's nodes have.
     let mut content = wanted[0].value.clone();
     content["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
-    let other = SecondStageObject::of(content.to_string().as_bytes(), "worker").unwrap();
+    let other = SecondStageObject::parse(content.to_string().as_bytes(), "worker").unwrap();
     for wanted in [vec![other.clone()], vec![other.clone(), wanted[0].clone(), object("2")]] {
-        for second_stage in [&mut second_stage, &mut of(&asked)] {
-            let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
+        for second_stage in [&mut second_stage, &mut second_stage_objects(&asked)] {
+            let error = second_stage.reconcile(&wanted).await.unwrap_err().to_string();
             assert!(error.contains(&named("1")) && error.contains("left unchanged"), "{error}");
             assert_eq!(get(&asked.api, "1").unwrap(), made);
         }
@@ -277,7 +280,7 @@ async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
     let mut changed = made.clone();
     changed["spec"]["osImageURL"] = json!("registry.example.com/evil@sha256:1");
     asked.api.put(changed);
-    assert_eq!(names(&second_stage.look_after(&wanted).await.unwrap().written), [named("1")]);
+    assert_eq!(names(&second_stage.reconcile(&wanted).await.unwrap().written), [named("1")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -286,16 +289,16 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
     for number in 0..98 {
         served(&asked.api, &format!("{number:x}"), 1);
     }
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let new = ["a1", "a2", "a3", "a4"].map(object);
-    let error = second_stage.look_after(&new).await.unwrap_err().to_string();
+    let error = second_stage.reconcile(&new).await.unwrap_err().to_string();
     assert!(error.contains("the pool already has 100"), "{error}");
     let made = new.iter().filter(|object| asked.api.get(KIND, "", &object.name).is_some()).count();
     assert_eq!(made, 2);
     // Another pool's are none of its share, and what is there is looked after.
     let content = machine_config(&named("b1").replace("worker", "infra"), "/etc/1", false).to_string();
-    let of_infra = SecondStageObject::of(content.as_bytes(), "infra").unwrap();
-    let done = second_stage.look_after(&[object("0"), of_infra.clone()]).await.unwrap();
+    let of_infra = SecondStageObject::parse(content.as_bytes(), "infra").unwrap();
+    let done = second_stage.reconcile(&[object("0"), of_infra.clone()]).await.unwrap();
     assert_eq!(
         (names(&done.made), names(&done.written)),
         (vec![of_infra.name.as_str()], vec![named("0").as_str()])
@@ -305,23 +308,23 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
 #[tokio::test(flavor = "multi_thread")]
 async fn leaders_that_overlap_come_to_one_state() {
     let asked = Asked::with(&rules()).await;
-    let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| of(&asked)).collect();
+    let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| second_stage_objects(&asked)).collect();
     for round in 0..5 {
         let wanted = [object(&round.to_string())];
         served(&asked.api, "over", 31);
-        let all = leaders.iter_mut().map(|leader| leader.look_after(&wanted));
+        let all = leaders.iter_mut().map(|leader| leader.reconcile(&wanted));
         let done: Vec<SecondStagePass> = futures_util::future::try_join_all(all).await.unwrap();
         let made: usize = done.iter().map(|done| done.made.len()).sum();
         let removed: usize = done.iter().map(|done| done.removed.len()).sum();
         assert_eq!((made, removed), (1, 1), "{done:?}");
         // Who was late is told to look again, and finds it well.
         for leader in &mut leaders {
-            assert_eq!(leader.look_after(&wanted).await.unwrap(), SecondStagePass::default());
+            assert_eq!(leader.reconcile(&wanted).await.unwrap(), SecondStagePass::default());
         }
         let mut changed = get(&asked.api, &round.to_string()).unwrap();
         changed["spec"]["fips"] = json!(true);
         asked.api.put(changed);
-        let all = leaders.iter_mut().map(|leader| leader.look_after(&wanted));
+        let all = leaders.iter_mut().map(|leader| leader.reconcile(&wanted));
         futures_util::future::try_join_all(all).await.unwrap();
         assert_eq!(get(&asked.api, &round.to_string()).unwrap()["spec"], wanted[0].value["spec"]);
     }
@@ -336,9 +339,9 @@ async fn each_right_is_needed_and_its_lack_is_said() {
         let asked = Asked::with(&rules).await;
         served(&asked.api, "over", 31);
         served(&asked.api, "stale", 1);
-        let mut second_stage = of(&asked);
+        let mut second_stage = second_stage_objects(&asked);
         let wanted = [object("stale"), object("new")];
-        let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
+        let error = second_stage.reconcile(&wanted).await.unwrap_err().to_string();
         assert!(error.contains("forbidden"), "{verb}: {error}");
         (error, asked)
     };
@@ -359,18 +362,18 @@ async fn each_right_is_needed_and_its_lack_is_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_away_is_asked_again() {
     let asked = Asked::with(&rules()).await;
-    let mut second_stage = of(&asked);
+    let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
     for disturbance in [Disturbance::Down, Disturbance::Status(500), Disturbance::Status(503)] {
         asked.api.disturb(disturbance);
-        assert!(second_stage.look_after(&wanted).await.is_err(), "{disturbance:?}");
+        assert!(second_stage.reconcile(&wanted).await.is_err(), "{disturbance:?}");
         asked.api.recover();
-        let done = second_stage.look_after(&wanted).await.unwrap();
+        let done = second_stage.reconcile(&wanted).await.unwrap();
         assert_eq!(names(&done.made), [named("1")]);
         asked.api.remove(KIND, "", &named("1"));
     }
     asked.api.expire(&asked.token);
-    let error = second_stage.look_after(&wanted).await.unwrap_err().to_string();
+    let error = second_stage.reconcile(&wanted).await.unwrap_err().to_string();
     assert!(error.contains("Unauthorized"), "{error}");
     assert!(!error.contains(&asked.token));
 }
@@ -405,7 +408,7 @@ impl Gateway {
                 .to_string()
                 .into_bytes()
         };
-        let server = MachineConfigServer::beside(&folder.join("mcs.crt"), &folder.join("mcs.key"), "worker", Arc::new(config));
+        let server = MachineConfigServer::start_tls_only(&folder.join("mcs.crt"), &folder.join("mcs.key"), "worker", Arc::new(config));
         Self { server, content }
     }
 

@@ -6,7 +6,7 @@ use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
 use super::config::is_pruned;
-use super::features::{Inexpressible, known_to};
+use super::features::{Inexpressible, drop_defaults};
 use super::parse::without_values;
 use super::{Config, SpecVersion, spec2};
 
@@ -16,7 +16,7 @@ impl Config {
     /// # Errors
     /// [`Inexpressible`]: nothing is left out in silence.
     pub fn express(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
-        let bytes = self.said(version)?;
+        let bytes = self.express_unchecked(version)?;
         if version == SpecVersion::V2_2 {
             return Ok(bytes);
         }
@@ -40,7 +40,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    fn said(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
+    fn express_unchecked(&self, version: SpecVersion) -> Result<Vec<u8>, Inexpressible> {
         let bytes = |config: Result<Vec<u8>, serde_json::Error>| {
             config.map_err(|error| Inexpressible {
                 version,
@@ -49,7 +49,7 @@ impl Config {
             })
         };
         if version == SpecVersion::V2_2 {
-            let known = known_to(self, version)?;
+            let known = drop_defaults(self, version)?;
             return bytes(serde_json::to_vec(&spec2::from_spec3(known.into_owned())?));
         }
         bytes(serde_json::to_vec(&self.in_version(version)?))
@@ -60,7 +60,7 @@ impl Config {
     /// # Errors
     /// [`Inexpressible`].
     pub fn in_version(&self, version: SpecVersion) -> Result<InVersion<'_>, Inexpressible> {
-        let mut config = known_to(self, version)?;
+        let mut config = drop_defaults(self, version)?;
         if !config.values().all(is_pruned) || !config.contains_key("ignition") {
             config = Cow::Owned(Self::held(config.into_owned()).into_map());
         }
@@ -117,7 +117,7 @@ mod tests {
         Config::from_value(value).unwrap()
     }
 
-    fn said(value: Value, version: SpecVersion) -> Result<Value, Inexpressible> {
+    fn express_value(value: Value, version: SpecVersion) -> Result<Value, Inexpressible> {
         config(value).express(version).map(|bytes| serde_json::from_slice(&bytes).unwrap())
     }
 
@@ -126,9 +126,9 @@ mod tests {
     fn came_with(version: SpecVersion, place: &str, value: Value) {
         let mut expected = value.clone();
         expected["ignition"]["version"] = version.as_str().into();
-        assert_eq!(said(value.clone(), version).unwrap(), expected);
+        assert_eq!(express_value(value.clone(), version).unwrap(), expected);
         let before = SpecVersion::ALL.into_iter().rfind(|other| *other < version).unwrap();
-        let refused = said(value, before).unwrap_err();
+        let refused = express_value(value, before).unwrap_err();
         assert_eq!((refused.version, refused.place.as_str()), (before, place));
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn means_nothing_in(version: SpecVersion, value: Value, rest: Value) {
         let mut rest = rest;
         rest["ignition"]["version"] = version.as_str().into();
-        assert_eq!(said(value, version).unwrap(), rest);
+        assert_eq!(express_value(value, version).unwrap(), rest);
     }
 
     fn luks(mut luks: Value) -> Value {
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn no_error_shows_a_value() {
-        let refused = said(file(json!({"source": "gs://hunter2/o"})), SpecVersion::V3_1).unwrap_err();
+        let refused = express_value(file(json!({"source": "gs://hunter2/o"})), SpecVersion::V3_1).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "storage.files.0.contents.source is not supported in spec 3.1.0: Google Cloud Storage came with spec 3.2.0"

@@ -87,10 +87,10 @@ const RESOURCES: [&str; 6] = [
 ];
 
 /// Returns the config without values that mean the same as their absence, if that version knows all others. Spec 2.2 has no feature that 3.0 lacks.
-pub(super) fn known_to(config: &Config, version: SpecVersion) -> Result<Cow<'_, Map<String, Value>>, Inexpressible> {
+pub(super) fn drop_defaults(config: &Config, version: SpecVersion) -> Result<Cow<'_, Map<String, Value>>, Inexpressible> {
     let mut says_nothing = Vec::new();
     for (feature, place) in newer_than(version) {
-        let found = feature.look(config.value(), &place);
+        let found = feature.check_default(config.value(), &place);
         let found = found.map_err(|place| Inexpressible {
             version,
             place,
@@ -132,11 +132,11 @@ impl Feature {
     }
 
     /// Returns whether a value is there that means the same as its absence. The error is the place of a value that means something.
-    fn look(&self, fields: &Map<String, Value>, steps: &[&str]) -> Result<bool, String> {
+    fn check_default(&self, fields: &Map<String, Value>, steps: &[&str]) -> Result<bool, String> {
         let [field, rest @ ..] = steps else { return Ok(false) };
         let Some(value) = fields.get(*field) else { return Ok(false) };
         if !rest.is_empty() {
-            return self.look_into(value, rest).map_err(|place| format!("{field}.{place}"));
+            return self.check_default_in(value, rest).map_err(|place| format!("{field}.{place}"));
         }
         match (self.judge)(value) {
             FeatureVerdict::Known => Ok(false),
@@ -145,16 +145,16 @@ impl Feature {
         }
     }
 
-    fn look_into(&self, value: &Value, steps: &[&str]) -> Result<bool, String> {
+    fn check_default_in(&self, value: &Value, steps: &[&str]) -> Result<bool, String> {
         match (steps, value) {
             (["*", rest @ ..], Value::Array(entries)) => {
                 let mut found = false;
                 for (index, entry) in entries.iter().enumerate() {
-                    found |= self.look_into(entry, rest).map_err(|place| format!("{index}.{place}"))?;
+                    found |= self.check_default_in(entry, rest).map_err(|place| format!("{index}.{place}"))?;
                 }
                 Ok(found)
             }
-            (_, Value::Object(fields)) => self.look(fields, steps),
+            (_, Value::Object(fields)) => self.check_default(fields, steps),
             _ => Ok(false),
         }
     }

@@ -27,7 +27,7 @@ fn objects(parent: &mut Map<String, Value>, child: Map<String, Value>) {
             // What the child has under another kind (a link where there was a file) is the child's alone.
             let elsewhere = elsewhere(&child, family, field);
             if !elsewhere.is_empty() {
-                entries.retain(|entry| !elsewhere.contains(&key.of(entry)));
+                entries.retain(|entry| !elsewhere.contains(&key.key(entry)));
             }
         }
     }
@@ -59,7 +59,7 @@ fn elsewhere<'c>(child: &'c Map<String, Value>, family: Family, list: &str) -> H
             && let ListRule::ByKey(key, other) = rule_of(field, entries)
             && other == family
         {
-            keys.extend(entries.iter().map(|entry| key.of(entry)));
+            keys.extend(entries.iter().map(|entry| key.key(entry)));
         }
     }
     keys
@@ -73,12 +73,12 @@ fn lists(field: &str, parent: &mut Vec<Value>, child: Vec<Value>) {
     let places: HashMap<String, usize> = child
         .iter()
         .enumerate()
-        .map(|(place, entry)| (key.of(entry).into_owned(), place))
+        .map(|(place, entry)| (key.key(entry).into_owned(), place))
         .collect();
     let mut child: Vec<Option<Value>> = child.into_iter().map(Some).collect();
     parent.retain_mut(|old| {
         let new = places
-            .get(&*key.of(old))
+            .get(&*key.key(old))
             .and_then(|place| child.get_mut(*place))
             .and_then(Option::take);
         match (old, new) {

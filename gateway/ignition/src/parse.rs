@@ -68,7 +68,7 @@ impl Config {
     /// [`NotAConfig`].
     pub fn from_value(value: Value) -> Result<Self, NotAConfig> {
         let version = version_of(&value).ok();
-        let schema = version.and_then(Schema::of_version);
+        let schema = version.and_then(Schema::for_version);
         if let Some(version) = version
             && let Some(typed) = schema.as_ref().and_then(|schema| (schema.typed)(&value))
         {
@@ -113,7 +113,7 @@ impl Config {
         validate::validate(&config)?;
         if version < SpecVersion::NEWEST {
             // Ignition refuses words of later versions too: formats, URL schemes, hashes.
-            features::known_to(&config, version).map_err(|newer| Invalid {
+            features::drop_defaults(&config, version).map_err(|newer| Invalid {
                 place: newer.place,
                 problem: newer.problem,
             })?;
@@ -204,20 +204,20 @@ struct Schema {
 
 impl Schema {
     /// Returns the schema of a version of spec 3.
-    const fn of_version(version: SpecVersion) -> Option<Self> {
+    const fn for_version(version: SpecVersion) -> Option<Self> {
         Some(match version {
             SpecVersion::V2_2 => return None,
-            SpecVersion::V3_0 => Self::of::<ignition_config::v3_0::Config>(),
-            SpecVersion::V3_1 => Self::of::<ignition_config::v3_1::Config>(),
-            SpecVersion::V3_2 => Self::of::<ignition_config::v3_2::Config>(),
-            SpecVersion::V3_3 => Self::of::<ignition_config::v3_3::Config>(),
-            SpecVersion::V3_4 => Self::of::<ignition_config::v3_4::Config>(),
-            SpecVersion::V3_5 => Self::of::<ignition_config::v3_5::Config>(),
-            SpecVersion::V3_6 => Self::of::<ignition_config::v3_6::Config>(),
+            SpecVersion::V3_0 => Self::for_type::<ignition_config::v3_0::Config>(),
+            SpecVersion::V3_1 => Self::for_type::<ignition_config::v3_1::Config>(),
+            SpecVersion::V3_2 => Self::for_type::<ignition_config::v3_2::Config>(),
+            SpecVersion::V3_3 => Self::for_type::<ignition_config::v3_3::Config>(),
+            SpecVersion::V3_4 => Self::for_type::<ignition_config::v3_4::Config>(),
+            SpecVersion::V3_5 => Self::for_type::<ignition_config::v3_5::Config>(),
+            SpecVersion::V3_6 => Self::for_type::<ignition_config::v3_6::Config>(),
         })
     }
 
-    const fn of<T: DeserializeOwned + Serialize>() -> Self {
+    const fn for_type<T: DeserializeOwned + Serialize>() -> Self {
         Self {
             typed: |value| {
                 let mut unknown = false;

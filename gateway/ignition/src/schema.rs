@@ -53,7 +53,7 @@ pub(super) fn list_rule(field: &str, texts: bool) -> ListRule {
 
 impl ListKey {
     /// Returns the entry's key. Entries without one share the empty key, like in Ignition.
-    pub(super) fn of(self, entry: &Value) -> Cow<'_, str> {
+    pub(super) fn key(self, entry: &Value) -> Cow<'_, str> {
         match self {
             Self::Itself => entry.as_str().unwrap_or_default().into(),
             Self::Field(name) => entry.get(name).and_then(Value::as_str).unwrap_or_default().into(),

@@ -55,7 +55,7 @@ impl SpecVersion {
 
     /// Returns the version with these numbers.
     #[must_use]
-    pub fn of(major: u64, minor: u64) -> Option<Self> {
+    pub fn from_numbers(major: u64, minor: u64) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|version| version.as_str() == format!("{major}.{minor}.0"))

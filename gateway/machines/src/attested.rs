@@ -46,14 +46,14 @@ pub struct AttestedMachine {
 impl AttestedMachine {
     /// Builds the entry for evidence that has earned something in this pool.
     #[must_use]
-    pub fn of(claims: &Claims, pool: &str, name: Option<&str>, at: u64, decision: &str) -> Self {
+    pub fn new(claims: &Claims, pool: &str, name: Option<&str>, at: u64, decision: &str) -> Self {
         let instance = claims.instance().filter(|instance| *instance != claims.identity());
         Self {
             at,
             pool: pool.to_owned(),
             name: name.map(str::to_owned),
             instance: instance.map(ToString::to_string),
-            provider: Provider::of(claims),
+            provider: Provider::from_claims(claims),
             key_sha256: claims.kubelet_key_sha256().copied(),
             decision: decision.to_owned(),
         }
@@ -72,7 +72,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    fn of(claims: &Claims) -> Option<Self> {
+    fn from_claims(claims: &Claims) -> Option<Self> {
         let instance = claims.instance()?;
         let of_google = claims.gcp().map(|document| &document.instance);
         let of_google = of_google.or_else(|| claims.tpm()?.instance().map(VerifiedInstance::instance));

@@ -142,7 +142,7 @@ pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools:
     let (name, pools) = (name.map(str::to_owned), pools.to_vec());
     store
         .transact(move |transaction| {
-            let identity = NodeIdentity::of_tpm(ek);
+            let identity = NodeIdentity::from_ek(ek);
             let listed = allowlisted(transaction, ek)?;
             if listed.as_ref().is_some_and(|record| record.removed.is_some()) {
                 return Ok(EditResult::ByCommand);

@@ -105,7 +105,7 @@ fn write<T: Serialize>(kind: EntryKind, id: String, value: &T) -> Result<StoreEn
 /// # Errors
 /// [`EnrolmentError`].
 pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: bool) -> Result<(), EnrolmentError> {
-    let identity = NodeIdentity::of_tpm(ek);
+    let identity = NodeIdentity::from_ek(ek);
     store
         .transact(move |transaction| {
             list_ek(transaction, ek, &record)?;

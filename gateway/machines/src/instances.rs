@@ -100,10 +100,10 @@ impl InstanceClaimant {
     const AZURE_VTPM: &str = "azure-vtpm";
     const CLAIMANT: &str = "claimant:";
 
-    fn of(claim: &InstanceClaim<'_>) -> Self {
+    fn from_claim(claim: &InstanceClaim<'_>) -> Self {
         let claims = claim.claims;
         match (claims.tpm(), claims.aws_nitro_tpm(), claims.claimant_sha256()) {
-            (Some(tpm), _, _) => Self::Tpm(NodeIdentity::of_tpm(tpm.ek_digest).to_string()),
+            (Some(tpm), _, _) => Self::Tpm(NodeIdentity::from_ek(tpm.ek_digest).to_string()),
             (None, Some(_), _) => Self::NitroTpm,
             (None, None, _) if claims.azure_vtpm().is_some() => Self::AzureVtpm,
             (None, None, Some(claimant)) if claim.first_use_binds => Self::Claimant(format!("{}{claimant}", Self::CLAIMANT)),
@@ -136,7 +136,7 @@ impl InstanceClaim<'_> {
         let Some(instance) = self.claims.instance() else {
             return Ok(TakenInstance::default());
         };
-        let holder = InstanceClaimant::of(&self);
+        let holder = InstanceClaimant::from_claim(&self);
         if let (InstanceClaimant::Tpm(tpm), false) = (&holder, self.claims.has_the_instances_ek()) {
             self.keep_to_one(transaction, tpm, instance, &holder)?;
         }
@@ -155,7 +155,7 @@ impl InstanceClaim<'_> {
         holder: &InstanceClaimant,
     ) -> Result<(), InstanceError> {
         let first = record(transaction, instance)?;
-        if first.is_some_and(|first| matches!(self.beside(&first, holder), InstanceHolder::Others)) {
+        if first.is_some_and(|first| matches!(self.compare_holder(&first, holder), InstanceHolder::Others)) {
             return Ok(());
         }
         let Some(found) = transaction.get(EntryKind::Instance, tpm)? else {
@@ -174,7 +174,7 @@ impl InstanceClaim<'_> {
         instance: &NodeIdentity,
         holder: &InstanceClaimant,
     ) -> Result<TakenInstance, InstanceError> {
-        self.keep_from_others_than_its_own_tpm(transaction, instance, holder)?;
+        self.reserve_for_own_tpm(transaction, instance, holder)?;
         let own = holder.text().map(|text| self.record(text));
         let left = |record, alert| Ok(TakenInstance { record, alert });
         let Some(first) = record(transaction, instance)? else {
@@ -183,7 +183,7 @@ impl InstanceClaim<'_> {
             }
             return left(own, None);
         };
-        match self.beside(&first, holder) {
+        match self.compare_holder(&first, holder) {
             InstanceHolder::Own | InstanceHolder::OfAnybody => left(Some(first), None),
             InstanceHolder::Superseded => {
                 let own = self.record(holder.text().unwrap_or(InstanceClaimant::NITRO_TPM));
@@ -195,7 +195,7 @@ impl InstanceClaim<'_> {
     }
 
     /// Compares the instance's holder with the present claimant.
-    fn beside(&self, first: &InstanceRecord, holder: &InstanceClaimant) -> InstanceHolder {
+    fn compare_holder(&self, first: &InstanceRecord, holder: &InstanceClaimant) -> InstanceHolder {
         let claimed_by_secret = first.holder.starts_with(InstanceClaimant::CLAIMANT);
         // It belongs to its NitroTPM, which attests here too.
         let to_its_nitro_tpm = first.holder == InstanceClaimant::NITRO_TPM && self.claims.aws_nitro_tpm().is_some();
@@ -213,7 +213,7 @@ impl InstanceClaim<'_> {
 
     /// Refuses a claim if another holder has the instance under the identity of its own TPM alone. That identity differs from the
     /// document's: a NitroTPM document names no account, and a vTPM of Azure no subscription.
-    fn keep_from_others_than_its_own_tpm(
+    fn reserve_for_own_tpm(
         &self,
         transaction: &mut EntryTransaction<'_>,
         instance: &NodeIdentity,
@@ -256,7 +256,7 @@ fn claimed(instance: &str, first: InstanceRecord, claimant: String) -> InstanceE
 pub fn wanted(claims: &Claims) -> Vec<(EntryKind, String)> {
     let own = claims.instance().and_then(|instance| by_its_own_tpm(instance.as_str()));
     let ids = claims.instance().map(ToString::to_string).into_iter().chain(own);
-    let ids = ids.chain(claims.tpm().map(|tpm| NodeIdentity::of_tpm(tpm.ek_digest).to_string()));
+    let ids = ids.chain(claims.tpm().map(|tpm| NodeIdentity::from_ek(tpm.ek_digest).to_string()));
     ids.map(|id| (EntryKind::Instance, id)).collect()
 }
 

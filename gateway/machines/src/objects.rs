@@ -27,7 +27,7 @@ pub struct ObjectSnapshot {
 
 impl ObjectSnapshot {
     /// Builds the snapshot from Machine objects and Nodes; each Node as its `providerID` and name.
-    pub fn of(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
+    pub fn from_objects(objects: impl Iterator<Item = MachineObject>, nodes: impl Iterator<Item = (String, String)>) -> Self {
         let nodes: HashMap<String, String> = nodes
             .filter_map(|(provider_id, name)| Some((key_of_provider_id(&provider_id)?, name)))
             .collect();
@@ -69,16 +69,16 @@ pub enum MachinesUnknown {
 /// A snapshot that is recent enough, with its age.
 #[derive(Debug, Clone)]
 pub struct KnownMachines {
-    told: Arc<ObjectSnapshot>,
+    snapshot: Arc<ObjectSnapshot>,
     age_seconds: u64,
 }
 
 impl KnownMachines {
     /// Returns what the objects say about a machine that has attested, for a pool of these machine sets.
     #[must_use]
-    pub fn of(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
+    pub fn find(&self, claims: &Claims, of: &MachineSets, others: &[(String, MachineSets)]) -> NamedMachine {
         let objects: Vec<MachineObject> = self
-            .told
+            .snapshot
             .naming(claims)
             .iter()
             .take(RECORDED_LIMIT_OBJECTS)
@@ -96,13 +96,13 @@ impl KnownMachines {
     /// Returns whether any object names the machine, in whatever state.
     #[must_use]
     pub fn names(&self, claims: &Claims) -> bool {
-        !self.told.naming(claims).is_empty()
+        !self.snapshot.naming(claims).is_empty()
     }
 
     /// Returns whether a machine that this object let in would still be let in.
     #[must_use]
     pub fn still_has(&self, uid: &str, of: &MachineSets) -> bool {
-        let object = self.told.by_uid.get(uid);
+        let object = self.snapshot.by_uid.get(uid);
         object.is_some_and(|object| of.has(object) && !object.ends && object.node.is_none())
     }
 }
@@ -113,7 +113,7 @@ type Away = Box<dyn Fn() -> Option<u64> + Send + Sync>;
 /// The snapshot of objects, and the machines that wait for one.
 #[derive(Default)]
 pub struct MachineObjects {
-    told: ArcSwapOption<ObjectSnapshot>,
+    snapshot: ArcSwapOption<ObjectSnapshot>,
     /// `None` if the gateway watches no cluster.
     away: Option<Away>,
     /// Machines that no object names, with the start of their wait, in seconds since 1970.
@@ -123,7 +123,7 @@ pub struct MachineObjects {
 impl MachineObjects {
     /// Creates an empty snapshot for a cluster; `away` returns since when the cluster has not answered.
     #[must_use]
-    pub fn told_by_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+    pub fn for_cluster(away: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self {
             away: Some(Box::new(away)),
             ..Self::default()
@@ -131,23 +131,26 @@ impl MachineObjects {
     }
 
     /// Replaces the snapshot by a newer one.
-    pub fn tell(&self, told: ObjectSnapshot) {
-        self.told.store(Some(Arc::new(told)));
+    pub fn replace(&self, told: ObjectSnapshot) {
+        self.snapshot.store(Some(Arc::new(told)));
     }
 
     /// Returns the snapshot, if it is not too old for a pool.
     ///
     /// # Errors
     /// [`MachinesUnknown`].
-    pub fn known(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
+    pub fn current(&self, rules: &MachineRules, now: u64) -> Result<KnownMachines, MachinesUnknown> {
         let away = self.away.as_ref().ok_or(MachinesUnknown::NotAsked)?;
-        let told = self.told.load_full().ok_or(MachinesUnknown::NotYet)?;
+        let told = self.snapshot.load_full().ok_or(MachinesUnknown::NotYet)?;
         let age = away().map_or(0, |since| now.saturating_sub(since));
         let limit = rules.max_age_seconds;
         if age > limit {
             return Err(MachinesUnknown::TooOld { age, limit });
         }
-        Ok(KnownMachines { told, age_seconds: age })
+        Ok(KnownMachines {
+            snapshot: told,
+            age_seconds: age,
+        })
     }
 
     /// Returns whether a machine that no object names still waits for one. A new object arrives with a delay, and may name its instance
@@ -174,7 +177,7 @@ impl MachineObjects {
     }
 
     /// Ends the wait of a machine that an object names.
-    pub fn is_there(&self, machine: &str) {
+    pub fn end_wait(&self, machine: &str) {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner).remove(machine);
     }
 }
@@ -217,32 +220,35 @@ mod tests {
         }
     }
 
-    fn told(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
+    fn snapshot(objects: &[MachineObject], nodes: &[(&str, &str)]) -> ObjectSnapshot {
         let nodes = nodes.iter().map(|(id, name)| ((*id).to_owned(), (*name).to_owned()));
-        ObjectSnapshot::of(objects.iter().cloned(), nodes)
+        ObjectSnapshot::from_objects(objects.iter().cloned(), nodes)
     }
 
     #[test]
     fn what_is_known_is_good_for_a_while() {
         let since = Arc::new(AtomicU64::new(0));
         let away = Arc::clone(&since);
-        let machines = MachineObjects::told_by_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
-        let known = |now| machines.known(&rules(), now).map(|known| known.age_seconds);
+        let machines = MachineObjects::for_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
+        let known = |now| machines.current(&rules(), now).map(|known| known.age_seconds);
         assert_eq!(known(10_000), Err(MachinesUnknown::NotYet));
-        machines.tell(ObjectSnapshot::default());
+        machines.replace(ObjectSnapshot::default());
         assert_eq!(known(10_000), Ok(0));
         since.store(10_000, Ordering::Relaxed);
         assert_eq!((known(10_000), known(10_600)), (Ok(0), Ok(600)));
         assert_eq!(known(10_601), Err(MachinesUnknown::TooOld { age: 601, limit: 600 }));
         since.store(0, Ordering::Relaxed);
         assert_eq!(known(10_601), Ok(0));
-        assert_eq!(MachineObjects::default().known(&rules(), 0).unwrap_err(), MachinesUnknown::NotAsked);
+        assert_eq!(
+            MachineObjects::default().current(&rules(), 0).unwrap_err(),
+            MachinesUnknown::NotAsked
+        );
     }
 
     #[test]
     fn a_node_is_a_machine_by_its_provider_id() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: Option<&str>| {
-            assert_eq!(told(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
+            assert_eq!(snapshot(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
         };
         check(&[object("1")], &[], None);
         check(&[object("1")], &[(AWS, "n")], Some("n"));
@@ -258,7 +264,7 @@ mod tests {
     fn attack_30_a_ticket_is_good_for_as_long_as_its_machine_object_stands() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: bool| {
             let known = KnownMachines {
-                told: told(objects, nodes).into(),
+                snapshot: snapshot(objects, nodes).into(),
                 age_seconds: 0,
             };
             assert_eq!(known.still_has("1", &rules().of), expect, "{objects:?} {nodes:?}");
@@ -288,7 +294,7 @@ mod tests {
         // Another has its own time; and after a day it is a machine like any other.
         assert!(is_awaited("b", 10_180));
         assert!(is_awaited("a", 10_181 + REFUSED_SECONDS));
-        machines.is_there("b");
+        machines.end_wait("b");
         assert!(is_awaited("b", 10_400));
         let none = MachineRules {
             wait_seconds: 0,

@@ -59,7 +59,7 @@ pub enum RevocationError {
 pub fn named(text: &str) -> Option<String> {
     let digest = text.strip_prefix("tpm:").unwrap_or(text).to_ascii_lowercase();
     if let Ok(digest) = digest.parse::<EkDigest>() {
-        return Some(NodeIdentity::of_tpm(digest).to_string());
+        return Some(NodeIdentity::from_ek(digest).to_string());
     }
     let instance = CLOUDS.iter().find_map(|cloud| text.strip_prefix(cloud));
     let is_instance =
@@ -327,7 +327,7 @@ mod tests {
         let instance = "gcp:p/1";
         let found = machine(&store, instance).await.unwrap().all;
         // Its TPM comes beside it, and has a name, when it was looked for.
-        let tpm = NodeIdentity::of_tpm("ab".repeat(32).parse().unwrap());
+        let tpm = NodeIdentity::from_ek("ab".repeat(32).parse().unwrap());
         let value = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
         let id = instance.to_owned();
         store.put(EntryKind::Instance, StoreEntry { id, value }).await.unwrap();
@@ -360,7 +360,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         let ek: EkDigest = "ab".repeat(32).parse().unwrap();
-        let tpm = NodeIdentity::of_tpm(ek);
+        let tpm = NodeIdentity::from_ek(ek);
         give_name(&store, "worker-7", &tpm).await.unwrap();
         let bound = serde_json::json!({ "holder": tpm, "at": 1, "peer": "::1" }).to_string();
         for instance in ["aws:1/i-1", "gcp:p/1"] {
@@ -391,7 +391,7 @@ mod tests {
         }
         assert!(refused(&store, &["worker-7"], &[]).await && !refused(&store, &["worker-8"], &["gcp:p/1"]).await);
         // An instance that belongs to its NitroTPM, and the TPM beside it, whose word it is not.
-        let beside = NodeIdentity::of_tpm("cd".repeat(32).parse().unwrap());
+        let beside = NodeIdentity::from_ek("cd".repeat(32).parse().unwrap());
         for (id, holder) in [("aws-nitrotpm:i-7", "nitro-tpm"), (beside.as_str(), "aws-nitrotpm:i-7")] {
             let value = serde_json::json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
             let id = id.to_owned();

@@ -21,7 +21,7 @@ pub fn hint(authorities: &[Fingerprint]) -> Option<String> {
 /// Returns the CAs that the pointer carries, by a request's query: those in `bundle`, in its order. `None` if the query does not say, or is
 /// unreadable.
 #[must_use]
-pub fn said(query: Option<&str>, bundle: &[Fingerprint]) -> Option<Vec<String>> {
+pub fn parse_hint(query: Option<&str>, bundle: &[Fingerprint]) -> Option<Vec<String>> {
     let mut said = url::form_urlencoded::parse(query?.as_bytes()).filter_map(|(name, value)| (name == PARAMETER).then_some(value));
     let value = said.next()?;
     if said.next().is_some() {
@@ -62,9 +62,9 @@ mod tests {
         let (one, two, other) = (short(1), short(2), short(3));
         let check = |query: &str, expected: Option<&[&String]>| {
             let expected = expected.map(|all| all.iter().copied().cloned().collect::<Vec<_>>());
-            assert_eq!(said(Some(query), &bundle), expected, "{query}");
+            assert_eq!(parse_hint(Some(query), &bundle), expected, "{query}");
         };
-        assert_eq!(said(None, &bundle), None);
+        assert_eq!(parse_hint(None, &bundle), None);
         check("", None);
         check("token=x", None);
         check(&format!("ca={one}"), Some(&[&one]));

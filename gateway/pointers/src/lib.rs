@@ -11,7 +11,7 @@ pub use acceptance::{NotAccepted, accepts};
 use attest_certificates::{Certificate, Fingerprint};
 use attest_ignition::SpecVersion;
 use data_encoding::BASE64;
-pub use hint::{AUTHORITIES_LIMIT, PARAMETER, hint, said};
+pub use hint::{AUTHORITIES_LIMIT, PARAMETER, hint, parse_hint};
 pub use reading::{ConfigSource, PointerCa, PointerCredential, PointerForm, READING_LIMIT_BYTES, ReadPointer, ReadingError};
 pub use renewal::{NotRenewed, Ours, Renewal, renewed};
 use serde_json::{Value, json};
@@ -195,7 +195,7 @@ mod tests {
                 );
                 let bundle: Vec<Fingerprint> = authorities.iter().map(|authority| authority.fingerprint).collect();
                 let shorts = bundle.iter().map(Fingerprint::short).collect::<Vec<_>>();
-                let hint = said(source.query(), &bundle);
+                let hint = parse_hint(source.query(), &bundle);
                 assert_eq!(hint, (!authorities.is_empty()).then_some(shorts), "{source}");
                 let header = pointer
                     .pointer("/ignition/config/merge/0/httpHeaders/0/value")

@@ -238,7 +238,7 @@ fn source(place: String, entry: &Value) -> ConfigSource {
         let text = |field| header.get(field).and_then(Value::as_str).unwrap_or_default();
         if text("name").eq_ignore_ascii_case("authorization") {
             credentials.push(match text("value").split_once(' ') {
-                Some((scheme, credential)) if scheme.eq_ignore_ascii_case("bearer") => PointerCredential::of(credential),
+                Some((scheme, credential)) if scheme.eq_ignore_ascii_case("bearer") => PointerCredential::parse(credential),
                 _ => PointerCredential::Unreadable("the Authorization header is not `Bearer` and a token"),
             });
         }
@@ -247,7 +247,7 @@ fn source(place: String, entry: &Value) -> ConfigSource {
     let query = url.as_ref().and_then(Url::query).unwrap_or_default().replace('+', "%2B");
     for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
         if name == "token" {
-            credentials.push(PointerCredential::of(&value));
+            credentials.push(PointerCredential::parse(&value));
         }
     }
     ConfigSource {
@@ -259,7 +259,7 @@ fn source(place: String, entry: &Value) -> ConfigSource {
 }
 
 impl PointerCredential {
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         if !super::is_readable(text) {
             return Self::Unreadable("the token is empty, too long, or has other than printable ASCII characters");
         }

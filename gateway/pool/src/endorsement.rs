@@ -17,7 +17,7 @@ pub enum Endorsement {
 
 impl Endorsement {
     /// Returns the value as written in `pool.toml`.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Allowlist => ALLOWLIST,
             Self::AnyTpmOfATrustedMaker => ANY_TPM,

@@ -35,7 +35,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    pub fn of(metadata: &Metadata) -> Self {
+    pub fn from_metadata(metadata: &Metadata) -> Self {
         Self {
             file: (metadata.dev(), metadata.ino()),
             length: metadata.len(),
@@ -91,7 +91,7 @@ impl FileStamps {
 /// Returns the stamp at a path, or `None` if nothing is there.
 fn looked(path: &Path) -> io::Result<Option<Stamp>> {
     match fs::metadata(path) {
-        Ok(metadata) => Ok(Some(Stamp::of(&metadata))),
+        Ok(metadata) => Ok(Some(Stamp::from_metadata(&metadata))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }

@@ -49,7 +49,7 @@ pub struct FileReader {
     /// Folders of the files that were read, or that do not exist yet.
     pub watched: BTreeSet<PathBuf>,
     /// State of all files and folders that were read.
-    pub seen: FileStamps,
+    pub stamps: FileStamps,
     bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl FileReader {
     /// Creates a reader; `now` is the current time.
     pub fn at(now: UnixTime) -> Self {
         Self {
-            seen: FileStamps::from(now),
+            stamps: FileStamps::from(now),
             ..Self::default()
         }
     }
@@ -200,7 +200,7 @@ impl FileReader {
 
     /// Returns the files of a folder, by name. Skips names that begin with a dot: they are editors' files, and those of Kubernetes volumes.
     fn files(&mut self, folder: &Path) -> Result<Vec<PathBuf>, PoolError> {
-        self.seen.note(folder);
+        self.stamps.note(folder);
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -248,13 +248,13 @@ impl FileReader {
     pub fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, PoolError> {
         if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
             self.watched.insert(folder.to_owned());
-            self.seen.note(folder);
+            self.stamps.note(folder);
         }
         // Where a link leads, the file changes too.
         if let Ok(target) = fs::canonicalize(path) {
             self.watched.extend(target.parent().map(Path::to_owned));
             if target != path {
-                self.seen.leads(path, &target);
+                self.stamps.leads(path, &target);
             }
         }
         let io = |source| PoolError::Io {
@@ -278,7 +278,7 @@ impl FileReader {
                     limit: POOL_LIMIT_BYTES,
                 });
             }
-            self.seen.put(path, Some(before));
+            self.stamps.put(path, Some(before));
             return Ok(bytes);
         }
         Err(PoolError::Changing { path: path.to_owned() })
@@ -309,5 +309,5 @@ fn stamp(path: &Path) -> Result<Stamp, PoolError> {
             limit: FILE_LIMIT_BYTES,
         });
     }
-    Ok(Stamp::of(&metadata))
+    Ok(Stamp::from_metadata(&metadata))
 }

@@ -27,7 +27,7 @@ pub enum HistoryPolicy {
 
 impl HistoryRules {
     /// Returns descriptions of the refused changes.
-    pub fn words(self) -> impl Iterator<Item = &'static str> {
+    pub fn descriptions(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.counters_back, "the TPM's counters and clock have not gone backwards"),
             (self.firmware_back, "the TPM's firmware is not older than before"),

@@ -78,7 +78,7 @@ pub struct Pool {
     name: String,
     pre_approved: Versions,
     full: Versions,
-    known: outline::ConfigOutline,
+    outline: outline::ConfigOutline,
     /// True if the pre-approved config has a credential by which a kubelet asks for its certificate.
     bootstrap_credential: bool,
     /// Set if machine-config-daemon takes over nodes with the pre-approved config.
@@ -115,7 +115,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Inexpressible`].
-    pub fn can_say(&self, set: ConfigSet, version: SpecVersion) -> Result<(), Inexpressible> {
+    pub fn check_expressible(&self, set: ConfigSet, version: SpecVersion) -> Result<(), Inexpressible> {
         self.for_administrator(set).get(version).map(|_| ())
     }
 
@@ -131,8 +131,8 @@ impl Pool {
     /// Returns the part of the full config, if any, that reboots a node within its first boot, so that it fetches the config again. The
     /// kernel arguments then differ from the image's before Ignition has written anything.
     #[must_use]
-    pub fn boots_again(&self) -> Option<&'static str> {
-        if self.known.kernel_arguments {
+    pub fn reboot_cause(&self) -> Option<&'static str> {
+        if self.outline.kernel_arguments {
             return Some("kernelArguments");
         }
         self.full.spec().is_some_and(|spec| spec.fips).then_some("FIPS mode")
@@ -149,7 +149,7 @@ impl Pool {
         }
         let content = self.pre_approved.machine_config()?;
         content
-            .map(|content| SecondStageObject::of(&content, &self.machine_config_pool))
+            .map(|content| SecondStageObject::parse(&content, &self.machine_config_pool))
             .transpose()
     }
 
@@ -169,7 +169,7 @@ impl Pool {
     /// Returns the sizes of both configs, for the log.
     #[must_use]
     pub fn summary(&self) -> &str {
-        &self.known.summary
+        &self.outline.summary
     }
 
     /// Returns the versions that cannot express a set, with reasons.
@@ -187,14 +187,14 @@ impl Pool {
 
     /// Returns the pool's configuration without the contents of its configs, for the record of changes.
     #[must_use]
-    pub fn standing(&self) -> Value {
+    pub fn configuration_snapshot(&self) -> Value {
         let config = |versions: &Versions| match versions.digest() {
             Ok(digest) => Value::from(digest.as_str()),
             Err(error) => Value::from(error.to_string()),
         };
         let mut standing = json!({
             "grants": self.grants,
-            "endorsement": self.endorsement.word(),
+            "endorsement": self.endorsement.label(),
             "hold_seconds": self.hold_seconds,
             "policy": sha256(&serde_json::to_vec(&self.policy).unwrap_or_default()),
             "inventory": self.inventory.as_ref().map(|inventory| sha256(inventory.text().as_bytes())),

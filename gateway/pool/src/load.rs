@@ -107,7 +107,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`].
-    pub fn of_folder(name: &str, folder: PoolFolder) -> Result<Self, PoolError> {
+    pub fn from_folder(name: &str, folder: PoolFolder) -> Result<Self, PoolError> {
         let PoolFolder {
             file,
             manifests,
@@ -191,7 +191,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`].
-    pub fn of_upstream(
+    pub fn from_upstream(
         name: &str,
         folder: PoolFolder,
         settings: &UpstreamSettings,
@@ -209,7 +209,7 @@ impl Pool {
         } else {
             let needed = list
                 .needed()
-                .then(|| needed.of_pool(settings.pool.as_deref().unwrap_or(name), full))
+                .then(|| needed.for_pool(settings.pool.as_deref().unwrap_or(name), full))
                 .transpose();
             let needed = needed.map_err(|source| PoolError::Needed {
                 pool: name.to_owned(),
@@ -222,7 +222,7 @@ impl Pool {
             }
         };
         let pre_approved = if folder.file.takes_over() {
-            let made = second_stage::of_chosen(pre_approved, name).map_err(|source| PoolError::SecondStage {
+            let made = second_stage::from_chosen_parts(pre_approved, name).map_err(|source| PoolError::SecondStage {
                 pool: name.to_owned(),
                 source,
             });
@@ -269,10 +269,10 @@ impl Pool {
             source,
         };
         if file.takes_over() {
-            second_stage::can_be_said(&pre_approved).map_err(second_stage)?;
+            second_stage::check_readable(&pre_approved).map_err(second_stage)?;
         }
         let sizes = [&of_pre_approved, &of_full].map(|(config, _)| config.size());
-        let outlines = Outlines::of((pre_approved, &kind), (full, &kind_of_full), sizes);
+        let outlines = Outlines::new((pre_approved, &kind), (full, &kind_of_full), sizes);
         let outlines = outlines.map_err(|problem| unusable(name, ConfigSet::Full, &problem))?;
         if let Some(missing) = outlines.missing() {
             return Err(PoolError::NoSubset {
@@ -304,7 +304,7 @@ impl Pool {
                 findings,
             });
         }
-        let known = outlines.known(kind.spec().filter(|_| file.takes_over()));
+        let known = outlines.compute(kind.spec().filter(|_| file.takes_over()));
         let [digest, digest_of_full] = outlines.digests();
         let versions = |(config, own): (PackedPositions, Option<PackedPositions>), kind: Conversion, digest| {
             let packed = |places| Packed::new(Arc::clone(&texts), places);
@@ -338,7 +338,7 @@ impl Pool {
                 .is_some_and(|upstream| upstream.address.is_none() && upstream.keys_sha256.is_empty()),
             pre_approved,
             full,
-            known,
+            outline: known,
             bootstrap_credential,
         })
     }

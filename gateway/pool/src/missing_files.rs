@@ -40,7 +40,7 @@ pub(super) fn missing_files(pre_approved: &Config, full: &Config) -> Vec<Missing
     }
     let mut found = BTreeSet::new();
     let mut look = |named_by: &str, text: &str| {
-        for word in words(text).filter(|word| missing.contains(*word)) {
+        for word in path_candidates(text).filter(|word| missing.contains(*word)) {
             found.insert(MissingFile {
                 named_by: named_by.to_owned(),
                 path: word.to_owned(),
@@ -73,7 +73,7 @@ fn text<'v>(value: &'v Value, field: &str) -> Option<&'v str> {
 
 /// Returns the words of a text that could be paths, without the prefixes that systemd allows before one (systemd.service(5),
 /// systemd.exec(5)).
-fn words(text: &str) -> impl Iterator<Item = &str> {
+fn path_candidates(text: &str) -> impl Iterator<Item = &str> {
     let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || "/._-@+".contains(c);
     let words = text
         .split(move |c| !is_of_a_path(c))

@@ -21,8 +21,8 @@ use super::difference::{EntryDifference, differences};
 pub enum NeededState {
     /// The cluster has not been read yet.
     #[default]
-    Untold,
-    Told(Arc<Needed>),
+    Pending,
+    Ready(Arc<Needed>),
     /// Reading them from the cluster failed, for this reason.
     Failed(String),
 }
@@ -42,7 +42,7 @@ pub enum NeededError {
     #[error(
         "needed_before_node_approved: the list of these MachineConfigs is not read from the cluster yet; reading it needs [cluster] in gateway.toml"
     )]
-    Untold,
+    Pending,
     #[error("needed_before_node_approved: cannot read the list of these MachineConfigs from the cluster: {0}")]
     Failed(String),
     /// An object that cannot be used.
@@ -95,7 +95,7 @@ impl Needed {
     ///
     /// # Errors
     /// [`NeededError`]: nothing is left out, and nothing taken that another MachineConfig has changed.
-    pub fn of_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
+    pub fn for_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
         let mut manifests = Manifests::default();
         let named = |object: &&Value| object.pointer("/metadata/name").and_then(Value::as_str) == Some(pool);
         if let Some(object) = self.pools.iter().find(named) {
@@ -104,7 +104,7 @@ impl Needed {
         let selector = manifests
             .pools
             .first()
-            .map_or_else(|| Selector::of_pool(pool), |pool| pool.selector.clone());
+            .map_or_else(|| Selector::for_pool(pool), |pool| pool.selector.clone());
         for object in self.machine_configs.iter().filter(|object| selector.selects(&labels(object))) {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             read(&mut manifests, name, object)?;
@@ -133,11 +133,11 @@ impl Needed {
 
 /// The MachineConfigs needed before approval, for a pool that includes them.
 impl NeededState {
-    pub(super) fn of_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
+    pub(super) fn for_pool(&self, pool: &str, full: &Config) -> Result<Config, NeededError> {
         match self {
-            Self::Untold => Err(NeededError::Untold),
+            Self::Pending => Err(NeededError::Pending),
             Self::Failed(reason) => Err(NeededError::Failed(reason.clone())),
-            Self::Told(needed) => needed.of_pool(pool, full),
+            Self::Ready(needed) => needed.for_pool(pool, full),
         }
     }
 }
@@ -146,7 +146,7 @@ impl NeededError {
     /// Returns whether the cluster's API is the cause.
     #[must_use]
     pub const fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Untold | Self::Failed(_))
+        matches!(self, Self::Pending | Self::Failed(_))
     }
 }
 

@@ -24,7 +24,7 @@ impl NewValueRules {
     /// Returns the time until a waiting machine retries, in seconds. It is short for a short wait, but not shorter than a quote and its
     /// verification are worth. Nodes accept at most a minute.
     #[must_use]
-    pub fn again_seconds(&self) -> u16 {
+    pub fn retry_seconds(&self) -> u16 {
         u16::try_from((self.wait_seconds / 20).clamp(5, 60)).unwrap_or(60)
     }
 }

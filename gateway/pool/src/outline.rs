@@ -47,7 +47,7 @@ pub(super) struct ConfigOutline {
 
 impl Outlines {
     /// Builds the outlines; `sizes` are the approximate sizes of the configs, in bytes.
-    pub(crate) fn of(pre_approved: (Config, &Conversion), full: (Config, &Conversion), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
+    pub(crate) fn new(pre_approved: (Config, &Conversion), full: (Config, &Conversion), sizes: [usize; 2]) -> Result<Self, Inexpressible> {
         let [size, size_of_full] = sizes;
         let left_out = [
             pre_approved.1.left_out(&pre_approved.0, size)?,
@@ -104,7 +104,7 @@ impl Outlines {
     }
 
     /// Computes the facts. `spec` is that of the pre-approved MachineConfig, if machine-config-daemon is to take over with it.
-    pub(crate) fn known(&self, spec: Option<&MachineConfigContent>) -> ConfigOutline {
+    pub(crate) fn compute(&self, spec: Option<&MachineConfigContent>) -> ConfigOutline {
         let arguments = ["shouldExist", "shouldNotExist"].map(|list| self.full.list(["kernelArguments", list]));
         ConfigOutline {
             same: self.same_kind && self.pre_approved == self.full,

@@ -37,7 +37,7 @@ struct PackedList {
 pub(super) struct Packing {
     texts: Vec<u8>,
     /// Positions of the texts, sorted by content.
-    known: Vec<Range<usize>>,
+    positions: Vec<Range<usize>>,
 }
 
 /// Maximum memory reserved for texts in advance: more than nearly all pools need.
@@ -84,13 +84,13 @@ impl Packing {
         serde_json::to_writer(&mut self.texts, value)?;
         let new = start..self.texts.len();
         let text = text_at(&self.texts, &new);
-        match self.known.binary_search_by(|known| text_at(&self.texts, known).cmp(text)) {
+        match self.positions.binary_search_by(|known| text_at(&self.texts, known).cmp(text)) {
             Ok(found) => {
                 self.texts.truncate(start);
-                Ok(self.known.get(found).cloned().unwrap_or_default())
+                Ok(self.positions.get(found).cloned().unwrap_or_default())
             }
             Err(place) => {
-                self.known.insert(place, new.clone());
+                self.positions.insert(place, new.clone());
                 Ok(new)
             }
         }
@@ -141,7 +141,7 @@ impl Packed {
     }
 
     /// Returns its texts in order, with the lists that they belong to.
-    fn said(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
+    fn texts(&self) -> impl Iterator<Item = (&str, &str, &[u8])> {
         let entries = |list: &'_ PackedList| list.entries.clone();
         let lists = self.places.lists.iter().flat_map(move |list| {
             let entries = entries(list).into_iter();
@@ -153,7 +153,7 @@ impl Packed {
 
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
-        self.said().eq(other.said())
+        self.texts().eq(other.texts())
     }
 }
 

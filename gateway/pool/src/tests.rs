@@ -31,7 +31,7 @@ fn load_with(change: impl FnOnce(&Path)) -> Result<Pool, String> {
     change(&pool);
     let folders = folders(folder.path()).map_err(|error| error.to_string())?;
     let (name, pool) = folders.pools.first_key_value().unwrap();
-    Pool::of_folder(name, FileReader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+    Pool::from_folder(name, FileReader::default().pool(pool).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 
 fn load_text(text: &str) -> Result<Pool, String> {
@@ -175,7 +175,7 @@ fn what_is_rendered_is_rendered_once() {
 #[test]
 fn a_pool_stands_for_what_is_served_in_the_newest_version() {
     let check = |pool: &Pool| {
-        let standing = pool.standing();
+        let standing = pool.configuration_snapshot();
         for (set, name) in [(ConfigSet::PreApproved, "pre_approved"), (ConfigSet::Full, "full")] {
             let versions = pool.for_administrator(set);
             let served = versions.get(SpecVersion::NEWEST).unwrap();
@@ -236,7 +236,7 @@ fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
     );
     let given = bytes::Bytes::from(given);
     let kind = Conversion::Given(BTreeMap::from([(SpecVersion::V3_5, given.clone())]));
-    let versions = versions::of(Config::parse(&given).unwrap(), kind);
+    let versions = versions::unshared(Config::parse(&given).unwrap(), kind);
     assert_eq!(versions.get(SpecVersion::V3_5).unwrap().bytes, given);
     let check = |version: SpecVersion, arguments: &[&str], own: &[&str]| {
         let config: Value = serde_json::from_slice(&versions.get(version).unwrap().bytes).unwrap();

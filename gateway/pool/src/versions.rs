@@ -221,7 +221,7 @@ impl PartialEq for Versions {
 /// Builds a config that shares nothing.
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
-pub(super) fn of(config: Config, kind: Conversion) -> Versions {
+pub(super) fn unshared(config: Config, kind: Conversion) -> Versions {
     let mut packing = super::packed::Packing::default();
     let places = packing.add(&config).unwrap();
     let packed = Packed::new(packing.texts(), places);
@@ -234,10 +234,10 @@ mod tests {
     use super::*;
 
     fn versions() -> Versions {
-        of(Config::empty(), Conversion::Plain)
+        unshared(Config::empty(), Conversion::Plain)
     }
 
-    fn kept(versions: &Versions) -> usize {
+    fn cached_count(versions: &Versions) -> usize {
         versions.rendered.iter().filter(|slot| locked(slot).rendered.is_some()).count()
     }
 
@@ -248,14 +248,14 @@ mod tests {
         versions.get(SpecVersion::V3_1).unwrap();
         // It was asked for since.
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 2);
+        assert_eq!(cached_count(&versions), 2);
         assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 1, "3.1 was not");
+        assert_eq!(cached_count(&versions), 1, "3.1 was not");
         assert!(Arc::ptr_eq(&first, &versions.get(SpecVersion::V3_4).unwrap()));
         versions.forget_unasked();
         versions.forget_unasked();
-        assert_eq!(kept(&versions), 0);
+        assert_eq!(cached_count(&versions), 0);
         let again = versions.get(SpecVersion::V3_4).unwrap();
         assert!(!Arc::ptr_eq(&first, &again));
         assert_eq!((&first.bytes, &first.sha256), (&again.bytes, &again.sha256));
@@ -280,6 +280,6 @@ mod tests {
     fn looking_which_versions_cannot_say_it_keeps_none() {
         let versions = versions();
         assert_eq!(versions.inexpressible(), []);
-        assert_eq!(kept(&versions), 0);
+        assert_eq!(cached_count(&versions), 0);
     }
 }

@@ -82,7 +82,7 @@ impl Pool {
                 self.name
             ));
         }
-        if let Some(checks) = self.of_what_is_measured_by_anybodys_loader() {
+        if let Some(checks) = self.boot_loader_warning() {
             warnings.push(format!(
                 "pool {} checks the measurements of a boot loader ({checks}), but not the boot loader itself, and another one may measure anything: add \"images\" or \"authorities\" to boot, or list values of PCR 4 or 7",
                 self.name
@@ -99,7 +99,7 @@ impl Pool {
             ));
         }
         if self.inventory.is_none() && self.machines.is_none() && self.grants.attested == Earns::Full {
-            warnings.extend(self.of_any_instance());
+            warnings.extend(self.instance_warnings());
         }
         let beside = |kinds: &Combination| kinds.has(Kind::Tpm) && kinds.kinds().iter().any(|kind| kind.is_of_a_cloud());
         let by_inventory = self.endorsement == Endorsement::AnyTpmOfATrustedMaker && self.policy.accepts().iter().any(beside);
@@ -116,22 +116,22 @@ impl Pool {
                 self.name
             ));
         }
-        if self.known.same {
+        if self.outline.same {
             warnings.push(format!("pool {}: full and pre-approved config are the same", self.name));
         } else if self.grants.kubelet == Earns::Full
-            && let Some(obstacle) = &self.known.obstacle
+            && let Some(obstacle) = &self.outline.obstacle
         {
             warnings.push(format!("pool {}: {obstacle}", self.name));
         }
         let earned = [self.grants.attested, self.grants.token, self.grants.kubelet, self.grants.nothing];
-        let missing = self.known.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
+        let missing = self.outline.missing_files.iter().filter(|_| earned.contains(&Earns::PreApproved));
         warnings.extend(missing.map(|missing| {
             format!(
                 "pool {}: {} names {}, which only the full config has, so pre-approved nodes lack it: add it to upstream.include.files, or have its MachineConfig needed before approval",
                 self.name, missing.named_by, missing.path
             )
         }));
-        warnings.extend(self.of_second_stage());
+        warnings.extend(self.second_stage_warnings());
         if self.unpinned {
             warnings.push(format!(
                 "pool {}: if the name in upstream.url resolves to this gateway, it fetches its own pre-approved config as the full one: set upstream.address or upstream.keys_sha256",
@@ -188,7 +188,7 @@ impl Pool {
     }
 
     /// Returns the checks of PCRs that a boot loader extends, if nothing checks the loader itself.
-    fn of_what_is_measured_by_anybodys_loader(&self) -> Option<String> {
+    fn boot_loader_warning(&self) -> Option<String> {
         let of_azure = self.policy.azure_vtpm().map(AzureVtpmRules::reference_values);
         let values = self.policy.reference_values().into_iter().chain(of_azure);
         let is_by_a_loader = |check: &&Check| check.pcr() > LAST_PCR_OF_THE_FIRMWARE;
@@ -211,9 +211,9 @@ impl Pool {
     }
 
     /// Returns the reasons why machine-config-daemon might not do what `second_stage` says.
-    fn of_second_stage(&self) -> Vec<String> {
+    fn second_stage_warnings(&self) -> Vec<String> {
         let name = &self.name;
-        let obstacles = self.known.not_taken_over.iter();
+        let obstacles = self.outline.not_taken_over.iter();
         let mut warnings: Vec<String> = obstacles
             .map(|obstacle| {
                 format!("pool {name}: machine-config-daemon will not finish a node that has the pre-approved config: {obstacle}")
@@ -233,7 +233,7 @@ impl Pool {
     }
 
     /// Returns warnings about other instances that get the pool's config, because no inventory names the pool's.
-    fn of_any_instance(&self) -> Vec<String> {
+    fn instance_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         // A vTPM of Azure's says no account. Alone, it is of a machine that the rules name, or of anybody's.
         let of_an_account = |kind: &Kind| kind.is_of_a_cloud() && *kind != Kind::AzureVtpm;

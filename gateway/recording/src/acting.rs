@@ -43,13 +43,15 @@ impl Acting {
     /// [`StoreError`].
     pub async fn refused(self, store: &dyn Store, why: &str) -> Result<(), StoreError> {
         let Self { verb, by, clock } = self;
-        store.tell(text(&Act::refused(verb, clock.now().as_secs(), by, why))?).await
+        store
+            .append_to_outbox(text(&Act::refused(verb, clock.now().as_secs(), by, why))?)
+            .await
     }
 }
 
 impl Witness for Acting {
-    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
-        let told = changes.iter().filter(|change| is_told(self.verb, change));
+    fn outbox_entry(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
+        let told = changes.iter().filter(|change| is_recorded(self.verb, change));
         let things: Vec<ValueChange> = told.map(redaction::thing).collect();
         if things.is_empty() {
             return Ok(None);
@@ -59,7 +61,7 @@ impl Witness for Acting {
     }
 }
 
-fn is_told(verb: Verb, change: &EntryChange) -> bool {
+fn is_recorded(verb: Verb, change: &EntryChange) -> bool {
     // What a chain had come to is forgotten by nobody else.
     let is_given_up = verb == Verb::LogAbandon && change.kind == EntryKind::Checkpoint.as_str();
     // What a machine's TPM was is forgotten by nobody else, either.

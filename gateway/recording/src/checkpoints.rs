@@ -7,7 +7,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, standing};
+use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, required_checkpoints};
 use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -20,7 +20,7 @@ pub(super) fn is_of_key(id: &str, key: LogPublicKey) -> bool {
 
 /// Outcome of an attempt to keep a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
+pub enum CheckpointUpdate {
     Kept,
     /// The store has a later one, or another one in its place: another process writes this chain.
     Behind,
@@ -50,7 +50,7 @@ fn entry(kept: &LastCheckpoint) -> Result<StoreEntry, StoreError> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn kept(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> {
+pub async fn last_checkpoints(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> {
     store.list(EntryKind::Checkpoint).await?.iter().map(read).collect()
 }
 
@@ -59,7 +59,7 @@ pub async fn kept(store: &dyn Store) -> Result<Vec<LastCheckpoint>, StoreError> 
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> {
+pub async fn keep(store: &dyn Store, text: &str) -> Result<CheckpointUpdate, StoreError> {
     let serves_as = store.serves_as().map(str::to_owned);
     let mut new = LastCheckpoint::new(text, serves_as).map_err(unreadable(String::new()))?;
     let id = new.id();
@@ -72,20 +72,20 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
                 continue;
             }
             forget_superseded(store, new.key()).await?;
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         };
         let known = read(&there)?;
         let is_same = known.text == new.text;
         if is_same && known.abandoned.is_none() {
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         }
         if !is_same && known.line.chain.number >= new.line.chain.number {
-            return Ok(Keeping::Behind);
+            return Ok(CheckpointUpdate::Behind);
         }
         new.after.extend(known.after);
         let written = entry(&new)?;
         if store.change(EntryKind::Checkpoint, vec![there], vec![written]).await? {
-            return Ok(Keeping::Kept);
+            return Ok(CheckpointUpdate::Kept);
         }
     }
 }
@@ -94,9 +94,9 @@ pub async fn keep(store: &dyn Store, text: &str) -> Result<Keeping, StoreError> 
 ///
 /// # Errors
 /// [`StoreError`]: it has to be asked again.
-pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<Keeping, StoreError> {
+pub async fn keep_checkpoint(journal: &Journal, store: &dyn Store) -> Result<CheckpointUpdate, StoreError> {
     let keeping = journal.pass_on_checkpoint(|text| async move { keep(store, &text).await }).await?;
-    Ok(keeping.unwrap_or(Keeping::Kept))
+    Ok(keeping.unwrap_or(CheckpointUpdate::Kept))
 }
 
 /// Removes the superseded chains of this key, except the newest [`SUPERSEDED_LIMIT`] and those that were abandoned.
@@ -114,7 +114,7 @@ async fn forget_superseded(store: &dyn Store, key: LogPublicKey) -> Result<(), S
 }
 
 async fn own(store: &dyn Store, key: LogPublicKey) -> Result<Vec<LastCheckpoint>, StoreError> {
-    let all = kept(store).await?.into_iter();
+    let all = last_checkpoints(store).await?.into_iter();
     Ok(all.filter(|kept| kept.key() == key).collect())
 }
 
@@ -217,10 +217,10 @@ pub struct Signs<'g> {
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
-    let all = kept(store).await?;
+pub async fn checkpoints_by_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> Result<Vec<LastCheckpoint>, StoreError> {
+    let all = last_checkpoints(store).await?;
     let is_own = |kept: &LastCheckpoint| kept.line.checkpoint.replica == replica || kept.line.chain.id == own.chain;
-    let others = standing(&all).filter(|kept| kept.key() != own.key && is_own(kept));
+    let others = required_checkpoints(&all).filter(|kept| kept.key() != own.key && is_own(kept));
     Ok(others.cloned().collect())
 }
 
@@ -231,7 +231,7 @@ pub async fn of_other_keys(store: &dyn Store, replica: &str, own: Signs<'_>) -> 
 /// # Errors
 /// [`StoreError`], also if the log cannot be read.
 pub async fn missing(store: &dyn Store, log: &Path, own: Signs<'_>) -> Result<Vec<Point>, StoreError> {
-    let all = kept(store).await?;
+    let all = last_checkpoints(store).await?;
     let is_own = |kept: &LastCheckpoint| kept.key() == own.key || kept.line.chain.id == own.chain && kept.abandoned.is_none();
     let mut missing = Vec::new();
     for kept in all.iter().filter(|kept| is_own(kept) && !kept.is_superseded(&all)) {

@@ -15,7 +15,7 @@ pub fn with_store(journal: Journal, store: Arc<dyn Store>) -> Journal {
     // The thread that writes does not keep it open: one that is closed is durable.
     let synced = Arc::downgrade(&store);
     let sync = move || synced.upgrade().map_or(Ok(()), |store| Ok(store.sync()?));
-    journal.with_store(StoreLink::new(move || store.standing().map(position), sync))
+    journal.with_store(StoreLink::new(move || store.store_mark().map(position), sync))
 }
 
 /// Returns a store's mark as lines of the log have it.

@@ -11,7 +11,9 @@ mod pending;
 mod redaction;
 
 pub use acting::Acting;
-pub use checkpoints::{AbandonOutcome, Keeping, Signs, abandon, keep, keep_checkpoint, kept, missing, of_other_keys};
+pub use checkpoints::{
+    AbandonOutcome, CheckpointUpdate, Signs, abandon, checkpoints_by_other_keys, keep, keep_checkpoint, last_checkpoints, missing,
+};
 pub use journal::{position, replacement, with_store};
 pub use outbox::{OutboxCount, TakeError, take};
 pub use pending::{PendingIn, ResolvedDecisions, Unrecorded, resolve_pending};

@@ -55,7 +55,7 @@ pub async fn take(journal: &Journal, store: &dyn Store, at: u64) -> Result<Outbo
                 None => tracing::debug!("skipping outbox entry {id}: written by a newer release"),
             }
         }
-        try_join_all(events.iter().map(|event| journal.tell(event))).await?;
+        try_join_all(events.iter().map(|event| journal.record_event(event))).await?;
         taken.recorded = taken.recorded.saturating_add(ids.len());
         store.recorded(ids).await?;
         if page.len() < PAGE {

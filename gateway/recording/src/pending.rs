@@ -62,7 +62,7 @@ pub async fn resolve_pending(store: &dyn Store, log: &Path, missing: &[Point]) -
     if pending.is_empty() {
         return Ok(ResolvedDecisions::default());
     }
-    let found = FoundDecisions::of(log, &wanted(&pending)).map_err(|source| StoreError::Io {
+    let found = FoundDecisions::search(log, &wanted(&pending)).map_err(|source| StoreError::Io {
         path: log.to_owned(),
         source,
     })?;
@@ -111,21 +111,21 @@ mod tests {
     }
 
     /// Returns whether a use is valid again that was pending at second 10 when the gateway was killed, with this log.
-    async fn good_again(log: &str) -> bool {
-        good_again_with(&[], log).await
+    async fn is_reusable(log: &str) -> bool {
+        is_reusable_with(&[], log).await
     }
 
-    /// Like [`good_again`], with earlier rotated files.
-    async fn good_again_with(rotated: &[String], log: &str) -> bool {
+    /// Like [`is_reusable`], with earlier rotated files.
+    async fn is_reusable_with(rotated: &[String], log: &str) -> bool {
         let folder = tempfile::tempdir().unwrap();
         for (number, text) in rotated.iter().enumerate() {
             fs::write(folder.path().join(format!("log.{number}")), text).unwrap();
         }
-        good_again_in(&folder, log).await
+        is_reusable_in(&folder, log).await
     }
 
-    /// Like [`good_again`], with other files in the folder.
-    async fn good_again_in(folder: &tempfile::TempDir, log: &str) -> bool {
+    /// Like [`is_reusable`], with other files in the folder.
+    async fn is_reusable_in(folder: &tempfile::TempDir, log: &str) -> bool {
         let (file, database) = (folder.path().join("log"), folder.path().join("gateway.db"));
         fs::write(&file, log).unwrap();
         let store = Embedded::open(&database).unwrap();
@@ -156,13 +156,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_use_is_given_back_only_where_the_log_can_tell_that_nobody_got_anything() {
-        assert!(good_again(&line(9, "d0")).await);
-        assert!(good_again(&(line(9, "d0") + &line(10, "d2"))).await);
-        assert!(good_again(&("no line\n".to_owned() + &line(9, "d0"))).await);
-        assert!(!good_again(&(line(9, "d0") + &line(10, "d1"))).await, "it is recorded");
-        assert!(!good_again(&line(10, "d0")).await, "the log may have been rotated in that second");
-        assert!(!good_again(&line(11, "d0")).await);
-        assert!(!good_again("").await);
+        assert!(is_reusable(&line(9, "d0")).await);
+        assert!(is_reusable(&(line(9, "d0") + &line(10, "d2"))).await);
+        assert!(is_reusable(&("no line\n".to_owned() + &line(9, "d0"))).await);
+        assert!(!is_reusable(&(line(9, "d0") + &line(10, "d1"))).await, "it is recorded");
+        assert!(!is_reusable(&line(10, "d0")).await, "the log may have been rotated in that second");
+        assert!(!is_reusable(&line(11, "d0")).await);
+        assert!(!is_reusable("").await);
     }
 
     /// A line of a chain.
@@ -176,22 +176,22 @@ mod tests {
     async fn what_stands_in_a_file_that_was_rotated_is_recorded() {
         let now = nth(3, 12, "d2");
         let whole = nth(1, 5, "d0") + &nth(2, 10, "d1");
-        assert!(!good_again_with(&[whole], &now).await);
+        assert!(!is_reusable_with(&[whole], &now).await);
         let whole = nth(1, 5, "d0") + &nth(2, 10, "d3");
-        assert!(good_again_with(&[whole], &now).await, "it reaches back");
-        assert!(!good_again_with(&[nth(2, 11, "d0")], &now).await, "it does not");
+        assert!(is_reusable_with(&[whole], &now).await, "it reaches back");
+        assert!(!is_reusable_with(&[nth(2, 11, "d0")], &now).await, "it does not");
         // The one that begins before it need not have it, if the clock was set back.
         let two = [nth(1, 3, "d0") + &nth(2, 10, "d1"), nth(3, 7, "d3")];
-        assert!(!good_again_with(&two, &nth(4, 12, "d2")).await);
+        assert!(!is_reusable_with(&two, &nth(4, 12, "d2")).await);
     }
 
     #[tokio::test]
     async fn what_may_stand_in_a_file_that_is_gone_is_not_given_back() {
         let first = nth(1, 5, "d0") + &nth(2, 6, "d3");
-        assert!(good_again_with(std::slice::from_ref(&first), &nth(3, 12, "d2")).await);
+        assert!(is_reusable_with(std::slice::from_ref(&first), &nth(3, 12, "d2")).await);
         // Its copy, or a part of it, says nothing else.
         for copy in [first.clone(), nth(1, 5, "d0")] {
-            assert!(good_again_with(&[first.clone(), copy], &nth(3, 12, "d2")).await);
+            assert!(is_reusable_with(&[first.clone(), copy], &nth(3, 12, "d2")).await);
         }
         let gone = [
             nth(4, 12, "d2"),
@@ -204,12 +204,12 @@ mod tests {
             "no line\n".to_owned(),
         ];
         for log in &gone {
-            assert!(!good_again_with(std::slice::from_ref(&first), log).await, "{log}");
+            assert!(!is_reusable_with(std::slice::from_ref(&first), log).await, "{log}");
         }
         // Taken out of the middle.
-        assert!(!good_again(&(nth(1, 5, "d0") + &nth(3, 12, "d2"))).await);
+        assert!(!is_reusable(&(nth(1, 5, "d0") + &nth(3, 12, "d2"))).await);
         assert!(
-            !good_again_with(&[line(5, "d0")], &line(12, "d2")).await,
+            !is_reusable_with(&[line(5, "d0")], &line(12, "d2")).await,
             "they may be neighbours or not"
         );
     }
@@ -217,9 +217,9 @@ mod tests {
     #[tokio::test]
     async fn a_chain_that_begins_after_lines_of_an_older_release_leaves_no_gap() {
         let begins = |why: &str| nth(1, 12, "d2").replace("\"}}", &format!("\",\"begins\":{{\"why\":\"{why}\"}}}}}}"));
-        assert!(good_again(&(line(5, "d0") + &begins("unchained"))).await);
-        assert!(!good_again(&(line(5, "d0") + &begins("incomplete"))).await);
-        assert!(!good_again_with(&[line(5, "d0")], &begins("unchained")).await);
+        assert!(is_reusable(&(line(5, "d0") + &begins("unchained"))).await);
+        assert!(!is_reusable(&(line(5, "d0") + &begins("incomplete"))).await);
+        assert!(!is_reusable_with(&[line(5, "d0")], &begins("unchained")).await);
     }
 
     #[tokio::test]
@@ -231,7 +231,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             fs::write(folder.path().join("log.1"), nth(1, 5, "d0")).unwrap();
             fs::write(folder.path().join(name), bytes).unwrap();
-            good_again_in(&folder, &nth(3, 12, "d2")).await
+            is_reusable_in(&folder, &nth(3, 12, "d2")).await
         };
         assert!(good("log.2.gz", zipped.clone()).await);
         for bytes in [b"no gzip".to_vec(), Vec::new(), zipped[..zipped.len() - 12].to_vec()] {
@@ -240,6 +240,6 @@ mod tests {
         // A folder beside the log is none of its files.
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("log.d")).unwrap();
-        assert!(good_again_in(&folder, &nth(1, 5, "d0")).await);
+        assert!(is_reusable_in(&folder, &nth(1, 5, "d0")).await);
     }
 }

@@ -78,7 +78,7 @@ impl Bodies {
         }
         let asked = Instant::now();
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most).min(most);
-        let taken = self.memory.when_there_is_room(source, || self.take(source, announced));
+        let taken = self.memory.acquire_with(source, || self.take(source, announced));
         let Ok(room) = tokio::time::timeout(patience, taken).await else {
             return Err(NoBody::NoRoom);
         };

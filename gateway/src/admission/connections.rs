@@ -29,7 +29,7 @@ pub struct Connections {
 pub struct WaitingConnection {
     places: Shares,
     /// Number of places reserved for known sources.
-    known: usize,
+    known_places: usize,
     source: ClientSource,
     waits: ShareGuard,
 }
@@ -80,7 +80,7 @@ impl Connections {
         waits.waits(now);
         Ok(WaitingConnection {
             places: self.places.clone(),
-            known: self.at_once / KNOWN_PART,
+            known_places: self.at_once / KNOWN_PART,
             source,
             waits,
         })
@@ -112,7 +112,7 @@ impl WaitingConnection {
     /// [`NoRoom`], at the moment.
     pub fn place(&self, known: bool) -> Result<ConnectionSlot, NoRoom> {
         let (share, now) = (self.places.enter(self.source), Instant::now());
-        share.grow_leaving(1, if known { 0 } else { self.known }, now)?;
+        share.grow_leaving(1, if known { 0 } else { self.known_places }, now)?;
         share.waits(now);
         Ok(ConnectionSlot(Arc::new(share)))
     }

@@ -207,7 +207,7 @@ mod tests {
         let from_many = || (0..1000).map(|number| address(0x1_0000 + number));
         let in_another = |bits: u32| ClientSource::from(address(1 << bits));
         assert_eq!(before(from_one(), address(7).into()), 1);
-        for other in [in_another(64), in_another(80), source(7), ClientSource::known(address(7))] {
+        for other in [in_another(64), in_another(80), source(7), ClientSource::proven(address(7))] {
             assert_eq!((before(from_one(), other), before(from_many(), other)), (1, 1), "{other}");
         }
         // Among a thousand addresses of one network, of which nothing else is known, it is one.

@@ -119,7 +119,7 @@ impl Shares {
     }
 
     /// Takes until there is room: again when something was given back, and when others have waited for their peers for longer. Sources take turns.
-    pub async fn when_there_is_room<T>(&self, source: ClientSource, mut take: impl FnMut() -> Result<T, NoRoom>) -> T {
+    pub async fn acquire_with<T>(&self, source: ClientSource, mut take: impl FnMut() -> Result<T, NoRoom>) -> T {
         if let Ok(taken) = take() {
             return taken;
         }
@@ -128,7 +128,7 @@ impl Shares {
             let freed = self.freed(source);
             if let Ok(taken) = take() {
                 // There may be more than that.
-                self.tell_next();
+                self.wake_next();
                 return taken;
             }
             freed.await;
@@ -142,7 +142,7 @@ impl Shares {
     }
 
     /// Wakes the next source in the queue that still waits.
-    fn tell_next(&self) {
+    fn wake_next(&self) {
         while let Some(next) = { self.line().next() } {
             if next.send(()).is_ok() {
                 return;
@@ -205,7 +205,7 @@ impl Drop for ShareGuard {
     fn drop(&mut self) {
         let part = self.shares.lock().remove(self.source, self.id);
         if part.is_some_and(|part| part.amount > 0) {
-            self.shares.tell_next();
+            self.shares.wake_next();
         }
     }
 }
@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn attack_55_a_neighbour_with_a_thousand_addresses_evicts_nobody_of_another_network_and_no_known_address() {
         let case = case(1000);
-        let known = ClientSource::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
+        let known = ClientSource::proven(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
         let others = [six(NEIGHBOURS[1]), six(NEIGHBOURS[2]), known, Ipv4Addr::from_bits(NODE).into()];
         let nodes = others.map(|source| case.take_from(source, 1, 0).unwrap());
         let held: Vec<ShareGuard> = (0..996).map(|number| case.take_from(six(1000 + number), 1, 0).unwrap()).collect();
@@ -491,12 +491,7 @@ mod tests {
     async fn who_waits_for_room_is_told_of_it_and_sources_take_turns() {
         let case = case(2);
         let take = |source| case.take(source, 1, 0);
-        let wait = |source: u32| {
-            Box::pin(
-                case.shares
-                    .when_there_is_room(Ipv4Addr::from_bits(source).into(), move || take(source)),
-            )
-        };
+        let wait = |source: u32| Box::pin(case.shares.acquire_with(Ipv4Addr::from_bits(source).into(), move || take(source)));
         let held = case.take(NODE, 2, 0).unwrap();
         held.works();
         let mut waiting: Vec<_> = [ATTACKER, ATTACKER, ATTACKER, NODE].map(wait).into();
@@ -518,7 +513,7 @@ mod tests {
         let case = case(1);
         let held = case.take(NODE, 1, 0).unwrap();
         let mut looked = 0;
-        let taken = case.shares.when_there_is_room(Ipv4Addr::from_bits(NODE).into(), || {
+        let taken = case.shares.acquire_with(Ipv4Addr::from_bits(NODE).into(), || {
             looked += 1;
             case.take(NODE, 1, if looked < 3 { 0 } else { 1000 })
         });

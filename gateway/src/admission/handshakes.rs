@@ -27,7 +27,7 @@ struct HandshakeQueue {
     under_way: usize,
     /// Maximum number under way, including requests that are processed or wait for that.
     at_once: usize,
-    known: FairQueue<Handshake>,
+    known_sources: FairQueue<Handshake>,
     strangers: FairQueue<Handshake>,
     /// Turns of known sources since the last one of an unknown source.
     in_a_row: u32,
@@ -55,7 +55,7 @@ impl Handshakes {
         let queue = HandshakeQueue {
             under_way: 0,
             at_once,
-            known: FairQueue::default(),
+            known_sources: FairQueue::default(),
             strangers: FairQueue::default(),
             in_a_row: 0,
         };
@@ -75,7 +75,7 @@ impl Handshakes {
                 return Handshake(Some(self.clone()));
             }
             if known {
-                queue.known.wait(source)
+                queue.known_sources.wait(source)
             } else {
                 queue.strangers.wait(source)
             }
@@ -105,7 +105,7 @@ impl Handshakes {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let queue = self.lock();
-        queue.known.length() + queue.strangers.length()
+        queue.known_sources.length() + queue.strangers.length()
     }
 
     /// Requests that are worked on, and handshakes, of which requests may come.
@@ -147,18 +147,18 @@ impl HandshakeQueue {
     }
 
     const fn nobody_waits(&self) -> bool {
-        self.known.length() == 0 && self.strangers.length() == 0
+        self.known_sources.length() == 0 && self.strangers.length() == 0
     }
 
     fn next(&mut self) -> Option<oneshot::Sender<Handshake>> {
         if self.in_a_row + 1 < STRANGERS_TURN
-            && let Some(known) = self.known.next()
+            && let Some(known) = self.known_sources.next()
         {
             self.in_a_row += 1;
             return Some(known);
         }
         self.in_a_row = 0;
-        self.strangers.next().or_else(|| self.known.next())
+        self.strangers.next().or_else(|| self.known_sources.next())
     }
 }
 

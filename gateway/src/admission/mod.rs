@@ -56,7 +56,7 @@ pub struct Admission {
     /// Handshakes, which begin when there is little else to do.
     pub handshakes: Handshakes,
     /// Known sources: their handshakes go first, and each counts by itself.
-    pub known: TrustedSources,
+    pub trusted_sources: TrustedSources,
     /// Turns of verification at the processors.
     pub verification: Verification,
     /// Challenges, which cost the client nothing.
@@ -64,7 +64,7 @@ pub struct Admission {
     /// Challenges that are spent, where that costs more than the gateway alone.
     pub spends: Option<RateLimit>,
     /// Limit on wrong credentials per source.
-    pub wrong: WrongCredentials,
+    pub wrong_credentials: WrongCredentials,
 }
 
 impl Admission {
@@ -76,20 +76,20 @@ impl Admission {
             connections: Connections::new(limits.connections, limits.waiting),
             bodies: Bodies::new(limits.body_bytes, limits.request),
             handshakes: Handshakes::new(limits.requests, requests.clone()),
-            known: TrustedSources::default(),
+            trusted_sources: TrustedSources::default(),
             requests,
             verification: Verification::default(),
             challenges: RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
             spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| RateLimit::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
-            wrong: WrongCredentials::default(),
+            wrong_credentials: WrongCredentials::default(),
         }
     }
 
     /// Returns the source that limits are counted for at this address. An address that has proven something lately counts alone.
     #[must_use]
     pub fn source(&self, peer: IpAddr) -> ClientSource {
-        match self.known.knows(peer, Instant::now()) {
-            true => ClientSource::known(peer),
+        match self.trusted_sources.knows(peer, Instant::now()) {
+            true => ClientSource::proven(peer),
             false => peer.into(),
         }
     }

@@ -48,7 +48,7 @@ impl ClientSource {
     /// Returns an address that has proven something lately ([`super::Known`]). It counts by itself, like an IPv4 address: neighbours that
     /// have proven nothing use up none of its share.
     #[must_use]
-    pub fn known(peer: IpAddr) -> Self {
+    pub fn proven(peer: IpAddr) -> Self {
         let address = peer.to_canonical();
         Self {
             address,
@@ -60,19 +60,19 @@ impl ClientSource {
     pub fn networks(self) -> impl Iterator<Item = Network> {
         let counts_alone = self.is_known || self.address.is_ipv4();
         let larger = IPV6_NETWORKS_BITS.into_iter().filter(move |_| !counts_alone);
-        let larger = larger.map(move |bits| Network::of(self.address, bits));
-        larger.chain([Network::of(self.address, IPV6_BITS)])
+        let larger = larger.map(move |bits| Network::new(self.address, bits));
+        larger.chain([Network::new(self.address, IPV6_BITS)])
     }
 
     /// Returns the network of its machines, for what is not worth an entry for each address; for an IPv4 address that address.
     #[must_use]
     pub fn machines(self) -> Network {
-        Network::of(self.address, IPV6_MACHINES_BITS)
+        Network::new(self.address, IPV6_MACHINES_BITS)
     }
 }
 
 impl Network {
-    fn of(address: IpAddr, bits: u8) -> Self {
+    fn new(address: IpAddr, bits: u8) -> Self {
         match address {
             IpAddr::V4(_) => Self { address, bits: IPV4_BITS },
             IpAddr::V6(six) => {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_known_address_is_counted_alone() {
-        let known = |address: &str| ClientSource::known(address.parse().unwrap());
+        let known = |address: &str| ClientSource::proven(address.parse().unwrap());
         assert_eq!(networks(known("2001:db8:1:2:ffff::1")), ["2001:db8:1:2:ffff::1"]);
         assert_eq!(known("::ffff:192.0.2.66"), ClientSource::from(Ipv4Addr::new(192, 0, 2, 66)));
     }

@@ -185,7 +185,7 @@ mod tests {
         let of_a_site: usize = (3..300).map(|number| from_many(&wrong, &format!("2001:db8:0:{number:x}"))).sum();
         assert!((900..=64 * 21).contains(&of_a_site), "{of_a_site}");
         assert_eq!(refused(&wrong, "2001:db8:1::1", 1, 1000), 1);
-        let known = |address: &str| wrong.count(ClientSource::known(address.parse().unwrap()), at(1000));
+        let known = |address: &str| wrong.count(ClientSource::proven(address.parse().unwrap()), at(1000));
         assert_eq!(known("2001:db8:0:1::7"), FailureOutcome::Refused);
         assert!(wrong.accounts.lock().unwrap().len() < ACCOUNTS_LIMIT);
     }

@@ -43,7 +43,7 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
     match (major, minor) {
         (2, 2..) => Ok(SpecVersion::V2_2),
         // Whoever reads a newer 3.x reads this one too.
-        (3, _) => Ok(SpecVersion::of(major, minor).unwrap_or(SpecVersion::NEWEST)),
+        (3, _) => Ok(SpecVersion::from_numbers(major, minor).unwrap_or(SpecVersion::NEWEST)),
         _ => Err(Refusal::spec_version_unknown(major, minor)),
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct RequestAnchors {
     clouds: CloudEndorsements,
     google_keys: Option<Arc<GoogleKeysInUse>>,
     /// Blobs that the record names and that may still have to be stored.
-    kept: LargeParts,
+    large_parts: LargeParts,
 }
 
 impl RequestAnchors {
@@ -86,7 +86,7 @@ impl RequestAnchors {
     /// Keeps the sets of reference values that the policy names by their digests.
     pub(super) fn use_reference_sets(&mut self, pool: &Pool) {
         let names = pool.policy.reference_sets().iter().map(ToString::to_string);
-        self.kept.extend(names.zip(pool.reference_sets.iter().cloned()));
+        self.large_parts.extend(names.zip(pool.reference_sets.iter().cloned()));
     }
 
     /// Notes which machines may join: the pool's whole inventory.
@@ -96,7 +96,7 @@ impl RequestAnchors {
 
     fn keep(&mut self, content: &[u8]) -> String {
         let name = Blobs::name(content);
-        self.kept.push((name.clone(), content.into()));
+        self.large_parts.push((name.clone(), content.into()));
         name
     }
 
@@ -114,7 +114,7 @@ impl RequestAnchors {
         basis: &mut Basis,
     ) -> Result<Result<Claims, Reject>, TooBusy> {
         let asked_of = asked.challenge.subject.tpm.as_ref();
-        let length = effort::of_evidence(asked.evidence, asked_of.map(|tpm| &tpm.attester));
+        let length = effort::estimate_evidence(asked.evidence, asked_of.map(|tpm| &tpm.attester));
         let mut retries = 0;
         loop {
             let sts = match (&basis.cloud.sts_answer, asked.pool.policy.aws_sts()) {
@@ -161,8 +161,8 @@ impl RequestAnchors {
     }
 
     /// Returns the blobs that the record names, to be stored with it.
-    pub(super) fn into_kept(self) -> LargeParts {
-        self.kept
+    pub(super) fn into_large_parts(self) -> LargeParts {
+        self.large_parts
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) struct ChallengeEndpoint {
 }
 
 impl ChallengeEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
@@ -55,7 +55,7 @@ impl ChallengeEndpoint {
             endorsers: Arc::clone(&gateway.endorsers),
             seal: Arc::clone(&gateway.seal),
             lifetime: gateway.settings.challenge_lifetime,
-            decisions: Decisions::of(gateway),
+            decisions: Decisions::new(gateway),
         }
     }
 }
@@ -82,7 +82,7 @@ pub(super) async fn post(
         if tell {
             tracing::warn!(%source, "too many challenges requested: answering 503 with Retry-After");
         }
-        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
+        return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
     let refusal = match issue(&endpoint, &request, &pool, source, now).await {
         Ok(response) => return Json(response).into_response(),
@@ -100,14 +100,14 @@ pub(super) async fn post(
         ShownEvidence::Cloud
     };
     let ek = request.attester.tpm.as_ref().and_then(|tpm| tpm.ek_digest().ok());
-    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    record.identity = ek.map(|ek| NodeIdentity::from_ek(ek).to_string());
     // Names are looked at late; what cannot be one may be as long as the request.
     let name = request.name.as_deref();
     record.name = name.map(|name| name.chars().take(NAME_LIMIT_BYTES).collect());
     record.user_agent = super::user_agent(&headers);
     // A key and a certificate are public: whoever shows them has proven nothing.
     record.basis = Some(Basis {
-        digests: Some(RequestDigests::of_request(&request)),
+        digests: Some(RequestDigests::from_request(&request)),
         ..Basis::default()
     });
     endpoint.decisions.refuse(record, refusal).await
@@ -130,7 +130,7 @@ async fn issue(
     let vouched = {
         let (endorsers, pool, name) = (Arc::clone(&endpoint.endorsers), Arc::clone(pool), request.name.clone());
         let looked = endpoint.store.read(move |transaction| {
-            let (identity, listed) = (ek.map(NodeIdentity::of_tpm), ek.map(|ek| ek.to_string()));
+            let (identity, listed) = (ek.map(NodeIdentity::from_ek), ek.map(|ek| ek.to_string()));
             let identities: Vec<&str> = identity.iter().map(NodeIdentity::as_str).collect();
             let names: Vec<&str> = name.as_deref().into_iter().collect();
             transaction.fetch(listed.iter().map(|ek| (EntryKind::Ek, ek.as_str())))?;
@@ -146,7 +146,7 @@ async fn issue(
         return Err(Refusal::unavailable());
     };
     let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
-    let length = effort::of_challenge(request.attester.kinds(), request.attester.tpm.as_ref());
+    let length = effort::estimate_challenge(request.attester.kinds(), request.attester.tpm.as_ref());
     let issued = endpoint.admission.verification.run(source, length, issue).await??;
     let challenge = challenges::seal(&endpoint.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {

@@ -56,19 +56,19 @@ pub(super) struct ConfigEndpoint {
 }
 
 impl ConfigEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
             tls: Arc::clone(&gateway.tls),
             sightings: Arc::clone(&gateway.sightings),
             admission: Arc::clone(&gateway.admission),
-            guesses: Guesses::of(gateway),
+            guesses: Guesses::new(gateway),
             store: Arc::clone(&gateway.store),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
             machines: Arc::clone(&gateway.machines),
-            decisions: Decisions::of(gateway),
+            decisions: Decisions::new(gateway),
         }
     }
 
@@ -81,7 +81,7 @@ impl ConfigEndpoint {
             .iter()
             .map(|authority| authority.fingerprint)
             .collect();
-        let said = attest_pointers::said(uri.query(), &bundle);
+        let said = attest_pointers::parse_hint(uri.query(), &bundle);
         let accepted = current.serving.signed_by();
         self.sightings
             .note(pool, said.clone(), accepted, peer.ip().to_string(), now.as_secs());
@@ -122,11 +122,11 @@ pub(super) async fn get(
             now,
         },
         record,
-        kept: LargeParts::new(),
+        large_parts: LargeParts::new(),
     };
     let decided = match case.decide(&awaited).await {
         Ok(decided) => decided,
-        Err(refusal) => return refusal.without_a_word(),
+        Err(refusal) => return refusal.empty_response(),
     };
     match endpoint.decisions.record(decided).await {
         Ok(recorded) => recorded.into_inner(),
@@ -170,7 +170,7 @@ struct ConfigCase<'r> {
     endpoint: &'r ConfigEndpoint,
     asked: ConfigAsked<'r>,
     record: Record,
-    kept: LargeParts,
+    large_parts: LargeParts,
 }
 
 /// Refusal of a transaction that served no config. Nothing was written.
@@ -240,8 +240,14 @@ impl<'r> ConfigCase<'r> {
                 refusal.into_response()
             }
         };
-        let Self { record, kept, .. } = self;
-        Ok(Decided { record, kept, outcome })
+        let Self {
+            record, large_parts: kept, ..
+        } = self;
+        Ok(Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        })
     }
 
     /// Returns the config that is due.
@@ -334,10 +340,10 @@ impl<'r> ConfigCase<'r> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = ShownEvidence::Ticket;
-        let known = endpoint.seal.look_for_key_of(tickets::sealed(text)).await;
+        let known = endpoint.seal.refresh_for(tickets::sealed(text)).await;
         known.map_err(|error| Refusal::because(&error))?;
         let ticket = tickets::open(&endpoint.seal, &endpoint.ticket, text, pool.name(), now).map_err(|error| match error {
-            TicketError::Invalid => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            TicketError::Invalid => endpoint.guesses.count_failure(peer, now, error.into()),
             error => error.into(),
         })?;
         record.identity = Some(ticket.identity().to_string());
@@ -381,7 +387,7 @@ impl<'r> ConfigCase<'r> {
             .store
             .read(move |transaction| tokens::open(transaction, &shown, &of, peer, now));
         let token = looked.await.map_err(|error| match error {
-            TokenError::Invalid => self.endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            TokenError::Invalid => self.endpoint.guesses.count_failure(peer, now, error.into()),
             error => error.into(),
         })?;
         self.record.name = Some(token.name().to_owned());
@@ -393,7 +399,7 @@ impl<'r> ConfigCase<'r> {
                 .map_or(tokens::TokenHolder::Unknown, tokens::TokenHolder::Claimant);
             let redeemed = token.redeem(transaction, node)?;
             record.use_number = Some(redeemed.use_number());
-            record.again = redeemed.again();
+            record.again = redeemed.is_repeated();
             record.alerts.extend(redeemed.stale().map(str::to_owned));
             let grant = Grant::for_token(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
             giving.give(record, &grant)
@@ -417,10 +423,10 @@ impl<'r> ConfigCase<'r> {
         let (verification, source) = (&endpoint.admission.verification, endpoint.admission.source(peer));
         let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, source, now).await?;
         record.basis = Some(examined.basis);
-        self.kept = examined.kept;
+        self.large_parts = examined.large_parts;
         let verified = examined.verified.map_err(|error| match error.path() {
             // A stranger's: it fills the log as a wrong token does.
-            [] => endpoint.guesses.turned_out_wrong(peer, now, error.into()),
+            [] => endpoint.guesses.count_failure(peer, now, error.into()),
             _ => error.into(),
         })?;
         record.identity = Some(verified.identity());

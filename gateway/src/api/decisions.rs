@@ -15,7 +15,7 @@ pub(super) struct Decided<T> {
     /// Record for the attestation log.
     pub record: Record,
     /// Blobs that the record names and that may still have to be stored.
-    pub kept: LargeParts,
+    pub large_parts: LargeParts,
     /// Answer to give once the record is on disk.
     pub outcome: T,
 }
@@ -28,7 +28,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             recorder: Arc::clone(&gateway.recorder),
             store: Arc::clone(&gateway.store),
@@ -41,7 +41,11 @@ impl Decisions {
     /// # Errors
     /// [`JournalError`]: the answer is then 503.
     pub(super) async fn record<T>(&self, decided: Decided<T>) -> Result<Recorded<T>, JournalError> {
-        let Decided { record, kept, outcome } = decided;
+        let Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        } = decided;
         let recorded = self.recorder.record(&record, kept, outcome).await;
         match &recorded {
             _ if !is_pending(&record) => self.recorder.end(&record.id),
@@ -68,7 +72,12 @@ impl Decisions {
     pub(super) async fn refuse(&self, mut record: Record, refusal: Refusal) -> Response {
         refuse(&mut record, &refusal);
         let (kept, outcome) = (LargeParts::new(), Err(refusal));
-        self.answer(Decided { record, kept, outcome }).await
+        self.answer(Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        })
+        .await
     }
 
     /// Gives up a decision whose answer cannot be sent: its use is given back, and it is recorded later. A config whose use is free again has changed nothing.

@@ -19,7 +19,7 @@ pub(super) struct DiscoveryEndpoint {
 }
 
 impl DiscoveryEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         let approval = &gateway.settings.approval;
         Self {
             pools: Arc::clone(&gateway.pools),

@@ -9,24 +9,24 @@ use crate::admission::Length;
 const SHORT_LOG_BYTES: usize = 128 * 1024;
 
 /// Estimates a challenge: the verification of a TPM's endorsement, and its credential.
-pub(super) fn of_challenge(kinds: impl IntoIterator<Item = Kind>, tpm: Option<&TpmAttester>) -> Length {
+pub(super) fn estimate_challenge(kinds: impl IntoIterator<Item = Kind>, tpm: Option<&TpmAttester>) -> Length {
     match tpm {
-        Some(tpm) if kinds.into_iter().all(|kind| kind == Kind::Tpm) => of_chain(tpm),
+        Some(tpm) if kinds.into_iter().all(|kind| kind == Kind::Tpm) => estimate_chain(tpm),
         _ => Length::Long,
     }
 }
 
 /// Estimates evidence, with the TPM that its challenge is about.
-pub(super) fn of_evidence(evidence: &Evidence, tpm: Option<&TpmAttester>) -> Length {
+pub(super) fn estimate_evidence(evidence: &Evidence, tpm: Option<&TpmAttester>) -> Length {
     let log = evidence.tpm.as_ref().and_then(|tpm| tpm.event_log.as_ref());
     match log.is_none_or(|log| log.as_ref().len() <= SHORT_LOG_BYTES) {
-        true => of_challenge(evidence.kinds(), tpm),
+        true => estimate_challenge(evidence.kinds(), tpm),
         false => Length::Long,
     }
 }
 
 /// Estimates a chain: a sender of intermediates determines how many signatures are verified, and with which keys.
-const fn of_chain(tpm: &TpmAttester) -> Length {
+const fn estimate_chain(tpm: &TpmAttester) -> Length {
     match tpm.ek_intermediates.is_empty() {
         true => Length::Short,
         false => Length::Long,
@@ -65,21 +65,21 @@ mod tests {
     #[test]
     fn only_what_whoever_sends_it_cannot_make_long_is_short() {
         let [alone, chain] = [attester(0), attester(1)];
-        assert_eq!(of_challenge([Kind::Tpm], Some(&alone)), Length::Short);
-        assert_eq!(of_challenge([Kind::Tpm], Some(&chain)), Length::Long);
-        assert_eq!(of_challenge([Kind::Tpm, Kind::Gcp], Some(&alone)), Length::Long);
-        assert_eq!(of_challenge([Kind::Gcp], None), Length::Long);
+        assert_eq!(estimate_challenge([Kind::Tpm], Some(&alone)), Length::Short);
+        assert_eq!(estimate_challenge([Kind::Tpm], Some(&chain)), Length::Long);
+        assert_eq!(estimate_challenge([Kind::Tpm, Kind::Gcp], Some(&alone)), Length::Long);
+        assert_eq!(estimate_challenge([Kind::Gcp], None), Length::Long);
 
-        assert_eq!(of_evidence(&evidence(SHORT_LOG_BYTES), Some(&alone)), Length::Short);
-        assert_eq!(of_evidence(&evidence(SHORT_LOG_BYTES + 1), Some(&alone)), Length::Long);
-        assert_eq!(of_evidence(&evidence(1), Some(&chain)), Length::Long);
-        assert_eq!(of_evidence(&evidence(1), None), Length::Long);
+        assert_eq!(estimate_evidence(&evidence(SHORT_LOG_BYTES), Some(&alone)), Length::Short);
+        assert_eq!(estimate_evidence(&evidence(SHORT_LOG_BYTES + 1), Some(&alone)), Length::Long);
+        assert_eq!(estimate_evidence(&evidence(1), Some(&chain)), Length::Long);
+        assert_eq!(estimate_evidence(&evidence(1), None), Length::Long);
         let with_token = Evidence {
             token: Some(TokenEvidence {
                 token: SecretText::default(),
             }),
             ..evidence(1)
         };
-        assert_eq!(of_evidence(&with_token, Some(&alone)), Length::Long);
+        assert_eq!(estimate_evidence(&with_token, Some(&alone)), Length::Long);
     }
 }

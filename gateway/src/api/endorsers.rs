@@ -96,7 +96,7 @@ impl Endorsers {
                 let chains = Arc::<RecentChains>::clone(&self.chains);
                 Endorsements::new(Arc::clone(&self.ek_roots.roots)).knowing(chains)
             }
-            RootsTaken::OfGoogle => Endorsements::of_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
+            RootsTaken::OfGoogle => Endorsements::for_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
             RootsTaken::None => Endorsements::new(Arc::default()),
         };
         if allowlisted.is_some() {

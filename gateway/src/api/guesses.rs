@@ -18,7 +18,7 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             admission: Arc::clone(&gateway.admission),
             metrics: Arc::clone(&gateway.metrics),
@@ -27,8 +27,8 @@ impl Guesses {
 
     /// Counts a wrong credential. A source with too many gets 503, so that a rack of good machines with a dead pointer waits and is not
     /// refused. That is not recorded, so that guessing does not fill the disk. Right credentials are never counted.
-    pub(super) fn turned_out_wrong(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
-        let FailureOutcome::TooMany { tell } = self.admission.wrong.count(self.admission.source(peer), now) else {
+    pub(super) fn count_failure(&self, peer: IpAddr, now: UnixTime, refusal: Refusal) -> Refusal {
+        let FailureOutcome::TooMany { tell } = self.admission.wrong_credentials.count(self.admission.source(peer), now) else {
             return refusal;
         };
         self.metrics.guess_ignored();

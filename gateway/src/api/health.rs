@@ -23,7 +23,7 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self {
             draining: Arc::clone(&gateway.draining),
             store: Arc::clone(&gateway.store),

@@ -18,7 +18,7 @@ use attest_pool::Pool;
 pub(super) struct Examined {
     pub basis: Basis,
     /// Blobs that the basis names.
-    pub kept: LargeParts,
+    pub large_parts: LargeParts,
     pub verified: Result<VerifiedKubelet, KubeletError>,
 }
 
@@ -46,7 +46,11 @@ pub(super) async fn examine(
         let authorities = authorities.certificates();
         basis.client_authorities = authorities.map(|Certificate { der, .. }| keep(der, &mut kept)).collect();
     }
-    Ok(Examined { basis, kept, verified })
+    Ok(Examined {
+        basis,
+        large_parts: kept,
+        verified,
+    })
 }
 
 /// Returns the log's reason for a valid certificate.

@@ -65,15 +65,15 @@ pub fn router(gateway: &Gateway) -> Router {
             .layer(middleware::from_fn_with_state(guard, overload::guard));
         Router::new().route(path, endpoint)
     };
-    let discovery = get(discovery::get).with_state(Arc::new(DiscoveryEndpoint::of(gateway)));
-    let challenge = post(challenge::post).with_state(Arc::new(ChallengeEndpoint::of(gateway)));
-    let evidence = post(evidence::post).with_state(Arc::new(EvidenceEndpoint::of(gateway)));
-    let config = get(config::get).with_state(Arc::new(ConfigEndpoint::of(gateway)));
+    let discovery = get(discovery::get).with_state(Arc::new(DiscoveryEndpoint::new(gateway)));
+    let challenge = post(challenge::post).with_state(Arc::new(ChallengeEndpoint::new(gateway)));
+    let evidence = post(evidence::post).with_state(Arc::new(EvidenceEndpoint::new(gateway)));
+    let config = get(config::get).with_state(Arc::new(ConfigEndpoint::new(gateway)));
     // Health is answered however busy the gateway is.
     let health = Router::new()
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
-        .with_state(Arc::new(Readiness::of(gateway)));
+        .with_state(Arc::new(Readiness::new(gateway)));
     guarded(DISCOVERY_PATH, discovery, 0)
         .merge(guarded(CHALLENGE_PATH, challenge, CHALLENGE_BODY_LIMIT_BYTES))
         .merge(guarded(EVIDENCE_PATH, evidence, EVIDENCE_BODY_LIMIT_BYTES))

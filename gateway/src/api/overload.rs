@@ -40,9 +40,9 @@ pub(super) async fn guard(State(guard): State<Guard>, request: Request, next: Ne
     let answer = in_turn(guard, request, next, if config { CONFIG_PATIENCE } else { PATIENCE }).await;
     match answer {
         None if config => problem::empty_503(),
-        None => told_when(Refusal::unavailable().into_response(), requests.backlog(Instant::now())),
+        None => with_retry_after(Refusal::unavailable().into_response(), requests.backlog(Instant::now())),
         Some(answer) if !config && answer.status() == StatusCode::SERVICE_UNAVAILABLE => {
-            told_when(answer, requests.backlog(Instant::now()))
+            with_retry_after(answer, requests.backlog(Instant::now()))
         }
         Some(answer) => answer,
     }
@@ -86,7 +86,7 @@ async fn in_turn(guard: Guard, request: Request, next: Next, patience: Duration)
 
 /// Sets `Retry-After` to the time in which the present queue is served. Without a queue the cause is something else, and its end is
 /// unknown.
-pub(super) fn told_when(mut answer: Response, backlog: Option<Duration>) -> Response {
+pub(super) fn with_retry_after(mut answer: Response, backlog: Option<Duration>) -> Response {
     if let Some(backlog) = backlog {
         let seconds = backlog.min(COME_AGAIN_LIMIT).as_secs().max(1);
         answer.headers_mut().entry(header::RETRY_AFTER).or_insert(seconds.into());
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn who_is_told_to_come_again_is_told_when_if_that_is_known() {
         let told = |backlog: Option<u64>| {
-            let answer = told_when(problem::empty_503(), backlog.map(Duration::from_secs));
+            let answer = with_retry_after(problem::empty_503(), backlog.map(Duration::from_secs));
             let told = answer.headers().get(header::RETRY_AFTER);
             told.and_then(|told| told.to_str().ok()?.parse::<u64>().ok())
         };
@@ -109,6 +109,9 @@ mod tests {
         assert_eq!((told(Some(0)), told(Some(7)), told(Some(1000))), (Some(1), Some(7), Some(60)));
         // Who knows better has said so.
         let known = [(header::RETRY_AFTER, "30")].into_response();
-        assert_eq!(told_when(known, Some(Duration::from_secs(7))).headers()[header::RETRY_AFTER], "30");
+        assert_eq!(
+            with_retry_after(known, Some(Duration::from_secs(7))).headers()[header::RETRY_AFTER],
+            "30"
+        );
     }
 }

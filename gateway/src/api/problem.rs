@@ -24,7 +24,7 @@ const KUBELET_CA_UNTOLD_SECONDS: u16 = 10;
 pub struct Refusal {
     code: Code,
     /// Message for the node.
-    told: String,
+    message: String,
     /// Full reason, for the log and the record.
     detail: Box<str>,
     /// The next step, if it is one command; otherwise the code's advice has it.
@@ -46,7 +46,7 @@ impl Refusal {
     fn guarded(code: Code, told: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             code,
-            told: told.into(),
+            message: told.into(),
             detail: detail.to_string().into(),
             command: None,
             outdated: false,
@@ -70,8 +70,8 @@ impl Refusal {
 
     /// Returns the message for the node.
     #[cfg(test)]
-    fn told(&self) -> &str {
-        &self.told
+    fn message(&self) -> &str {
+        &self.message
     }
 
     /// Returns the reason, for the log and the record.
@@ -155,7 +155,7 @@ impl Refusal {
     }
 
     /// Returns the answer for paths that give no reasons: an empty 503, with `Retry-After` if that is known.
-    pub(super) fn without_a_word(&self) -> Response {
+    pub(super) fn empty_response(&self) -> Response {
         let mut answer = empty_503();
         if let Some(seconds) = self.again_seconds {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
@@ -246,7 +246,7 @@ impl Refusal {
         let next_step = self.next_step().to_owned();
         let Self {
             code: Code { status, advice, .. },
-            told,
+            message: told,
             again_seconds,
             ..
         } = self;

@@ -58,7 +58,7 @@ pub(super) struct Issuers {
     flights: Flights<String, ()>,
     answers: Mutex<Answers>,
     /// Those that documents were verified with.
-    kept: Mutex<Vec<CertificateDer<'static>>>,
+    verified_issuers: Mutex<Vec<CertificateDer<'static>>>,
 }
 
 /// Result of following a document's chain to its end.
@@ -83,7 +83,7 @@ impl Issuers {
             metrics,
             flights: Flights::default(),
             answers: Mutex::default(),
-            kept: Mutex::default(),
+            verified_issuers: Mutex::default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Issuers {
                 tracing::debug!("not fetching a certificate's issuer from {refused}: address not allowed");
             }
             let issuer = self.first(&urls.allowed, now.as_secs()).await?;
-            urls = IssuerUrls::of_certificate(&issuer);
+            urls = IssuerUrls::from_certificate(&issuer);
             fetched.push(issuer);
             // What is no CA, and what is one too many, is refused here.
             let trust = AzureTrust::clone(&current.trust).with_intermediates(fetched.clone()).ok()?;
@@ -173,7 +173,7 @@ impl Issuers {
 
     /// Keeps what has proved its worth, for all documents to come.
     fn keep(&self, fetched: &[CertificateDer<'static>]) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.verified_issuers.lock().unwrap_or_else(PoisonError::into_inner);
         for certificate in fetched {
             if kept.len() < KEPT_LIMIT && !kept.contains(certificate) {
                 tracing::info!("verified a document with a fetched Azure CA certificate: {}", subject(certificate));

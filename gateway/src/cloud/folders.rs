@@ -41,9 +41,9 @@ pub(super) fn azure_vtpm_roots(folder: &Path) -> Result<Loaded<Arc<AkRoots>>, Cl
 }
 
 /// Function that makes trust of CAs, and returns an error for each CA that cannot be used.
-type Load<T> = fn(Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
+type LoadAnchors<T> = fn(Vec<CertificateDer<'static>>) -> (T, Vec<EkRootsError>);
 
-fn cas_of_tpms<T>(folder: &Path, load: Load<T>) -> Result<Loaded<Arc<T>>, CloudSettingsError> {
+fn cas_of_tpms<T>(folder: &Path, load: LoadAnchors<T>) -> Result<Loaded<Arc<T>>, CloudSettingsError> {
     let CertificateFolder { found, mut refused } = folder::read(folder)?;
     let (trust, problems) = load(found.iter().map(|found| found.certificate.clone()).collect());
     refused.extend(problems.iter().map(|problem| {

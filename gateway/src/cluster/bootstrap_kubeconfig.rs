@@ -141,12 +141,12 @@ fn server_of(object: &DynamicObject) -> Option<String> {
 }
 
 /// Checks once whether all of it can be read.
-pub(super) async fn look(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
+pub(super) async fn check_access(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
     let one = ListParams::default().limit(1).fields(INFRASTRUCTURE_FIELDS);
     let api = infrastructures(cluster);
     let (token, ca, infrastructure) = tokio::join!(
-        TOKEN.look::<ServiceAccountToken>(cluster),
-        CA.look::<Bundle>(cluster),
+        TOKEN.check_access::<ServiceAccountToken>(cluster),
+        CA.check_access::<Bundle>(cluster),
         cluster.ask(INFRASTRUCTURE, api.list_metadata(&one))
     );
     [token, ca, (INFRASTRUCTURE, infrastructure.map(drop))]
@@ -199,14 +199,14 @@ impl KubeconfigWatches {
                 () = self.infrastructure.changed() => {}
                 _ = every.tick() => {}
             }
-            if let Some(said) = self.said() {
+            if let Some(said) = self.inputs() {
                 copied.take(said.made()).await;
             }
         }
     }
 
     /// Returns the state at the API, once all of it is known.
-    fn said(&self) -> Option<KubeconfigInputs> {
+    fn inputs(&self) -> Option<KubeconfigInputs> {
         Some(KubeconfigInputs {
             token: self.token.now()?,
             ca: self.ca.now()?,
@@ -233,7 +233,7 @@ mod tests {
         issue::authority(name, key, 10, now).unwrap().certificate.pem()
     }
 
-    fn said(token: &str, of_secret: Option<&str>, of_config_map: Option<&str>, server: &str) -> KubeconfigInputs {
+    fn inputs(token: &str, of_secret: Option<&str>, of_config_map: Option<&str>, server: &str) -> KubeconfigInputs {
         let mut data = json!({"token": BASE64.encode(token.as_bytes())});
         if let Some(ca) = of_secret {
             data["ca.crt"] = BASE64.encode(ca.as_bytes()).into();
@@ -257,9 +257,9 @@ mod tests {
                 "users": [{"name": "kubelet", "user": {"token": TOKEN_TEXT}}],
             })
         };
-        assert_eq!(read(said(TOKEN_TEXT, Some(&of_secret), None, SERVER)), expect(&of_secret));
+        assert_eq!(read(inputs(TOKEN_TEXT, Some(&of_secret), None, SERVER)), expect(&of_secret));
         // The operator has those of the ConfigMap over those beside the token.
-        let both = said(TOKEN_TEXT, Some(&of_secret), Some(&of_config_map), SERVER);
+        let both = inputs(TOKEN_TEXT, Some(&of_secret), Some(&of_config_map), SERVER);
         assert_eq!(read(both), expect(&of_config_map));
     }
 
@@ -271,7 +271,7 @@ mod tests {
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains("c2lnbmF0dXJl"), "{problem}");
         };
-        let token = |token: &str| said(token, Some(&ca), None, SERVER);
+        let token = |token: &str| inputs(token, Some(&ca), None, SERVER);
         for wrong in [
             "",
             "x",
@@ -285,7 +285,7 @@ mod tests {
         ] {
             refused(token(wrong), "is not a service account's");
         }
-        let server = |server: &str| said(TOKEN_TEXT, Some(&ca), None, server);
+        let server = |server: &str| inputs(TOKEN_TEXT, Some(&ca), None, server);
         for wrong in [
             "",
             "http://api-int.example.com:6443",
@@ -300,10 +300,10 @@ mod tests {
             refused(server(wrong), "status.apiServerInternalURI");
         }
         assert!(server("https://[fd00::1]:6443").made().is_ok());
-        refused(said(TOKEN_TEXT, None, None, SERVER), "has the CAs of the API");
-        refused(said(TOKEN_TEXT, Some("no PEM"), None, SERVER), "holds no certificate");
+        refused(inputs(TOKEN_TEXT, None, None, SERVER), "has the CAs of the API");
+        refused(inputs(TOKEN_TEXT, Some("no PEM"), None, SERVER), "holds no certificate");
         refused(
-            said(TOKEN_TEXT, Some(&ca), Some("no PEM"), SERVER),
+            inputs(TOKEN_TEXT, Some(&ca), Some("no PEM"), SERVER),
             "kube-apiserver-server-ca: holds no certificate",
         );
         let nobody = KubeconfigInputs {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn it_shows_nothing_of_itself_and_is_known_as_a_secret() {
-        let said = said(TOKEN_TEXT, Some(&ca("secret")), None, SERVER);
+        let said = inputs(TOKEN_TEXT, Some(&ca("secret")), None, SERVER);
         assert!(!format!("{:?}", said.token).contains("c2lnbmF0dXJl"));
         let source = attest_ignition::data_url::encode(said.made().unwrap().as_bytes());
         let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/kubernetes/kubeconfig", "contents": {"source": source}}]}});

@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// Most tokens that are followed; a cluster has one for each occasion on which machines join.
 const TOKENS_LIMIT: usize = 1000;
 
-type Secret = CachedObject<BootstrapTokenSecret>;
+type TokenSecret = CachedObject<BootstrapTokenSecret>;
 
 /// The parts of such a Secret that are kept: none of them can be shown as a credential.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl CachedContent for BootstrapTokenSecret {
 }
 
 /// Returns the token that the store should have, if any; `pools` are those that such tokens may be for.
-fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<PublishedToken>, String> {
+fn followed(secret: &TokenSecret, pools: &BTreeSet<String>) -> Result<Option<PublishedToken>, String> {
     if secret.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
@@ -73,21 +73,21 @@ fn followed(secret: &Secret, pools: &BTreeSet<String>) -> Result<Option<Publishe
 }
 
 /// Checks once whether the tokens can be listed.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
-    let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+    let api: Api<TokenSecret> = Api::namespaced(cluster.client(), NAMESPACE);
     let one = ListParams::default().limit(1).fields(FIELDS);
     (TOKENS, cluster.ask(TOKENS, api.list_metadata(&one)).await.map(drop))
 }
 
 /// Keeps the store's tokens in step with the cluster's, for as long as it is polled. `store` records the changes.
 pub async fn follow_bootstrap_tokens(cluster: Arc<ClusterClient>, pools: BTreeSet<String>, store: Arc<dyn Store>, clock: Clock) {
-    let api: Api<Secret> = Api::namespaced(cluster.client(), NAMESPACE);
+    let api: Api<TokenSecret> = Api::namespaced(cluster.client(), NAMESPACE);
     let (kept, keeping) = keep_by_fields(&api, (), FIELDS, TOKENS, cluster.health());
     let follower = BootstrapTokenTask {
         pools,
         clock,
         turn: LeaderTask::new(store, "follow the cluster's bootstrap tokens"),
-        said: BTreeMap::new(),
+        reported: BTreeMap::new(),
     };
     tokio::join!(keeping.run(), follower.run(kept));
 }
@@ -97,11 +97,11 @@ struct BootstrapTokenTask {
     clock: Clock,
     turn: LeaderTask,
     /// Problems that were reported already, by the Secret's or token's name.
-    said: BTreeMap<String, String>,
+    reported: BTreeMap<String, String>,
 }
 
 impl BootstrapTokenTask {
-    async fn run(mut self, mut kept: WatchCache<Secret>) {
+    async fn run(mut self, mut kept: WatchCache<TokenSecret>) {
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -116,7 +116,7 @@ impl BootstrapTokenTask {
         }
     }
 
-    async fn follow(&mut self, secrets: &[Arc<Secret>]) {
+    async fn follow(&mut self, secrets: &[Arc<TokenSecret>]) {
         let (mut wanted, mut wrong) = (Vec::new(), BTreeMap::new());
         for secret in secrets {
             match followed(secret, &self.pools) {
@@ -160,11 +160,11 @@ impl BootstrapTokenTask {
             }
         }
         for (name, problem) in &wrong {
-            if self.said.get(name) != Some(problem) {
+            if self.reported.get(name) != Some(problem) {
                 tracing::warn!("cluster: {TOKENS}: {name}: {problem}");
             }
         }
-        self.said = wrong;
+        self.reported = wrong;
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
         let mut changed = secret();
         change(&mut changed);
         let pools = ["infra", "worker"].map(str::to_owned).into();
-        let secret: Secret = serde_json::from_value(changed.clone()).unwrap();
+        let secret: TokenSecret = serde_json::from_value(changed.clone()).unwrap();
         assert!(!format!("{secret:?} {:?}", secret.content.0).contains("k2v9"));
         match (followed(&secret, &pools), expect) {
             (Ok(found), Ok(expect)) => {

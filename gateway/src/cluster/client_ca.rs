@@ -24,8 +24,8 @@ const CLIENT_CA: ObjectName = ObjectName {
 };
 
 /// Checks once whether the CAs can be read.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
-    CLIENT_CA.look::<Bundle>(cluster).await
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+    CLIENT_CA.check_access::<Bundle>(cluster).await
 }
 
 /// Keeps the file as the cluster has it, for as long as it is polled.
@@ -59,6 +59,6 @@ fn made(bundle: Option<Bundle>) -> Result<Zeroizing<String>, String> {
     let Some(Bundle(Some(text))) = bundle else {
         return Err(format!("{CLIENT_CA} has no ca-bundle.crt"));
     };
-    Authorities::of_text(&text).map_err(|problem| format!("{CLIENT_CA}: {problem}"))?;
+    Authorities::from_pem(&text).map_err(|problem| format!("{CLIENT_CA}: {problem}"))?;
     Ok(Zeroizing::new(text))
 }

@@ -32,7 +32,7 @@ pub(super) struct CopiedFile {
     path: PathBuf,
     mode: u32,
     /// Problem that was reported already.
-    said: Option<String>,
+    reported: Option<String>,
 }
 
 impl CopiedFile {
@@ -41,7 +41,7 @@ impl CopiedFile {
             what,
             path,
             mode,
-            said: None,
+            reported: None,
         }
     }
 
@@ -56,11 +56,11 @@ impl CopiedFile {
                 if is_new {
                     tracing::info!("cluster: {}: {} updated from the cluster", self.what, self.path.display());
                 }
-                self.said = None;
+                self.reported = None;
             }
-            Err(problem) if self.said.as_ref() != Some(&problem) => {
-                tracing::error!("cluster: {}: {}; using the last good state", self.what, told(&problem));
-                self.said = Some(problem);
+            Err(problem) if self.reported.as_ref() != Some(&problem) => {
+                tracing::error!("cluster: {}: {}; using the last good state", self.what, printable_problem(&problem));
+                self.reported = Some(problem);
             }
             Err(_) => {}
         }
@@ -89,7 +89,7 @@ impl CopiedFile {
 }
 
 /// Returns a problem for a message: some of its text comes from certificates, whose makers choose it.
-fn told(problem: &str) -> String {
+fn printable_problem(problem: &str) -> String {
     let plain = problem.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(TOLD_LIMIT_CHARACTERS).collect()
 }
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_a_certificate_says_of_itself_is_one_short_line() {
-        assert_eq!(told("CN=a\nERROR forged\u{1b}[2K"), "CN=a ERROR forged [2K");
-        assert_eq!(told(&"x".repeat(10_000)).len(), TOLD_LIMIT_CHARACTERS);
+        assert_eq!(printable_problem("CN=a\nERROR forged\u{1b}[2K"), "CN=a ERROR forged [2K");
+        assert_eq!(printable_problem(&"x".repeat(10_000)).len(), TOLD_LIMIT_CHARACTERS);
     }
 }

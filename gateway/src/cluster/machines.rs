@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use attest::MachineObject;
 use attest::machine_objects::provider_id_of_aws;
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use attest_machines::objects::{MachineObjects, ObjectSnapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
@@ -197,7 +197,7 @@ fn apis(cluster: &ClusterClient, namespace: &str) -> (Api<WatchedMachine>, Api<W
 }
 
 /// Asks once for each of both.
-pub(super) async fn look(cluster: &ClusterClient, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
+pub(super) async fn check_access(cluster: &ClusterClient, namespace: &str) -> [(&'static str, Result<(), ClusterError>); 2] {
     let (of_machines, of_nodes) = apis(cluster, namespace);
     let one = ListParams::default().limit(1);
     let (machines, nodes) = tokio::join!(
@@ -208,10 +208,10 @@ pub(super) async fn look(cluster: &ClusterClient, namespace: &str) -> [(&'static
 }
 
 /// Returns the time since when the watch on Machine objects or on Nodes is broken.
-pub fn away_since(cluster: &ClusterClient) -> Option<u64> {
+pub fn failing_since(cluster: &ClusterClient) -> Option<u64> {
     let watches = cluster.health().watches();
     let since = |what: &str| match watches.get(what) {
-        Some(Heard::Away { since, .. }) => Some(*since),
+        Some(WatchStatus::Away { since, .. }) => Some(*since),
         _ => None,
     };
     since(MACHINES).into_iter().chain(since(NODES)).min()
@@ -240,7 +240,10 @@ async fn take_over(mut of_machines: WatchCache<WatchedMachine>, mut of_nodes: Wa
             let nodes = nodes
                 .iter()
                 .filter_map(|node| Some((node.provider_id.clone(), node.metadata.name.clone()?)));
-            machines.tell(ObjectSnapshot::of(objects.iter().map(|machine| machine.object.clone()), nodes));
+            machines.replace(ObjectSnapshot::from_objects(
+                objects.iter().map(|machine| machine.object.clone()),
+                nodes,
+            ));
         }
         tokio::time::sleep(TAKE_OVER_EVERY).await;
     }

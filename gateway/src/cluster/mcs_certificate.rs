@@ -133,7 +133,7 @@ impl ClusterCertificate {
         let authorities = if taken.is_empty() { said } else { taken };
         let pem = |all: &[Certificate]| all.iter().map(Certificate::pem).collect::<String>();
         let (of_authorities, of_chain) = (pem(&authorities), pem(&chain));
-        ServingCertificate::of(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
+        ServingCertificate::from_contents(&named, authorities, chain, keys, now).map_err(|error| error.to_string())?;
         let data = [
             ("ca.crt", of_authorities.as_bytes()),
             ("tls.crt", of_chain.as_bytes()),
@@ -148,21 +148,21 @@ impl ClusterCertificate {
 }
 
 /// Returns the CAs of the present file.
-fn known(path: &Path) -> Vec<Certificate> {
+fn current_authorities(path: &Path) -> Vec<Certificate> {
     source::authorities(path).unwrap_or_default()
 }
 
 /// Returns the path of the CAs alone, next to the file that has all of it.
-fn authorities_beside(path: &Path) -> PathBuf {
+fn authorities_path(path: &Path) -> PathBuf {
     path.with_file_name("machine-config-server-ca.crt")
 }
 
 /// Checks once whether all of it can be read.
-pub(super) async fn look(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
+pub(super) async fn check_access(cluster: &ClusterClient) -> [(&'static str, Result<(), ClusterError>); 3] {
     tokio::join!(
-        TLS.look::<Pair>(cluster),
-        CA.look::<Bundle>(cluster),
-        ROOT_CA.look::<Bundle>(cluster)
+        TLS.check_access::<Pair>(cluster),
+        CA.check_access::<Bundle>(cluster),
+        ROOT_CA.check_access::<Bundle>(cluster)
     )
     .into()
 }
@@ -178,9 +178,9 @@ pub(super) async fn first(cluster: &ClusterClient, path: &Path, clock: Clock) ->
     if bundle.is_none() {
         bundle = ROOT_CA.ask(cluster).await.map_err(told)?.map(|bundle| (ROOT_CA, bundle));
     }
-    let CertificateFiles { all, authorities, .. } = ClusterCertificate { pair, bundle }.made(clock, &known(path))?;
+    let CertificateFiles { all, authorities, .. } = ClusterCertificate { pair, bundle }.made(clock, &current_authorities(path))?;
     CopiedFile::new(ALL, path.to_owned(), PRIVATE).write(all).await?;
-    let beside = CopiedFile::new(ALL, authorities_beside(path), PUBLIC);
+    let beside = CopiedFile::new(ALL, authorities_path(path), PUBLIC);
     beside.write(Zeroizing::new(authorities)).await.map(drop)
 }
 
@@ -201,7 +201,7 @@ struct CertificateWatches {
 
 impl CertificateWatches {
     async fn follow(mut self, path: PathBuf, clock: Clock) {
-        let mut authorities = CopiedFile::new(ALL, authorities_beside(&path), PUBLIC);
+        let mut authorities = CopiedFile::new(ALL, authorities_path(&path), PUBLIC);
         let mut all = CopiedFile::new(ALL, path.clone(), PRIVATE);
         let mut left = Vec::new();
         let mut every = now_and_then();
@@ -212,8 +212,8 @@ impl CertificateWatches {
                 () = self.root_ca.changed() => {}
                 _ = every.tick() => {}
             }
-            let Some(said) = self.said() else { continue };
-            match said.made(clock, &known(&path)) {
+            let Some(said) = self.inputs() else { continue };
+            match said.made(clock, &current_authorities(&path)) {
                 Err(problem) => all.take(Err(problem)).await,
                 Ok(made) => {
                     if left != made.left && !made.left.is_empty() {
@@ -232,7 +232,7 @@ impl CertificateWatches {
     }
 
     /// Returns the state at the API, once enough of it is known to judge it.
-    fn said(&self) -> Option<ClusterCertificate> {
+    fn inputs(&self) -> Option<ClusterCertificate> {
         let (pair, ca) = (self.pair.now()?, self.ca.now()?);
         let bundle = match ca {
             Some(ca) => Some((CA, ca)),
@@ -260,7 +260,7 @@ mod tests {
         key: String,
     }
 
-    fn of(name: &str, age: u64) -> Of {
+    fn certificate_at(name: &str, age: u64) -> Of {
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW - age));
         let key = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
         let ca = issue::authority(name, key, 10, now).unwrap();
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    fn said(certificate: &str, key: &str, bundle: &str) -> ClusterCertificate {
+    fn inputs(certificate: &str, key: &str, bundle: &str) -> ClusterCertificate {
         let text = |text: &str| Some(Arc::new(Zeroizing::new(text.to_owned())));
         ClusterCertificate {
             pair: Some(Pair {
@@ -289,14 +289,14 @@ mod tests {
 
     #[test]
     fn a_ca_is_taken_if_the_secrets_certificate_is_by_it_and_kept_while_the_config_map_has_it() {
-        let (one, other, alien) = (of("one", 60), of("other", 0), of("alien", 30));
+        let (one, other, alien) = (certificate_at("one", 60), certificate_at("other", 0), certificate_at("alien", 30));
         let known = |of: &[&Of]| -> Vec<Certificate> {
             let pem: String = of.iter().map(|of| of.ca.as_str()).collect();
             source::certificates_in(&pem).unwrap_or_default()
         };
         let check = |by: &Of, bundle: &[&Of], before: &[&Of], expect: &[&Of], left: usize| {
             let bundle: String = bundle.iter().map(|of| of.ca.as_str()).collect();
-            let made = said(&by.certificate, &by.key, &bundle).made(CLOCK, &known(before)).unwrap();
+            let made = inputs(&by.certificate, &by.key, &bundle).made(CLOCK, &known(before)).unwrap();
             assert_eq!(made.authorities, expect.iter().map(|of| of.ca.as_str()).collect::<String>());
             assert_eq!(made.left.len(), left);
         };
@@ -312,27 +312,31 @@ mod tests {
 
     #[test]
     fn what_nodes_would_not_take_is_refused_in_words_without_the_key() {
-        let (one, other, old) = (of("one", 60), of("other", 0), of("old", 11 * 86_400));
+        let (one, other, old) = (
+            certificate_at("one", 60),
+            certificate_at("other", 0),
+            certificate_at("old", 11 * 86_400),
+        );
         let both = format!("{}{}", other.ca, one.ca);
-        assert!(said(&one.certificate, &one.key, &both).made(CLOCK, &[]).is_ok());
+        assert!(inputs(&one.certificate, &one.key, &both).made(CLOCK, &[]).is_ok());
         let refused = |said: ClusterCertificate, expect: &str| {
             let problem = said.made(CLOCK, &[]).err().unwrap();
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains(&one.key[40..60]), "{problem}");
         };
-        refused(said(&one.certificate, &other.key, &both), "no key in Secret");
-        refused(said(&one.certificate, &one.key, &other.ca), "refuse Secret");
-        refused(said(&old.certificate, &old.key, &old.ca), "is valid from");
-        refused(said(&one.certificate, &one.key[..80], &both), "tls.key");
-        refused(said(&one.certificate, "", &both), "tls.key holds no private key");
-        refused(said("", &one.key, &both), "tls.crt holds no certificate");
+        refused(inputs(&one.certificate, &other.key, &both), "no key in Secret");
+        refused(inputs(&one.certificate, &one.key, &other.ca), "refuse Secret");
+        refused(inputs(&old.certificate, &old.key, &old.ca), "is valid from");
+        refused(inputs(&one.certificate, &one.key[..80], &both), "tls.key");
+        refused(inputs(&one.certificate, "", &both), "tls.key holds no private key");
+        refused(inputs("", &one.key, &both), "tls.crt holds no certificate");
         refused(
-            said(&one.certificate, &one.key, "no PEM"),
+            inputs(&one.certificate, &one.key, "no PEM"),
             "machine-config-server-ca: holds no certificate",
         );
-        refused(said(&one.ca, &one.key, &both), "no key in Secret");
+        refused(inputs(&one.ca, &one.key, &both), "no key in Secret");
         let without = |change: fn(&mut ClusterCertificate)| {
-            let mut said = said(&one.certificate, &one.key, &both);
+            let mut said = inputs(&one.certificate, &one.key, &both);
             change(&mut said);
             said
         };
@@ -348,8 +352,8 @@ mod tests {
 
     #[test]
     fn what_is_made_is_a_file_for_all_three_settings() {
-        let one = of("one", 60);
-        let made = said(&one.certificate, &one.key, &one.ca).made(CLOCK, &[]).unwrap();
+        let one = certificate_at("one", 60);
+        let made = inputs(&one.certificate, &one.key, &one.ca).made(CLOCK, &[]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mcs.yaml");
         std::fs::write(&path, made.all.as_str()).unwrap();

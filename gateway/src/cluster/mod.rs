@@ -27,7 +27,7 @@ pub(crate) use attested_nodes::LogPlaces;
 pub use bootstrap_kubeconfig::keep_bootstrap_kubeconfig;
 pub use bootstrap_tokens::follow_bootstrap_tokens;
 pub use client_ca::keep_client_ca;
-pub use machines::{away_since, keep_machines};
+pub use machines::{failing_since, keep_machines};
 pub use mcs_certificate::keep_mcs_certificate;
 
 use crate::metrics::Metrics;
@@ -70,34 +70,34 @@ pub async fn needed(cluster: &ClusterClient, settings: &ClusterSettings) -> Need
     if settings.configs {
         configs::ask(cluster).await
     } else {
-        NeededState::Untold
+        NeededState::Pending
     }
 }
 
 /// Asks once for each kind of object that the settings want to be watched, and returns the answers.
-pub async fn look(cluster: &ClusterClient, settings: &ClusterSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub async fn check_access(cluster: &ClusterClient, settings: &ClusterSettings) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let mut found = Vec::new();
     let namespace = &settings.machine_namespace;
     if settings.configs {
-        found.extend(configs::look(cluster).await);
+        found.extend(configs::check_access(cluster).await);
     }
     if settings.machines {
-        found.extend(machines::look(cluster, namespace).await);
+        found.extend(machines::check_access(cluster, namespace).await);
     }
     if settings.client_ca {
-        found.push(client_ca::look(cluster).await);
+        found.push(client_ca::check_access(cluster).await);
     }
     if settings.attested_nodes != AttestedNodes::Off {
-        found.push(attested_nodes::look(cluster).await);
+        found.push(attested_nodes::check_access(cluster).await);
     }
     if !settings.bootstrap_tokens.is_empty() {
-        found.push(bootstrap_tokens::look(cluster).await);
+        found.push(bootstrap_tokens::check_access(cluster).await);
     }
     if settings.mcs_certificate {
-        found.extend(mcs_certificate::look(cluster).await);
+        found.extend(mcs_certificate::check_access(cluster).await);
     }
     if settings.bootstrap_kubeconfig {
-        found.extend(bootstrap_kubeconfig::look(cluster).await);
+        found.extend(bootstrap_kubeconfig::check_access(cluster).await);
     }
     found
 }

@@ -65,8 +65,8 @@ pub(super) fn change_files<T>(
         Ok((_, things)) => Act::done(verb, now(), by, things.clone()),
         Err(error) => Act::refused(verb, now(), by, &attest_command_line::in_full(error)),
     };
-    if let Err(error) = tell(settings, &act) {
-        output::tell(format_args!(
+    if let Err(error) = record_act(settings, &act) {
+        output::print_note(format_args!(
             "cannot record this command in the attestation log: {}",
             attest_command_line::in_full(&error)
         ));
@@ -75,14 +75,14 @@ pub(super) fn change_files<T>(
 }
 
 /// Puts it into the outbox, if there is a store: without one no gateway has ever served here.
-fn tell(settings: &Settings, act: &Act) -> anyhow::Result<()> {
-    if !owner::act_quietly(settings)? || !AnyStore::look(&settings.store)? {
+fn record_act(settings: &Settings, act: &Act) -> anyhow::Result<()> {
+    if !owner::act_quietly(settings)? || !AnyStore::exists(&settings.store)? {
         return Ok(());
     }
     let (store, told) = (AnyStore::open(&settings.store)?, serde_json::to_string(act)?);
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
-        store.tell(told).await?;
+        store.append_to_outbox(told).await?;
         store.keep_mark().await
     })?;
     Ok(())

@@ -46,7 +46,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let settings = super::owner::settings(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let metrics = Arc::new(Metrics::default());
-    let inspection = runtime.block_on(Inspection::of(&settings, Clock::System, &metrics, Depth::Thorough));
+    let inspection = runtime.block_on(Inspection::run(&settings, Clock::System, &metrics, Depth::Thorough));
     let read = format!("{} is read; listening on {}", config.display(), settings.listen);
     let findings = inspection.findings.iter().map(|finding| match finding {
         InspectionFinding::Good(text) => ("ok", text),

@@ -106,7 +106,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     }
                     other => other?,
                 }
-                let identity = NodeIdentity::of_tpm(ek);
+                let identity = NodeIdentity::from_ek(ek);
                 Ok(store.get(EntryKind::Revoked, identity.as_str()).await?.is_some())
             })?;
             output::done(format_args!(
@@ -114,7 +114,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
             ))?;
             if revoked {
-                output::tell(format_args!(
+                output::print_note(format_args!(
                     "EK {ek} is still revoked, so its machine gets no config; to take the revocation back: `attest-gateway node restore {ek}`"
                 ));
             }

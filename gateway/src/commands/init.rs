@@ -237,7 +237,7 @@ fn names(arguments: &Arguments) -> GatewayNames {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        output::tell(
+        output::print_note(
             "neither --host nor --ip was given: the certificate is for localhost, and nodes cannot use it. To add names: `attest-gateway certificate renew --host NAME`",
         );
     }

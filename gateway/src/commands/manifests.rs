@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::manifests::{
-    ApiFeature, ClusterPlatform, Door, GatewayImage, Host, InCluster, InitialSettings, NAME, Namespace, PoolName, USER, documents,
-    machine_config, table,
+    ApiFeature, ClusterPlatform, GatewayImage, Host, InCluster, IngressRedirect, InitialSettings, NAME, Namespace, PoolName, USER,
+    documents, machine_config, table,
 };
 
 use super::output;
@@ -81,7 +81,7 @@ impl Arguments {
             parts: self.parts(),
         };
         if gateway.parts.contains(&ApiFeature::SecondStage) {
-            output::tell(
+            output::print_note(
                 "--with second-stage: a ValidatingAdmissionPolicy limits the account to MachineConfigs of the second stage. Before Kubernetes 1.30 (OpenShift 4.17) the API lacks that kind; kubectl reports this, still applies the role, and the account can write any MachineConfig. Check first that this command prints the kind:\n  kubectl api-resources --api-group=admissionregistration.k8s.io | grep validatingadmissionpolicies",
             );
         }
@@ -90,7 +90,7 @@ impl Arguments {
 
     fn settings(&self) -> anyhow::Result<Vec<String>> {
         if self.parts().contains(&ApiFeature::Store) && !self.etcd.is_empty() {
-            output::tell("--etcd is set, so etcd holds the store; --with store has no effect");
+            output::print_note("--etcd is set, so etcd holds the store; --with store has no effect");
         }
         let settings = InitialSettings {
             namespace: self.namespace.clone(),
@@ -103,12 +103,12 @@ impl Arguments {
             parts: self.parts(),
         };
         if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
-            output::tell(
+            output::print_note(
                 "neither --etcd nor --with store was given: each host has its own store, and a node that attests at one host and fetches from another is refused",
             );
         }
         if settings.parts.contains(&ApiFeature::Tokens) {
-            output::tell(
+            output::print_note(
                 "--with tokens: the printed pools accept no tokens; to accept them, set token = \"full\" (or \"pre-approved\") under [grants] of the pool in ConfigMap attest-gateway-pools",
             );
         }
@@ -126,7 +126,7 @@ impl Arguments {
             .iter()
             .any(|part| settings.parts.contains(part));
         if needs_ca && settings.parts.contains(&ApiFeature::McsCertificate) {
-            output::tell(
+            output::print_note(
                 "--with mcs-certificate: attest-controller reads CAs and certificate from its own namespace: ConfigMap machine-config-server-ca (ca-bundle.crt) and Secret machine-config-server-tls (tls.crt). For pointers and second-stage, copy the operator's objects there, and again each time that the operator replaces them",
             );
         }
@@ -141,25 +141,25 @@ impl Arguments {
         self.with.iter().copied().collect()
     }
 
-    fn door(&self) -> anyhow::Result<Door> {
-        Ok(Door::new(self.platform, &self.balancer_address, self.user)?)
+    fn ingress_redirect(&self) -> anyhow::Result<IngressRedirect> {
+        Ok(IngressRedirect::new(self.platform, &self.balancer_address, self.user)?)
     }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let objects = match arguments.only {
         Some(Only::Nft) => {
-            output::print(table(&arguments.door()?))?;
+            output::print(table(&arguments.ingress_redirect()?))?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Only::Gateway) => arguments.gateway()?,
         Some(Only::Settings) => arguments.settings()?,
-        Some(Only::MachineConfig) => vec![machine_config(&arguments.door()?)],
+        Some(Only::MachineConfig) => vec![machine_config(&arguments.ingress_redirect()?)],
         None => {
             let mut all = arguments.gateway()?;
             // The namespace comes first, and nothing waits for the door.
             all.extend(arguments.settings()?);
-            all.push(machine_config(&arguments.door()?));
+            all.push(machine_config(&arguments.ingress_redirect()?));
             all
         }
     };

@@ -55,7 +55,7 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
 /// Returns the time, and the store time, for what a wrong clock would harm.
 async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     let now = now();
-    Ok(Times::of(store.time(now).await?, now))
+    Ok(Times::new(store.time(now).await?, now))
 }
 
 /// Returns the folder of an existing pool.
@@ -81,7 +81,7 @@ async fn needed(settings: &Settings) -> NeededState {
 /// Returns that it is unknown what nodes need before they are approved: this build does not ask the cluster.
 #[cfg(not(feature = "cluster"))]
 async fn needed(_: &Settings) -> NeededState {
-    NeededState::Untold
+    NeededState::Pending
 }
 
 /// Reads a pool as the gateway would.

@@ -24,7 +24,7 @@ struct Owner {
 /// # Errors
 /// If the state does not exist, so that its owner is unknown; or if root may not become another user.
 pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
-    if !act_if_there(settings)? {
+    if !act_if_exists(settings)? {
         bail!(
             "{state} does not exist, and root cannot know which user it should belong to. Start the gateway once (`systemctl start attest-gateway`), or create the folder for its user: `attest-gateway state create {state} --owner $(id -u attest-gateway)`. Then run the command again",
             state = settings.state.display()
@@ -51,19 +51,19 @@ pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Those of [`act`], and those of the settings.
 pub(super) fn settings(config: &Path) -> anyhow::Result<Settings> {
-    act_if_there(&Settings::load(config)?)?;
+    act_if_exists(&Settings::load(config)?)?;
     Ok(Settings::load(config)?)
 }
 
 /// Like [`act`], but returns `false` if the state does not exist yet.
-fn act_if_there(settings: &Settings) -> anyhow::Result<bool> {
+fn act_if_exists(settings: &Settings) -> anyhow::Result<bool> {
     if !geteuid().is_root() {
         return Ok(true);
     }
     let Some(owner) = owner(settings)? else { return Ok(false) };
     if owner.uid != 0 {
         owner.become_it()?;
-        output::tell(format_args!("running as user {}, the owner of {}", owner.uid, owner.of.display()));
+        output::print_note(format_args!("running as user {}, the owner of {}", owner.uid, owner.of.display()));
     }
     Ok(true)
 }
@@ -112,7 +112,7 @@ impl Owner {
 
     /// Sets the groups first: only root can change them.
     fn take_over(&self) -> anyhow::Result<()> {
-        let user = UserGroups::of(self.uid, Path::new("/etc"));
+        let user = UserGroups::lookup(self.uid, Path::new("/etc"));
         let gid = user.as_ref().map_or(self.gid, |user| user.gid);
         let groups = user.map_or_else(Vec::new, |user| user.groups);
         let groups: Vec<Gid> = std::iter::once(gid).chain(groups).map(Gid::from_raw).collect();
@@ -133,7 +133,7 @@ struct UserGroups {
 
 impl UserGroups {
     /// Reads passwd(5) and group(5). Returns `None` if they do not know the user.
-    fn of(uid: u32, etc: &Path) -> Option<Self> {
+    fn lookup(uid: u32, etc: &Path) -> Option<Self> {
         let passwd = fs::read_to_string(etc.join("passwd")).ok()?;
         let (name, gid) = passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_user_has_the_groups_that_the_files_say() {
         let etc = tempfile::tempdir().unwrap();
-        assert_eq!(UserGroups::of(0, etc.path()), None);
+        assert_eq!(UserGroups::lookup(0, etc.path()), None);
         fs::write(
             etc.path().join("passwd"),
             "root:x:0:0:root:/root:/bin/bash\nodd\ngw:x:998:997::/:/bin/false\n",
@@ -173,13 +173,13 @@ mod tests {
                 groups: groups.to_vec(),
             })
         };
-        assert_eq!(UserGroups::of(998, etc.path()), user(&[]));
+        assert_eq!(UserGroups::lookup(998, etc.path()), user(&[]));
         fs::write(
             etc.path().join("group"),
             "root:x:0:\nssl:x:10:a,gw\ngwx:x:11:gwx\nodd\nkeys:x:12:gw\n",
         )
         .unwrap();
-        assert_eq!(UserGroups::of(998, etc.path()), user(&[10, 12]));
-        assert_eq!(UserGroups::of(999, etc.path()), None);
+        assert_eq!(UserGroups::lookup(998, etc.path()), user(&[10, 12]));
+        assert_eq!(UserGroups::lookup(999, etc.path()), None);
     }
 }

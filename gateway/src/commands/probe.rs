@@ -26,9 +26,9 @@ pub(crate) fn run(
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (known, pools) = if pre_approved.is_empty() {
-        runtime.block_on(known_here(config))?
+        runtime.block_on(own_configs(config))?
     } else {
-        let known = known_by_files(pre_approved)?;
+        let known = configs_from_files(pre_approved)?;
         let pools = pools_to_ask(known.pools());
         (known, pools)
     };
@@ -49,7 +49,7 @@ pub(crate) fn run(
 }
 
 /// Returns the known configs of this gateway's own pools, and the pools to ask for.
-async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> {
+async fn own_configs(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> {
     let settings = Settings::load(config)?;
     let folders = attest_pool::folders(&settings.pools)?;
     let mut known = OwnConfigs::default();
@@ -57,7 +57,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
     for (name, folder) in &folders.pools {
         match pools::load(name, folder, &needed).await {
             Ok(pool) => known.add(&pool),
-            Err(error) => output::tell(format_args!(
+            Err(error) => output::print_note(format_args!(
                 "cannot read pool {name}, so each config of it counts as OPEN; to name its pre-approved config, add --pre-approved {name}=FILE: {error}"
             )),
         }
@@ -65,7 +65,7 @@ async fn known_here(config: &Path) -> anyhow::Result<(OwnConfigs, Vec<String>)> 
     Ok((known, pools_to_ask(folders.pools.keys())))
 }
 
-fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfigs> {
+fn configs_from_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfigs> {
     let mut known = OwnConfigs::default();
     for (pool, file) in pre_approved {
         let config = files::read(file, CONFIG_LIMIT_BYTES).with_context(|| file.display().to_string())?;
@@ -75,9 +75,9 @@ fn known_by_files(pre_approved: &[(String, PathBuf)]) -> anyhow::Result<OwnConfi
 }
 
 /// Address, port and pool of a request.
-type Place = [String; 3];
+type RequestTarget = [String; 3];
 
-fn cells([address, port, pool]: Place, finding: ProbeResult) -> [String; 5] {
+fn cells([address, port, pool]: RequestTarget, finding: ProbeResult) -> [String; 5] {
     let (result, why) = match finding {
         ProbeResult::Open(why) => ("OPEN", why),
         ProbeResult::PreApproved(why) => ("pre-approved", why),
@@ -87,7 +87,7 @@ fn cells([address, port, pool]: Place, finding: ProbeResult) -> [String; 5] {
 }
 
 /// Probes one after the other, since the servers are in use.
-async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(Place, ProbeResult)> {
+async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(RequestTarget, ProbeResult)> {
     let mut rows = Vec::new();
     for target in targets {
         for port in target.ports() {

@@ -39,7 +39,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 true => {
                     SealKeyRing::replace_shared(&*store, key_file, now, key_lost).await?;
                     // Of before there was a key file.
-                    SealKeyRing::replace_if_there(&settings.seal_key())?;
+                    SealKeyRing::replace_if_exists(&settings.seal_key())?;
                 }
                 false => SealKeyRing::rotate_shared(&*store, key_file, now).await?,
             }

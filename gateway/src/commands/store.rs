@@ -131,16 +131,16 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut log = CommandLog::open(&settings.attestation_log())?;
     let mut checkpoint = None;
     let accepted = AnyStore::accept(&settings.store, |replacement| {
-        checkpoint = Some(begin_anew(settings, &mut log, replacement, who, None)?);
+        checkpoint = Some(prepare_replacement(settings, &mut log, replacement, who, None)?);
         Ok::<_, anyhow::Error>(())
     })?;
     keep_checkpoint(settings, checkpoint.as_deref());
-    say(accepted)?;
+    print_accepted(accepted)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prepares the use of another store: records that, and makes worthless what this store may not know to be spent.
-fn begin_anew(
+fn prepare_replacement(
     settings: &Settings,
     log: &mut CommandLog,
     replacement: &Replacement,
@@ -160,7 +160,7 @@ fn begin_anew(
     // file of before there was a key file would be used again without one.
     match settings.store_key_file {
         None => SealKeyRing::replace(&settings.seal_key())?,
-        Some(_) => SealKeyRing::replace_if_there(&settings.seal_key())?,
+        Some(_) => SealKeyRing::replace_if_exists(&settings.seal_key())?,
     }
     Ok(checkpoint)
 }
@@ -178,13 +178,13 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
         })
     };
     if let Err(error) = kept() {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "cannot write the log's checkpoint to the store; the gateway writes it at its next start: {error:#}"
         ));
     }
 }
 
-fn say(accepted: AcceptedStore) -> anyhow::Result<()> {
+fn print_accepted(accepted: AcceptedStore) -> anyhow::Result<()> {
     let AcceptedStore {
         replacement: Replacement { known, found },
         now,
@@ -243,13 +243,19 @@ fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
     let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(files::open(file)?)));
     let mut checkpoint = None;
     let first = |replacement: &Replacement| {
-        checkpoint = Some(begin_anew(settings, &mut log, replacement, who, Some(file.display().to_string()))?);
+        checkpoint = Some(prepare_replacement(
+            settings,
+            &mut log,
+            replacement,
+            who,
+            Some(file.display().to_string()),
+        )?);
         Ok::<_, anyhow::Error>(())
     };
     let (accepted, contents) = attest_store::import(&settings.store, open, first).with_context(|| file.display().to_string())?;
     keep_checkpoint(settings, checkpoint.as_deref());
     print_contents(&contents)?;
-    say(accepted)?;
+    print_accepted(accepted)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -276,7 +282,13 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
     decide_pending(from)?;
     let mut checkpoint = None;
     let CopiedStore { accepted, contents } = attest_store::copy(&from.store, &to.store, |replacement| {
-        checkpoint = Some(begin_anew(to, &mut log, replacement, who, Some(attest_store::place(&from.store)))?);
+        checkpoint = Some(prepare_replacement(
+            to,
+            &mut log,
+            replacement,
+            who,
+            Some(attest_store::place(&from.store)),
+        )?);
         Ok::<_, anyhow::Error>(())
     })?;
     keep_checkpoint(to, checkpoint.as_deref());
@@ -284,7 +296,7 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
         Some(contents) => print_contents(contents)?,
         None => output::done("The data was complete already: an earlier run has copied it.")?,
     }
-    say(accepted)?;
+    print_accepted(accepted)?;
     output::done("The original store is marked as moved, and no gateway opens it again. Remove it when you no longer need it.")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -292,7 +304,7 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
 /// Settles the decisions of this gateway that its log has, and gives back the uses of those that were never recorded, like its start does.
 /// The store's new place has another log.
 fn decide_pending(from: &Settings) -> anyhow::Result<()> {
-    let store = match AnyStore::look(&from.store) {
+    let store = match AnyStore::exists(&from.store) {
         // It has gone there before, as it is; or there is none, as is said of it then.
         Err(StoreError::Moved { .. }) | Ok(false) => return Ok(()),
         looked => looked.and_then(|_| AnyStore::open(&from.store))?,

@@ -344,7 +344,7 @@ impl PresentedTicket {
             return Ok(());
         }
         if let (Some((machines, rules)), Some(object)) = (machines, object)
-            && machines.known(rules, self.now)?.still_has(object, &rules.of)
+            && machines.current(rules, self.now)?.still_has(object, &rules.of)
         {
             return Ok(());
         }

@@ -35,14 +35,14 @@ pub(super) fn inspect(files: &TlsSettings, clock: Clock, findings: &mut Vec<Insp
         }
     };
     let (current, now) = (tls.current(), clock.now());
-    look(files, &current.serving, now, findings);
+    inspect_serving(files, &current.serving, now, findings);
     if let Some(path) = &files.client_ca {
         findings.extend(current.client_authorities.certificates().map(|ca| validity(path, ca, now)));
     }
     Some(tls)
 }
 
-fn look(files: &TlsSettings, serving: &ServingCertificate, now: UnixTime, findings: &mut Vec<InspectionFinding>) {
+fn inspect_serving(files: &TlsSettings, serving: &ServingCertificate, now: UnixTime, findings: &mut Vec<InspectionFinding>) {
     findings.push(InspectionFinding::Good(format!(
         "{} fits {}",
         files.key.display(),
@@ -68,7 +68,7 @@ fn look(files: &TlsSettings, serving: &ServingCertificate, now: UnixTime, findin
             serving.authorities().len()
         )));
     }
-    findings.push(InspectionFinding::Good(match authority_keys::kept_key(files, signer) {
+    findings.push(InspectionFinding::Good(match authority_keys::ca_key_path(files, signer) {
         Some(path) => format!("the CA's private key is in {}: this machine can sign certificates", path.display()),
         None => "the CA's private key is not on this machine; to renew the certificate: `attest-gateway certificate renew --ca-key FILE`"
             .to_owned(),

@@ -68,10 +68,10 @@ pub(super) async fn open(
 /// Asks for what is read once: the MachineConfigs that nodes need before they are approved.
 pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>, findings: &mut Vec<InspectionFinding>) -> NeededState {
     let (Some(settings), Some(ClusterInspection { cluster, answers: true })) = (&settings.cluster, api) else {
-        return NeededState::Untold;
+        return NeededState::Pending;
     };
     let mut told = Vec::new();
-    for (what, found) in cluster::look(cluster, settings).await {
+    for (what, found) in cluster::check_access(cluster, settings).await {
         match found {
             Ok(()) => told.push(what),
             Err(error) => findings.push(InspectionFinding::Degraded(format!(
@@ -81,7 +81,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
     }
     if told.is_empty() {
         // Nobody waits once more for an API that is away.
-        return NeededState::Untold;
+        return NeededState::Pending;
     }
     findings.push(InspectionFinding::Good(format!("cluster: the API serves {}", told.join(", "))));
     cluster::needed(cluster, settings).await
@@ -90,7 +90,7 @@ pub(super) async fn inspect(settings: &Settings, api: Option<&ClusterInspection>
 /// Returns the MachineConfigs that nodes need before they are approved, as the cluster states them, for commands that inspect a pool.
 pub async fn needed(settings: &Settings, clock: Clock) -> NeededState {
     let Some(settings) = &settings.cluster else {
-        return NeededState::Untold;
+        return NeededState::Pending;
     };
     match ClusterClient::open(&settings.access, clock, Arc::new(())).await {
         Ok(cluster) => cluster::needed(&cluster, settings).await,

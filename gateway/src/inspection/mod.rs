@@ -87,7 +87,7 @@ impl fmt::Display for Faults {
 impl Inspection {
     /// Reads everything that the settings name, and tries the addresses. If a gateway serves on this state, they are its own: then they are
     /// left alone.
-    pub async fn of(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
+    pub async fn run(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>, depth: Depth) -> Self {
         let mut findings = Vec::new();
         #[cfg(feature = "cluster")]
         let api = cluster::open(settings, clock, metrics, depth, &mut findings).await;
@@ -119,7 +119,7 @@ impl Inspection {
         #[cfg(feature = "cluster")]
         let needed = cluster::inspect(settings, api.as_ref(), &mut findings).await;
         #[cfg(not(feature = "cluster"))]
-        let needed = NeededState::Untold;
+        let needed = NeededState::Pending;
         let pools = match LivePools::open(&settings.pools, clock, Arc::clone(metrics), needed).await {
             Ok(pools) => {
                 pools::inspect(&pools, &known, &mut findings);

@@ -70,7 +70,7 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Insp
 fn in_the_way(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
     let mut files = vec![next_file(&settings.attestation_log())];
     if settings.store.engine == EngineSettings::Embedded {
-        files.extend(Embedded::beside(&settings.store.file));
+        files.extend(Embedded::sqlite_files(&settings.store.file));
     }
     // What is made at the first start is written under another name until it is whole.
     let mut made = vec![mark_file(&settings.store.file), settings.log_key()];
@@ -85,14 +85,14 @@ fn in_the_way(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
 /// Checks that the seal's keys, or the key that encrypts them in the store, can be read.
 fn seal(settings: &Settings) -> Result<(), SealError> {
     if let Some(key_file) = &settings.store_key_file {
-        SealKeyRing::look_at_key_file(key_file)?;
+        SealKeyRing::check_key_file(key_file)?;
         // On etcd `serve` alone tries it.
         if settings.store.engine != EngineSettings::Embedded {
             return Ok(());
         }
         // What is wrong with the store itself is said beside this.
         return match Embedded::peek(&settings.store.file, EntryKind::SealKey, SealKeyRing::SHARED_ENTRY) {
-            Ok(Some((store, entry))) => SealKeyRing::look_at_shared(&entry, &store, key_file),
+            Ok(Some((store, entry))) => SealKeyRing::check_shared(&entry, &store, key_file),
             _ => Ok(()),
         };
     }
@@ -107,12 +107,12 @@ fn seal(settings: &Settings) -> Result<(), SealError> {
 /// Checks that the store opens, with any engine.
 fn store(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding>) {
     let (place, looked) = match &settings.store.engine {
-        EngineSettings::Embedded => (settings.store.file.display().to_string(), AnyStore::look(&settings.store)),
+        EngineSettings::Embedded => (settings.store.file.display().to_string(), AnyStore::exists(&settings.store)),
         EngineSettings::Etcd(etcd) => {
             findings.extend(insecure(etcd).map(InspectionFinding::Warning));
-            (format!("etcd, {}", etcd.place()), AnyStore::look(&settings.store))
+            (format!("etcd, {}", etcd.place()), AnyStore::exists(&settings.store))
         }
-        EngineSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::look(&settings.store)),
+        EngineSettings::Kubernetes(kubernetes) => (kubernetes.place(), AnyStore::exists(&settings.store)),
     };
     match looked {
         Ok(true) => findings.push(InspectionFinding::Good(format!("{place} opens"))),

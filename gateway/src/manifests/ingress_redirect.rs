@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
-use super::{Door, GATEWAY_PORT};
+use super::{GATEWAY_PORT, IngressRedirect};
 
 /// Name of the table in the kernel.
 const TABLE: &str = "attest-gateway";
@@ -21,7 +21,7 @@ pub(super) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 22,
 /// after that hook, and lose it on their way back. They go without connection tracking, which would see two connections in one. Only the
 /// gateway's user can begin one. Packets that the kernel sends for a connection after its program has closed it belong to no user.
 #[must_use]
-pub fn table(door: &Door) -> String {
+pub fn table(door: &IngressRedirect) -> String {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = door.balancers.iter().partition(|address| address.is_ipv4());
     let mut led = String::new();
     for (family, addresses) in [("ip", v4), ("ip6", v6)] {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use data_encoding::BASE64;
 
-use super::{Door, table};
+use super::{IngressRedirect, table};
 
 const MACHINE_CONFIG: &str = include_str!("../../dist/kubernetes/door/machine-config.yaml");
 /// The text before the table in that file. The table ends with the line.
@@ -12,7 +12,7 @@ const TABLE: &str = "            source: data:;base64,";
 
 /// Returns the MachineConfig of role `master`, as YAML: `gateway/dist/kubernetes/door` with this table. It is in force before the host has a network.
 #[must_use]
-pub fn machine_config(door: &Door) -> String {
+pub fn machine_config(door: &IngressRedirect) -> String {
     let table = BASE64.encode(table(door).as_bytes());
     MACHINE_CONFIG
         .split_inclusive('\n')
@@ -32,13 +32,13 @@ mod tests {
 
     #[test]
     fn the_file_has_the_table_of_a_host_without_balancers() {
-        let door = Door::new(ClusterPlatform::BareMetal, &[], USER).unwrap();
+        let door = IngressRedirect::new(ClusterPlatform::BareMetal, &[], USER).unwrap();
         assert_eq!(machine_config(&door), MACHINE_CONFIG, "put the table of the first into the file");
     }
 
     #[test]
     fn a_node_gets_the_table_and_the_unit_that_loads_it() {
-        let door = Door::new(
+        let door = IngressRedirect::new(
             ClusterPlatform::Gcp,
             &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
             USER,

@@ -51,7 +51,7 @@ pub enum ClusterPlatform {
 
 /// Ingress redirect of a control-plane host: which ports it closes, and for which addresses the gateway answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Door {
+pub struct IngressRedirect {
     /// Balancers' addresses that packets come with, and that are on none of the host's interfaces.
     balancers: Vec<IpAddr>,
     /// User that the gateway runs as on the host: it may reach the server past a network plugin.
@@ -60,7 +60,7 @@ pub struct Door {
 
 /// Arguments with which the ingress redirect would not work.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadDoor {
+pub enum IngressRedirectError {
     /// On Google Cloud without a balancer's address, the host would take packets to be for another host.
     #[error(
         "--platform gcp needs --balancer-address: packets come with the address of the internal balancer, which is on no interface of the host (`gcloud compute forwarding-rules list` shows it; the name api-int leads to it)"
@@ -71,18 +71,18 @@ pub enum BadDoor {
     Address(IpAddr),
 }
 
-impl Door {
+impl IngressRedirect {
     /// Creates the redirect for a control-plane host of this platform, whose gateway runs as this user.
     ///
     /// # Errors
-    /// [`BadDoor`].
-    pub fn new(platform: ClusterPlatform, balancers: &[IpAddr], user: u32) -> Result<Self, BadDoor> {
+    /// [`IngressRedirectError`].
+    pub fn new(platform: ClusterPlatform, balancers: &[IpAddr], user: u32) -> Result<Self, IngressRedirectError> {
         if platform == ClusterPlatform::Gcp && balancers.is_empty() {
-            return Err(BadDoor::NoBalancer);
+            return Err(IngressRedirectError::NoBalancer);
         }
         let nobodys = |address: &&IpAddr| address.is_loopback() || address.is_unspecified() || address.is_multicast();
         if let Some(address) = balancers.iter().find(nobodys) {
-            return Err(BadDoor::Address(*address));
+            return Err(IngressRedirectError::Address(*address));
         }
         let mut balancers = balancers.to_vec();
         balancers.sort();
@@ -99,21 +99,27 @@ mod tests {
     #[test]
     fn google_s_packets_come_with_an_address_that_has_to_be_told() {
         let vip: IpAddr = "192.0.2.5".parse().unwrap();
-        assert_eq!(Door::new(ClusterPlatform::Gcp, &[], USER), Err(BadDoor::NoBalancer));
+        assert_eq!(
+            IngressRedirect::new(ClusterPlatform::Gcp, &[], USER),
+            Err(IngressRedirectError::NoBalancer)
+        );
         for platform in [
             ClusterPlatform::BareMetal,
             ClusterPlatform::Aws,
             ClusterPlatform::Azure,
             ClusterPlatform::None,
         ] {
-            assert!(Door::new(platform, &[], USER).is_ok(), "{platform:?}");
+            assert!(IngressRedirect::new(platform, &[], USER).is_ok(), "{platform:?}");
         }
-        assert_eq!(Door::new(ClusterPlatform::Gcp, &[vip, vip], USER).unwrap().balancers, [vip]);
+        assert_eq!(
+            IngressRedirect::new(ClusterPlatform::Gcp, &[vip, vip], USER).unwrap().balancers,
+            [vip]
+        );
         for text in ["127.0.0.1", "0.0.0.0", "::", "::1", "224.0.0.1"] {
             let address = text.parse().unwrap();
             assert_eq!(
-                Door::new(ClusterPlatform::None, &[vip, address], USER),
-                Err(BadDoor::Address(address))
+                IngressRedirect::new(ClusterPlatform::None, &[vip, address], USER),
+                Err(IngressRedirectError::Address(address))
             );
         }
     }

@@ -350,9 +350,15 @@ mod tests {
                     cluster.mcs_certificate && settings.tls.serving_of_cluster,
                 ),
                 (ApiFeature::BootstrapKubeconfig, cluster.bootstrap_kubeconfig),
-                (ApiFeature::Pointers, of_controller(&[], &[part]).pointers.enabled),
-                (ApiFeature::Approval, approves && of_controller(&[], &[part]).approval.is_some()),
-                (ApiFeature::SecondStage, of_controller(&[], &[part]).second_stage.is_some()),
+                (ApiFeature::Pointers, parse_controller_settings(&[], &[part]).pointers.enabled),
+                (
+                    ApiFeature::Approval,
+                    approves && parse_controller_settings(&[], &[part]).approval.is_some(),
+                ),
+                (
+                    ApiFeature::SecondStage,
+                    parse_controller_settings(&[], &[part]).second_stage.is_some(),
+                ),
                 (ApiFeature::Store, matches!(settings.store.engine, EngineSettings::Kubernetes(_))),
                 (ApiFeature::AttestedNodes, cluster.attested_nodes == AttestedNodes::Show),
             ];
@@ -369,7 +375,10 @@ mod tests {
         let workers = ["worker".to_owned()];
         assert_eq!(settings.cluster.unwrap().bootstrap_tokens, BTreeSet::from(workers.clone()));
         assert_eq!(settings.approval.pools, workers);
-        assert_eq!(of_controller(&[], &[ApiFeature::Approval]).approval.unwrap().pools, workers);
+        assert_eq!(
+            parse_controller_settings(&[], &[ApiFeature::Approval]).approval.unwrap().pools,
+            workers
+        );
     }
 
     fn controller_text(etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
@@ -378,7 +387,7 @@ mod tests {
     }
 
     /// Parses the settings that are printed for the controller.
-    fn of_controller(etcd: &[&str], parts: &[ApiFeature]) -> attest_controller::settings::ControllerSettings {
+    fn parse_controller_settings(etcd: &[&str], parts: &[ApiFeature]) -> attest_controller::settings::ControllerSettings {
         let pools = ["worker", "master"].map(|name| name.parse().unwrap()).into();
         let etcd: Vec<String> = etcd.iter().map(|endpoint| (*endpoint).to_owned()).collect();
         let text = controller_text(&etcd, &parts.iter().copied().collect(), &pools);
@@ -391,7 +400,10 @@ mod tests {
             (&["https://etcd.example.com:2379"][..], &[ApiFeature::Approval][..]),
             (&[], &[ApiFeature::Approval, ApiFeature::Store]),
         ] {
-            assert_eq!(of_controller(etcd, parts).store.engine, printed(etcd, parts).store.engine);
+            assert_eq!(
+                parse_controller_settings(etcd, parts).store.engine,
+                printed(etcd, parts).store.engine
+            );
         }
     }
 
@@ -403,14 +415,14 @@ mod tests {
             &BTreeSet::from(["worker".parse().unwrap()]),
         );
         assert!(text.contains("\nkeys = \"attested\"\n"), "{text}");
-        let approval = of_controller(&[], &[ApiFeature::Approval]).approval.unwrap();
+        let approval = parse_controller_settings(&[], &[ApiFeature::Approval]).approval.unwrap();
         assert_eq!(approval.keys, attest_controller::settings::ApprovedKeys::Attested);
         assert!(printed(&[], &[ApiFeature::Approval]).approval.kubelet_keys);
     }
 
     #[test]
     fn the_controller_asks_the_gateways_by_their_service() {
-        let settings = of_controller(&[], &[ApiFeature::SecondStage]).second_stage.unwrap();
+        let settings = parse_controller_settings(&[], &[ApiFeature::SecondStage]).second_stage.unwrap();
         assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
         assert_eq!(
             settings.address.unwrap(),

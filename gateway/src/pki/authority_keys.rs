@@ -19,22 +19,22 @@ pub fn authority_key(files: &TlsSettings) -> PathBuf {
 /// Returns the path of the next CA's key until the old CA is retired.
 #[must_use]
 pub fn next_authority_key(files: &TlsSettings) -> PathBuf {
-    beside(files, "next")
+    sibling_path(files, "next")
 }
 
 /// Returns the path of a retired CA's key.
 pub(super) fn old_authority_key(files: &TlsSettings) -> PathBuf {
-    beside(files, "old")
+    sibling_path(files, "old")
 }
 
-pub(super) fn beside(files: &TlsSettings, word: &str) -> PathBuf {
+pub(super) fn sibling_path(files: &TlsSettings, word: &str) -> PathBuf {
     let stem = files.ca.file_stem().unwrap_or_default().to_string_lossy();
     files.ca.with_file_name(format!("{stem}-{word}.key"))
 }
 
 /// Returns the file next to the CA that holds its key, if there is one.
 #[must_use]
-pub fn kept_key(files: &TlsSettings, ca: &Certificate) -> Option<PathBuf> {
+pub fn ca_key_path(files: &TlsSettings, ca: &Certificate) -> Option<PathBuf> {
     [authority_key(files), next_authority_key(files), old_authority_key(files)]
         .into_iter()
         .find(|path| holds(path, ca.key))

@@ -64,7 +64,7 @@ impl Expiry {
 }
 
 /// Returns the seconds from `now` to the next check: until the next of these expires, but at most an hour.
-pub(super) fn look_again(certificates: &[(&str, &Certificate)], now: u64) -> u64 {
+pub(super) fn seconds_to_next_check(certificates: &[(&str, &Certificate)], now: u64) -> u64 {
     certificates
         .iter()
         .map(|(_, certificate)| certificate.not_after.saturating_add(1))
@@ -119,11 +119,11 @@ mod tests {
     #[test]
     fn the_next_look_is_at_the_next_end_and_within_the_hour() {
         let ca = ca("short", 1);
-        let check = |after: u64, expected: u64| assert_eq!(look_again(&[("MCS CA", &ca)], NOW + after), expected);
+        let check = |after: u64, expected: u64| assert_eq!(seconds_to_next_check(&[("MCS CA", &ca)], NOW + after), expected);
         check(0, 3600);
         check(DAY - 10, 11);
         check(DAY, 1);
         check(DAY + 1, 3600);
-        assert_eq!(look_again(&[], NOW), 3600);
+        assert_eq!(seconds_to_next_check(&[], NOW), 3600);
     }
 }

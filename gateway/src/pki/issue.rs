@@ -40,7 +40,7 @@ pub struct GatewayNames {
 impl GatewayNames {
     /// Returns the names of a certificate.
     #[must_use]
-    pub fn of(certificate: &Certificate) -> Self {
+    pub fn from_certificate(certificate: &Certificate) -> Self {
         let mut names = Self::default();
         for name in &certificate.names {
             match name.parse() {
@@ -217,7 +217,7 @@ impl SigningKey {
     /// Returns the SHA-256 of its public half.
     #[must_use]
     pub fn public(&self) -> SpkiSha256 {
-        SpkiSha256::of_spki(&self.0.subject_public_key_info())
+        SpkiSha256::from_spki(&self.0.subject_public_key_info())
     }
 
     /// Returns the key as PEM, in PKCS #8 if it was generated here.
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!((certificate.not_before, certificate.not_after), (NOW - 86_400, NOW + 10 * 86_400));
         assert_eq!(certificate.key, made.key.public());
         assert_eq!(certificate.key_kind, Algorithm::EcdsaP256.key_kind());
-        assert_eq!(GatewayNames::of(&certificate), names("a.example.com"));
+        assert_eq!(GatewayNames::from_certificate(&certificate), names("a.example.com"));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub struct Safety {
     /// Pointers that would no longer work, or that perhaps do not work already.
     pub in_the_way: Vec<Sighting>,
     /// Set if any pointer was seen within the time that counts.
-    pub known: bool,
+    pub any_pointer_seen: bool,
 }
 
 impl Safety {
@@ -111,7 +111,7 @@ pub fn safety(stage: RotationStage, newest: &str, sightings: &[Sighting], now: u
     in_the_way.sort_by(|one, other| (&one.pool, one.last).cmp(&(&other.pool, other.last)));
     Safety {
         in_the_way,
-        known: recent().next().is_some(),
+        any_pointer_seen: recent().next().is_some(),
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
             };
             let found = safety(stage, "new", std::slice::from_ref(&sighting), NOW, WITHIN);
             assert_eq!(found.is_safe(), !in_the_way, "{stage} {sighting:?}");
-            assert_eq!(found.known, ago <= WITHIN, "{sighting:?}");
+            assert_eq!(found.any_pointer_seen, ago <= WITHIN, "{sighting:?}");
         };
         use RotationStage::{Foreign, Introduced, Settled, Switched};
         // Nothing is taken away by a further CA.
@@ -191,7 +191,7 @@ mod tests {
     fn where_nothing_was_seen_nothing_is_known() {
         for stage in [RotationStage::Settled, RotationStage::Introduced, RotationStage::Switched] {
             let found = safety(stage, "new", &[], NOW, WITHIN);
-            assert!(found.is_safe() && !found.known);
+            assert!(found.is_safe() && !found.any_pointer_seen);
         }
     }
 }

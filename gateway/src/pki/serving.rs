@@ -56,7 +56,7 @@ pub enum ServingError {
     },
 }
 
-/// The serving certificate with its key and CAs. Only [`ServingCertificate::load`] and [`ServingCertificate::of`] make one, so it is always checked.
+/// The serving certificate with its key and CAs. Only [`ServingCertificate::load`] and [`ServingCertificate::from_contents`] make one, so it is always checked.
 #[derive(Debug)]
 pub struct ServingCertificate {
     chain: Vec<Certificate>,
@@ -74,14 +74,14 @@ impl ServingCertificate {
         let authorities = source::authorities(&files.ca)?;
         let chain = source::certificates(&files.certificate)?;
         let keys = source::keys(&files.key)?;
-        Self::of(files, authorities, chain, keys, now)
+        Self::from_contents(files, authorities, chain, keys, now)
     }
 
     /// Like [`ServingCertificate::load`], but checks contents that have not been written to the files yet.
     ///
     /// # Errors
     /// [`ServingError`].
-    pub fn of(
+    pub fn from_contents(
         files: &TlsSettings,
         authorities: Vec<Certificate>,
         chain: Vec<Certificate>,

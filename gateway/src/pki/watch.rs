@@ -9,7 +9,7 @@ use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::Signal;
 
 use super::ServingCertificate;
-use super::expiry::{Expiry, Notice, look_again};
+use super::expiry::{Expiry, Notice, seconds_to_next_check};
 use super::live::{CertificateReload, LiveTls};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
@@ -33,7 +33,7 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signa
     });
     let mut files = Settling::new(files.ok(), hangup, PACE);
     let mut said = WarnedProblems::default();
-    let mut due = said.look(tls, clock, metrics);
+    let mut due = said.check(tls, clock, metrics);
     loop {
         let wake = files.wake(Some(due)).await;
         if wake == Wake::Signal {
@@ -44,7 +44,7 @@ pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signa
             files.set(folders(tls.files()));
             said.reload(tls, metrics);
         }
-        due = said.look(tls, clock, metrics);
+        due = said.check(tls, clock, metrics);
     }
 }
 
@@ -80,7 +80,7 @@ impl WarnedProblems {
     }
 
     /// Sets the metrics of the certificates in use, logs those that expire, and returns the time of the next check.
-    fn look(&mut self, tls: &LiveTls, clock: Clock, metrics: &Metrics) -> Instant {
+    fn check(&mut self, tls: &LiveTls, clock: Clock, metrics: &Metrics) -> Instant {
         let current = tls.current();
         let now = clock.now().as_secs();
         let all: Vec<(&str, &Certificate)> = current
@@ -109,7 +109,7 @@ impl WarnedProblems {
                 Notice::Over(text) => tracing::error!("{text}"),
             }
         }
-        Instant::now() + Duration::from_secs(look_again(&named, now))
+        Instant::now() + Duration::from_secs(seconds_to_next_check(&named, now))
     }
 }
 

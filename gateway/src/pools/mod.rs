@@ -64,7 +64,7 @@ impl PreparedConfig {
 pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Pool, PoolError> {
     let read = FileReader::default().pool(folder)?;
     let Some(settings) = read.file.upstream.clone() else {
-        return Pool::of_folder(name, read);
+        return Pool::from_folder(name, read);
     };
     let upstream = |source| PoolError::Upstream {
         pool: name.to_owned(),
@@ -72,7 +72,7 @@ pub async fn load(name: &str, folder: &Path, needed: &NeededState) -> Result<Poo
     };
     let server = Upstream::new(settings, name).map_err(upstream)?;
     let fetched = server.fetch(None).await.map_err(upstream)?;
-    Pool::of_upstream(name, read, server.settings(), &fetched, needed)
+    Pool::from_upstream(name, read, server.settings(), &fetched, needed)
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
             fs::write(folder.path().join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
         }
         fs::write(folder.path().join("pool.toml"), SAMPLE).unwrap();
-        Pool::of_folder(name, FileReader::default().pool(folder.path()).unwrap()).unwrap()
+        Pool::from_folder(name, FileReader::default().pool(folder.path()).unwrap()).unwrap()
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Stranger {
     pub async fn connects(&self, target: &ProbeTarget, port: ProbePort) -> Result<(), String> {
         let request = self.client.head(target.url(port, "/healthz"));
         match request.send().await {
-            Err(error) if error.is_connect() || error.is_timeout() => Err(said(&error)),
+            Err(error) if error.is_connect() || error.is_timeout() => Err(innermost_error(&error)),
             _ => Ok(()),
         }
     }
@@ -145,7 +145,7 @@ impl Stranger {
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return ProbeResult::Closed(said(&error)),
+            Err(error) => return ProbeResult::Closed(innermost_error(&error)),
         };
         let status = response.status();
         if status != StatusCode::OK {
@@ -173,14 +173,14 @@ impl Stranger {
                     return Err(format!("more than {} bytes", self.limits.body_bytes));
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                Err(error) => return Err(format!("{} bytes, and then {}", body.len(), said(&error))),
+                Err(error) => return Err(format!("{} bytes, and then {}", body.len(), innermost_error(&error))),
             }
         }
     }
 }
 
 /// Returns the innermost error, without the URL and without control characters.
-fn said(error: &reqwest::Error) -> String {
+fn innermost_error(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(cause) = innermost.source() {
         innermost = cause;

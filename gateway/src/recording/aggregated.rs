@@ -39,14 +39,14 @@ pub(super) enum BudgetOwner {
 
 /// Key of a count: one network of machines, since each of its addresses would be a line of its own, or all networks that are not counted by
 /// themselves.
-type Counted = (BudgetOwner, Option<Network>);
+type CountKey = (BudgetOwner, Option<Network>);
 
 /// Budgets, and counts of the decisions beyond them.
 #[derive(Debug)]
 pub(super) struct Strangers {
     strangers: RateLimit,
     genuine: RateLimit,
-    counts: Mutex<BTreeMap<Counted, Count>>,
+    counts: Mutex<BTreeMap<CountKey, Count>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +58,7 @@ struct Count {
 }
 
 /// A count: its key, the number of decisions, and its start in seconds since 1970.
-pub(super) type Sum = (Counted, u64, u64);
+pub(super) type Sum = (CountKey, u64, u64);
 
 /// Way in which a decision is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(super) enum RecordMode {
     /// The record is written to the log.
     OneByOne,
     /// It is counted under this key. If the log does not say so yet, it has to before the client is answered.
-    Counted { of: Counted, announced: bool },
+    Counted { of: CountKey, announced: bool },
 }
 
 impl Default for Strangers {
@@ -83,7 +83,7 @@ impl Strangers {
     /// Decides how a record is written that takes so many bytes, and counts it if it is beyond the budget.
     pub(super) fn admit(&self, record: &Record, bytes: usize) -> RecordMode {
         let peer = record.peer.parse::<SocketAddr>().ok();
-        let (Some(source), Some(whose)) = (peer.map(|peer| ClientSource::from(peer.ip())), whose(record)) else {
+        let (Some(source), Some(whose)) = (peer.map(|peer| ClientSource::from(peer.ip())), budget_owner(record)) else {
             return RecordMode::OneByOne;
         };
         let budget = match whose {
@@ -113,7 +113,7 @@ impl Strangers {
     }
 
     /// Notes that the log says that these are counted.
-    pub(super) fn announced(&self, of: Counted) {
+    pub(super) fn announced(&self, of: CountKey) {
         if let Some(count) = self.lock().get_mut(&of) {
             count.announced = true;
         }
@@ -129,13 +129,13 @@ impl Strangers {
         sums
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Counted, Count>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<CountKey, Count>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the budget that a decision is written from. `None` if it gave something for a proof, or if the machine is known here.
-fn whose(record: &Record) -> Option<BudgetOwner> {
+fn budget_owner(record: &Record) -> Option<BudgetOwner> {
     match record.verdict {
         Verdict::Trusted => None,
         Verdict::Served => (record.shown == ShownEvidence::Nothing).then_some(BudgetOwner::Strangers),
@@ -158,7 +158,7 @@ impl BudgetOwner {
 ///
 /// # Errors
 /// [`JournalError::Failed`] without random bytes.
-pub(super) fn begins((whose, network): Counted, now: u64) -> Result<LogEvent, JournalError> {
+pub(super) fn begins((whose, network): CountKey, now: u64) -> Result<LogEvent, JournalError> {
     let reason = format!(
         "too many decisions about {}: from now on they are counted in aggregated records",
         whose.named()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aggregated::{RecordMode, Strangers};
 pub use aggregated::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
-use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, word};
+use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, label};
 use attest_recording::Unrecorded;
 use attest_store::Pending;
 use serde_json::Value;
@@ -101,7 +101,7 @@ impl Recorder {
             RecordMode::Counted { of, announced } => {
                 if !announced {
                     let counting = aggregated::begins(of, record.at)?;
-                    self.journal.tell(&counting).await?;
+                    self.journal.record_event(&counting).await?;
                     self.strangers.announced(of);
                 }
                 let recorded = self.journal.count(record, outcome).await?;
@@ -110,7 +110,7 @@ impl Recorder {
             }
         };
         self.metrics
-            .decided(word(&record.decision), word(&record.verdict), record.code.as_deref());
+            .decided(label(&record.decision), label(&record.verdict), record.code.as_deref());
         for code in WouldRefuse::codes(&record.would_refuse) {
             self.metrics.would_refuse(&record.pool, code);
         }
@@ -158,7 +158,7 @@ impl Recorder {
     /// [`JournalError`]: these counts are lost. The log still says that there was something to count.
     pub async fn sum_up(&self, now: u64, all: bool) -> Result<(), JournalError> {
         for sum in self.strangers.sums(now, all) {
-            self.journal.tell(&aggregated::sum(sum, now)?).await?;
+            self.journal.record_event(&aggregated::sum(sum, now)?).await?;
         }
         Ok(())
     }

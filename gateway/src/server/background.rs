@@ -9,7 +9,7 @@ use attest_cluster_api::ClusterClient;
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
 use attest_recording::{Acting, OutboxCount, TakeError, Unrecorded, take};
-use attest_store::{LeaderTask, MaintenanceResult, Store, StoreError, Tending};
+use attest_store::{LeaderTask, MaintenanceResult, MaintenanceTask, Store, StoreError};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
@@ -90,13 +90,13 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(forget_rendered(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
     if !gateway.seal.is_shared() {
-        tasks.spawn(tend_seal(Arc::clone(gateway)));
+        tasks.spawn(maintain_seal(Arc::clone(gateway)));
     }
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(take_outbox(Arc::clone(gateway)));
     tasks.spawn(record_unwritten(Arc::clone(gateway)));
-    tasks.spawn(look_at_files(Arc::clone(gateway), standing));
+    tasks.spawn(record_file_drift(Arc::clone(gateway), standing));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
@@ -196,11 +196,11 @@ async fn forget_rendered(gateway: Arc<Gateway>) {
 }
 
 /// Records drift of the configuration files.
-async fn look_at_files(gateway: Arc<Gateway>, mut standing: ConfigurationSnapshot) {
+async fn record_file_drift(gateway: Arc<Gateway>, mut standing: ConfigurationSnapshot) {
     let mut every = tokio::time::interval(LOOK_AT_FILES_EVERY);
     loop {
         every.tick().await;
-        standing.look(&gateway).await;
+        standing.record_drift(&gateway).await;
     }
 }
 
@@ -300,7 +300,7 @@ async fn take_in_turn(gateway: &Gateway, turn: &mut LeaderTask) -> Result<Outbox
 async fn forget(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval(FORGET_EVERY);
     let (begun, mut jumped) = (Instant::now(), false);
-    let mut tending = Tending::of(&gateway.store);
+    let mut tending = MaintenanceTask::new(&gateway.store);
     let mut expired_log = TaskLog::new("delete expired state from the store");
     let mut tokens_log = TaskLog::new("delete expired tokens");
     let (mut seal_log, mut mark_log) = (TaskLog::new(ROTATE_SEAL), TaskLog::new(KEEP_MARK));
@@ -316,7 +316,7 @@ async fn forget(gateway: Arc<Gateway>) {
                 tokens_log.note(tokens::forget_expired(&*own, both).await);
             }
             if gateway.seal.is_shared() {
-                tend_keys(&gateway, Times::of(time, now), &mut seal_log).await;
+                maintain_keys(&gateway, Times::new(time, now), &mut seal_log).await;
             }
         }
         keep_mark(&gateway, &mut mark_log).await;
@@ -346,17 +346,17 @@ pub(super) async fn keep_mark(gateway: &Gateway, log: &mut TaskLog) {
 }
 
 /// Takes over new keys of the seal, makes one when it is due, and drops expired ones. It has run once before the gateway serves.
-async fn tend_seal(gateway: Arc<Gateway>) {
+async fn maintain_seal(gateway: Arc<Gateway>) {
     let mut every = tokio::time::interval_at(tokio::time::Instant::now() + ROTATE_EVERY, ROTATE_EVERY);
     let mut log = TaskLog::new(ROTATE_SEAL);
     loop {
         every.tick().await;
-        tend_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
+        maintain_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
     }
 }
 
-pub(super) async fn tend_keys(gateway: &Gateway, now: Times, log: &mut TaskLog) {
-    if log.note(gateway.seal.tend(now, gateway.settings.seal_keep()).await) == Some(true) {
+pub(super) async fn maintain_keys(gateway: &Gateway, now: Times, log: &mut TaskLog) {
+    if log.note(gateway.seal.maintain(now, gateway.settings.seal_keep()).await) == Some(true) {
         tracing::info!("created a new key for the seal");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attest_log::{Journal, Point};
-use attest_recording::{Keeping, Signs, keep_checkpoint, of_other_keys};
+use attest_recording::{CheckpointUpdate, Signs, checkpoints_by_other_keys, keep_checkpoint};
 use attest_store::Store;
 use attest_system::clock::Clock;
 
@@ -32,7 +32,7 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
     }
     if !missing.is_empty() {
         metrics.log_incomplete();
-        if let Err(error) = journal.begin_anew(missing).await {
+        if let Err(error) = journal.begin_chain(missing).await {
             tracing::error!(%error, "cannot start a new chain in the attestation log");
         }
     }
@@ -40,15 +40,15 @@ pub(super) async fn begin(journal: &Journal, store: &dyn Store, missing: Vec<Poi
         tracing::error!(%error, "cannot write a checkpoint to the attestation log");
     }
     keep_last(journal, store, metrics, &mut TaskLog::new(KEEP_CHECKPOINT)).await;
-    tell_of_others(journal, store).await;
+    warn_of_other_keys(journal, store).await;
 }
 
 /// Warns about logs of this name with another key that the store knows: `audit` wants them, too.
-async fn tell_of_others(journal: &Journal, store: &dyn Store) {
+async fn warn_of_other_keys(journal: &Journal, store: &dyn Store) {
     let name = journal.replica();
     let chain = journal.durable().borrow().chain.clone();
     let key = journal.key();
-    match of_other_keys(store, name, Signs { chain: &chain, key }).await {
+    match checkpoints_by_other_keys(store, name, Signs { chain: &chain, key }).await {
         Ok(others) => {
             for other in others {
                 let Point { chain: of, number, .. } = other.point();
@@ -122,7 +122,7 @@ pub(super) async fn end(gateway: &Gateway) {
 /// Writes the last checkpoint to the store. Returns whether the store has it, or a later one of another gateway.
 async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
     let keeping = log.note(keep_checkpoint(journal, store).await);
-    if keeping == Some(Keeping::Behind) {
+    if keeping == Some(CheckpointUpdate::Behind) {
         tracing::error!(
             "the store has a later checkpoint of this attestation log: another gateway writes, or wrote, the same chain. Was state/ copied?"
         );

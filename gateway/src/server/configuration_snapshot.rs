@@ -70,8 +70,8 @@ impl ConfigurationSnapshot {
         // Of a first start, and where that is lost, all of it is recorded.
         let mut recorded = read(&file).unwrap_or_default();
         let mut settings = settings(&gateway.settings);
-        settings.extend(trusted::of_start(gateway));
-        tell_of_log_key(gateway, &recorded, &settings);
+        settings.extend(trusted::startup_items(gateway));
+        warn_of_log_key(gateway, &recorded, &settings);
         if !is_as_recorded(gateway, &recorded, &file) {
             // Which key it had is known to whoever reads the log, too.
             recorded.retain(|name, _| *name == trusted::log_key());
@@ -91,7 +91,7 @@ impl ConfigurationSnapshot {
     }
 
     /// Records drift since the last check.
-    pub(super) async fn look(&mut self, gateway: &Gateway) {
+    pub(super) async fn record_drift(&mut self, gateway: &Gateway) {
         let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
         let google_keys = trusted::google_keys(gateway);
         let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
@@ -108,7 +108,7 @@ impl ConfigurationSnapshot {
         let pools = self
             .pools
             .iter()
-            .map(|pool| ((POOL.to_owned(), pool.name().to_owned()), pool.standing()));
+            .map(|pool| ((POOL.to_owned(), pool.name().to_owned()), pool.configuration_snapshot()));
         // What is served of it is what was: that somebody wants it otherwise is said all the same.
         let broken = self.broken.iter().map(|(name, reason)| {
             let reason: String = reason.chars().take(REASON_LIMIT_CHARACTERS).collect();
@@ -125,7 +125,7 @@ impl ConfigurationSnapshot {
         let certificates = shown.chain(authorities).chain(of_kubelets).map(|(role, certificate)| {
             (
                 (CERTIFICATE.to_owned(), format!("{role} {}", certificate.fingerprint)),
-                certificate.told(),
+                certificate.description(),
             )
         });
         pools.chain(broken).chain(certificates).collect()
@@ -141,7 +141,7 @@ impl ConfigurationSnapshot {
             return;
         }
         let before = (!self.recorded.is_empty()).then(|| digest(&self.recorded));
-        things.push(admin::standing(before, digest(&now)));
+        things.push(admin::snapshot_change(before, digest(&now)));
         match record_all(gateway, verb, &things).await {
             Ok(()) => {
                 self.recorded = now;
@@ -182,7 +182,7 @@ fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
         return true;
     }
     let log = gateway.settings.attestation_log();
-    match admin::last_standing(&log, gateway.journal.key()) {
+    match admin::last_snapshot_digest(&log, gateway.journal.key()) {
         Ok(Some(said)) if said == digest(recorded) => return true,
         Ok(Some(_)) => tracing::warn!(
             "{} differs from the last configuration snapshot in the attestation log: the gateway was killed before saving it, or the file was altered; recording all settings again",
@@ -197,7 +197,7 @@ fn is_as_recorded(gateway: &Gateway, recorded: &Things, file: &Path) -> bool {
 }
 
 /// Warns that the log's key was replaced.
-fn tell_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
+fn warn_of_log_key(gateway: &Gateway, recorded: &Things, now: &Things) {
     let name = trusted::log_key();
     let public = |things: &Things| things.get(&name).and_then(|key| key.get("public")?.as_str().map(str::to_owned));
     if let (Some(before), Some(now)) = (public(recorded), public(now))
@@ -264,7 +264,7 @@ fn differences(before: &Things, now: &Things) -> Vec<ValueChange> {
 
 /// Returns the settings in `gateway.toml`, key by key, and a digest over them.
 fn settings(settings: &Settings) -> Things {
-    let said: BTreeMap<&String, Value> = settings.said.iter().map(|(key, value)| (key, shown(value))).collect();
+    let said: BTreeMap<&String, Value> = settings.set_values.iter().map(|(key, value)| (key, shown(value))).collect();
     let digest = sha256(&serde_json::to_vec(&said).unwrap_or_default());
     let mut things: Things = said
         .into_iter()

@@ -166,12 +166,12 @@ impl ConnectionService {
             }
             let (source, since) = (waiting.source(), Instant::now());
             // A balancer's own connections look whether this gateway lives.
-            let known = self.is_balancer(peer) || self.admission.known.knows(peer, since);
+            let known = self.is_balancer(peer) || self.admission.trusted_sources.knows(peer, since);
             let _waits = self.metrics.handshake_waits();
             loop {
                 let handshake = self.admission.handshakes.begin(source, known).await;
                 if let Ok(place) = waiting.place(known) {
-                    self.say_if_long(since.elapsed());
+                    self.warn_if_long(since.elapsed());
                     return Ok((handshake, place));
                 }
                 // Others may find one: nobody keeps a turn that he cannot take.
@@ -188,7 +188,7 @@ impl ConnectionService {
     }
 
     /// Warns about a long wait, so that an administrator knows why nodes are late.
-    fn say_if_long(&self, waited: Duration) {
+    fn warn_if_long(&self, waited: Duration) {
         let line = long_wait(waited, || self.admission.handshakes.waiting());
         let Some(line) = line else { return };
         if self.waits.is_worth_saying(Ipv4Addr::UNSPECIFIED.into(), self.clock.now().as_secs()) {

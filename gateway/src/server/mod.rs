@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use crate::admission::Admission;
 use crate::api::{self, Endorsers, Gateway};
 #[cfg(feature = "cluster")]
-use crate::cluster::away_since;
+use crate::cluster::failing_since;
 use crate::credentials::seal::{SealError, SealKeyRing, Times};
 use crate::inspection::{Depth, Faults, Inspected, Inspection};
 use crate::metrics::Metrics;
@@ -81,7 +81,7 @@ pub struct Server {
     listener: TcpListener,
     metrics: Option<TcpListener>,
     hangup: Hangup,
-    standing: ConfigurationSnapshot,
+    configuration: ConfigurationSnapshot,
     retention: Retention,
 }
 
@@ -97,7 +97,7 @@ impl Server {
             path: settings.state.clone(),
             source,
         })?;
-        match attest_system::files::close_to_others(&settings.state) {
+        match attest_system::files::restrict_to_owner(&settings.state) {
             Ok(None) => {}
             Ok(Some(mode)) => tracing::warn!(
                 "{}: had mode {mode:04o}; removed all access but the owner's",
@@ -150,7 +150,7 @@ impl Server {
             age: settings.segments.age,
             compress_after: settings.segments.compress_after,
         };
-        let retention = retention::of(&settings, &blobs);
+        let retention = retention::from_settings(&settings, &blobs);
         let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(&metrics);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, observer)?;
         let admission = Arc::new(Admission::new(&settings.limits, &settings.store.engine));
@@ -171,7 +171,7 @@ impl Server {
             .filter(|_| settings.cluster.as_ref().is_some_and(|settings| settings.machines))
             .map(|cluster| {
                 let cluster = Arc::clone(cluster);
-                MachineObjects::told_by_cluster(move || away_since(&cluster))
+                MachineObjects::for_cluster(move || failing_since(&cluster))
             })
             .unwrap_or_default();
         #[cfg(not(feature = "cluster"))]
@@ -235,7 +235,7 @@ impl Server {
         // What has sealed something from then on is known here.
         if !gateway.seal.is_shared() {
             let mut log = TaskLog::new(background::ROTATE_SEAL);
-            background::tend_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
+            background::maintain_keys(&gateway, gateway.clock.now().as_secs().into(), &mut log).await;
         }
         tracing::info!("{listening}");
         Ok(Self {
@@ -243,7 +243,7 @@ impl Server {
             listener,
             metrics: metrics_listener,
             hangup,
-            standing,
+            configuration: standing,
             retention,
         })
     }
@@ -269,7 +269,7 @@ impl Server {
             listener,
             metrics,
             hangup,
-            standing,
+            configuration: standing,
             retention,
         } = self;
         let limits = gateway.settings.limits;
@@ -339,12 +339,12 @@ async fn seal(settings: &Settings, clock: Clock, store: &Arc<dyn Store>) -> Resu
     let now = clock.now().as_secs();
     let believed = store.time(now).await?;
     let own = background::in_own_hands(settings, clock, store, Verb::SealRotate);
-    Ok(SealKeyRing::open_shared(own, key_file, Times::of(believed, now)).await?)
+    Ok(SealKeyRing::open_shared(own, key_file, Times::new(believed, now)).await?)
 }
 
 /// Inspects everything that the settings name. Warnings are logged.
 async fn inspect(settings: &Settings, clock: Clock, metrics: &Arc<Metrics>) -> Result<Inspected, ServeError> {
-    let inspection = Inspection::of(settings, clock, metrics, Depth::Start).await;
+    let inspection = Inspection::run(settings, clock, metrics, Depth::Start).await;
     inspection.log();
     inspection
         .into_inspected()?

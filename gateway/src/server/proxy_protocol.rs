@@ -77,7 +77,7 @@ pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Connec
     let fixed = Fixed::parse(&fixed)?;
     let mut rest = vec![0; fixed.rest_bytes];
     stream.read_exact(&mut rest).await?;
-    fixed.whose(&rest)
+    fixed.owner(&rest)
 }
 
 /// Contents of a header's fixed part.
@@ -114,7 +114,7 @@ impl Fixed {
         })
     }
 
-    fn whose(&self, rest: &[u8]) -> Result<ConnectionOwner, HeaderError> {
+    fn owner(&self, rest: &[u8]) -> Result<ConnectionOwner, HeaderError> {
         if self.is_local {
             // Whatever the header says beside that is to be discarded, its family too.
             return Ok(ConnectionOwner::Own);

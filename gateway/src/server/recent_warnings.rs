@@ -12,13 +12,13 @@ const PEER_LIMIT: usize = 1024;
 /// Peers about which there were messages lately.
 #[derive(Debug, Default)]
 pub(super) struct RecentWarnings {
-    said: Mutex<HashMap<IpAddr, u64>>,
+    times: Mutex<HashMap<IpAddr, u64>>,
 }
 
 impl RecentWarnings {
     /// Returns whether there was no message about this peer in the minute before `now` (seconds since 1970). Counts a message if so.
     pub(super) fn is_worth_saying(&self, peer: IpAddr, now: u64) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         let lately = |when: &u64| now.abs_diff(*when) < QUIET_SECONDS;
         if said.get(&peer).is_some_and(lately) {
             return false;
@@ -53,7 +53,7 @@ mod tests {
         for number in 0..5000 {
             said.is_worth_saying(peer(number), 2000);
         }
-        assert!(said.said.lock().unwrap().len() <= PEER_LIMIT);
+        assert!(said.times.lock().unwrap().len() <= PEER_LIMIT);
         assert!(!said.is_worth_saying(peer(9999), 2000));
         assert!(said.is_worth_saying(peer(9999), 2060));
     }

@@ -16,7 +16,7 @@ use crate::settings::Settings;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Creates the retention that the settings ask for.
-pub(super) fn of(settings: &Settings, evidence: &Blobs) -> Retention {
+pub(super) fn from_settings(settings: &Settings, evidence: &Blobs) -> Retention {
     let rule = RetentionRule {
         age: settings.keep.age,
         bytes: settings.keep.bytes,
@@ -31,12 +31,15 @@ pub(super) async fn keep(gateway: Arc<Gateway>, retention: Retention) {
     let (mut said, mut failed) = (None, BTreeSet::new());
     loop {
         every.tick().await;
-        let RetentionResult { held, beside } = retention.tend(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
+        let RetentionResult {
+            held,
+            other_errors: beside,
+        } = retention.run(&gateway.journal, &PendingIn(&*gateway.store), gateway.clock).await;
         let mut errors: Vec<RetentionError> = beside;
         match held {
             Ok(held) => {
                 gateway.metrics.log_segments_held(held.as_ref().map_or(0, |held| held.segments));
-                say(&mut said, held.and_then(because));
+                report_change(&mut said, held.and_then(because));
             }
             Err(error) => errors.push(error),
         }
@@ -55,7 +58,7 @@ fn because(RetainedSegments { undecided, .. }: RetainedSegments) -> Option<Strin
 }
 
 /// Logs once that the log is kept longer than its rule allows, and when it no longer is.
-fn say(before: &mut Option<String>, now: Option<String>) {
+fn report_change(before: &mut Option<String>, now: Option<String>) {
     match (&before, &now) {
         (before, Some(because)) if before.as_ref() != Some(because) => {
             tracing::warn!("keeping expired log segments: {because}");

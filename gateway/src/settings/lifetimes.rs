@@ -65,11 +65,11 @@ impl Default for TicketSection {
 }
 
 /// Returns the time in which a challenge can be answered.
-pub(super) fn of_challenges(section: &ChallengeSection) -> Result<Duration, Fault> {
+pub(super) fn challenge_lifetime(section: &ChallengeSection) -> Result<Duration, Fault> {
     seconds("challenge.lifetime_seconds", section.lifetime_seconds, (900, "1 to 900 seconds"))
 }
 
-pub(super) fn of_tickets(section: &TicketSection) -> Result<TicketSettings, Fault> {
+pub(super) fn ticket_settings(section: &TicketSection) -> Result<TicketSettings, Fault> {
     let TicketSection {
         lifetime_seconds,
         late_seconds,

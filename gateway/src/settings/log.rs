@@ -109,7 +109,7 @@ impl Default for LogSection {
     }
 }
 
-pub(super) fn of_console(section: ConsoleSection) -> Result<(LogFormat, String), Fault> {
+pub(super) fn console_settings(section: ConsoleSection) -> Result<(LogFormat, String), Fault> {
     let ConsoleSection { format, filter } = section;
     match EnvFilter::try_new(&filter) {
         Ok(_) => Ok((format, filter)),

@@ -39,7 +39,7 @@ pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Keys that the file sets, as `section.key`, with their values.
-    pub said: BTreeMap<String, Value>,
+    pub set_values: BTreeMap<String, Value>,
     /// Address that it listens on.
     pub listen: SocketAddr,
     /// The URL by which nodes reach the gateway, if it is not the certificate's first name with the port of `listen`.
@@ -110,7 +110,7 @@ fn pointer_url(text: String) -> Result<Url, Fault> {
 }
 
 /// Returns the values that a file sets, by `section.key`.
-fn said(text: &str) -> BTreeMap<String, Value> {
+fn set_values(text: &str) -> BTreeMap<String, Value> {
     let sections = toml::from_str::<BTreeMap<String, Value>>(text).unwrap_or_default();
     let keys = sections.into_iter().flat_map(|(name, value)| match value {
         Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
@@ -177,7 +177,7 @@ impl Settings {
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::of(file, folder, said(text)).map_err(|(key, found, allowed)| SettingsError::Range {
+        Self::from_file(file, folder, set_values(text)).map_err(|(key, found, allowed)| SettingsError::Range {
             path: path.to_owned(),
             key,
             found,
@@ -185,10 +185,10 @@ impl Settings {
         })
     }
 
-    fn of(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
+    fn from_file(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
         let limits = limits::checked(&file.limits)?;
         let cluster = cluster::checked(file.cluster, folder)?;
-        let (log_format, log_filter) = log::of_console(file.log)?;
+        let (log_format, log_filter) = log::console_settings(file.log)?;
         let LogSettings {
             checkpoints,
             segments,
@@ -217,7 +217,7 @@ impl Settings {
         };
         let served = |path: PathBuf| serving.clone().unwrap_or_else(|| folder.join(path));
         Ok(Self {
-            said,
+            set_values: said,
             listen: file.listen,
             pointer_url: file.pointer_url.map(pointer_url).transpose()?,
             balancers: balancers(&file.proxy_protocol_from)?,
@@ -240,8 +240,8 @@ impl Settings {
                 client_ca_of_cluster: client_ca.is_some(),
                 client_ca: client_ca.or(file.tls.client_ca.map(|path| folder.join(path))),
             },
-            challenge_lifetime: lifetimes::of_challenges(&file.challenge)?,
-            ticket: lifetimes::of_tickets(&file.ticket)?,
+            challenge_lifetime: lifetimes::challenge_lifetime(&file.challenge)?,
+            ticket: lifetimes::ticket_settings(&file.ticket)?,
             approval: approval::checked(file.approval)?,
             cluster,
             clouds: cloud::checked((file.outgoing, file.gcp, file.aws, file.azure), folder, limits.request)?,

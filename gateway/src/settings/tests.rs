@@ -26,7 +26,7 @@ fn the_sample_says_the_defaults() {
     assert_ne!(uncommented, SAMPLE, "the sample shows every key behind `#: `");
     let mut settings = parse(&uncommented).unwrap();
     // They are as if nobody had said them, but that somebody has.
-    assert!(!std::mem::take(&mut settings.said).is_empty());
+    assert!(!std::mem::take(&mut settings.set_values).is_empty());
     assert_eq!(settings, parse("").unwrap());
 }
 

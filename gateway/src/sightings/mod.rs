@@ -71,7 +71,7 @@ const fn broken(id: String, source: serde_json::Error) -> StoreError {
 }
 
 impl Sighting {
-    fn key(&self) -> Key {
+    fn key(&self) -> SightingKey {
         (self.pool.clone(), self.authorities.clone())
     }
 
@@ -108,7 +108,7 @@ async fn forget(store: &dyn Store, entry: &StoreEntry) -> Result<(), StoreError>
 }
 
 /// A pool, and the claims of its pointers.
-type Key = (String, Option<Vec<String>>);
+type SightingKey = (String, Option<Vec<String>>);
 
 /// A [`Sighting`] in memory, and its state in the store.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ struct SightingState {
 /// The sightings of a gateway that serves.
 #[derive(Debug, Default)]
 pub struct Sightings {
-    seen: Mutex<BTreeMap<Key, SightingState>>,
+    sightings: Mutex<BTreeMap<SightingKey, SightingState>>,
     /// Wakes the task that writes.
     first: Notify,
 }
@@ -155,14 +155,14 @@ impl Sightings {
             );
         }
         Ok(Self {
-            seen: Mutex::new(seen),
+            sightings: Mutex::new(seen),
             first: Notify::new(),
         })
     }
 
     /// Notes that a pointer was used for `pool`: its claim, the signer of the certificate that was accepted, and its origin.
     pub fn note(&self, pool: &str, authorities: Option<Vec<String>>, accepted: Fingerprint, peer: String, now: u64) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
         let known = seen.len();
         match seen.entry((pool.to_owned(), authorities)) {
             std::collections::btree_map::Entry::Occupied(mut there) => {
@@ -219,7 +219,7 @@ impl Sightings {
 
     async fn write(&self, store: &dyn Store, now: u64, due: impl Fn(Option<u64>) -> bool) -> Result<(), StoreError> {
         let due: Vec<Sighting> = {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
             let due = seen.values_mut().filter(|seen| seen.changed && due(seen.written));
             due.map(|seen| {
                 seen.written = Some(now);
@@ -230,10 +230,10 @@ impl Sightings {
         };
         let mut written = Ok(());
         for some in due.chunks(AT_ONCE) {
-            let told = join_all(some.iter().map(|sighting| tell(store, sighting))).await;
+            let told = join_all(some.iter().map(|sighting| write_sighting(store, sighting))).await;
             for (sighting, told) in some.iter().zip(told) {
                 if let Err(error) = told {
-                    self.tell_again(sighting);
+                    self.queue_again(sighting);
                     written = Err(error);
                 }
             }
@@ -241,8 +241,8 @@ impl Sightings {
         written
     }
 
-    fn tell_again(&self, sighting: &Sighting) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    fn queue_again(&self, sighting: &Sighting) {
+        let mut seen = self.sightings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = seen.get_mut(&sighting.key()) {
             seen.changed = true;
         }
@@ -250,7 +250,7 @@ impl Sightings {
 }
 
 /// Writes a sighting to the store. Another gateway may have seen such pointers before, or since.
-async fn tell(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
+async fn write_sighting(store: &dyn Store, sighting: &Sighting) -> Result<(), StoreError> {
     let entry = sighting.entry()?;
     let mut there = store.insert(EntryKind::Pointer, entry.clone()).await?;
     while let Some(known) = there.filter(|known| *known != entry) {

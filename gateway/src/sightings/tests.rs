@@ -159,5 +159,5 @@ async fn there_is_an_end_to_what_is_kept() {
     for number in 0..2 * SIGHTINGS_LIMIT {
         case.sightings.note(&number.to_string(), None, fingerprint(1), String::new(), 100);
     }
-    assert_eq!(case.sightings.seen.lock().unwrap().len(), SIGHTINGS_LIMIT);
+    assert_eq!(case.sightings.sightings.lock().unwrap().len(), SIGHTINGS_LIMIT);
 }

@@ -52,12 +52,12 @@ pub fn accept<E: From<StoreError>>(file: &Path, first: impl FnOnce(&Replacement)
 }
 
 fn examine(file: &Path) -> Result<(Connection, ExpectedStore, StoreFile), StoreError> {
-    let known = ExpectedStore::beside(file);
+    let known = ExpectedStore::load(file);
     let readable = known.is_ok();
     let known = known.or_else(|_| ExpectedStore::but_for_file(file))?;
     make_file(file)?;
     let (connection, _) = connect(file)?;
-    let found = schema::look(file, &connection)?;
+    let found = schema::inspect(file, &connection)?;
     if readable && known.check(file, &found).is_ok() {
         return Err(StoreError::Known(file.to_owned()));
     }
@@ -66,12 +66,12 @@ fn examine(file: &Path) -> Result<(Connection, ExpectedStore, StoreFile), StoreE
 
 fn rename(file: &Path, connection: &Connection, known: &ExpectedStore, replacement: &Replacement) -> Result<StoreMark, StoreError> {
     prepare(connection)?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(connection)?;
     let now = schema::take_decisions(connection, replacement.known.as_ref(), replacement.found.as_ref())
-        .and_then(|()| schema::begin_anew(connection, known.furthest()))
+        .and_then(|()| schema::reinitialize(connection, known.furthest()))
         .and_then(|now| replace_mark(file, &now).map(|()| now));
     connection
         .execute_batch(if now.is_ok() { "COMMIT" } else { "ROLLBACK" })
-        .of(connection)?;
+        .explain(connection)?;
     now
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 #[cfg(test)]
-pub(super) use file::look_through;
+pub(super) use file::check_integrity;
 use file::{Inode, inode, io, under_lock};
 pub(super) use file::{connect, make_file, prepare};
 use readers::Readers;
@@ -65,7 +65,7 @@ pub struct Embedded {
 struct EmbeddedInner {
     jobs: Mutex<Option<mpsc::SyncSender<EmbeddedJob>>>,
     thread: Mutex<Option<thread::JoinHandle<()>>>,
-    standing: Arc<Mutex<StoreMark>>,
+    mark: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
     readers: Readers,
     later: Later,
@@ -88,21 +88,21 @@ impl Embedded {
     /// [`StoreError`] if the file cannot be created, opened or written, is not a store, or is not the known one ([`ExpectedStore`]).
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = ExpectedStore::beside(file)?;
+        let known = ExpectedStore::load(file)?;
         if !file.exists() {
             known.check(file, &StoreFile::Nothing)?;
             make_file(file)?;
         }
         let (connection, inode) = connect(file)?;
-        known.check(file, &schema::look(file, &connection)?)?;
+        known.check(file, &schema::inspect(file, &connection)?)?;
         prepare(&connection)?;
         // What is synced from here on is said below: [`WriteAhead`]. Its checkpoints SQLite syncs itself.
         connection.pragma_update(None, "synchronous", "NORMAL").at(file)?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).at(file)?;
-        let log = Arc::new(WriteAhead::of(file));
+        let log = Arc::new(WriteAhead::new(file));
         // Of what a process left that was killed nobody may say more than the disk will.
         log.sync().map_err(io(file))?;
-        let standing = schema::standing(&connection).at(file)?;
+        let standing = schema::read_mark(&connection).at(file)?;
         if known.file.is_none() {
             under_lock(&connection, |standing| write_mark(file, standing))?;
         }
@@ -111,13 +111,13 @@ impl Embedded {
 
     fn run(file: &Path, connection: Connection, inode: Inode, standing: StoreMark, log: Arc<WriteAhead>) -> Result<Self, StoreError> {
         let standing = Arc::new(Mutex::new(standing));
-        let readers = Readers::of(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
+        let readers = Readers::new(file.to_owned(), inode, Arc::clone(&standing), Arc::clone(&log));
         let writer = EmbeddedWriter {
             connection,
-            turnstile: Turnstile::beside(file)?,
+            turnstile: Turnstile::for_store(file)?,
             file: file.to_owned(),
             inode,
-            standing: Arc::clone(&standing),
+            mark: Arc::clone(&standing),
             log: Arc::clone(&log),
             later: Later::default(),
         };
@@ -131,7 +131,7 @@ impl Embedded {
             open: Arc::new(EmbeddedInner {
                 jobs: Mutex::new(Some(sender)),
                 thread: Mutex::new(Some(thread)),
-                standing,
+                mark: standing,
                 log,
                 readers,
                 later,
@@ -142,7 +142,7 @@ impl Embedded {
 
     /// Returns the paths of SQLite's files next to a store's file, some of which exist only at times.
     #[must_use]
-    pub fn beside(file: &Path) -> [PathBuf; 3] {
+    pub fn sqlite_files(file: &Path) -> [PathBuf; 3] {
         ["db-wal", "db-shm", "db-journal"].map(|extension| file.with_extension(extension))
     }
 
@@ -150,15 +150,15 @@ impl Embedded {
     ///
     /// # Errors
     /// Like [`Embedded::open`].
-    pub fn look(file: &Path) -> Result<bool, StoreError> {
-        let known = ExpectedStore::beside(file)?;
+    pub fn exists(file: &Path) -> Result<bool, StoreError> {
+        let known = ExpectedStore::load(file)?;
         if !file.exists() && fs::symlink_metadata(file).is_err() {
             known.check(file, &StoreFile::Nothing)?;
             return Ok(false);
         }
         OpenOptions::new().read(true).write(true).open(file).map_err(io(file))?;
         let (connection, _) = connect(file)?;
-        known.check(file, &schema::look(file, &connection)?)?;
+        known.check(file, &schema::inspect(file, &connection)?)?;
         Ok(true)
     }
 
@@ -215,7 +215,7 @@ struct EmbeddedWriter {
     turnstile: Turnstile,
     file: PathBuf,
     inode: Inode,
-    standing: Arc<Mutex<StoreMark>>,
+    mark: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
     later: Later,
 }
@@ -244,7 +244,7 @@ impl EmbeddedWriter {
         if let Err(error) = begun {
             tracing::error!(%error, "cannot begin a store transaction");
             for job in batch {
-                (job.work)(Err(Self::again(&error)))(Ok(()));
+                (job.work)(Err(Self::copy_error(&error)))(Ok(()));
             }
             return;
         }
@@ -286,8 +286,8 @@ impl EmbeddedWriter {
         }
         let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
         begun.at(&self.file)?;
-        let checked = schema::standing(&self.connection).at(&self.file).and_then(|found| {
-            let known = self.standing.lock().map_err(|_| StoreError::Closed)?;
+        let checked = schema::read_mark(&self.connection).at(&self.file).and_then(|found| {
+            let known = self.mark.lock().map_err(|_| StoreError::Closed)?;
             if found.id == known.id && found.mark >= known.mark {
                 Ok(())
             } else {
@@ -303,10 +303,10 @@ impl EmbeddedWriter {
     fn commit(&self, written: bool, durable: bool) -> Result<(), rusqlite::Error> {
         let standing = match written {
             true => schema::advance(&self.connection)?,
-            false => schema::standing(&self.connection)?,
+            false => schema::read_mark(&self.connection)?,
         };
         self.connection.execute_batch("COMMIT")?;
-        if let Ok(mut known) = self.standing.lock() {
+        if let Ok(mut known) = self.mark.lock() {
             // Also what another process has committed, and may not have synced yet: lines of the log say that the store has come so far.
             if written || *known != standing {
                 self.log.is_committed();
@@ -322,7 +322,7 @@ impl EmbeddedWriter {
     }
 
     /// Copies the error for each job that waits for the same transaction.
-    fn again(error: &StoreError) -> StoreError {
+    fn copy_error(error: &StoreError) -> StoreError {
         match error {
             StoreError::Replaced(path) => StoreError::Replaced(path.clone()),
             StoreError::Moved { path, to } => StoreError::Moved {
@@ -369,12 +369,12 @@ impl Engine for Embedded {
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.on_connection(move |connection| sqlite::page(connection, &range, most).of(connection))
+        self.on_connection(move |connection| sqlite::page(connection, &range, most).explain(connection))
             .await
     }
 
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.on_connection(move |connection| sqlite::count(connection, &range).of(connection))
+        self.on_connection(move |connection| sqlite::count(connection, &range).explain(connection))
             .await
     }
 
@@ -382,11 +382,11 @@ impl Engine for Embedded {
         WRITES_LIMIT
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        self.open.standing.lock().ok().map(|standing| standing.clone())
+    fn store_mark(&self) -> Option<StoreMark> {
+        self.open.mark.lock().ok().map(|standing| standing.clone())
     }
 
-    fn beside(&self) -> Option<&Path> {
+    fn mark_path(&self) -> Option<&Path> {
         Some(&self.open.file)
     }
 
@@ -394,7 +394,7 @@ impl Engine for Embedded {
         let (file, log) = (self.open.file.clone(), Arc::clone(&self.open.log));
         // In a transaction, so that of two processes one writes. Of what is not durable nobody is told.
         self.on_connection(move |connection| {
-            let standing = schema::standing(connection).at(&file)?;
+            let standing = schema::read_mark(connection).at(&file)?;
             log.is_committed();
             log.sync().map_err(io(&file))?;
             write_mark(&file, &standing)

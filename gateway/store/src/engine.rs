@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Lead, StoreError, StoreMark};
+use super::{LeaderGuard, StoreError, StoreMark};
 
 /// Most challenges that are remembered when more come, whatever the store time. Clients that request as many as they can get make 800 rows
 /// a second, 20 gigabytes a day. This limit is 270 MB, and more challenges than come while the longest-lived one can be answered. A ticket
@@ -143,12 +143,12 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
-    /// Starts to lead a work, if no gateway leads it: like [`super::Store::lead`].
+    /// Starts to lead a work, if no gateway leads it: like [`super::Store::acquire_leadership`].
     ///
     /// # Errors
     /// [`StoreError`].
-    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
-        Ok(Some(Lead::alone()))
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Ok(Some(LeaderGuard::alone()))
     }
 
     /// Returns the maximum number of keys that one transaction may write or remove; the work of [`super::Store`] stays below.
@@ -170,9 +170,9 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the id and the mark of the store, as far as is known locally. Each transaction that writes raises the mark.
-    fn standing(&self) -> Option<StoreMark>;
+    fn store_mark(&self) -> Option<StoreMark>;
 
-    /// Returns the mark of [`Engine::standing`], if this process has learnt it within the last seconds for another reason. It sends no
+    /// Returns the mark of [`Engine::store_mark`], if this process has learnt it within the last seconds for another reason. It sends no
     /// request. It is for background tasks that look for changes; a decision about a node asks the store.
     fn recent_mark(&self) -> Option<u64> {
         None
@@ -184,8 +184,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// [`StoreError`].
     async fn keep_mark(&self) -> Result<(), StoreError>;
 
-    /// Returns the file next to which the mark is written: like [`super::Store::beside`].
-    fn beside(&self) -> Option<&Path> {
+    /// Returns the file next to which the mark is written: like [`super::Store::mark_path`].
+    fn mark_path(&self) -> Option<&Path> {
         None
     }
 }

@@ -59,7 +59,7 @@ impl ExpectedStore {
     ///
     /// # Errors
     /// [`StoreError::Io`], and [`StoreError::Mark`] if `store.mark` holds something else.
-    pub fn beside(store: &Path) -> Result<Self, StoreError> {
+    pub fn load(store: &Path) -> Result<Self, StoreError> {
         let file = read_mark(&mark_file(store))?;
         Ok(Self {
             file,
@@ -67,7 +67,7 @@ impl ExpectedStore {
         })
     }
 
-    /// Like [`ExpectedStore::beside`], but ignores `store.mark`.
+    /// Like [`ExpectedStore::load`], but ignores `store.mark`.
     pub(super) fn but_for_file(store: &Path) -> Result<Self, StoreError> {
         let folder = files::folder(store);
         let log = folder.join(ATTESTATION_LOG);

@@ -11,7 +11,7 @@
 
 mod embedded;
 mod lines;
-mod moving;
+mod migrate;
 #[cfg(test)]
 mod tests;
 
@@ -20,11 +20,11 @@ use std::io::{self, BufRead, Write};
 use attest_system::files;
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
-pub use moving::{CopiedStore, copy, undo};
+pub use migrate::{CopiedStore, copy, undo};
 
 use super::accept::{AcceptedStore, Replacement};
 use super::engine::{KeyRange, KeyValue};
-use super::migration::{Contents, HouseError, MigrationSource, MigrationTarget};
+use super::migration::{Contents, ExportError, MigrationSource, MigrationTarget};
 use super::{StoreError, StoreMark, keys, schema};
 use crate::settings::{EngineSettings, StoreSettings};
 
@@ -73,8 +73,8 @@ impl StoreDigest {
 /// Reads all there is, page by page.
 fn walk(
     mut page: impl FnMut(&KeyRange) -> Result<Vec<KeyValue>, StoreError>,
-    mut each: impl FnMut(&KeyValue) -> Result<(), HouseError>,
-) -> Result<Contents, HouseError> {
+    mut each: impl FnMut(&KeyValue) -> Result<(), ExportError>,
+) -> Result<Contents, ExportError> {
     let (mut digest, mut range) = (StoreDigest::new(), everything());
     loop {
         let pairs = page(&range)?;
@@ -98,8 +98,8 @@ fn everything() -> KeyRange {
 /// Writes down all that the store holds at one moment; a gateway may serve meanwhile.
 ///
 /// # Errors
-/// [`HouseError`].
-pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported, HouseError> {
+/// [`ExportError`].
+pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let mut source = source(settings)?;
     if let Some(moved) = source.moved() {
         return Err(moved.error(place(settings).as_ref()).into());
@@ -112,23 +112,23 @@ pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported,
 /// and to record the import. The time up to which uses are forgotten stays known.
 ///
 /// # Errors
-/// [`HouseError`], and those of `first`: nothing was taken then.
-pub fn import<E: From<HouseError>>(
+/// [`ExportError`], and those of `first`: nothing was taken then.
+pub fn import<E: From<ExportError>>(
     settings: &StoreSettings,
     open: impl Fn() -> io::Result<Box<dyn BufRead>>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<(AcceptedStore, Contents), E> {
     let whole = open()
-        .map_err(HouseError::from)
+        .map_err(ExportError::from)
         .and_then(|text| lines::read(text, &mut |_| Ok(())))?;
     let mut target = target(settings)?;
     let again = open()
-        .map_err(HouseError::from)
+        .map_err(ExportError::from)
         .and_then(|text| lines::read(text, &mut |pair| Ok(target.put(pair)?)))?;
     if again != whole {
         return Err(lines::problem(0, "or another has changed meanwhile").into());
     }
-    let id = schema::new_id().map_err(HouseError::from)?;
+    let id = schema::new_id().map_err(ExportError::from)?;
     take(&mut *target, &whole, &id, first)
 }
 
@@ -153,14 +153,14 @@ pub fn place(settings: &StoreSettings) -> String {
 /// Checks that no gateway serves on this store, by their leases. For an embedded one the lock on the attestation log does so.
 ///
 /// # Errors
-/// [`HouseError::Served`], and [`HouseError::Store`].
-pub fn alone(settings: &StoreSettings) -> Result<(), HouseError> {
+/// [`ExportError::Served`], and [`ExportError::Store`].
+pub fn alone(settings: &StoreSettings) -> Result<(), ExportError> {
     match &settings.engine {
         EngineSettings::Embedded => Ok(()),
         #[cfg(feature = "etcd")]
         EngineSettings::Etcd(etcd) => match super::etcd::served_by(etcd)? {
             hosts if hosts.is_empty() => Ok(()),
-            hosts => Err(HouseError::Served {
+            hosts => Err(ExportError::Served {
                 place: etcd.place(),
                 hosts: hosts.join(", "),
             }),
@@ -170,7 +170,7 @@ pub fn alone(settings: &StoreSettings) -> Result<(), HouseError> {
         #[cfg(feature = "kubernetes")]
         EngineSettings::Kubernetes(kubernetes) => match super::kubernetes::served_by(kubernetes)? {
             hosts if hosts.is_empty() => Ok(()),
-            hosts => Err(HouseError::Served {
+            hosts => Err(ExportError::Served {
                 place: kubernetes.place(),
                 hosts: hosts.join(", "),
             }),
@@ -180,7 +180,7 @@ pub fn alone(settings: &StoreSettings) -> Result<(), HouseError> {
     }
 }
 
-fn take<E: From<HouseError>>(
+fn take<E: From<ExportError>>(
     target: &mut dyn MigrationTarget,
     whole: &Exported,
     id: &str,
@@ -189,32 +189,32 @@ fn take<E: From<HouseError>>(
     let arrived = walk(|range| target.page(range, PAGE), |_| Ok(()))?;
     if arrived != whole.contents {
         let read = whole.contents.clone();
-        return Err(HouseError::Differs { read, arrived }.into());
+        return Err(ExportError::Differs { read, arrived }.into());
     }
     let replacement = Replacement {
-        known: target.known().expected().cloned(),
+        known: target.expected_store().expected().cloned(),
         found: Some(whole.store.clone()),
     };
     first(&replacement)?;
-    let now = target.finish(&whole.store, id).map_err(HouseError::from)?;
+    let now = target.finish(&whole.store, id).map_err(ExportError::from)?;
     Ok((AcceptedStore { replacement, now }, arrived))
 }
 
-fn source(settings: &StoreSettings) -> Result<Box<dyn MigrationSource>, HouseError> {
+fn source(settings: &StoreSettings) -> Result<Box<dyn MigrationSource>, ExportError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => Box::new(embedded::EmbeddedSnapshot::of(&settings.file)?),
+        EngineSettings::Embedded => Box::new(embedded::EmbeddedSnapshot::open(&settings.file)?),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdSnapshot::of(etcd, &settings.file)?),
+        EngineSettings::Etcd(etcd) => Box::new(super::etcd::EtcdSnapshot::open(etcd, &settings.file)?),
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesSnapshot::of(kubernetes, &settings.file)?),
+        EngineSettings::Kubernetes(kubernetes) => Box::new(super::kubernetes::KubernetesSnapshot::open(kubernetes, &settings.file)?),
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
-fn target(settings: &StoreSettings) -> Result<Box<dyn MigrationTarget>, HouseError> {
+fn target(settings: &StoreSettings) -> Result<Box<dyn MigrationTarget>, ExportError> {
     Ok(match &settings.engine {
         EngineSettings::Embedded => Box::new(embedded::EmbeddedImport::begin(&settings.file)?),
         #[cfg(feature = "etcd")]
@@ -229,22 +229,22 @@ fn target(settings: &StoreSettings) -> Result<Box<dyn MigrationTarget>, HouseErr
 }
 
 /// Returns the store that is there, regardless of the known one; `None` if a store is missing there, or was moved.
-fn there(settings: &StoreSettings) -> Result<Option<StoreMark>, HouseError> {
+fn existing_store(settings: &StoreSettings) -> Result<Option<StoreMark>, ExportError> {
     Ok(match &settings.engine {
-        EngineSettings::Embedded => embedded::there(&settings.file)?,
+        EngineSettings::Embedded => embedded::existing_store(&settings.file)?,
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => super::etcd::there(etcd)?,
+        EngineSettings::Etcd(etcd) => super::etcd::existing_store(etcd)?,
         #[cfg(not(feature = "etcd"))]
         EngineSettings::Etcd(etcd) => return Err(super::named::without(etcd).into()),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::there(kubernetes)?,
+        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::existing_store(kubernetes)?,
         #[cfg(not(feature = "kubernetes"))]
         EngineSettings::Kubernetes(kubernetes) => return Err(super::named::without_cluster(kubernetes).into()),
     })
 }
 
 /// Aborts an import there, of any process, even one that is paused.
-fn abandon(settings: &StoreSettings) -> Result<(), HouseError> {
+fn abandon(settings: &StoreSettings) -> Result<(), ExportError> {
     match &settings.engine {
         // Whoever takes something holds the file's lock, and has written nothing until the end.
         EngineSettings::Embedded => Ok(()),

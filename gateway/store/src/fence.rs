@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::StoreError;
 use super::engine::{Engine, Transaction, Work, WorkInterrupted};
-use super::through::Through;
+use super::engine_layer::EngineLayer;
 
 /// Refuses works unless the leader leads still. The check is part of the transaction itself: a process that was stopped for longer than its
 /// lease, and goes on, finds its work refused.
@@ -89,7 +89,7 @@ impl<E: Engine> Fenced<E> {
 }
 
 #[async_trait]
-impl<E: Engine> Through for Fenced<E> {
+impl<E: Engine> EngineLayer for Fenced<E> {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

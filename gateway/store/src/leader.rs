@@ -7,7 +7,7 @@ use super::{Store, StoreError, Witness};
 
 /// Leadership of a work, for as long as this is kept. After it is dropped, other gateways may lead.
 #[derive(Debug)]
-pub struct Lead(Option<ActiveLeadership>);
+pub struct LeaderGuard(Option<ActiveLeadership>);
 
 #[derive(Debug)]
 struct ActiveLeadership {
@@ -21,7 +21,7 @@ pub trait LeaderLock: Send + Sync + Debug {
     fn is_lost(&self) -> bool;
 }
 
-impl Lead {
+impl LeaderGuard {
     /// Returns the leadership of a store that only one gateway uses.
     #[must_use]
     pub const fn alone() -> Self {
@@ -30,7 +30,7 @@ impl Lead {
 
     /// Returns a leadership with a store that refuses works once another gateway may lead.
     #[must_use]
-    pub fn of(store: Arc<dyn Store>, held: Box<dyn LeaderLock>) -> Self {
+    pub fn new(store: Arc<dyn Store>, held: Box<dyn LeaderLock>) -> Self {
         Self(Some(ActiveLeadership { store, held }))
     }
 
@@ -52,7 +52,7 @@ impl Lead {
 pub struct LeaderTask {
     work: &'static str,
     store: Arc<dyn Store>,
-    lead: Option<Lead>,
+    lead: Option<LeaderGuard>,
     /// Number of the current turn.
     count: u64,
 }
@@ -89,13 +89,13 @@ impl LeaderTask {
     /// # Errors
     /// [`StoreError`]: the leader cannot be determined.
     pub async fn shared(&mut self) -> Result<Option<&Arc<dyn Store>>, StoreError> {
-        if self.lead.as_ref().is_none_or(Lead::is_lost) {
+        if self.lead.as_ref().is_none_or(LeaderGuard::is_lost) {
             // What is left of the one that was lost would stand in the way.
             self.lead = None;
-            self.lead = self.store.lead(self.work).await?;
+            self.lead = self.store.acquire_leadership(self.work).await?;
             self.count += 1;
         }
-        Ok(self.lead.as_ref().map(|Lead(led)| match led {
+        Ok(self.lead.as_ref().map(|LeaderGuard(led)| match led {
             Some(led) => &led.store,
             None => &self.store,
         }))

@@ -11,6 +11,7 @@ pub mod cluster_api;
 mod documents;
 mod embedded;
 pub mod engine;
+pub mod engine_layer;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -42,7 +43,6 @@ mod store_time;
 mod tests;
 #[cfg(any(feature = "kubernetes", feature = "etcd"))]
 mod threads;
-pub mod through;
 mod transact;
 mod transaction;
 mod transactions;
@@ -62,10 +62,10 @@ pub use error::StoreError;
 pub use expected_store::{ExpectedStore, mark_file};
 pub use export::{CopiedStore, Exported, alone, copy, export, import, place, undo};
 pub use health::StoreHealth;
-pub use leader::{Lead, LeaderLock, LeaderTask};
-pub use maintenance::{MaintenanceResult, Tending};
+pub use leader::{LeaderGuard, LeaderLock, LeaderTask};
+pub use maintenance::{MaintenanceResult, MaintenanceTask};
 pub use mark::{StoreMark, Wrote};
-pub use migration::{Contents, HouseError};
+pub use migration::{Contents, ExportError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
 pub use transact::Transact;
@@ -372,7 +372,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn witnessed(self: Arc<Self>, witness: Arc<dyn Witness>) -> Arc<dyn Store>;
 
     /// Puts something into the outbox that changes nothing in the store.
-    async fn tell(&self, told: String) -> Result<(), StoreError>;
+    async fn append_to_outbox(&self, told: String) -> Result<(), StoreError>;
 
     /// Returns the oldest outbox entries, at most `most`: after that one, if it is given.
     async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError>;
@@ -388,7 +388,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn sync(&self) -> Result<(), StoreError>;
 
     /// Returns the store's id and mark, as far as is known locally. `None` if it cannot tell.
-    fn standing(&self) -> Option<StoreMark> {
+    fn store_mark(&self) -> Option<StoreMark> {
         None
     }
 
@@ -404,7 +404,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Returns the file next to which the mark is written. `None` if it has no place.
-    fn beside(&self) -> Option<&Path> {
+    fn mark_path(&self) -> Option<&Path> {
         None
     }
 
@@ -420,8 +420,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     }
 
     /// Leads a work that only one of several gateways does at a time, if no other leads it. Callers use [`LeaderTask`].
-    async fn lead(&self, _work: &str) -> Result<Option<Lead>, StoreError> {
-        Ok(Some(Lead::alone()))
+    async fn acquire_leadership(&self, _work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Ok(Some(LeaderGuard::alone()))
     }
 
     /// Returns the store time, in seconds since 1970, and starts it if that was not done yet. Only [`Store::forget_expired`] advances it.

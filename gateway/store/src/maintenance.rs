@@ -7,14 +7,14 @@ use super::{LeaderTask, Store, StoreError, Tick};
 
 /// Tends the store when it is this gateway's turn.
 #[derive(Debug)]
-pub struct Tending {
+pub struct MaintenanceTask {
     store: Arc<dyn Store>,
     turn: LeaderTask,
     /// Last time that this gateway has tended the store: the number of its turn, and its running time.
     last: Option<(u64, Duration)>,
 }
 
-/// Result of a call of [`Tending::tick`].
+/// Result of a call of [`MaintenanceTask::tick`].
 #[derive(Debug)]
 pub struct MaintenanceResult {
     /// The store's own time, seconds since 1970.
@@ -23,9 +23,9 @@ pub struct MaintenanceResult {
     pub store: Option<Arc<dyn Store>>,
 }
 
-impl Tending {
+impl MaintenanceTask {
     #[must_use]
-    pub fn of(store: &Arc<dyn Store>) -> Self {
+    pub fn new(store: &Arc<dyn Store>) -> Self {
         Self {
             store: Arc::clone(store),
             turn: LeaderTask::new(Arc::clone(store), "tend"),
@@ -60,8 +60,8 @@ mod tests {
     use async_trait::async_trait;
 
     use super::super::engine::{Engine, Work};
-    use super::super::through::Through;
-    use super::super::{Embedded, Lead, LeaderLock};
+    use super::super::engine_layer::EngineLayer;
+    use super::super::{Embedded, LeaderGuard, LeaderLock};
     use super::*;
 
     /// Clock time beyond any store time in these tests.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Through for Shared {
+    impl EngineLayer for Shared {
         fn engine(&self) -> &dyn Engine {
             &self.engine
         }
@@ -107,21 +107,21 @@ mod tests {
             if *loses == Some(0) { Err(StoreError::Closed) } else { Ok(()) }
         }
 
-        async fn lead(&self, _: &str) -> Result<Option<Lead>, StoreError> {
+        async fn acquire_leadership(&self, _: &str) -> Result<Option<LeaderGuard>, StoreError> {
             let leads = self.leads.lock().unwrap();
             let held = Box::new(Own(leads.turn, Arc::clone(&self.leads)));
-            Ok((!leads.other).then(|| Lead::of(Arc::new(self.clone()), held)))
+            Ok((!leads.other).then(|| LeaderGuard::new(Arc::new(self.clone()), held)))
         }
     }
 
     impl Shared {
-        fn begin(folder: &tempfile::TempDir) -> (Self, Tending) {
+        fn begin(folder: &tempfile::TempDir) -> (Self, MaintenanceTask) {
             let shared = Self {
                 engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
                 leads: Arc::default(),
             };
             let store: Arc<dyn Store> = Arc::new(shared.clone());
-            (shared, Tending::of(&store))
+            (shared, MaintenanceTask::new(&store))
         }
 
         /// Ends the turn of this gateway.
@@ -133,7 +133,7 @@ mod tests {
     }
 
     /// The store's time, when this gateway has run for so long; and whether it has tended it.
-    async fn tick(tending: &mut Tending, now: u64, running: u64) -> (u64, bool) {
+    async fn tick(tending: &mut MaintenanceTask, now: u64, running: u64) -> (u64, bool) {
         let tended = tending.tick(now, Duration::from_secs(running)).await.unwrap();
         (tended.time, tended.store.is_some())
     }

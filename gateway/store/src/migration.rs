@@ -11,7 +11,7 @@ use super::{StoreError, StoreMark};
 
 /// The reason why a store was not exported, imported or copied.
 #[derive(Debug, thiserror::Error)]
-pub enum HouseError {
+pub enum ExportError {
     /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -74,16 +74,16 @@ pub(super) trait MigrationSource {
 
     /// Records the new place, if the store is unchanged since that moment and no gateway serves on it. From then on a process that has it
     /// open writes and reads nothing more.
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError>;
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError>;
 
     /// Has it be again what it was before it was moved.
-    fn take_back(&mut self) -> Result<(), HouseError>;
+    fn undo_move(&mut self) -> Result<(), ExportError>;
 }
 
 /// An empty store that receives another's content. Until that is finished it is not a store, and no process uses what has arrived.
 pub(super) trait MigrationTarget {
     /// Returns what is known of the store that it replaces.
-    fn known(&self) -> &ExpectedStore;
+    fn expected_store(&self) -> &ExpectedStore;
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError>;
 

@@ -12,7 +12,7 @@ use super::StoreError;
 pub(super) struct Moved {
     /// Id of the store that it is there.
     pub id: String,
-    /// Its place there, in the form of `house::place`.
+    /// Its place there, in the form of `export::place`.
     pub to: String,
 }
 

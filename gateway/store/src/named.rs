@@ -1,12 +1,12 @@
 //! The store that the settings name, whatever engine keeps it.
 
 use super::engine::{Engine, Work};
+use super::engine_layer::EngineLayer;
 #[cfg(feature = "etcd")]
 use super::etcd::Etcd;
 use super::health::StoreHealth;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
-use super::through::Through;
 use super::{AcceptedStore, Embedded, Replacement, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 use async_trait::async_trait;
@@ -44,15 +44,15 @@ impl AnyStore {
     ///
     /// # Errors
     /// Like [`AnyStore::open`].
-    pub fn look(settings: &StoreSettings) -> Result<bool, StoreError> {
+    pub fn exists(settings: &StoreSettings) -> Result<bool, StoreError> {
         match &settings.engine {
-            EngineSettings::Embedded => Embedded::look(&settings.file),
+            EngineSettings::Embedded => Embedded::exists(&settings.file),
             #[cfg(feature = "etcd")]
-            EngineSettings::Etcd(etcd) => Etcd::look(etcd, &settings.file),
+            EngineSettings::Etcd(etcd) => Etcd::exists(etcd, &settings.file),
             #[cfg(not(feature = "etcd"))]
             EngineSettings::Etcd(etcd) => Err(without(etcd)),
             #[cfg(feature = "kubernetes")]
-            EngineSettings::Kubernetes(kubernetes) => Kubernetes::look(kubernetes, &settings.file),
+            EngineSettings::Kubernetes(kubernetes) => Kubernetes::exists(kubernetes, &settings.file),
             #[cfg(not(feature = "kubernetes"))]
             EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }
@@ -121,7 +121,7 @@ pub(super) fn without_cluster(kubernetes: &crate::settings::KubernetesSettings) 
 }
 
 #[async_trait]
-impl Through for AnyStore {
+impl EngineLayer for AnyStore {
     fn engine(&self) -> &dyn Engine {
         match self {
             Self::Embedded(embedded) => embedded,

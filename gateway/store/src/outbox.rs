@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::documents::{DocumentVersion, EntryDocument, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Transaction, Work, WorkInterrupted, run};
-use super::through::Through;
+use super::engine_layer::EngineLayer;
 use super::witness::{EntryChange, Witness};
-use super::{Lead, StoreEntry, StoreError, keys, schema};
+use super::{LeaderGuard, StoreEntry, StoreError, keys, schema};
 
 /// Additional keys that an outbox entry reads and writes.
 const OWN_WRITES: usize = 2;
@@ -46,7 +46,7 @@ impl Witnessed {
             };
             work(&mut watched)?;
             let changes = watched.into_changes()?;
-            match witness.tell(&changes)? {
+            match witness.outbox_entry(&changes)? {
                 Some(told) if !changes.is_empty() => put(transaction, &random, &told),
                 _ => Ok(()),
             }
@@ -55,7 +55,7 @@ impl Witnessed {
 }
 
 #[async_trait]
-impl Through for Witnessed {
+impl EngineLayer for Witnessed {
     fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
@@ -64,8 +64,12 @@ impl Through for Witnessed {
         self.engine.transact(self.watch(work)?).await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        Ok(self.engine.lead(work).await?.map(|lead| lead.witnessed(&self.witness)))
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Ok(self
+            .engine
+            .acquire_leadership(work)
+            .await?
+            .map(|lead| lead.witnessed(&self.witness)))
     }
 
     fn most_writes(&self) -> usize {
@@ -139,7 +143,7 @@ fn put(transaction: &mut dyn Transaction, random: &str, told: &str) -> Result<()
 }
 
 /// Writes an outbox entry without a change of the store.
-pub(super) async fn tell(engine: &impl Engine, told: String) -> Result<(), StoreError> {
+pub(super) async fn append_to_outbox(engine: &impl Engine, told: String) -> Result<(), StoreError> {
     let random = schema::new_id()?;
     run(engine, move |transaction| put(transaction, &random, &told)).await
 }

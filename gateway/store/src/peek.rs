@@ -13,9 +13,9 @@ impl Embedded {
     /// Returns an entry of the store in this file, and the store's mark; creates nothing. `None` without a store or an entry.
     ///
     /// # Errors
-    /// Like [`Embedded::look`].
+    /// Like [`Embedded::exists`].
     pub fn peek(file: &Path, kind: EntryKind, id: &str) -> Result<Option<(StoreMark, StoreEntry)>, StoreError> {
-        if !Self::look(file)? {
+        if !Self::exists(file)? {
             return Ok(None);
         }
         let (connection, _) = connect(file)?;
@@ -29,6 +29,6 @@ impl Embedded {
             return Ok(None);
         };
         let id = id.to_owned();
-        Ok(Some((schema::standing(&connection).at(file)?, StoreEntry { id, value })))
+        Ok(Some((schema::read_mark(&connection).at(file)?, StoreEntry { id, value })))
     }
 }

@@ -12,7 +12,7 @@ use super::{StoreError, schema};
 const FILE: &str = "replica.id";
 
 /// Returns the id of this state folder, and creates it if the folder has none. The caller keeps others from doing so at the same time.
-pub(super) fn of_state(folder: &Path) -> Result<String, StoreError> {
+pub(super) fn load_or_create_id(folder: &Path) -> Result<String, StoreError> {
     let path = folder.join(FILE);
     match fs::read_to_string(&path) {
         Ok(id) if schema::is_id(id.trim()) => Ok(id.trim().to_owned()),

@@ -25,7 +25,7 @@ const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
 
 /// Returns the content of a file, before anything is written to it.
-pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
+pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
     let foreign = |missing: String| StoreError::Foreign {
         path: file.to_owned(),
         missing,
@@ -41,7 +41,7 @@ pub(super) fn look(file: &Path, connection: &Connection) -> Result<StoreFile, St
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));
             }
-            Ok(match (standing(connection).at(file)?, moved(connection).at(file)?) {
+            Ok(match (read_mark(connection).at(file)?, moved(connection).at(file)?) {
                 (standing, None) => StoreFile::Store(standing),
                 (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
             })
@@ -61,14 +61,14 @@ fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
 
 /// Creates the tables in an empty file, in one transaction.
 pub(super) fn create(connection: &Connection) -> Result<(), StoreError> {
-    if version(connection).of(connection)? == VERSION {
+    if version(connection).explain(connection)? == VERSION {
         return Ok(());
     }
     let id = new_id()?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(connection)?;
     let made = make(connection, &id);
     let ended = connection.execute_batch(if made.is_ok() { "COMMIT" } else { "ROLLBACK" });
-    made.and(ended.of(connection))
+    made.and(ended.explain(connection))
 }
 
 pub(super) fn new_id() -> Result<String, StoreError> {
@@ -85,19 +85,19 @@ pub(super) fn is_id(text: &str) -> bool {
 
 fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     // Another process may have been faster.
-    if version(connection).of(connection)? == VERSION {
+    if version(connection).explain(connection)? == VERSION {
         return Ok(());
     }
-    connection.execute_batch(PAIRS).of(connection)?;
-    connection.execute_batch(STORE).of(connection)?;
+    connection.execute_batch(PAIRS).explain(connection)?;
+    connection.execute_batch(STORE).explain(connection)?;
     connection
         .execute("INSERT INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
-        .of(connection)?;
-    connection.pragma_update(None, "user_version", VERSION).of(connection)
+        .explain(connection)?;
+    connection.pragma_update(None, "user_version", VERSION).explain(connection)
 }
 
 /// Returns the store's id and mark.
-pub(super) fn standing(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
+pub(super) fn read_mark(connection: &Connection) -> Result<StoreMark, rusqlite::Error> {
     mark_of(connection, "SELECT id, mark FROM store WHERE one = 1")
 }
 
@@ -135,29 +135,29 @@ pub(super) fn moved(connection: &Connection) -> Result<Option<(String, Moved)>, 
 /// Records the new place, and the store's new id.
 pub(super) fn move_to(connection: &Connection, Moved { id, to }: &Moved) -> Result<(), StoreError> {
     let another = new_id()?;
-    connection.execute_batch(MOVED).of(connection)?;
+    connection.execute_batch(MOVED).explain(connection)?;
     connection
         .execute(
             "INSERT INTO moved (one, was, id, place) SELECT 1, store.id, ?1, ?2 FROM store",
             [id, to],
         )
         .and_then(|_| connection.execute("UPDATE store SET id = ?1", [another]))
-        .of(connection)?;
+        .explain(connection)?;
     Ok(())
 }
 
 /// Restores the id of a store that was moved.
-pub(super) fn take_back(connection: &Connection) -> Result<(), StoreError> {
+pub(super) fn undo_move(connection: &Connection) -> Result<(), StoreError> {
     let taken_back = "UPDATE store SET id = (SELECT was FROM moved); DROP TABLE moved";
-    connection.execute_batch(taken_back).of(connection)
+    connection.execute_batch(taken_back).explain(connection)
 }
 
 /// Makes it the store with this id and the same content, with a mark that is at least `mark`.
 pub(super) fn name(connection: &Connection, id: &str, mark: u64) -> Result<StoreMark, StoreError> {
     let mark = i64::try_from(mark).unwrap_or(i64::MAX);
-    connection.execute_batch("DROP TABLE IF EXISTS moved").of(connection)?;
+    connection.execute_batch("DROP TABLE IF EXISTS moved").explain(connection)?;
     let renamed = connection.execute("UPDATE store SET id = ?1, mark = max(mark, ?2) + 1", params![id, mark]);
-    renamed.and_then(|_| standing(connection)).of(connection)
+    renamed.and_then(|_| read_mark(connection)).explain(connection)
 }
 
 /// Adopts the pending decisions of a store that replaces the known one. Their uses stay used: another gateway's log has the outcome. Does
@@ -169,7 +169,7 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
     }
     let mut range = keys::pendings();
     loop {
-        let pairs = page(connection, &range, PAGE).of(connection)?;
+        let pairs = page(connection, &range, PAGE).explain(connection)?;
         let Some(last) = pairs.last() else { return Ok(()) };
         range = keys::after(&last.key, &range);
         for pair in &pairs {
@@ -181,9 +181,9 @@ pub(super) fn take_decisions(connection: &Connection, known: Option<&StoreMark>,
 }
 
 /// Makes it another store, with at least `mark` as its mark, and resets the store time.
-pub(super) fn begin_anew(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
+pub(super) fn reinitialize(connection: &Connection, mark: u64) -> Result<StoreMark, StoreError> {
     let mut part = SqliteTransaction::new(connection);
-    let anew = store_time::begin_anew(&mut part);
+    let anew = store_time::reset(&mut part);
     part.end(anew)?;
     name(connection, &new_id()?, mark)
 }

@@ -31,9 +31,9 @@ impl<'a> SqliteTransaction<'a> {
     pub(super) fn end(mut self, done: Result<(), WorkInterrupted>) -> Result<(), StoreError> {
         match (done, self.failed.take()) {
             (Err(WorkInterrupted::Refused(error)), _) => Err(error),
-            (_, Some(error)) => Err(error).of(self.connection),
+            (_, Some(error)) => Err(error).explain(self.connection),
             (Err(WorkInterrupted::Engine), None) => Err(StoreError::Closed),
-            (Ok(()), None) => self.write().of(self.connection),
+            (Ok(()), None) => self.write().explain(self.connection),
         }
     }
 
@@ -124,13 +124,13 @@ pub(super) fn count(connection: &Connection, range: &KeyRange) -> Result<u64, ru
 
 /// Says which file it was about, and what can be done.
 pub(super) trait Explain<T> {
-    fn of(self, connection: &Connection) -> Result<T, StoreError>;
+    fn explain(self, connection: &Connection) -> Result<T, StoreError>;
 
     fn at(self, file: &Path) -> Result<T, StoreError>;
 }
 
 impl<T> Explain<T> for Result<T, rusqlite::Error> {
-    fn of(self, connection: &Connection) -> Result<T, StoreError> {
+    fn explain(self, connection: &Connection) -> Result<T, StoreError> {
         self.map_err(|error| failed(connection.path().unwrap_or_default(), &error))
     }
 

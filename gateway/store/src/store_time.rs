@@ -119,6 +119,6 @@ pub(super) fn refuse_forgotten(transaction: &mut dyn Transaction, thing: &Spenda
 }
 
 /// Resets the store time of a store that becomes another one: it does not know what its predecessor has forgotten.
-pub(super) fn begin_anew(transaction: &mut dyn Transaction) -> Result<(), WorkInterrupted> {
+pub(super) fn reset(transaction: &mut dyn Transaction) -> Result<(), WorkInterrupted> {
     transaction.delete(keys::TIME)
 }

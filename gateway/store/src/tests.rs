@@ -14,7 +14,7 @@ impl Embedded {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.on_connection(move |connection| work(connection).of(connection)).await
+        self.on_connection(move |connection| work(connection).explain(connection)).await
     }
 }
 
@@ -137,7 +137,7 @@ fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
     connection.execute_batch("BEGIN").unwrap();
     fill(&connection, 50_000, |number| number).unwrap();
     connection.execute_batch("COMMIT").unwrap();
-    let looked = |limit| embedded::look_through(&file, &connection, limit).unwrap();
+    let looked = |limit| embedded::check_integrity(&file, &connection, limit).unwrap();
     assert!(!looked(Duration::ZERO));
     assert!(looked(Duration::from_secs(600)));
 }
@@ -206,7 +206,7 @@ fn log(folder: &tempfile::TempDir, lines: &[&str]) {
 #[tokio::test]
 async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
     let (folder, store) = open();
-    let standing = || store.standing().unwrap();
+    let standing = || store.store_mark().unwrap();
     let first = standing();
     store.get(EntryKind::Name, "a").await.unwrap();
     store.remove(EntryKind::Name, "a").await.unwrap();
@@ -233,7 +233,7 @@ async fn attack_42_a_store_from_before_is_refused() {
     let backup = copy(&folder);
     let store = Embedded::open(&file(&folder)).unwrap();
     store.put(EntryKind::Revoked, entry("a", "{}")).await.unwrap();
-    let now = store.standing().unwrap();
+    let now = store.store_mark().unwrap();
     let line = serde_json::json!({ "store": now, "v": 1 }).to_string();
     let unsaid = fs::read(folder.path().join("store.mark")).unwrap();
     store.keep_mark().await.unwrap();
@@ -268,7 +268,7 @@ async fn attack_42_a_store_from_before_is_refused_whichever_of_the_logs_last_lin
     for id in ["a", "b"] {
         store.put(EntryKind::Revoked, entry(id, "{}")).await.unwrap();
     }
-    let now = store.standing().unwrap();
+    let now = store.store_mark().unwrap();
     drop(store);
     restore(&folder, &backup);
     fs::remove_file(folder.path().join("store.mark")).unwrap();
@@ -364,7 +364,7 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
     let (folder, store) = open();
     store.put(EntryKind::Revoked, entry("a", "{}")).await.unwrap();
     store.keep_mark().await.unwrap();
-    let known = store.standing().unwrap();
+    let known = store.store_mark().unwrap();
     drop(store);
     let other = {
         let (other, store) = open();
@@ -388,7 +388,7 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
             && Some(&accepted.now.id) != accepted.replacement.found.map(|found| found.id).as_ref()
     );
     let store = Embedded::open(&file(&folder)).unwrap();
-    assert_eq!(store.standing(), Some(accepted.now));
+    assert_eq!(store.store_mark(), Some(accepted.now));
     drop(store);
     assert!(matches!(accepts(&folder), Err(StoreError::Known(_))), "there is nothing to accept");
     // What is accepted is not what was there before either.

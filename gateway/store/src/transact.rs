@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{EntryTransaction, EntryWork, Mode, Spend, Spendable, Store, StoreError, UseOccasion};
 
 /// Result of the last run of a work.
-type Place<T, E> = Arc<Mutex<Option<Result<T, E>>>>;
+type LastResult<T, E> = Arc<Mutex<Option<Result<T, E>>>>;
 
 /// Transactions of a store. The work may be run more than once, and only the last run counts. If it returns an error, nothing is written.
 pub trait Transact: Store {
@@ -86,12 +86,12 @@ where
 }
 
 /// The work, and the place for what its last run has found.
-fn in_place<T, E>(mut work: impl FnMut(&mut EntryTransaction<'_>) -> Result<T, E> + Send + 'static) -> (EntryWork, Place<T, E>)
+fn in_place<T, E>(mut work: impl FnMut(&mut EntryTransaction<'_>) -> Result<T, E> + Send + 'static) -> (EntryWork, LastResult<T, E>)
 where
     T: Send + 'static,
     E: Send + 'static,
 {
-    let place = Place::default();
+    let place = LastResult::default();
     let found = Arc::clone(&place);
     let work: EntryWork = Box::new(move |transaction| {
         let done = work(transaction);

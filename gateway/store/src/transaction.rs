@@ -93,7 +93,7 @@ impl<'t> EntryTransaction<'t> {
     pub fn spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
         let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::spend(self.keys, thing, occasion, at));
         let found = self.reach(done)?;
-        self.made = uses::of_decision(thing, occasion, found).or(self.made.take());
+        self.made = uses::decision_use(thing, occasion, found).or(self.made.take());
         Ok(found)
     }
 
@@ -102,7 +102,7 @@ impl<'t> EntryTransaction<'t> {
     /// # Errors
     /// [`StoreError`].
     pub fn would_spend(&mut self, thing: &Spendable, occasion: &UseOccasion, at: u64) -> Result<Spend, StoreError> {
-        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::look(self.keys, thing, occasion, at));
+        let done = store_time::refuse_forgotten(self.keys, thing).and_then(|()| uses::check_use(self.keys, thing, occasion, at));
         self.reach(done)
     }
 

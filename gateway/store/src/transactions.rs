@@ -10,8 +10,8 @@ use super::documents::{EntryDocument, PendingDocument, parse, read, write};
 use super::engine::{Engine, KeyRange, KeyValue, Mode, Transaction, Work, WorkInterrupted, run, run_in, work_in};
 use super::transaction::{EntryTransaction, remove};
 use super::{
-    DecisionRecord, EntryKind, EntryWork, Lead, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, keys, outbox,
-    store_time, uses,
+    DecisionRecord, EntryKind, EntryWork, LeaderGuard, Pending, Store, StoreEntry, StoreError, StoreMark, Tick, Witness, Witnessed, keys,
+    outbox, store_time, uses,
 };
 
 /// Seconds that another gateway may be away before its decisions are recorded here: longer than the repair of a machine takes.
@@ -173,8 +173,8 @@ impl<E: Engine + 'static> Store for E {
         Arc::new(Witnessed::new(self, witness))
     }
 
-    async fn tell(&self, told: String) -> Result<(), StoreError> {
-        outbox::tell(self, told).await
+    async fn append_to_outbox(&self, told: String) -> Result<(), StoreError> {
+        outbox::append_to_outbox(self, told).await
     }
 
     async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError> {
@@ -189,8 +189,8 @@ impl<E: Engine + 'static> Store for E {
         Engine::sync(self)
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        Engine::standing(self)
+    fn store_mark(&self) -> Option<StoreMark> {
+        Engine::store_mark(self)
     }
 
     fn recent_mark(&self) -> Option<u64> {
@@ -201,8 +201,8 @@ impl<E: Engine + 'static> Store for E {
         Engine::keep_mark(self).await
     }
 
-    fn beside(&self) -> Option<&Path> {
-        Engine::beside(self)
+    fn mark_path(&self) -> Option<&Path> {
+        Engine::mark_path(self)
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
@@ -214,8 +214,8 @@ impl<E: Engine + 'static> Store for E {
         self.replica()
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        Engine::lead(self, work).await
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        Engine::acquire_leadership(self, work).await
     }
 
     async fn time(&self, now: u64) -> Result<u64, StoreError> {

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Turnstile(File);
 
 impl Turnstile {
-    pub(super) fn beside(file: &Path) -> Result<Self, StoreError> {
+    pub(super) fn for_store(file: &Path) -> Result<Self, StoreError> {
         let folder = files::folder(file);
         let opened = File::open(folder).map_err(|source| StoreError::Io {
             path: folder.to_owned(),
@@ -65,7 +65,7 @@ mod tests {
     fn who_waits_begins_before_who_has_just_ended() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gateway.db");
-        let (gateway, command) = (Turnstile::beside(&file).unwrap(), Turnstile::beside(&file).unwrap());
+        let (gateway, command) = (Turnstile::for_store(&file).unwrap(), Turnstile::for_store(&file).unwrap());
         for _ in 0..50 {
             // What SQLite lets one of them have.
             let transaction = Mutex::new(Vec::new());
@@ -92,7 +92,7 @@ mod tests {
     fn who_stands_still_in_it_is_passed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gateway.db");
-        let [still, other] = [(); 2].map(|()| Turnstile::beside(&file).unwrap());
+        let [still, other] = [(); 2].map(|()| Turnstile::for_store(&file).unwrap());
         still.pass(|| assert!(other.pass(|| true)));
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn uses(transaction: &mut dyn Transaction, kind: EntryKind, id: &str)
 }
 
 /// Returns what a use on this occasion would be, at this time in seconds since 1970. Writes nothing.
-pub(super) fn look(
+pub(super) fn check_use(
     transaction: &mut dyn Transaction,
     thing: &Spendable,
     occasion: &UseOccasion,
@@ -68,7 +68,7 @@ pub(super) fn look(
 }
 
 /// The use that a decision has made, as [`give_back`] takes it. `None` if it has made none.
-pub(super) fn of_decision(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
+pub(super) fn decision_use(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
     let (number, again) = match found {
         Spend::Granted { use_number } => (use_number, false),
         Spend::Again { use_number } => (use_number, true),
@@ -94,7 +94,7 @@ pub(super) fn spend(
     occasion: &UseOccasion,
     at: u64,
 ) -> Result<Spend, WorkInterrupted> {
-    let found = look(transaction, thing, occasion, at)?;
+    let found = check_use(transaction, thing, occasion, at)?;
     match (found, occasion) {
         (Spend::Granted { use_number }, _) => {
             take(transaction, thing, occasion, use_number, at)?;

@@ -21,5 +21,5 @@ pub trait Witness: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`]: then nothing is changed.
-    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError>;
+    fn outbox_entry(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError>;
 }

@@ -120,7 +120,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The file system's.
-pub fn close_to_others(folder: &Path) -> io::Result<Option<u32>> {
+pub fn restrict_to_owner(folder: &Path) -> io::Result<Option<u32>> {
     let mode = fs::metadata(folder)?.permissions().mode() & 0o7777;
     if mode & 0o077 == 0 {
         return Ok(None);
@@ -255,7 +255,7 @@ mod tests {
             (0o701, Some(0o701)),
         ] {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(close_to_others(folder.path()).unwrap(), told);
+            assert_eq!(restrict_to_owner(folder.path()).unwrap(), told);
             let now = fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
             assert_eq!(now, mode & 0o700, "{mode:o}");
         }

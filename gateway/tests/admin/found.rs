@@ -9,7 +9,7 @@ use super::*;
 use crate::support::{POOL, serving_within};
 
 /// Returns the objects of one kind that an act is about.
-fn of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
+fn objects_of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
     let things = act["admin"]["things"].as_array().unwrap().iter();
     things.filter(|thing| thing["kind"] == kind).collect()
 }
@@ -26,14 +26,14 @@ async fn steps_of_the_ca_are_recorded_by_whom_and_found_by_the_gateway() {
         gateway.command(arguments);
         let done = gateway.wait_for_acts(1, verb).remove(0);
         assert!(done["admin"]["by"]["gateway"].is_null());
-        let things = of_kind(&done, "certificate");
+        let things = objects_of_kind(&done, "certificate");
         let [thing] = things[..] else { panic!("{done}") };
         assert_eq!(thing["id"], role, "{done}");
         let there = (!thing["before"].is_null(), !thing["after"].is_null());
         assert_eq!(there, (verb != "ca.introduce", verb != "ca.retire"), "{done}");
         let found = gateway.wait_for_acts(count, "gateway.reload").remove(count - 1);
         assert!(found["admin"]["by"]["gateway"].is_string());
-        let ids: Vec<&str> = of_kind(&found, "certificate")
+        let ids: Vec<&str> = objects_of_kind(&found, "certificate")
             .iter()
             .map(|thing| thing["id"].as_str().unwrap())
             .collect();
@@ -65,7 +65,7 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
         found["admin"]["by"]["gateway"].is_string() && found["admin"]["outbox"].is_null(),
         "{found}"
     );
-    let pools = of_kind(&found, "pool");
+    let pools = objects_of_kind(&found, "pool");
     let [pool] = pools[..] else { panic!("{found}") };
     assert_eq!(pool["id"], POOL);
     let (before, after) = (&pool["before"], &pool["after"]);
@@ -82,7 +82,7 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
     let config = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/secret", "contents": {"source": format!("data:,{secret}")}}]}});
     fs::write(gateway.path("pools/worker/full/90-new.ign"), config.to_string()).unwrap();
     let found = gateway.wait_for_acts(2, "gateway.reload").remove(1);
-    let pool = of_kind(&found, "pool")[0];
+    let pool = objects_of_kind(&found, "pool")[0];
     assert_ne!(pool["before"]["full"], pool["after"]["full"]);
     assert_eq!(pool["before"]["pre_approved"], pool["after"]["pre_approved"]);
     let newest = gateway.command(&["config", "render", "--pool", POOL, "--set", "full"]);
@@ -97,16 +97,16 @@ async fn a_pool_that_becomes_broken_or_well_again_is_recorded_with_the_reason() 
     let gateway = Gateway::start();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"all of it\"");
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
-    let [broken] = of_kind(&found, "broken_pool")[..] else {
+    let [broken] = objects_of_kind(&found, "broken_pool")[..] else {
         panic!("{found}")
     };
     assert_eq!((&broken["id"], &broken["before"]), (&json!(POOL), &Value::Null));
     let reason = broken["after"]["reason"].as_str().unwrap();
     assert!(reason.contains("pool.toml") && reason.contains("token"), "{reason}");
-    assert!(of_kind(&found, "pool").is_empty(), "what is served is what was");
+    assert!(objects_of_kind(&found, "pool").is_empty(), "what is served is what was");
     gateway.edit_pool(POOL, "token = \"all of it\"", "token = \"refuse\"");
     let found = gateway.wait_for_acts(2, "gateway.reload").remove(1);
-    let [well] = of_kind(&found, "broken_pool")[..] else {
+    let [well] = objects_of_kind(&found, "broken_pool")[..] else {
         panic!("{found}")
     };
     assert!(!well["before"].is_null() && well["after"].is_null(), "{well}");
@@ -126,16 +126,16 @@ async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_oth
     };
     gateway.run();
     // Of the first start, all that it goes by.
-    let all = |started: &Value| ["settings", "setting", "pool", "certificate"].map(|kind| !of_kind(started, kind).is_empty());
+    let all = |started: &Value| ["settings", "setting", "pool", "certificate"].map(|kind| !objects_of_kind(started, kind).is_empty());
     let first = gateway.acts("gateway.start").remove(0);
     assert_eq!(all(&first), [true; 4], "{first}");
     let uses = json!({"kind": "setting", "id": "ticket.uses", "after": 3});
-    assert!(of_kind(&first, "setting").contains(&&uses), "{first}");
+    assert!(objects_of_kind(&first, "setting").contains(&&uses), "{first}");
     again(&mut gateway, None);
     assert_eq!(gateway.acts("gateway.start").len(), 1, "nothing is otherwise");
     again(&mut gateway, Some("[ticket]\nuses = 5\n[challenge]\nlifetime_seconds = 60"));
     let started = gateway.acts("gateway.start").remove(1);
-    let told: Vec<_> = of_kind(&started, "setting").into_iter().cloned().collect();
+    let told: Vec<_> = objects_of_kind(&started, "setting").into_iter().cloned().collect();
     assert_eq!(
         told,
         [
@@ -143,14 +143,14 @@ async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_oth
             json!({"kind": "setting", "id": "challenge.lifetime_seconds", "after": 60}),
         ]
     );
-    let digest = of_kind(&started, "settings")[0];
+    let digest = objects_of_kind(&started, "settings")[0];
     assert_ne!(digest["before"]["sha256"], digest["after"]["sha256"]);
     // While nobody served, somebody has changed a pool.
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     again(&mut gateway, None);
     let started = gateway.acts("gateway.start").remove(2);
     assert_eq!(
-        (of_kind(&started, "pool").len(), of_kind(&started, "setting").len()),
+        (objects_of_kind(&started, "pool").len(), objects_of_kind(&started, "setting").len()),
         (1, 0),
         "{started}"
     );
@@ -185,7 +185,7 @@ async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
     gateway.line(|line| line.contains("cannot record the configuration snapshot"));
     room(ROOM_KIBIBYTES * 1024);
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
-    assert_eq!(of_kind(&found, "pool").len(), 1, "{found}");
+    assert_eq!(objects_of_kind(&found, "pool").len(), 1, "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +201,7 @@ async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
     assert!(started.len() > 1 && started.iter().all(|act| act["admin"]["more"].is_null()));
     let named: Vec<&Value> = started
         .iter()
-        .flat_map(|act| of_kind(act, "pool"))
+        .flat_map(|act| objects_of_kind(act, "pool"))
         .map(|pool| &pool["id"])
         .collect();
     for pool in &pools {
@@ -234,7 +234,7 @@ async fn a_note_that_was_altered_hides_no_change() {
     gateway.line(|line| line.contains("WARN") && line.contains("differs from the last configuration snapshot in the attestation log"));
     let started = gateway.acts("gateway.start").remove(1);
     let uses = json!({"kind": "setting", "id": "ticket.uses", "after": 5});
-    assert!(of_kind(&started, "setting").contains(&&uses), "{started}");
+    assert!(objects_of_kind(&started, "setting").contains(&&uses), "{started}");
     // It is said once. What somebody else has written into the log meanwhile is not believed either.
     again(&mut gateway);
     assert_eq!(gateway.acts("gateway.start").len(), 2);
@@ -243,7 +243,7 @@ async fn a_note_that_was_altered_hides_no_change() {
     let digest = |text: &str| {
         let act = text.lines().rfind(|line| line.contains("\"kind\":\"standing\"")).unwrap();
         let act: Value = serde_json::from_str(act).unwrap();
-        of_kind(&act, "standing")[0]["after"]["sha256"].as_str().unwrap().to_owned()
+        objects_of_kind(&act, "standing")[0]["after"]["sha256"].as_str().unwrap().to_owned()
     };
     let log = gateway.path("state/attestation.jsonl");
     let text = fs::read_to_string(&log).unwrap();
@@ -267,14 +267,14 @@ async fn another_key_or_anchor_is_recorded_and_another_key_of_the_log_is_said() 
     gateway.run();
     let first = gateway.wait_for_acts(1, "gateway.start").remove(0);
     let old = public(&gateway);
-    let key = |act: &Value, id: &str| of_kind(act, "key").into_iter().find(|thing| thing["id"] == id).cloned();
+    let key = |act: &Value, id: &str| objects_of_kind(act, "key").into_iter().find(|thing| thing["id"] == id).cloned();
     assert_eq!(key(&first, "log.key").unwrap()["after"]["public"], json!(old));
     gateway.terminate();
     gateway.wait();
     fs::copy(gateway.path("tls/mcs-ca.crt"), gateway.path("ek-roots/new.pem")).unwrap();
     gateway.run();
     let started = gateway.acts("gateway.start").remove(1);
-    let anchors = of_kind(&started, "anchor");
+    let anchors = objects_of_kind(&started, "anchor");
     let [anchor] = anchors[..] else { panic!("{started}") };
     assert!(
         anchor["id"].as_str().unwrap().starts_with("ek_roots ") && anchor["before"].is_null(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use attest_log::{Blobs, CheckpointSigner, Journal, LogKey, SegmentLimits};
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, StoreError};
 
 use super::*;
@@ -63,7 +63,7 @@ struct Dying {
 }
 
 #[async_trait]
-impl Through for Dying {
+impl EngineLayer for Dying {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }
@@ -146,7 +146,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
         "no JSON",
         "{\"v\":1,\"verb\":\"moon.paint\",\"at\":1,\"by\":{\"uid\":0,\"host\":\"h\",\"pid\":1}}",
     ] {
-        store.tell(unknown.to_owned()).await.unwrap();
+        store.append_to_outbox(unknown.to_owned()).await.unwrap();
     }
     gateway.token(&["--name", "rack"]);
     let journal = journal(&gateway);
@@ -171,7 +171,7 @@ async fn however_many_wait_no_start_is_held_up() {
     let mut telling = tokio::task::JoinSet::new();
     for _ in 1..many {
         let (store, act) = (store.clone(), act.clone());
-        telling.spawn(async move { store.tell(act).await.unwrap() });
+        telling.spawn(async move { store.append_to_outbox(act).await.unwrap() });
         while telling.len() >= 1000 {
             telling.join_next().await.unwrap().unwrap();
         }

@@ -167,15 +167,15 @@ async fn who_has_used_sudo_is_what_the_environment_says() {
 fn verbs_are_those_of_the_documents() {
     let schema: Value = serde_json::from_slice(&fs::read("../docs/attestation-log.schema.json").unwrap()).unwrap();
     let listed = schema["$defs"]["admin"]["properties"]["verb"]["enum"].as_array().unwrap();
-    let known: Vec<Value> = Verb::ALL.iter().map(|verb| json!(verb.word())).collect();
+    let known: Vec<Value> = Verb::ALL.iter().map(|verb| json!(verb.label())).collect();
     assert_eq!(*listed, known);
     let text = fs::read_to_string("../docs/reference/attestation-log.md").unwrap();
     let section = text.split("\n## Acts\n").nth(1).unwrap().split("\n## ").next().unwrap();
     // A row may name several verbs in its first cell.
     let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let verbs: Vec<&str> = cells.flat_map(|cell| cell.split('`')).filter(|word| word.contains('.')).collect();
-    assert_eq!(verbs, Verb::ALL.iter().map(|verb| verb.word()).collect::<Vec<_>>());
+    assert_eq!(verbs, Verb::ALL.iter().map(|verb| verb.label()).collect::<Vec<_>>());
     for verb in Verb::ALL {
-        assert_eq!(serde_json::to_value(verb).unwrap(), verb.word());
+        assert_eq!(serde_json::to_value(verb).unwrap(), verb.label());
     }
 }

@@ -12,10 +12,10 @@ async fn what_was_done_to_checkpoints_is_named() {
         let value: Value = serde_json::from_str(&a[number - 1]).unwrap();
         value["checkpoint"][name].as_str().unwrap().to_owned()
     };
-    let anew = |lines: Lines, number: usize| chained_anew(&lines, number);
+    let anew = |lines: Lines, number: usize| rechained(&lines, number);
     // As whoever has no key makes them: the alteration, and then all hashes after it, those in checkpoints among them.
     let recomputed = anew(edited(a, 3, "nothing was", "something was"), 3);
-    let holds = site.kept(&a[8]);
+    let holds = site.write_checkpoint(&a[8]);
     let holding = |what: &str, lines: &[String], expected: &str| site.says_with(what, &[lines], &["--holds", &holds], expected);
     let bare: Lines = recomputed
         .iter()
@@ -116,7 +116,7 @@ async fn what_was_done_to_checkpoints_is_named() {
     let old = site.says_with(
         "an old line after what verification begins after",
         &[&[&a[5..], &["x".to_owned()], &a[4..5]].concat()],
-        &["--from", &site.kept(&a[4])],
+        &["--from", &site.write_checkpoint(&a[4])],
         "out of order: line 5",
     );
     let missed: Vec<String> = missed.into_iter().chain([old]).flatten().collect();
@@ -124,12 +124,12 @@ async fn what_was_done_to_checkpoints_is_named() {
     // What is given as known is not taken from anybody.
     let refused = |line: &str, expected: &str| {
         for option in ["--from", "--holds"] {
-            let file = site.kept(line);
+            let file = site.write_checkpoint(line);
             let (sound, text) = site.audit(&[a], &[option, &file]);
             assert!(!sound && text.contains(expected), "{text}");
         }
     };
-    let other = site.kept(&b[4]);
+    let other = site.write_checkpoint(&b[4]);
     let elsewhere = site.says_with(
         "a checkpoint of another log",
         &[a],
@@ -183,8 +183,8 @@ async fn no_gateway_signs_anothers_chain_unnoticed() {
     let key_of_b = LogKey::open(&site.gateway.path("b/log.key")).unwrap();
     // As whoever has that key makes them: the alteration, each line after it, and these checkpoints.
     let forged = |checkpoints: &[usize]| {
-        let altered = chained_anew(&edited(a, 3, "nothing was", "something was"), 3);
-        let sign = |lines: Lines, number: &usize| chained_anew(&signed_by(&lines, *number, &key_of_b), *number);
+        let altered = rechained(&edited(a, 3, "nothing was", "something was"), 3);
+        let sign = |lines: Lines, number: &usize| rechained(&signed_by(&lines, *number, &key_of_b), *number);
         checkpoints.iter().fold(altered, sign)
     };
     let [pub_a, pub_b] = ["a", "b"].map(|name| site.gateway.path(&format!("{name}/log.pub")).display().to_string());

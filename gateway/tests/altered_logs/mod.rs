@@ -114,7 +114,7 @@ impl Site {
     }
 
     /// Writes a checkpoint of a log to a file of its own.
-    fn kept(&self, line: &str) -> String {
+    fn write_checkpoint(&self, line: &str) -> String {
         let file = self.gateway.path("checkpoint.json");
         fs::write(&file, format!("{line}\n")).unwrap();
         file.to_str().unwrap().to_owned()
@@ -165,7 +165,7 @@ fn placed(line: &str, place_of: &str) -> String {
 }
 
 /// Recomputes the hash chain of the lines from `first` on, which needs no key.
-fn chained_anew(lines: &[String], first: usize) -> Lines {
+fn rechained(lines: &[String], first: usize) -> Lines {
     let mut lines = lines.to_vec();
     for index in first..lines.len() {
         let hash = LineHash::of(lines[index - 1].as_bytes()).to_string();
@@ -218,11 +218,11 @@ async fn what_gateways_have_left_is_whole_in_whatever_files_it_is() {
     good(&[&older[..3], a], &["--unchained"], &["unchained, 3 line(s)", "1 to 11"]);
     good(&[&a[5..]], &["--continued"], &["6 to 11", "before line 6 is not at hand"]);
     // After a checkpoint, which the archive may hold still.
-    let from = site.kept(&a[4]);
+    let from = site.write_checkpoint(&a[4]);
     for begin in [0, 3, 4, 5] {
         good(&[&a[begin..]], &["--from", &from], &["6 to 11", "5 as recorded"]);
     }
-    let holds = site.kept(&a[8]);
+    let holds = site.write_checkpoint(&a[8]);
     good(&[a], &["--holds", &holds], &["whole"]);
     // Compressed, as logrotate leaves it.
     let mut zipped = GzEncoder::new(Vec::new(), Compression::fast());
@@ -318,7 +318,7 @@ async fn lines_that_were_taken_out_put_in_or_moved_are_named() {
     let site = Site::new().await;
     let (a, b, older) = (&site.a, &site.b, &site.older);
     let says = |what: &str, lines: &[String], expected: &str| site.says(what, &[lines], expected);
-    let holds = site.kept(&a[8]);
+    let holds = site.write_checkpoint(&a[8]);
     let holding = |what: &str, lines: &[String], expected: &str| site.says_with(what, &[lines], &["--holds", &holds], expected);
     let swapped = |x: usize, y: usize| {
         let mut lines = a.clone();

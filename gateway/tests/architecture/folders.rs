@@ -169,7 +169,7 @@ impl Module {
 
 impl Modules {
     /// Reads the crate with this root file, a `lib.rs` or a `main.rs`.
-    fn of(root: &Path) -> Self {
+    fn from_root(root: &Path) -> Self {
         let folder = root.parent().unwrap();
         let mut modules = Self {
             folder: folder.to_owned(),
@@ -377,7 +377,7 @@ fn the_modules_of_a_folder_have_no_import_cycle() {
         "gateway/store/src/lib.rs",
         "gateway/system/src/lib.rs",
     ] {
-        let cycles = cycles(&Modules::of(&root().join(file)));
+        let cycles = cycles(&Modules::from_root(&root().join(file)));
         found.extend(cycles.into_iter().map(|cycle| format!("{file}: {cycle}")));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -385,7 +385,7 @@ fn the_modules_of_a_folder_have_no_import_cycle() {
 
 #[test]
 fn finds_imports_of_the_program() {
-    let imports = Modules::of(&root().join("gateway/src/main.rs")).imports();
+    let imports = Modules::from_root(&root().join("gateway/src/main.rs")).imports();
     for (from, to) in [("ca", "certificate"), ("log", "acting")] {
         let commands = &imports[&vec!["commands".to_owned()]];
         assert!(commands.contains_key(&(from.to_owned(), to.to_owned())), "{commands:?}");
@@ -394,7 +394,7 @@ fn finds_imports_of_the_program() {
 
 #[test]
 fn finds_imports_of_the_store() {
-    let imports = Modules::of(&root().join("gateway/store/src/lib.rs")).imports();
+    let imports = Modules::from_root(&root().join("gateway/store/src/lib.rs")).imports();
     for (parent, from, to) in [
         (&[][..], "transactions", "uses"),
         (&["etcd"], "committer", "own"),
@@ -413,7 +413,7 @@ fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, code).unwrap();
     }
-    cycles(&Modules::of(&folder.path().join("lib.rs")))
+    cycles(&Modules::from_root(&folder.path().join("lib.rs")))
 }
 
 #[test]

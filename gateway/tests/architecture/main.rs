@@ -6,6 +6,7 @@ mod dependencies;
 mod folders;
 mod load;
 mod modules;
+mod names;
 mod page;
 mod proofs;
 

@@ -109,7 +109,7 @@ fn no_endpoint_reaches_a_config_without_a_grant() {
 
 #[test]
 fn no_endpoint_has_the_whole_gateway() {
-    let takes_its_part = ["use super::gateway::Gateway;", "pub(super) fn of(gateway: &Gateway) -> Self {"];
+    let takes_its_part = ["use super::gateway::Gateway;", "pub(super) fn new(gateway: &Gateway) -> Self {"];
     let whole = ["gateway/src/api/gateway.rs", "gateway/src/api/mod.rs"].map(|file| root().join(file));
     for path in rust_files("gateway/src/api").into_iter().filter(|path| !whole.contains(path)) {
         for line in code(&path).lines().map(str::trim) {

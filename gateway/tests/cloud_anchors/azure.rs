@@ -27,10 +27,10 @@ struct Azure {
 
 impl Azure {
     fn start() -> Self {
-        Self::of(AzureAuthority::new("eastus"))
+        Self::new(AzureAuthority::new("eastus"))
     }
 
-    fn of(authority: AzureAuthority) -> Self {
+    fn new(authority: AzureAuthority) -> Self {
         let aia = Aia::start(authority.intermediate());
         let mut setup = Setup::new();
         setup.connect(&HOSTS, aia.address(), None);
@@ -135,13 +135,13 @@ async fn attack_19_other_places_are_not_asked() {
         "http://127.0.0.1/pkiops/certs/a.crt",
         "http://www.microsoft.com:8080/pkiops/certs/a.crt",
     ] {
-        let mut azure = Azure::of(AzureAuthority::with(&NAMES, &[url]));
+        let mut azure = Azure::new(AzureAuthority::with(&NAMES, &[url]));
         azure.setup.connect(&["evil.example"], azure.aia.address(), None);
         assert!(!completed(&azure.setup.open(), &azure.signature(), NOW).await, "{url}");
         assert_eq!(azure.fetches(), 0, "{url}");
     }
     // The second place may be better.
-    let azure = Azure::of(AzureAuthority::with(
+    let azure = Azure::new(AzureAuthority::with(
         &NAMES,
         &["http://evil.example/a.crt", "http://cacerts.digicert.com/a.crt", ISSUER_URL],
     ));

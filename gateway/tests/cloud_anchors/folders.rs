@@ -244,7 +244,7 @@ projects = [{ id = "example-project", number = 739419398126 }]
 subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
 "#;
     setup.write("pools/worker/pool.toml", rules);
-    let pool = pools::load("worker", &setup.path("pools/worker"), &NeededState::Untold)
+    let pool = pools::load("worker", &setup.path("pools/worker"), &NeededState::Pending)
         .await
         .unwrap();
     let warnings = inspection::clouds::warnings(&setup.open(), &pool);

@@ -162,26 +162,26 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
     let log = Log::start();
     let signer = google.keys.current();
     good(&clouds, &signer, NOW).await;
-    log.said(&[&format!(
+    log.check_lines(&[&format!(
         "INFO attest_gateway::cloud::google_keys: fetched Google's keys: {}, fresh until",
         signer.kid()
     )]);
     good(&clouds, &signer, NOW + FRESH + 1).await;
-    log.said(&[]);
+    log.check_lines(&[]);
     google.provider.fail(ServerFault::Status(503));
     let stale = NOW + 2 * FRESH + 2;
     for fetch in 0..5 {
         good(&clouds, &signer, stale + fetch * PAUSE).await;
     }
-    log.said(&["WARN attest_gateway::cloud::google_keys: cannot fetch Google's keys: https://accounts.google.com/"]);
+    log.check_lines(&["WARN attest_gateway::cloud::google_keys: cannot fetch Google's keys: https://accounts.google.com/"]);
     let over = stale + KEPT;
     for fetch in 0..5 {
         assert!(clouds.google_keys(at(over + fetch * PAUSE)).await.is_err());
     }
-    log.said(&["refusing Google identity tokens until new keys are fetched"]);
+    log.check_lines(&["refusing Google identity tokens until new keys are fetched"]);
     google.provider.recover();
     good(&clouds, &signer, over + 5 * PAUSE).await;
-    log.said(&["INFO attest_gateway::cloud::google_keys: fetched Google's keys after a failure"]);
+    log.check_lines(&["INFO attest_gateway::cloud::google_keys: fetched Google's keys after a failure"]);
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ impl Log {
     }
 
     /// Verifies the lines since the last call: their number, and a part of each.
-    pub fn said(&self, expected: &[&str]) {
+    pub fn check_lines(&self, expected: &[&str]) {
         let text = String::from_utf8(LINES.take()).unwrap();
         assert_eq!(text.lines().count(), expected.len(), "{text}");
         for (line, expected) in text.lines().zip(expected) {

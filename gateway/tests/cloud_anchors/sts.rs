@@ -27,7 +27,7 @@ struct Aws {
 impl Aws {
     fn start() -> Self {
         let instance = AwsInstance::example(NOW - 60);
-        let session = RoleSession::of(&instance, NOW);
+        let session = RoleSession::for_instance(&instance, NOW);
         let sts = StsServer::start(REGION, vec![session.clone()]);
         sts.clock().set(NOW);
         let mut setup = Setup::new();

@@ -26,7 +26,7 @@ async fn accepted(gateway: &Gateway, machine: &Machine, kinds: &[Kind], identity
 fn without(gateway: &Gateway, record: &serde_json::Value, alter: impl FnOnce(&mut serde_json::Value), code: &str) {
     let mut altered = record.clone();
     alter(&mut altered["basis"]);
-    assert_eq!(site::again(gateway, &altered), code);
+    assert_eq!(site::replay_code(gateway, &altered), code);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -209,7 +209,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
     );
     // That is what the store says; the evidence held, and the auditor sees both.
     assert_eq!(
-        (&record["decided_by"], site::again(&gateway, &record).as_str()),
+        (&record["decided_by"], site::replay_code(&gateway, &record).as_str()),
         (&"store".into(), "accepted")
     );
     let table = gateway.command(&["log", "audit"]);
@@ -245,7 +245,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
         let asked = machine.ask(&gateway, &[KIND]).await;
         let body = asked.body(machine.evidence(&asked));
         let request = gateway.client.post(gateway.url("/v1/attest/evidence")).json(&body);
-        claiming.push((machine, tokio::spawn(Answer::of(request))));
+        claiming.push((machine, tokio::spawn(Answer::send(request))));
     }
     let (mut won, mut come_again) = (0, Vec::new());
     for (machine, answer) in claiming {
@@ -476,5 +476,5 @@ async fn attack_25_the_log_holds_no_claimant_and_no_document_of_an_instance_that
     assert!(holds(&document) && !holds(&claimant));
     let mut altered = record;
     altered["basis"]["cloud"]["claimant_sha256"] = "ab".repeat(32).into();
-    assert_eq!(site::again(&gateway, &altered), "claimant-mismatch");
+    assert_eq!(site::replay_code(&gateway, &altered), "claimant-mismatch");
 }

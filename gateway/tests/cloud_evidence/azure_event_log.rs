@@ -84,7 +84,7 @@ async fn a_vtpms_log_is_kept_beside_the_record() {
     check(&record, [Some(&log), None]);
     assert_eq!(record["claims"]["azure_vtpm"]["event_log"]["events"], 10);
     record["basis"].as_object_mut().unwrap().remove("event_log_sha256");
-    assert_eq!(site::again(&gateway, &record), "azure-vtpm-vm-id");
+    assert_eq!(site::replay_code(&gateway, &record), "azure-vtpm-vm-id");
     let answer = machine.attest(&gateway, &VTPM).await;
     site::refused(&gateway, &answer, "azure-vtpm-vm-id");
 }
@@ -101,7 +101,7 @@ async fn one_log_is_that_of_the_tpm_and_of_the_vtpm() {
         assert_eq!(record["claims"][kind]["event_log"]["events"], 10, "{kind}");
     }
     record["basis"].as_object_mut().unwrap().remove("event_log_sha256");
-    assert_eq!(site::again(&gateway, &record), "azure-vtpm-vm-id");
+    assert_eq!(site::replay_code(&gateway, &record), "azure-vtpm-vm-id");
     // Without one, and with another machine's.
     for other in [None, Some(self::log("something else").build())] {
         let alter = |evidence: &mut Evidence, _: &Asked| evidence.tpm.as_mut().unwrap().event_log = other.map(Blob);

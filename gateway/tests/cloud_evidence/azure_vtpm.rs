@@ -43,10 +43,10 @@ async fn a_machine_that_is_named_attests_by_its_vtpm_alone() {
     );
     let mut altered = record.clone();
     altered["basis"]["cloud"]["azure_vtpm_roots"] = json!([]);
-    assert_eq!(site::again(&gateway, &altered), "evidence-not-configured");
+    assert_eq!(site::replay_code(&gateway, &altered), "evidence-not-configured");
     altered = record.clone();
     altered["basis"]["server_keys"] = json!(["ab".repeat(32)]);
-    assert_eq!(site::again(&gateway, &altered), "quote-extra-data");
+    assert_eq!(site::replay_code(&gateway, &altered), "quote-extra-data");
     // Its own vTPM stands for the machine: whoever comes with it is the machine.
     let answer = Machine::another().attest(&gateway, &VTPM).await;
     site::trusted(&gateway, &answer, ALONE, &VTPM);

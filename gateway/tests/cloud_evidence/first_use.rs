@@ -51,7 +51,7 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
         let replay = |change: fn(&mut Value)| {
             let mut record = record.clone();
             change(&mut record["basis"]);
-            site::again(&gateway, &record)
+            site::replay_code(&gateway, &record)
         };
         let other = |basis: &mut Value| basis["cloud"]["claimant_sha256"] = json!("11".repeat(32));
         assert_eq!(replay(other), "claimant-mismatch");

@@ -19,7 +19,7 @@ fn instances(gateway: &Gateway, pool: &str, lines: &[&str]) {
 }
 
 /// Waits until a pool has changed this number of times.
-fn served_anew(gateway: &Gateway, pool: &str, times: usize) {
+fn wait_for_changes(gateway: &Gateway, pool: &str, times: usize) {
     let news = format!("pool {pool}: serving a new state");
     gateway.lines(times, |line| line.contains(&news));
 }
@@ -63,9 +63,9 @@ async fn attack_30_another_machine_of_the_account_gets_nothing() {
         let mut swapped = record.clone();
         swapped["basis"]["inventory"] = json!("ab".repeat(32));
         assert!(
-            site::again(&gateway, &swapped).contains("Blob"),
+            site::replay_code(&gateway, &swapped).contains("Blob"),
             "{}",
-            site::again(&gateway, &swapped)
+            site::replay_code(&gateway, &swapped)
         );
     }
 }
@@ -78,7 +78,7 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
     let attest = async || Machine::new().attest(&gateway, &[Kind::Gcp]).await;
     site::refused(&gateway, &attest().await, "instance-not-in-inventory");
     instances(&gateway, "worker", &[GCP_IDENTITY]);
-    served_anew(&gateway, "worker", 1);
+    wait_for_changes(&gateway, "worker", 1);
     let record = site::trusted(&gateway, &attest().await, GCP_IDENTITY, &[Kind::Gcp]);
     // One that cannot be read is nobody's: the last good one stays.
     instances(&gateway, "worker", &["worker-7"]);
@@ -87,10 +87,10 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
     });
     drop(attest().await.ticket());
     instances(&gateway, "worker", &["gcp:example-project/7"]);
-    served_anew(&gateway, "worker", 2);
+    wait_for_changes(&gateway, "worker", 2);
     site::refused(&gateway, &attest().await, "instance-not-in-inventory");
     // What was decided then comes out as it did.
-    assert_eq!(site::again(&gateway, &record), "accepted");
+    assert_eq!(site::replay_code(&gateway, &record), "accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +103,7 @@ async fn attack_30_a_machine_that_is_taken_out_of_the_inventory_gets_nothing_by_
     let full = gateway.rendered("worker", "full");
     fetch().await.is_config(&full);
     instances(&gateway, "worker", &["gcp:example-project/7"]);
-    served_anew(&gateway, "worker", 1);
+    wait_for_changes(&gateway, "worker", 1);
     for _ in 0..5 {
         fetch().await.refused(403, "ticket-withdrawn");
     }
@@ -112,7 +112,7 @@ async fn attack_30_a_machine_that_is_taken_out_of_the_inventory_gets_nothing_by_
     assert!(record["reason"].as_str().unwrap().contains(GCP_IDENTITY), "{record}");
     // It was not used up by that.
     instances(&gateway, "worker", &[GCP_IDENTITY]);
-    served_anew(&gateway, "worker", 2);
+    wait_for_changes(&gateway, "worker", 2);
     for _ in 0..3 {
         fetch().await.is_config(&full);
     }
@@ -150,7 +150,7 @@ async fn attack_30_a_worker_does_not_get_the_control_planes_config() {
     }
     // A machine that changes pools: out of the one, into the other.
     instances(&gateway, "worker", &[]);
-    served_anew(&gateway, "master", 1);
+    wait_for_changes(&gateway, "master", 1);
     drop(of_master().attest(&gateway, &[Kind::Gcp]).await.ticket());
 }
 

@@ -230,7 +230,7 @@ async fn administered() -> Vec<Value> {
             refused,
             ..Act::done(Verb::TokenCreate, 7, by.clone(), vec![thing.clone(); 100])
         };
-        store.tell(serde_json::to_string(&act).unwrap()).await.unwrap();
+        store.append_to_outbox(serde_json::to_string(&act).unwrap()).await.unwrap();
     }
     let running = in_process(&gateway, Arc::new(store)).await;
     attest_recording::take(&running.journal, &*running.store, 8).await.unwrap();
@@ -297,7 +297,7 @@ fn late_ticket(gateway: &Gateway) -> String {
         uses: 1,
     };
     let earned = TicketGrant {
-        identity: &NodeIdentity::of_tpm(digest(&tpm()).parse().unwrap()),
+        identity: &NodeIdentity::from_ek(digest(&tpm()).parse().unwrap()),
         instance: None,
         holder: None,
         name: None,

@@ -67,7 +67,7 @@ impl Machine {
             google: google::GoogleInstance::example(now - STARTED),
             signer: GOOGLE.clone(),
             claimant: [0x33; 32],
-            session: RoleSession::of(&aws, now),
+            session: RoleSession::for_instance(&aws, now),
             aws,
             azure: azure::AzureMachine::default(),
             vtpm: VTPM_OF_AZURE.clone(),
@@ -139,7 +139,7 @@ impl Machine {
             nonce: response.nonce.0,
             purpose: response.purpose,
             pool: self.pool.clone(),
-            key: SpkiSha256::of_certificate(&gateway.certificate()).unwrap(),
+            key: SpkiSha256::from_certificate(&gateway.certificate()).unwrap(),
         }
     }
 

@@ -76,7 +76,7 @@ fn put(api: &KubernetesApi, name: &str, provider_id: &str, change: impl Fn(&mut 
     api.put(object);
 }
 
-fn of_control_plane(object: &mut Value) {
+fn make_control_plane(object: &mut Value) {
     let metadata = &mut object["metadata"];
     metadata["labels"]["machine.openshift.io/cluster-api-machine-role"] = json!("master");
     metadata["ownerReferences"][0]["kind"] = json!("ControlPlaneMachineSet");
@@ -112,7 +112,7 @@ pub async fn records() -> Vec<Value> {
         object["status"] = json!({"phase": "Failed", "nodeRef": {"name": "worker-7"}});
     });
     comes_to(&gateway, &Machine::new(), Kind::Gcp, "instance-machine-ends").await;
-    put(&api, "worker-7", GCP_PROVIDER_ID, of_control_plane);
+    put(&api, "worker-7", GCP_PROVIDER_ID, make_control_plane);
     comes_to(&gateway, &Machine::new(), Kind::Gcp, "instance-of-two-pools").await;
     gateway.records()
 }
@@ -156,7 +156,7 @@ async fn attack_30_an_instance_is_accepted_if_the_cluster_has_made_it_for_this_p
             let mut altered = record.clone();
             let (member, name) = pointer.rsplit_once('/').unwrap();
             altered["basis"]["machine"].pointer_mut(member).unwrap()[name] = value;
-            assert_eq!(site::again(&gateway, &altered), code, "{pointer}");
+            assert_eq!(site::replay_code(&gateway, &altered), code, "{pointer}");
         }
         let other = Machine::new().but(|machine| {
             machine.google.instance_name = "worker-9".to_owned();
@@ -271,7 +271,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
     gateway.run();
     let answer = machine.attest(&gateway, &[Kind::Gcp]).await;
     answer.refused(503, "machines-unavailable");
-    gateway.config("/config/worker", &[&ticket]).await.try_again();
+    gateway.config("/config/worker", &[&ticket]).await.check_retry();
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
         api.restart(history);
         comes_to(&gateway, &machine, Kind::Gcp, "trusted").await;
@@ -337,7 +337,7 @@ async fn attack_30_a_machine_is_of_one_pool_and_no_worker_of_the_control_plane()
         [("infra", two), ("worker", two), ("master", another)],
     )
     .await;
-    check(&of_control_plane, [("master", yes), ("worker", another), ("infra", another)]).await;
+    check(&make_control_plane, [("master", yes), ("worker", another), ("infra", another)]).await;
     // What another pool's file names is that pool's.
     let by_file = "[inventory]\ninstances = \"instances.txt\"\n";
     site::write(&gateway, "pools/infra/instances.txt", GCP_IDENTITY);

@@ -2,7 +2,6 @@
 
 mod accepted;
 mod amazon;
-mod anew;
 mod azure_event_log;
 mod azure_vtpm;
 mod first_use;
@@ -10,13 +9,14 @@ mod google;
 mod inventory;
 mod join;
 mod kubelet_key;
+mod retry;
 // Of what the cluster tells, a gateway without that feature writes nothing.
+mod conflicts;
 #[cfg(feature = "cluster")]
 mod log_schema;
 pub mod machine;
 #[cfg(feature = "cluster")]
 mod machines;
-mod meanwhile;
 mod microsoft;
 mod outage;
 mod own_tpm;

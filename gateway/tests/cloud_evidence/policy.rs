@@ -162,5 +162,5 @@ async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
     let mut evidence = machine.evidence(&asked);
     evidence.gcp = Some(large);
     let large = gateway.client.post(gateway.url("/v1/attest/evidence")).json(&asked.body(evidence));
-    Answer::of_large(large).await.refused(413, "body-too-large");
+    Answer::send_large(large).await.refused(413, "body-too-large");
 }

@@ -15,7 +15,7 @@ use crate::support::{Answer, Gateway, POOL};
 
 const APPLICATION: u32 = 0x8000_0003;
 
-fn said(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
+fn command_output(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
     let output = gateway.try_command(arguments);
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -26,14 +26,14 @@ fn said(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
 /// recorded nodes.
 fn proposed(gateway: &Gateway, out: &str) -> (String, Option<String>) {
     let folder = gateway.path(out);
-    let words = said(gateway, &["policy", "propose", POOL, "--out", folder.to_str().unwrap()], true);
+    let words = command_output(gateway, &["policy", "propose", POOL, "--out", folder.to_str().unwrap()], true);
     let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
     let set = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
     let set = set.map(|file| file.display().to_string()).next();
     let file = folder.join("pool.toml").display().to_string();
     let with = set.iter().flat_map(|set| ["--with", set]);
     let arguments: Vec<&str> = ["policy", "simulate", POOL, &file].into_iter().chain(with).collect();
-    let simulated = said(gateway, &arguments, true);
+    let simulated = command_output(gateway, &arguments, true);
     assert!(simulated.contains(" 0 refused (0 of them were trusted)"), "{simulated}");
     (words, set)
 }
@@ -183,7 +183,7 @@ async fn of_googles_vtpms_the_tpm_has_rules_and_what_was_never_shown_is_said() {
     };
     let without = Machine::another().but(number(1));
     without.attest(&gateway, &[Kind::Gcp]).await.ticket();
-    let nothing = said(&gateway, &["policy", "propose", POOL], false);
+    let nothing = command_output(&gateway, &["policy", "propose", POOL], false);
     assert!(
         nothing.contains("no trusted evidence of pool servers in that time can be used: gcp does not measure the boot"),
         "{nothing}"

@@ -8,7 +8,7 @@ use super::machine::{Asked, Machine};
 use super::site::{self, NITRO_TPM};
 use crate::support::{Gateway, POOL};
 
-fn said(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
+fn command_output(gateway: &Gateway, arguments: &[&str], succeeds: bool) -> String {
     let output = gateway.try_command(arguments);
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(output.status.success(), succeeds, "{arguments:?}: {said}");
@@ -34,27 +34,27 @@ async fn a_vtpm_of_azures() {
     let record = site::trusted(&gateway, &answer, &identity, &VTPM);
     let id = record["id"].as_str().unwrap();
     let test = ["policy", "test", POOL, "--record", id];
-    let table = said(&gateway, &test, true);
+    let table = command_output(&gateway, &test, true);
     check(&table, "azure_vtpm: the PCRs 0, 1, 2, 3, 4, 5, 6, 7 of sha256 are quoted", true);
     check(&table, "azure_vtpm: PCR 7: not checked", true);
     check(&table, "azure_vtpm: the node sends an event log", true);
     check(&table, "whole policy", true);
 
     // What it has booted, as that of any TPM.
-    said(&gateway, &["log", "compare-boots", id, id], true);
+    command_output(&gateway, &["log", "compare-boots", id, id], true);
     let recorded = gateway.path("recorded.json").display().to_string();
-    said(
+    command_output(
         &gateway,
         &["reference-values", "record", &identity, "--name", "it", "--pcrs", "--to", &recorded],
         true,
     );
-    let values = said(&gateway, &["reference-values", "show", &recorded, "it"], true);
+    let values = command_output(&gateway, &["reference-values", "show", &recorded, "it"], true);
     assert!(values.contains("\"pcr\": 7"), "{values}");
 
     let other = REQUIRED.replace("\"0-7\" =", &format!("7 = [\"{}\"]\n\"0-6\" =", "ab".repeat(32)));
     let other = other.replace("[azure_vtpm.pcrs]", "boot = [\"secure-boot\"]\n[azure_vtpm.pcrs]");
     site::pool(&gateway, POOL, r#"[["azure-vtpm"]]"#, &[&other]);
-    let table = said(&gateway, &test, false);
+    let table = command_output(&gateway, &test, false);
     check(&table, "azure_vtpm: PCR 6: not checked", true);
     check(&table, "azure_vtpm: PCR 7 has one of 1 digests of pool.toml", false);
     check(&table, "azure_vtpm: the node sends an event log", true);
@@ -70,7 +70,7 @@ async fn a_nitro_tpm() {
     let answer = Machine::new().attest(&gateway, &kinds).await;
     let record = site::trusted(&gateway, &answer, "aws-nitrotpm:i-0123456789abcdef0", &kinds);
     let test = ["policy", "test", POOL, "--record", record["id"].as_str().unwrap()];
-    let table = said(&gateway, &test, true);
+    let table = command_output(&gateway, &test, true);
     check(&table, "aws_nitro_tpm: PCR 6: not checked", true);
     check(&table, "aws_nitro_tpm: PCR 7 has one of 1 digests of pool.toml", true);
     // A document has all PCRs, and no event log comes with it: nothing is said of either.
@@ -82,7 +82,7 @@ async fn a_nitro_tpm() {
     );
     let other = other.replace("regions =", "only_while_booting = true\nregions =");
     site::pool(&gateway, POOL, r#"[["aws-nitro-tpm"]]"#, &[&other]);
-    let table = said(&gateway, &test, false);
+    let table = command_output(&gateway, &test, false);
     check(&table, "aws_nitro_tpm: PCR 4 has one of 1 digests of pool.toml", false);
     check(&table, "aws_nitro_tpm: PCR 7 has one of 1 digests of pool.toml", true);
     // Its PCR 13 is not zeros.

@@ -166,7 +166,7 @@ fn blobs(gateway: &Gateway) -> Blobs {
 }
 
 /// Replays a record. Returns the code of the refusal, or `accepted`.
-pub fn again(gateway: &Gateway, record: &Value) -> String {
+pub fn replay_code(gateway: &Gateway, record: &Value) -> String {
     match replay(&record.to_string(), &blobs(gateway)) {
         Ok(_) => "accepted".to_owned(),
         Err(ReplayError::Reject(reject)) => reject.code().to_owned(),
@@ -222,7 +222,7 @@ pub fn refused(gateway: &Gateway, answer: &Answer, code: &str) -> Value {
     }
     // What the store said is no part of the record.
     if record["decision"] == "evidence" && reject::advices().any(|advice| advice.code == code) {
-        assert_eq!(again(gateway, &record), code);
+        assert_eq!(replay_code(gateway, &record), code);
     }
     record
 }

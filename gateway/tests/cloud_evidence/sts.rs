@@ -24,7 +24,7 @@ fn start() -> (Gateway, StsServer) {
 }
 
 /// Returns a machine whose credentials STS knows.
-fn known(sts: &StsServer) -> Machine {
+fn known_machine(sts: &StsServer) -> Machine {
     let machine = Machine::new();
     sts.add(machine.session.clone());
     machine
@@ -41,7 +41,7 @@ async fn show(gateway: &Gateway, machine: &Machine, alter: impl FnOnce(Value, &A
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_a_request_that_is_altered_anywhere_is_never_sent() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let check = async |alter: &dyn Fn(&mut Value), code: &str| {
         let answer = show(&gateway, &machine, |mut request, _| {
             alter(&mut request);
@@ -142,7 +142,7 @@ async fn attack_15_a_request_that_is_altered_anywhere_is_never_sent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_10_a_request_for_another_gateway_challenge_or_pool_is_never_sent() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let other = async |change: fn(&mut Asked)| {
         let asked = machine.ask(&gateway, &KINDS).await;
         let evidence = machine.evidence(&asked.but(change));
@@ -166,7 +166,7 @@ async fn attack_10_a_request_for_another_gateway_challenge_or_pool_is_never_sent
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_the_gateway_sends_what_it_spelled_out_itself_and_nothing_more() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     drop(machine.attest(&gateway, &KINDS).await.ticket());
     let sent = sts.requests().pop().unwrap();
     assert_eq!((sent.method.as_str(), sent.target.as_str()), ("POST", "/"));
@@ -195,7 +195,7 @@ async fn attack_15_the_gateway_sends_what_it_spelled_out_itself_and_nothing_more
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_a_redirect_of_sts_is_not_followed() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let elsewhere = StsServer::start("eu-central-1", vec![machine.session.clone()]);
     sts.fail(ServerFault::Redirect(elsewhere.url()));
     let answer = machine.attest(&gateway, &KINDS).await;
@@ -206,7 +206,7 @@ async fn attack_15_a_redirect_of_sts_is_not_followed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_sts_that_does_not_answer_is_nobodys_verdict() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let before = gateway.records().len();
     sts.fail(ServerFault::Down);
     let answer = machine.attest(&gateway, &KINDS).await;
@@ -235,20 +235,20 @@ async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
     check(somebody, "sts-not-an-instance").await;
     let of_role = |machine: &mut Machine| {
         machine.aws.role = "admin".to_owned();
-        machine.session = RoleSession::of(&machine.aws, clock::now());
+        machine.session = RoleSession::for_instance(&machine.aws, clock::now());
     };
     check(of_role, "sts-role").await;
     let of_account = |machine: &mut Machine| {
         machine.aws.account = "210987654321".to_owned();
-        machine.session = RoleSession::of(&machine.aws, clock::now());
+        machine.session = RoleSession::for_instance(&machine.aws, clock::now());
     };
     check(of_account, "sts-account").await;
     // Credentials that STS does not know, and a signature by another key.
     let unknown = Machine::new();
     site::refused(&gateway, &unknown.attest(&gateway, &KINDS).await, "sts-refused");
-    let forger = known(&sts).but(|machine| machine.session.secret_access_key.push('x'));
+    let forger = known_machine(&sts).but(|machine| machine.session.secret_access_key.push('x'));
     site::refused(&gateway, &forger.attest(&gateway, &KINDS).await, "sts-refused");
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let signed_by_another = |request: Value, _: &Asked| {
         let value = unknown.session.token.clone();
         tampering::presigned_request(&request, "x-amz-security-token", &value)
@@ -259,7 +259,7 @@ async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_15_an_answer_that_is_not_stss_own_is_refused() {
     let (gateway, sts) = start();
-    let machine = known(&sts);
+    let machine = known_machine(&sts);
     let check = async |field: &'static str, value: &'static str, code: &str| {
         sts.change_answers(move |answer| answer[field] = json!(value));
         site::refused(&gateway, &machine.attest(&gateway, &KINDS).await, code);
@@ -300,11 +300,11 @@ async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
     gateway.run();
     let kinds = [Kind::AwsIdentityDocument, Kind::AwsSts];
     // Somebody's document, and one's own credentials.
-    let thief = known(&sts).but(|machine| machine.aws.instance_id = "i-00000000000000001".to_owned());
+    let thief = known_machine(&sts).but(|machine| machine.aws.instance_id = "i-00000000000000001".to_owned());
     site::refused(&gateway, &thief.attest(&gateway, &kinds).await, "identities-differ");
     let identity = "aws:123456789012/i-0123456789abcdef0";
-    site::trusted(&gateway, &known(&sts).attest(&gateway, &kinds).await, identity, &kinds);
-    site::trusted(&gateway, &known(&sts).attest(&gateway, &kinds).await, identity, &kinds);
+    site::trusted(&gateway, &known_machine(&sts).attest(&gateway, &kinds).await, identity, &kinds);
+    site::trusted(&gateway, &known_machine(&sts).attest(&gateway, &kinds).await, identity, &kinds);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -315,14 +315,14 @@ async fn attack_27_a_caller_beside_a_document_takes_no_binding_away() {
     gateway.run();
     let both = [Kind::AwsIdentityDocument, Kind::AwsSts];
     let identity = "aws:123456789012/i-0123456789abcdef0";
-    site::trusted(&gateway, &known(&sts).attest(&gateway, &both).await, identity, &both);
+    site::trusted(&gateway, &known_machine(&sts).attest(&gateway, &both).await, identity, &both);
     // A pod of that instance's: it gets the role's credentials from the metadata server, and the document.
-    let thief = || known(&sts).but(|machine| machine.claimant = Machine::another().claimant);
+    let thief = || known_machine(&sts).but(|machine| machine.claimant = Machine::another().claimant);
     site::refused(&gateway, &thief().attest(&gateway, &both).await, "instance-claimed");
     site::refused(&gateway, &thief().attest(&gateway, &[Kind::AwsSts]).await, "instance-claimed");
     site::trusted(
         &gateway,
-        &known(&sts).attest(&gateway, &[Kind::AwsSts]).await,
+        &known_machine(&sts).attest(&gateway, &[Kind::AwsSts]).await,
         identity,
         &[Kind::AwsSts],
     );

@@ -112,7 +112,7 @@ fn machine(name: &str) -> Value {
 async fn a_machine_that_has_attested_is_approved_for_its_key_and_the_log_has_that() {
     let site = Site::start(APPROVED, "").await;
     let key = KeyPair::generate().unwrap();
-    let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
+    let digest = SpkiSha256::from_spki(&key.subject_public_key_info());
     let case = tpm().but(|case| case.purpose = purpose::with_kubelet_key(&digest));
     site.gateway.endorse(&case, &["--name", NODE]);
     site.asks("anothers", NODE, &KeyPair::generate().unwrap());
@@ -148,7 +148,7 @@ async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_att
         let decided = evidence(&attested.decision, at, ek);
         let id = attested.decision.clone();
         let written = store.decide(&id, move |transaction| {
-            attested::note(transaction, &NodeIdentity::of_tpm(ek), &attested)?;
+            attested::note(transaction, &NodeIdentity::from_ek(ek), &attested)?;
             transaction.decide(decided.clone())
         });
         let written: Result<(), StoreError> = written.await;
@@ -192,7 +192,7 @@ async fn nothing_is_kept_for_a_controller_unless_pools_are_named() {
 /// Returns whether discovery asks a node of this pool for the key of its kubelet.
 async fn asks_for_key(gateway: &Gateway, pool: &str) -> bool {
     let url = gateway.url(&format!("/v1/attest?pool={pool}"));
-    let answer = crate::support::Answer::of(gateway.client.get(url)).await;
+    let answer = crate::support::Answer::send(gateway.client.get(url)).await;
     serde_json::from_slice::<Value>(&answer.body).unwrap()["kubelet_key"] == true
 }
 

@@ -140,7 +140,7 @@ impl Site {
             .collect()
     }
 
-    fn said(&self, name: &str, reason: &str) -> Vec<String> {
+    fn event_notes(&self, name: &str, reason: &str) -> Vec<String> {
         let all = self.events(name).into_iter();
         all.filter(|(found, _)| found == reason).map(|(_, message)| message).collect()
     }
@@ -201,7 +201,7 @@ async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
     site.wait_says(&object, "Banned", "False", "NotBanned").await;
     site.wait_says(&object, "Approved", "True", "Allowlisted").await;
     shown(&site.api, "events say so", || {
-        site.said(&object, "Attested").len() == 1 && site.said(&object, "ConfigServed").len() == 1
+        site.event_notes(&object, "Attested").len() == 1 && site.event_notes(&object, "ConfigServed").len() == 1
     })
     .await;
     let described = site.kubectl(&["describe", "attestednode", &object]);
@@ -217,7 +217,7 @@ async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
     })
     .await;
     assert_eq!(site.api.all(NODES).len(), 1);
-    assert_eq!(site.said(&object, "Attested").len(), 1);
+    assert_eq!(site.event_notes(&object, "Attested").len(), 1);
     // What is edited is not done here, and it is said.
     site.patch(&object, &json!({"banned": true, "forget": "worker-7"}));
     site.wait_says(&object, "Accepted", "False", "EditsAreOff").await;
@@ -256,7 +256,7 @@ async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
         .map(|thing| thing["id"].as_str().unwrap())
         .collect();
     assert_eq!(things, [format!("tpm:{}", digest(&case)).as_str(), "worker-7"]);
-    shown(&site.api, "an event says so", || site.said(&object, "Banned").len() == 1).await;
+    shown(&site.api, "an event says so", || site.event_notes(&object, "Banned").len() == 1).await;
 
     // Whoever deletes the object resets nothing: it is there again.
     let uid = site.node(&object).unwrap()["metadata"]["uid"].clone();
@@ -342,7 +342,7 @@ async fn an_edit_approves_and_forgets_once_and_no_more_than_a_command_has_left_o
     ] {
         let name = other(spec);
         site.wait_says(&name, "Accepted", "False", reason).await;
-        shown(&site.api, "an event says so", || site.said(&name, "EditNotDone").len() == 1).await;
+        shown(&site.api, "an event says so", || site.event_notes(&name, "EditNotDone").len() == 1).await;
     }
     assert_eq!(site.gateway.acts("ek.add").len(), 1);
     // The API itself takes nothing that the schema does not.
@@ -399,7 +399,10 @@ async fn attack_46_objects_that_are_no_machines_change_nothing_and_hold_up_nobod
     site.patch(&object, &json!({"banned": true}));
     site.wait_says(&object, "Banned", "True", "ByThisObject").await;
     site.wait_says("worker-1", "Accepted", "False", "NotAMachine").await;
-    shown(&site.api, "it is said once", || site.said("worker-1", "EditNotDone").len() == 1).await;
+    shown(&site.api, "it is said once", || {
+        site.event_notes("worker-1", "EditNotDone").len() == 1
+    })
+    .await;
     site.gateway.endorse(&victim, &[]);
     site.boots(&victim).await;
     assert_eq!(site.gateway.wait_for_acts(1, "node.revoke").len(), 1);

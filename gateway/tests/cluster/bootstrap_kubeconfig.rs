@@ -147,7 +147,7 @@ async fn nodes_of_a_pool_wait_until_the_cluster_has_told_it_and_others_do_not() 
     let mut gateway = init(&api);
     acknowledge(&gateway);
     gateway.run();
-    gateway.config("/config/worker", &[]).await.try_again();
+    gateway.config("/config/worker", &[]).await.check_retry();
     assert!(gateway.config("/config/infra", &[]).await.status.is_success());
     let ca = std::fs::read_to_string(gateway.path("tls/mcs-ca.crt")).unwrap();
     put_token(&api, &token("one"), &ca);

@@ -46,7 +46,7 @@ async fn gets(gateway: &Gateway, kubelet: &Identity) -> String {
         200 if answer.body == gateway.rendered(POOL, "full") => "served".to_owned(),
         200 => "pre-approved".to_owned(),
         503 => {
-            answer.try_again();
+            answer.check_retry();
             assert_eq!(answer.header("retry-after"), Some("10"));
             "told to come again".to_owned()
         }

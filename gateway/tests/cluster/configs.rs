@@ -99,7 +99,7 @@ impl Cluster {
                 .into_bytes()
         };
         let tls = (gateway.path("tls/mcs.crt"), gateway.path("tls/mcs.key"));
-        let server = MachineConfigServer::beside(&tls.0, &tls.1, POOL, Arc::new(config));
+        let server = MachineConfigServer::start_tls_only(&tls.0, &tls.1, POOL, Arc::new(config));
         for folder in ["full", "pre-approved"] {
             fs::remove_dir_all(gateway.path("pools/worker").join(folder)).unwrap();
         }
@@ -121,7 +121,7 @@ impl Cluster {
         *self.state.lock().unwrap() = state;
     }
 
-    fn is_served_anew(&self, times: usize) {
+    fn wait_for_changes(&self, times: usize) {
         self.gateway.lines(times, |line| line.contains("pool worker: serving a new state"));
     }
 
@@ -143,7 +143,7 @@ async fn a_server_is_asked_when_new_nodes_get_another_rendered_config() {
     assert!(cluster.full().await.contains("data:,one"));
     cluster.says("two");
     cluster.api.put(pool("rendered-worker-2"));
-    cluster.is_served_anew(1);
+    cluster.wait_for_changes(1);
     assert!(cluster.full().await.contains("data:,two"));
     // Also after the API was away, with what has changed meanwhile.
     cluster.api.disturb(Disturbance::Down);
@@ -160,7 +160,7 @@ async fn a_server_is_asked_when_new_nodes_get_another_rendered_config() {
     cluster.says("three");
     cluster.api.put(pool("rendered-worker-3"));
     cluster.api.restart(RestartHistory::Lost);
-    cluster.is_served_anew(2);
+    cluster.wait_for_changes(2);
     assert!(cluster.full().await.contains("data:,three"));
     cluster
         .gateway
@@ -185,7 +185,7 @@ async fn what_nodes_need_is_what_the_machine_configs_say() {
     cluster
         .api
         .put(machine_config("50-state", "worker", true, &[file("/etc/state", "one")]));
-    cluster.is_served_anew(1);
+    cluster.wait_for_changes(1);
     assert!(cluster.pre_approved().await.contains("/etc/state"));
     // One that another one overrides is not given away: the last good state is served.
     cluster
@@ -200,7 +200,7 @@ async fn what_nodes_need_is_what_the_machine_configs_say() {
     hostile["spec"]["config"] = json!({"ignition": {"version": "3.4.0"}, "storage": {"files": "x".repeat(4_000_000)}});
     cluster.api.put(hostile);
     cluster.api.put(machine_config("50-state", "worker", false, &[]));
-    cluster.is_served_anew(2);
+    cluster.wait_for_changes(2);
     assert!(!cluster.pre_approved().await.contains("/etc/state"));
 }
 
@@ -236,10 +236,10 @@ async fn without_the_api_nodes_wait_for_what_they_need_and_get_the_rest() {
         .put(machine_config("50-early", "worker", true, &[file("/etc/early", "early")]));
     cluster.api.disturb(Disturbance::Down);
     cluster.gateway.run();
-    cluster.gateway.config("/config/worker", &[]).await.try_again();
+    cluster.gateway.config("/config/worker", &[]).await.check_retry();
     assert!(cluster.gateway.config("/config/infra", &[]).await.status.is_success());
     cluster.api.recover();
-    cluster.is_served_anew(1);
+    cluster.wait_for_changes(1);
     assert!(cluster.pre_approved().await.contains("data:,early"));
     // And then it may be away.
     cluster.api.disturb(Disturbance::Status(500));

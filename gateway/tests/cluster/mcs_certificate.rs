@@ -110,7 +110,7 @@ async fn shown(gateway: &Gateway, trusted: &IssuedCertificate) -> Option<Certifi
     Some(Certificate::parse(leaf).unwrap())
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let both = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     both.concat()
 }
@@ -157,9 +157,9 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     for command in [&["ca", "introduce"][..], &["ca", "retire", "--force"], &["certificate", "renew"]] {
         let output = gateway.try_command(command);
         assert!(
-            !output.status.success() && said(&output).contains("cluster.mcs_certificate"),
+            !output.status.success() && output_text(&output).contains("cluster.mcs_certificate"),
             "{}",
-            said(&output)
+            output_text(&output)
         );
     }
 
@@ -207,9 +207,9 @@ async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
         for command in ["check", "serve"] {
             let output = gateway.try_command(&[command]);
             assert!(
-                !output.status.success() && said(&output).contains(expect),
+                !output.status.success() && output_text(&output).contains(expect),
                 "{command}: {}",
-                said(&output)
+                output_text(&output)
             );
         }
     };
@@ -217,9 +217,9 @@ async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
     // Root makes no state for the gateway's user by looking.
     let output = gateway.try_command(&["check"]);
     assert!(
-        said(&output).contains("does not exist yet; the gateway reads the cluster when it starts"),
+        output_text(&output).contains("does not exist yet; the gateway reads the cluster when it starts"),
         "{}",
-        said(&output)
+        output_text(&output)
     );
     assert!(!gateway.path("state").exists());
     std::fs::create_dir(gateway.path("state")).unwrap();
@@ -250,9 +250,9 @@ fn who_says_it_by_a_file_says_so_alone() {
         ));
         let output = gateway.try_command(&["check"]);
         assert!(
-            !output.status.success() && said(&output).contains("cluster.mcs_certificate"),
+            !output.status.success() && output_text(&output).contains("cluster.mcs_certificate"),
             "{}",
-            said(&output)
+            output_text(&output)
         );
     }
 }

@@ -6,8 +6,8 @@ mod bootstrap_kubeconfig;
 mod bootstrap_tokens;
 mod client_ca;
 mod configs;
-mod kept;
 mod mcs_certificate;
+mod watch_cache;
 
 use attest_cluster_api::ClusterClient;
 use attest_store::settings::{ClusterAccess, ClusterApi};

@@ -167,7 +167,7 @@ pub async fn what_is_written_raises_the_mark_and_what_is_read_does_not<P: Place>
     let (store, other) = (place.open().await, place.open().await);
     let mark = async |store: &dyn Store| {
         store.get(EntryKind::Name, "a").await.unwrap();
-        store.standing().unwrap()
+        store.store_mark().unwrap()
     };
     let first = mark(&*store).await;
     store.remove(EntryKind::Name, "a").await.unwrap();

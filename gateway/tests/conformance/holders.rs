@@ -26,7 +26,7 @@ fn by(who: &str) -> UseOccasion {
     })
 }
 
-const fn again(use_number: u32) -> Spend {
+const fn repeated(use_number: u32) -> Spend {
     Spend::Again { use_number }
 }
 
@@ -73,16 +73,16 @@ pub async fn who_comes_again_makes_the_same_use_for_a_while_and_not_without_end<
     let case = Case::<P>::new().await;
     assert_eq!(case.recorded(1, "a", "d1", 100).await, granted(1));
     assert_eq!(case.recorded(1, "b", "d2", 100).await, Spend::Exhausted, "somebody else");
-    assert_eq!(case.recorded(1, "a", "d3", 100 + HOUR).await, again(1));
+    assert_eq!(case.recorded(1, "a", "d3", 100 + HOUR).await, repeated(1));
     assert_eq!(case.recorded(1, "a", "d4", 101 + HOUR).await, Spend::Exhausted, "too late");
     // What the clock says counts, and what it said; one that was set back has no more repeats.
-    assert_eq!(case.recorded(1, "a", "d5", 7).await, again(1));
+    assert_eq!(case.recorded(1, "a", "d5", 7).await, repeated(1));
     assert_eq!(case.recorded(1, "a", "d6", 100).await, Spend::Exhausted, "too often");
     let case = case.close_and_open().await;
     assert_eq!(case.recorded(1, "a", "d7", 100).await, Spend::Exhausted, "a start changes nothing");
     // Where there are uses left, it is one more, which can be made again in its turn.
     assert_eq!(case.recorded(2, "a", "d8", 200 + HOUR).await, granted(2));
-    assert_eq!(case.recorded(2, "a", "d9", 200 + HOUR).await, again(2));
+    assert_eq!(case.recorded(2, "a", "d9", 200 + HOUR).await, repeated(2));
     // What goes with the token goes whole.
     case.store.remove(EntryKind::Token, "t").await.unwrap();
     assert_eq!(case.recorded(1, "b", "d10", 200 + HOUR).await, granted(1));
@@ -97,7 +97,7 @@ pub async fn attack_33_a_use_that_comes_to_nothing_is_nobodys_also_after_a_crash
     assert_eq!(case.recorded(1, "b", "d2", 100).await, granted(1));
     let before = case.recorded(1, "a", "d3", 100).await;
     assert_eq!(before, Spend::Exhausted, "it has not made the use that is another's now");
-    assert_eq!(case.recorded(1, "b", "d4", 100).await, again(1));
+    assert_eq!(case.recorded(1, "b", "d4", 100).await, repeated(1));
 }
 
 pub async fn attack_33_a_repeat_that_comes_to_nothing_is_no_repeat_also_after_a_crash<P: Place>() {
@@ -105,14 +105,14 @@ pub async fn attack_33_a_repeat_that_comes_to_nothing_is_no_repeat_also_after_a_
     case.recorded(1, "a", "d", 100).await;
     let mut case = case.close_and_open().await;
     for decision in ["d1", "d2", "d3", "d4"] {
-        assert_eq!(case.spend(1, "a", decision, 100).await, again(1));
+        assert_eq!(case.spend(1, "a", decision, 100).await, repeated(1));
         case.crash_and_open().await;
         assert_eq!(case.with_use().await, [decision]);
         assert!(case.store.give_back(decision).await.unwrap());
         assert!(!case.store.give_back(decision).await.unwrap(), "once");
     }
     assert_eq!(case.store.uses(EntryKind::TokenUse, "t").await.unwrap(), 1);
-    for (decision, found) in [("d5", again(1)), ("d6", again(1)), ("d7", Spend::Exhausted)] {
+    for (decision, found) in [("d5", repeated(1)), ("d6", repeated(1)), ("d7", Spend::Exhausted)] {
         assert_eq!(case.recorded(1, "a", decision, 100).await, found);
     }
     for decision in ["d1", "d2", "d3", "d4"] {
@@ -134,7 +134,7 @@ pub async fn attack_18_a_use_that_its_holder_has_made_again_since_stays_used<P: 
         for settled_first in [true, false] {
             let case = Case::<P>::new().await;
             assert_eq!(case.spend(1, "a", "d1", 100).await, granted(1));
-            assert_eq!(case.spend(1, "a", "d2", 100).await, again(1));
+            assert_eq!(case.spend(1, "a", "d2", 100).await, repeated(1));
             let settle = || settled.iter().for_each(|decision| case.store.settle(decision));
             if settled_first {
                 settle();
@@ -146,7 +146,7 @@ pub async fn attack_18_a_use_that_its_holder_has_made_again_since_stays_used<P: 
             settle();
             let free = case.spend(1, "b", "d3", 100).await == granted(1);
             assert_eq!(free, is_free, "{back:?} {settled:?}");
-            let has = case.spend(1, "a", "d4", 100).await == again(1);
+            let has = case.spend(1, "a", "d4", 100).await == repeated(1);
             assert_eq!(has, !is_free, "{back:?} {settled:?}");
         }
     }
@@ -162,5 +162,5 @@ pub async fn whose_use_was_forgotten_has_none<P: Place>() {
     assert_eq!(case.spend(1, "b", "d2", 100).await, granted(1));
     assert!(!case.store.give_back("d1").await.unwrap());
     assert_eq!(case.spend(1, "a", "d3", 100).await, Spend::Exhausted);
-    assert_eq!(case.spend(1, "b", "d4", 100).await, again(1));
+    assert_eq!(case.spend(1, "b", "d4", 100).await, repeated(1));
 }

@@ -2,11 +2,11 @@
 
 #![deny(dead_code, reason = "a case that is not listed is not run")]
 
+pub mod conflicts;
 pub mod crashes;
 pub mod entries;
+pub mod grace_period;
 pub mod holders;
-pub mod late;
-pub mod meanwhile;
 pub mod outbox;
 pub mod time;
 pub mod tokens;
@@ -62,7 +62,7 @@ macro_rules! conforms {
                 attack_18_a_use_that_its_holder_has_made_again_since_stays_used,
                 whose_use_was_forgotten_has_none,
             ]
-            late: [
+            grace_period: [
                 what_has_expired_is_used_first_in_time_and_then_for_a_while,
                 what_was_used_before_it_expired_is_too_late,
                 a_late_use_that_comes_to_nothing_was_none,
@@ -76,7 +76,7 @@ macro_rules! conforms {
                 attack_13_of_two_decisions_about_one_name_exactly_one_gets_it,
                 what_a_decision_has_written_stands_whatever_becomes_of_its_use,
             ]
-            meanwhile: [
+            conflicts: [
                 attack_44_a_ticket_is_good_by_what_stands_when_it_is_used,
                 attack_44_nothing_is_used_after_a_revocation_was_answered,
                 what_is_changed_while_a_machine_is_taken_off_or_released_stays,

@@ -17,7 +17,7 @@ impl Tells {
 }
 
 impl Witness for Tells {
-    fn tell(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
+    fn outbox_entry(&self, changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
         if changes.is_empty() {
             return Ok(None);
         }
@@ -32,7 +32,7 @@ impl Witness for Tells {
     }
 }
 
-async fn told(store: &dyn Store) -> Vec<String> {
+async fn outbox_texts(store: &dyn Store) -> Vec<String> {
     let waiting = store.outbox(None, 1000).await.unwrap().into_iter();
     waiting.map(|waiting| waiting.value).collect()
 }
@@ -56,11 +56,11 @@ pub async fn each_change_is_told_of_once_with_what_was_and_what_is<P: Place>() {
         Err::<(), _>(StoreError::Random)
     });
     assert!(matches!(refused.await, Err(StoreError::Random)));
-    hands.tell("said".to_owned()).await.unwrap();
+    hands.append_to_outbox("said".to_owned()).await.unwrap();
     // Whoever has nobody to tell of it changes what he changes.
     store.put(EntryKind::Ek, entry("e/3", "1")).await.unwrap();
     let all = ["ek e/1 - 1", "ek e/1 1 2; ek e/2 - 3", "ek e/1 2 -", "said"];
-    assert_eq!(told(&*place.open().await).await, all);
+    assert_eq!(outbox_texts(&*place.open().await).await, all);
 }
 
 pub async fn what_cannot_be_told_of_is_not_done<P: Place>() {
@@ -72,7 +72,7 @@ pub async fn what_cannot_be_told_of_is_not_done<P: Place>() {
     hands.put(EntryKind::Revoked, entry("b", "1")).await.unwrap_err();
     hands.remove(EntryKind::Revoked, "a").await.unwrap_err();
     assert_eq!(store.list(EntryKind::Revoked).await.unwrap(), [entry("a", "1")]);
-    assert_eq!(told(&*store).await, ["name a - 1"]);
+    assert_eq!(outbox_texts(&*store).await, ["name a - 1"]);
 }
 
 pub async fn what_waits_is_taken_in_order_and_page_by_page<P: Place>() {

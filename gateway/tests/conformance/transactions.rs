@@ -15,7 +15,7 @@ pub async fn attack_33_a_decision_that_is_refused_leaves_nothing<P: Place>() {
     let store = place.open().await;
     store.put(EntryKind::Name, entry("n", "1")).await.unwrap();
     store.spend(thing("b", 1, 10)).await.unwrap();
-    let before = store.standing().unwrap().mark;
+    let before = store.store_mark().unwrap().mark;
     let refused = store.decide("d", |transaction| {
         assert_eq!(transaction.spend(&thing("a", 1, 10), &UseOccasion::Any, 5)?, granted(1));
         assert!(transaction.remove(EntryKind::Name, "n")?);
@@ -34,7 +34,7 @@ pub async fn attack_33_a_decision_that_is_refused_leaves_nothing<P: Place>() {
         assert_eq!(store.list(KIND).await.unwrap(), []);
         assert_eq!(store.pending().await.unwrap(), []);
         assert!(!store.give_back("d").await.unwrap());
-        assert_eq!(store.standing().unwrap().mark, before, "nothing was written");
+        assert_eq!(store.store_mark().unwrap().mark, before, "nothing was written");
     }
 }
 
@@ -187,7 +187,7 @@ pub async fn attack_13_of_many_that_claim_the_same_one_has_it<P: Place>() {
 pub async fn attack_13_of_two_decisions_about_one_name_exactly_one_gets_it<P: Place>() {
     let place = P::empty().await;
     let stores = [place.open().await, place.open().await];
-    let machines = ["aa", "bb"].map(|byte| NodeIdentity::of_tpm(byte.repeat(32).parse::<EkDigest>().unwrap()));
+    let machines = ["aa", "bb"].map(|byte| NodeIdentity::from_ek(byte.repeat(32).parse::<EkDigest>().unwrap()));
     for round in 0..20 {
         let name = format!("worker-{round}");
         let claims = |who: usize| {

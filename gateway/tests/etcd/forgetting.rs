@@ -1,6 +1,6 @@
 //! Expired entries are removed by one of several gateways, at the pace of one, and in few requests.
 
-use attest_store::{EntryKind, Spendable, Store, Tending, Tick};
+use attest_store::{EntryKind, MaintenanceTask, Spendable, Store, Tick};
 
 use super::*;
 
@@ -38,7 +38,7 @@ async fn the_store_s_time_goes_on_with_three_gateways_as_with_one_and_after_a_de
     let stores: Vec<Arc<dyn Store>> = ["one", "two", "three"]
         .map(|gateway| Arc::new(site.open(gateway)) as Arc<dyn Store>)
         .into();
-    let mut all: Vec<Tending> = stores.iter().map(Tending::of).collect();
+    let mut all: Vec<MaintenanceTask> = stores.iter().map(MaintenanceTask::new).collect();
     let mut led = Vec::new();
     let mut times = Vec::new();
     for seconds in [0, 300, 600] {
@@ -66,7 +66,7 @@ async fn the_store_s_time_goes_on_with_three_gateways_as_with_one_and_after_a_de
 async fn who_stood_still_forgets_nothing_after_another_has_its_turn() {
     let site = Site::start();
     let stores: Vec<Arc<dyn Store>> = ["one", "two"].map(|gateway| Arc::new(site.open(gateway)) as Arc<dyn Store>).into();
-    let [mut one, mut two] = [&stores[0], &stores[1]].map(Tending::of);
+    let [mut one, mut two] = [&stores[0], &stores[1]].map(MaintenanceTask::new);
     one.tick(1000, Duration::ZERO).await.unwrap();
     // As if it stood still for longer than its lease.
     site.etcd.ctl(&["del", "a/gateway/leader/tend"]);
@@ -87,7 +87,7 @@ async fn what_is_forgotten_together_is_fetched_together() {
         spent.unwrap();
     }
     let fenced: Arc<dyn Store> = Arc::new(store.clone());
-    let mut tending = Tending::of(&fenced);
+    let mut tending = MaintenanceTask::new(&fenced);
     tending.tick(1000, Duration::ZERO).await.unwrap();
     let before = transactions(&site.etcd).await;
     tending.tick(10 * DAY, Duration::from_secs(DAY)).await.unwrap();

@@ -93,7 +93,7 @@ async fn what_was_changed_is_recorded_by_the_one_whose_turn_it_is() {
     };
     let another = site.open_by("another", &below).unwrap();
     let turn = another
-        .lead("record what was changed", Duration::from_secs(30))
+        .acquire_lease("record what was changed", Duration::from_secs(30))
         .await
         .unwrap()
         .unwrap();
@@ -126,7 +126,7 @@ async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() 
     let token = bearer(&token);
     let authorization = [token.as_str()];
     let (config, not_ready) = tokio::join!(gateway.config("/config/worker", &authorization), ready());
-    config.try_again();
+    config.check_retry();
     assert_eq!(not_ready, 503);
     let said = gateway.line(|line| line.contains("etcdctl endpoint status"));
     assert!(said.contains(&site.etcd.endpoint()), "{said}");
@@ -188,7 +188,7 @@ async fn attack_42_a_gateway_takes_another_store_on_etcd_only_when_it_is_told_to
     }
     site.etcd.restore("before");
     for gateway in [&mut one, &mut two] {
-        gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
+        gateway.config("/config/worker", &[&bearer(&token)]).await.check_retry();
         gateway.terminate();
         gateway.wait();
     }

@@ -14,25 +14,25 @@ const SHORT: Duration = Duration::from_secs(4);
 async fn one_leads_until_it_leaves() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead("rotate", LEASE).await.unwrap().unwrap();
-    assert!(two.lead("rotate", LEASE).await.unwrap().is_none());
-    assert!(two.lead("forget", LEASE).await.unwrap().is_some(), "that is another work");
+    let leads = one.acquire_lease("rotate", LEASE).await.unwrap().unwrap();
+    assert!(two.acquire_lease("rotate", LEASE).await.unwrap().is_none());
+    assert!(two.acquire_lease("forget", LEASE).await.unwrap().is_some(), "that is another work");
     assert!(!leads.is_lost());
     drop(leads);
-    while two.lead("rotate", LEASE).await.unwrap().is_none() {}
+    while two.acquire_lease("rotate", LEASE).await.unwrap().is_none() {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_kept_for_longer_than_it_lasts() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead("rotate", SHORT).await.unwrap().unwrap();
+    let leads = one.acquire_lease("rotate", SHORT).await.unwrap().unwrap();
     // A lease that nobody keeps measures the time.
     let id = site.etcd.ctl(&["lease", "grant", "9"]);
     let id = id.split(' ').nth(1).unwrap();
     site.etcd.ctl(&["put", "clock", "runs", "--lease", id]);
     while site.etcd.ctl(&["get", "clock"]).contains("runs") {
-        assert!(two.lead("rotate", LEASE).await.unwrap().is_none());
+        assert!(two.acquire_lease("rotate", LEASE).await.unwrap().is_none());
     }
     assert!(!leads.is_lost());
     put(&Fenced::new(one.clone(), leads.fence()), "a", "1").await.unwrap();
@@ -42,7 +42,7 @@ async fn a_lease_is_kept_for_longer_than_it_lasts() {
 async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead("rotate", LEASE).await.unwrap().unwrap();
+    let leads = one.acquire_lease("rotate", LEASE).await.unwrap().unwrap();
     let fenced = Fenced::new(one.clone(), leads.fence());
     put(&fenced, "a", "one").await.unwrap();
     // As if this process had stood still for longer than its lease.
@@ -50,7 +50,7 @@ async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
     assert!(!leads.is_lost(), "it does not know");
     let refused = put(&fenced, "a", "nobody leads").await;
     assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
-    let other = two.lead("rotate", LEASE).await.unwrap().unwrap();
+    let other = two.acquire_lease("rotate", LEASE).await.unwrap().unwrap();
     let refused = put(&fenced, "a", "another leads").await;
     assert!(matches!(refused, Err(StoreError::Led { .. })), "{refused:?}");
     assert!(leads.is_lost(), "it was told");
@@ -98,7 +98,7 @@ async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
 async fn who_cannot_keep_its_lease_is_told() {
     let mut site = Site::start();
     let one = site.open("one");
-    let mut leads = one.lead("rotate", SHORT).await.unwrap().unwrap();
+    let mut leads = one.acquire_lease("rotate", SHORT).await.unwrap().unwrap();
     site.etcd.kill();
     leads.lost().await;
     assert!(leads.is_lost());

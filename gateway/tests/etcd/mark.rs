@@ -6,15 +6,15 @@ use super::*;
 async fn the_mark_rises_with_each_commit_that_writes() {
     let site = Site::start();
     let (store, other) = (site.open("one"), site.open("two"));
-    let began = store.standing().unwrap();
-    assert_eq!(other.standing().unwrap().id, began.id);
+    let began = store.store_mark().unwrap();
+    assert_eq!(other.store_mark().unwrap().id, began.id);
     put(&store, "a", "1").await.unwrap();
-    let written = store.standing().unwrap();
+    let written = store.store_mark().unwrap();
     assert_eq!((written.id, written.mark), (began.id, began.mark + 1));
     get(&store, "a").await.unwrap();
-    assert_eq!(store.standing().unwrap().mark, began.mark + 1, "nothing was written");
+    assert_eq!(store.store_mark().unwrap().mark, began.mark + 1, "nothing was written");
     put(&other, "b", "1").await.unwrap();
-    assert_eq!(other.standing().unwrap().mark, began.mark + 2, "that of the other replica counts");
+    assert_eq!(other.store_mark().unwrap().mark, began.mark + 2, "that of the other replica counts");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +72,7 @@ async fn attack_42_an_older_store_that_was_accepted_once_is_not_taken_again_as_i
         site.open(gateway);
     }
     let store = site.open("one");
-    let first = store.standing().unwrap().id;
+    let first = store.store_mark().unwrap().id;
     put(&store, "revoked", "1").await.unwrap();
     site.etcd.save("before");
     put(&store, "revoked", "2").await.unwrap();

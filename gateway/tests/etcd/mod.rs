@@ -1,14 +1,14 @@
 //! Engine of the store on a real etcd.
 
-mod at_once;
 mod audited;
+mod concurrent_migration;
+mod export;
 mod forgetting;
 mod gateways;
-mod house;
 mod leader;
 mod mark;
+mod migration;
 mod mixed_releases;
-mod moved;
 mod new_values;
 mod outage;
 mod pending;

@@ -43,7 +43,7 @@ async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_m
     assert_eq!(newer(&get(&store, "a").await.unwrap_err()), (2, 1));
     assert_eq!(newer(&store.page(range("a", "b"), 9).await.unwrap_err()), (2, 1));
     assert_eq!(newer(&store.count(range("a", "b")).await.unwrap_err()), (2, 1));
-    assert!(!matches!(store.lead("rotate", Duration::from_secs(2)).await, Ok(Some(_))));
+    assert!(!matches!(store.acquire_lease("rotate", Duration::from_secs(2)).await, Ok(Some(_))));
     assert_eq!(newer(&site.try_open("two").unwrap_err()), (2, 1));
     let accepted = Etcd::accept(&site.settings(), &site.states.path().join("one/gateway.db"), |_| {
         Ok::<_, StoreError>(())
@@ -136,7 +136,7 @@ async fn a_gateway_whose_store_is_given_a_newer_version_says_both_and_serves_nob
     let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "2"]);
-    gateway.config("/config/worker", &[&bearer(&token)]).await.try_again();
+    gateway.config("/config/worker", &[&bearer(&token)]).await.check_retry();
     let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
     assert_eq!(ready.status(), 503);
     let both = "schema version 2, this release knows 1 at most";

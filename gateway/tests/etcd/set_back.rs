@@ -12,7 +12,7 @@ impl Site {
         .unwrap()
     }
 
-    fn told(&self) -> String {
+    fn log_text(&self) -> String {
         self.etcd.ctl(&["get", "--prefix", "--print-value-only", "a/gateway/set-back/"])
     }
 }
@@ -50,14 +50,14 @@ async fn gone_on_with(site: &mut Site, keep: impl AsyncFnOnce(Etcd) -> Option<Et
     put_often(&one, "before", 3).await;
     site.etcd.save("before");
     put_often(&one, "revoked", 5).await;
-    let known = one.standing().unwrap();
+    let known = one.store_mark().unwrap();
     let one = keep(one).await;
     site.etcd.restore("before");
     let two = site.open("two");
     put_often(&two, "later", 8).await;
-    let now = two.standing().unwrap();
+    let now = two.store_mark().unwrap();
     assert!(now.id == known.id && now.mark > known.mark, "the mark says nothing: {now}, {known}");
-    assert_eq!(site.told(), "");
+    assert_eq!(site.log_text(), "");
     (one, two)
 }
 
@@ -67,7 +67,7 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
     let (one, two) = gone_on_with(&mut site, async |one| Some(one)).await;
     is_refused(&one.unwrap()).await;
     // And who could not tell is told.
-    assert_ne!(site.told(), "");
+    assert_ne!(site.log_text(), "");
     is_refused(&two).await;
     for gateway in ["two", "new"] {
         let refused = is_set_back(site.try_open(gateway));
@@ -76,7 +76,7 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
     // One accepts it, under another name; the others take it for that.
     let now = site.accept("one").now;
     assert_eq!(site.accept("two").now.id, now.id);
-    assert_eq!(site.told(), "");
+    assert_eq!(site.log_text(), "");
     for gateway in ["one", "two"] {
         put(&site.open(gateway), "again", gateway).await.unwrap();
     }
@@ -91,8 +91,8 @@ async fn attack_42_a_gateway_whose_commits_are_gone_does_not_start_whatever_othe
         None
     };
     let (_, two) = gone_on_with(&mut site, keep).await;
-    assert!(Etcd::look(&site.settings(), &site.state("one").join("gateway.db")).is_err());
-    assert_eq!(site.told(), "", "who only looks writes nothing");
+    assert!(Etcd::exists(&site.settings(), &site.state("one").join("gateway.db")).is_err());
+    assert_eq!(site.log_text(), "", "who only looks writes nothing");
     let refused = is_set_back(site.try_open("one"));
     assert!(refused.contains("of 8 commits") && refused.contains("it has 3"), "{refused}");
     is_refused(&two).await;
@@ -104,7 +104,7 @@ async fn attack_42_the_log_too_says_what_a_gateway_has_written() {
     let mut site = Site::start();
     let log = site.state("one").join("attestation.jsonl");
     let keep = async |one: Etcd| {
-        let line = serde_json::json!({ "store": one.standing().unwrap() });
+        let line = serde_json::json!({ "store": one.store_mark().unwrap() });
         drop(one);
         // `store.mark` is of minutes before.
         std::fs::write(&log, format!("{line}\n")).unwrap();
@@ -129,8 +129,8 @@ async fn attack_42_who_is_first_to_notice_tells_those_who_cannot() {
         site.etcd.save("after");
         site.etcd.restore("before");
         // Who only looks finds it, and tells nobody: so `check` does.
-        let look = |gateway: &str| Etcd::look(&site.settings(), &site.state(gateway).join("gateway.db"));
-        assert!(matches!(look("one"), Err(StoreError::Older { .. })) && look("new").is_ok() && site.told().is_empty());
+        let look = |gateway: &str| Etcd::exists(&site.settings(), &site.state(gateway).join("gateway.db"));
+        assert!(matches!(look("one"), Err(StoreError::Older { .. })) && look("new").is_ok() && site.log_text().is_empty());
         if starts_again {
             let refused = site.try_open("one").unwrap_err();
             assert!(matches!(refused, StoreError::Older { .. }), "{refused}");
@@ -150,13 +150,13 @@ async fn a_store_of_a_release_that_counted_no_gateways_commits_is_taken_and_coun
     let site = Site::start();
     let one = site.open("one");
     put_often(&one, "a", 3).await;
-    let id = one.standing().unwrap().id;
+    let id = one.store_mark().unwrap().id;
     drop(one);
     site.etcd.ctl(&["del", "--prefix", "a/gateway/wrote/"]);
     let mark = serde_json::json!({ "id": id, "mark": 4 });
     std::fs::write(site.state("one").join("store.mark"), mark.to_string()).unwrap();
     let one = site.open("one");
-    assert_eq!(one.standing().unwrap().wrote.unwrap().commits, 0);
+    assert_eq!(one.store_mark().unwrap().wrote.unwrap().commits, 0);
     // A mark that is as high is not enough to be known.
     one.keep_mark().await.unwrap();
     let kept = std::fs::read_to_string(site.state("one").join("store.mark")).unwrap();
@@ -164,7 +164,7 @@ async fn a_store_of_a_release_that_counted_no_gateways_commits_is_taken_and_coun
     // What it does not count stands beside what it does.
     site.etcd.ctl(&["put", "a/gateway/mark", ""]);
     put(&one, "a", "4").await.unwrap();
-    let standing = one.standing().unwrap();
+    let standing = one.store_mark().unwrap();
     assert_eq!((standing.mark, standing.wrote.unwrap().commits), (6, 1));
 }
 
@@ -178,7 +178,7 @@ async fn a_gateway_that_was_given_another_id_counts_anew() {
     std::fs::remove_file(site.state("one").join("replica.id")).unwrap();
     let one = site.open("one");
     put(&one, "a", "4").await.unwrap();
-    assert_eq!(one.standing().unwrap().wrote.unwrap().commits, 1);
+    assert_eq!(one.store_mark().unwrap().wrote.unwrap().commits, 1);
     one.keep_mark().await.unwrap();
     drop(one);
     site.open("one");

@@ -87,7 +87,7 @@ async fn a_user_of_etcd_who_may_do_what_is_below_the_prefix_is_enough() {
     let store = site.open_by("one", &user("gateway", "password")).unwrap();
     put(&store, "a", "1").await.unwrap();
     assert_eq!(store.count(range("a", "b")).await.unwrap(), 1);
-    assert!(store.lead("rotate", Duration::from_secs(2)).await.unwrap().is_some());
+    assert!(store.acquire_lease("rotate", Duration::from_secs(2)).await.unwrap().is_some());
     let wrong = site.open_by("one", &user("gateway", "wrong")).unwrap_err().to_string();
     assert!(wrong.contains("store.password_file") && !wrong.contains("wrong"), "{wrong}");
     let nobody = site.try_open("one").unwrap_err().to_string();

@@ -47,7 +47,7 @@ fn open(site: &Site) -> (Etcd, PathBuf) {
 async fn a_store_goes_on_after_every_change_of_etcds_users() {
     let site = with_users("a/gateway");
     let (store, _) = open(&site);
-    let leads = store.lead("rotate", Duration::from_secs(60)).await.unwrap().unwrap();
+    let leads = store.acquire_lease("rotate", Duration::from_secs(60)).await.unwrap().unwrap();
     put(&store, "a", "0").await.unwrap();
     for (number, arguments) in [
         "user add other:password",

@@ -39,7 +39,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn of(example: &str) -> Self {
+    fn from_example(example: &str) -> Self {
         let gateway = Gateway::init();
         examples::copy(&examples::folder().join(example), &gateway.path(""));
         let now = Case::new(SoftKey::p256()).now;
@@ -110,7 +110,7 @@ impl Fleet {
         fs::write(folder.join("recorded.json"), set).unwrap();
     }
 
-    fn said(&self, arguments: &[&str]) -> String {
+    fn command_output(&self, arguments: &[&str]) -> String {
         let output = self.gateway.try_command(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -119,7 +119,7 @@ impl Fleet {
 
 #[tokio::test]
 async fn fedora_coreos_as_it_is_recommended() {
-    let mut fleet = Fleet::of("fedora-coreos");
+    let mut fleet = Fleet::from_example("fedora-coreos");
     let first = on_coreos(FEDORA);
     // Until something is recorded nothing is accepted: the firmware's certificate is none of the example's here.
     fleet.check(&first, refused(7)).await;
@@ -151,7 +151,7 @@ async fn fedora_coreos_as_it_is_recommended() {
 
 #[tokio::test]
 async fn a_new_image_is_added_and_the_old_one_lapses() {
-    let mut fleet = Fleet::of("fedora-coreos");
+    let mut fleet = Fleet::from_example("fedora-coreos");
     let old = on_coreos(FEDORA);
     let new = old.but(|boot| {
         (boot.shim, boot.grub) = ("another shim", "another GRUB");
@@ -178,7 +178,7 @@ async fn a_new_image_is_added_and_the_old_one_lapses() {
 
 #[tokio::test]
 async fn rhel_coreos_as_it_is_recommended() {
-    let mut fleet = Fleet::of("rhel-coreos");
+    let mut fleet = Fleet::from_example("rhel-coreos");
     let first = on_coreos(RED_HAT);
     fleet.check(&first, refused(7)).await;
     fleet.record(&first, None).await;
@@ -206,7 +206,7 @@ async fn rhel_coreos_as_it_is_recommended() {
 #[tokio::test]
 async fn flatcar_as_it_is_recommended() {
     for secure_boot in [false, true] {
-        let mut fleet = Fleet::of("flatcar");
+        let mut fleet = Fleet::from_example("flatcar");
         let first = on_flatcar().but(|boot| boot.secure_boot = secure_boot);
         fleet.check(&first, refused(4)).await;
         fleet.record(&first, None).await;
@@ -244,7 +244,7 @@ fn what_the_pools_ask_for_is_explained() {
     ];
     let of_coreos = ["Secure Boot is on", "certificate", "(PCR 14)"];
     for (example, is_coreos) in [("fedora-coreos", true), ("rhel-coreos", true), ("flatcar", false)] {
-        let words = Fleet::of(example).said(&["policy", "explain", POOL]);
+        let words = Fleet::from_example(example).command_output(&["policy", "explain", POOL]);
         for word in of_all {
             assert!(words.contains(word), "{example}: {word}: {words}");
         }

@@ -114,7 +114,7 @@ async fn the_recommended_pool_on_images_of_two_releases() {
     let (Some(old), Some(new), Some(rhel)) = (events(FEDORA_42), events(FEDORA_44), events(RHEL)) else {
         return;
     };
-    let mut fleet = Fleet::of("fedora-coreos");
+    let mut fleet = Fleet::from_example("fedora-coreos");
     // Files, texts and certificates: those of the boot that is made up here.
     let mut others: Values = {
         let policy = fleet.policy().await;

@@ -91,7 +91,7 @@ impl ControlPlane {
         let pre_approved = site.folder.path().join("pre-approved.ign");
         fs::write(
             &pre_approved,
-            site.replicas[0].tell(&["config", "render", "--pool", POOL, "--set", "pre-approved"]),
+            site.replicas[0].command_output(&["config", "render", "--pool", POOL, "--set", "pre-approved"]),
         )
         .unwrap();
         let mut all = Self {
@@ -246,7 +246,7 @@ fn documented() -> Vec<[String; 3]> {
 }
 
 /// Converts the results to the document's words.
-fn told(found: &BTreeSet<(String, String)>) -> [String; 2] {
+fn labels(found: &BTreeSet<(String, String)>) -> [String; 2] {
     ["22623", "22624"].map(|port| {
         let results: Vec<&str> = found
             .iter()
@@ -272,7 +272,7 @@ fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
     let mut states = documented().into_iter();
     let mut check_next = |all: &ControlPlane, state: &str, hosts: &[usize]| {
         let found = all.stranger(&all.addresses(hosts));
-        let [with_tls, plain] = told(&found);
+        let [with_tls, plain] = labels(&found);
         assert_eq!(states.next(), Some([state.to_owned(), with_tls, plain]));
     };
     let every = [0, 1, 2];

@@ -136,7 +136,7 @@ fn a_gateway_that_has_lost_the_store_says_so_and_what_is_revoked_is_revoked_ever
         return;
     }
     let site = Site::new("");
-    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--name", "rack"]);
+    let token = site.replicas[0].command_output(&["token", "create", "--pool", "worker", "--name", "rack"]);
     let (gateways, credential) = (Arc::clone(&site.gateways), token);
     let ask = |replica: usize| {
         let (gateways, credential) = (Arc::clone(&gateways), credential.clone());
@@ -154,7 +154,7 @@ fn a_gateway_that_has_lost_the_store_says_so_and_what_is_revoked_is_revoked_ever
     // It has found the others again before this deadline of the client's.
     while ask(2).status == 503 {}
     assert_eq!(ask(2).status, 200);
-    site.replicas[1].tell(&["token", "revoke", "rack"]);
+    site.replicas[1].command_output(&["token", "revoke", "rack"]);
     for replica in 0..3 {
         ask(replica).refused(403, "token-invalid");
     }

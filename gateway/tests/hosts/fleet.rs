@@ -55,7 +55,7 @@ impl Gateways {
     /// Asks one gateway after the other until one answers. A refusal with one of these codes counts as an answer, any other as a failure.
     async fn ask(&self, until: Instant, mends: &[&str], step: impl Fn(&str) -> RequestBuilder) -> Result<Answer, Anew> {
         loop {
-            match Answer::of_any(step(self.next())).await {
+            match Answer::try_send(step(self.next())).await {
                 Ok(answer) if answer.status == 200 => return Ok(answer),
                 Ok(answer) if answer.status == 503 || answer.status == 429 => {}
                 Ok(answer) if mends.contains(&answer.code().as_str()) => return Err(Anew),
@@ -69,7 +69,7 @@ impl Gateways {
 
     /// Returns this gateway's answer to a config request with a credential.
     pub async fn config_with(&self, gateway: usize, credential: &str) -> Answer {
-        Answer::of(Node::config(&self.client, &self.urls[gateway], credential)).await
+        Answer::send(Node::config(&self.client, &self.urls[gateway], credential)).await
     }
 
     /// Boots a node from the first request to the config, whatever happens to the gateways.

@@ -24,7 +24,7 @@ impl Site {
     /// Returns the status of this gateway's `/readyz`.
     fn ready(&self, replica: usize) -> StatusCode {
         let request = self.gateways.client.get(format!("{}/readyz", self.gateways.urls[replica]));
-        self.run(async move { Answer::of(request).await.status })
+        self.run(async move { Answer::send(request).await.status })
     }
 
     fn config(&self, replica: usize, token: &str) -> StatusCode {
@@ -51,7 +51,7 @@ fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_
         return;
     }
     let mut site = Site::new("");
-    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--name", "rack", "--uses", "3"]);
+    let token = site.replicas[0].command_output(&["token", "create", "--pool", "worker", "--name", "rack", "--uses", "3"]);
     assert_eq!(site.config(0, &token), 200);
     site.members[0].kill();
     site.boot(NODES);
@@ -92,7 +92,7 @@ fn a_node_goes_on_at_another_gateway_whichever_step_was_the_last_of_the_one_it_m
     let (client, [one, two, three]) = (&gateways.client, &*gateways.urls) else {
         panic!("three gateways")
     };
-    let ask = |site: &Site, request| site.run(async move { Answer::of(request).await });
+    let ask = |site: &Site, request| site.run(async move { Answer::send(request).await });
     let challenged = ask(&site, node.challenge(client, one));
     site.replicas[0].kill();
     let evidence = node.evidence(&challenged, &gateways.server_key);

@@ -81,11 +81,11 @@ impl Site {
         let settings = format!("{settings}\n[store]\nengine = \"etcd\"\nendpoints = {endpoints:?}\nkey_file = \"store.key\"");
         let replica = |host| Replica::new(host, &path, listen, &settings);
         let mut replicas: Vec<Replica> = hosts.into_iter().map(replica).collect();
-        replicas[0].tell(&["store", "create-key"]);
+        replicas[0].command_output(&["store", "create-key"]);
         replicas.iter_mut().for_each(Replica::start);
         let ca = reqwest::Certificate::from_pem(&fs::read(path.join("tls/mcs-ca.crt")).unwrap()).unwrap();
         let certificate = CertificateDer::from_pem_file(path.join("tls/mcs.crt")).unwrap();
-        let full = replicas[0].tell(&["config", "render", "--pool", POOL, "--set", "full", "--spec", SPEC]);
+        let full = replicas[0].command_output(&["config", "render", "--pool", POOL, "--set", "full", "--spec", SPEC]);
         let gateways = Arc::new(Gateways {
             client: reqwest::Client::builder()
                 .tls_certs_only([ca])
@@ -97,7 +97,7 @@ impl Site {
                 .build()
                 .unwrap(),
             urls: replicas.iter().map(Replica::url).collect(),
-            server_key: SpkiSha256::of_certificate(&certificate).unwrap(),
+            server_key: SpkiSha256::from_certificate(&certificate).unwrap(),
             full: full.into_bytes(),
             turn: AtomicUsize::new(0),
         });
@@ -131,7 +131,7 @@ impl Site {
         let mut arguments = vec!["log".to_owned(), "audit".to_owned()];
         for replica in &self.replicas {
             let key = replica.state().join("log-key.pem");
-            fs::write(&key, replica.tell(&["log", "show-key"])).unwrap();
+            fs::write(&key, replica.command_output(&["log", "show-key"])).unwrap();
             arguments.push(format!("--log-key={}", key.display()));
             arguments.push(format!("--log={}", replica.log().display()));
             for blob in fs::read_dir(replica.state().join("evidence")).unwrap() {

@@ -32,19 +32,19 @@ fn of_two_gateways_that_are_raced_for_a_challenge_and_for_a_ticket_one_gives_it(
             let (client, [one, other, third]) = (&gateways.client, &*gateways.urls) else {
                 panic!("three gateways")
             };
-            let challenged = Answer::of(node.challenge(client, third)).await;
+            let challenged = Answer::send(node.challenge(client, third)).await;
             let evidence = node.evidence(&challenged, &gateways.server_key);
             let raced = tokio::join!(
-                Answer::of(Node::send(client, one, &evidence)),
-                Answer::of(Node::send(client, other, &evidence))
+                Answer::send(Node::send(client, one, &evidence)),
+                Answer::send(Node::send(client, other, &evidence))
             );
             let (given, refused): (Vec<_>, Vec<_>) = [raced.0, raced.1].into_iter().partition(|answer| answer.status == 200);
             assert_eq!(given.len(), 1, "{refused:?}");
             refused[0].refused(403, "challenge-spent");
             let ticket = given[0].ticket();
             let raced = tokio::join!(
-                Answer::of(Node::config(client, one, &ticket)),
-                Answer::of(Node::config(client, other, &ticket))
+                Answer::send(Node::config(client, one, &ticket)),
+                Answer::send(Node::config(client, other, &ticket))
             );
             let (given, refused): (Vec<_>, Vec<_>) = [raced.0, raced.1].into_iter().partition(|answer| answer.status == 200);
             assert_eq!(given.len(), 1, "{refused:?}");
@@ -60,7 +60,7 @@ fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
         return;
     }
     let site = Site::new("");
-    let token = site.replicas[0].tell(&["token", "create", "--pool", "worker", "--uses", &USES.to_string()]);
+    let token = site.replicas[0].command_output(&["token", "create", "--pool", "worker", "--uses", &USES.to_string()]);
     let (gateways, credential) = (Arc::clone(&site.gateways), token);
     let statuses = site.run(async move {
         let (mut asked, mut statuses) = (JoinSet::new(), Vec::new());

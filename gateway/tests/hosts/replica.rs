@@ -78,7 +78,7 @@ impl Replica {
     /// Runs the auditor with this replica's files and the store's checkpoints. Returns its standard output.
     pub fn audit(&self, arguments: &[&str]) -> String {
         let checkpoints = self.state().join("checkpoints-of-store.jsonl");
-        fs::write(&checkpoints, self.tell(&["log", "list-checkpoints"])).unwrap();
+        fs::write(&checkpoints, self.command_output(&["log", "list-checkpoints"])).unwrap();
         let mut command = auditor();
         command.arg("--config").arg(self.settings()).args(arguments);
         succeeds(&command.arg("--checkpoints").arg(checkpoints).output().unwrap())
@@ -91,7 +91,7 @@ impl Replica {
     }
 
     /// Runs a subcommand on this host that must succeed. Returns its standard output.
-    pub fn tell(&self, arguments: &[&str]) -> String {
+    pub fn command_output(&self, arguments: &[&str]) -> String {
         succeeds(&self.command(arguments).output().unwrap())
     }
 

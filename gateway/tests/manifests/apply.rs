@@ -38,7 +38,7 @@ fn kubectl_makes_each_object_in_the_order_that_is_printed_and_changes_nothing_th
     let apply = || {
         let mut command = kubectl();
         command.env("HOME", folder.path()).arg("--kubeconfig").arg(path("config"));
-        said(command.args(["apply", "--validate=false", "-f"]).arg(path("all.yaml")))
+        command_output(command.args(["apply", "--validate=false", "-f"]).arg(path("all.yaml")))
     };
     let (first, wanted) = (apply(), objects(&text));
     assert_eq!(

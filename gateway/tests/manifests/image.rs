@@ -24,7 +24,7 @@ fn build(program: &Path, folder: &Path) -> PathBuf {
     let output = folder.join("image");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/image/build");
     // One program for all.
-    said(Command::new(script).args([program, program, program, &output]).arg(VERSION));
+    command_output(Command::new(script).args([program, program, program, &output]).arg(VERSION));
     output
 }
 
@@ -107,9 +107,9 @@ impl Unpacked {
         if !geteuid().is_root() {
             umoci.arg("--rootless");
         }
-        said(umoci.arg(&bundle));
+        command_output(umoci.arg(&bundle));
         // What a copy of the image as one file holds is the same.
-        let files = said(Command::new("tar").arg("-tf").arg(image.with_extension("tar")));
+        let files = command_output(Command::new("tar").arg("-tf").arg(image.with_extension("tar")));
         for name in ["oci-layout", "index.json", "blobs/sha256/"] {
             assert!(files.lines().any(|line| line == name), "{files}");
         }
@@ -197,7 +197,7 @@ fn mounts(unpacked: &Unpacked, gateway: &Gateway) -> Vec<(PathBuf, String)> {
                 let arguments: Vec<&str> = list(init, "args").iter().map(|argument| argument.as_str().unwrap()).collect();
                 let all = [(folder.clone(), init["volumeMounts"][0]["mountPath"].as_str().unwrap().to_owned())];
                 for _ in 0..2 {
-                    said(&mut unpacked.command(0, &all, &arguments));
+                    command_output(&mut unpacked.command(0, &all, &arguments));
                 }
                 mounts.push((folder.join(mount["subPath"].as_str().unwrap()), path));
                 continue;
@@ -225,14 +225,14 @@ async fn it_serves_as_the_pod_has_it_run() {
         eprintln!("SKIPPED: only root can run it in a root of its own");
         return;
     }
-    let version = said(&mut unpacked.command(USER, &[], &["--version"]));
+    let version = command_output(&mut unpacked.command(USER, &[], &["--version"]));
     assert_eq!(version, format!("attest-gateway {VERSION}\n"));
     let mut gateway = Gateway::init();
     let mounts = mounts(&unpacked, &gateway);
     let config = ["--config", "/etc/attest-gateway/settings/gateway.toml"];
     let command = |arguments: &[&str]| unpacked.command(USER, &mounts, &[&config, arguments].concat());
     // The Machine Config Server of this host is not there; all else is well.
-    let checked = said(&mut command(&["check"]));
+    let checked = command_output(&mut command(&["check"]));
     assert!(
         !checked.contains("ERROR") && !checked.contains("to a private key: run"),
         "{checked}"
@@ -244,9 +244,9 @@ async fn it_serves_as_the_pod_has_it_run() {
         assert_eq!(answer.status(), expected, "{path}");
     }
     // What an administrator does by `kubectl exec`, while it serves.
-    let token = said(&mut command(&["token", "create", "--pool", "worker", "--name", "rack7"]));
+    let token = command_output(&mut command(&["token", "create", "--pool", "worker", "--name", "rack7"]));
     assert!(!token.trim().is_empty());
-    assert!(said(&mut command(&["token", "list"])).contains("rack7"));
+    assert!(command_output(&mut command(&["token", "list"])).contains("rack7"));
     // All of it is that user's, and nobody else's.
     let (state, _) = mounts.iter().find(|(_, to)| to == "/var/lib/attest-gateway").unwrap();
     let folder = fs::metadata(state).unwrap();

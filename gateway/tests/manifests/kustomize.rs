@@ -11,7 +11,7 @@ fn folder() -> PathBuf {
 
 /// Returns the objects that kustomize builds from a folder, sorted by name.
 fn built(folder: &Path) -> Vec<Value> {
-    let mut built = objects(&said(kubectl().arg("kustomize").arg(folder)));
+    let mut built = objects(&command_output(kubectl().arg("kustomize").arg(folder)));
     built.sort_by_key(name);
     built
 }

@@ -75,7 +75,7 @@ pub(super) fn kubectl() -> Command {
 }
 
 /// Returns the output of a command that must succeed.
-pub(super) fn said(command: &mut Command) -> String {
+pub(super) fn command_output(command: &mut Command) -> String {
     let output = command.output();
     let output = output.unwrap_or_else(|error| panic!("{command:?} (.ci/debian-packages): {error}"));
     let said = String::from_utf8(output.stdout).unwrap();

@@ -124,7 +124,7 @@ fn allowed(account: &str, parts: &[&str]) -> BTreeSet<(&'static str, String, &'s
     allowed
 }
 
-fn of_table(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
+fn table_rules(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
     let (_, rights) = PARTS.iter().find(|(name, _)| *name == part).unwrap();
     let mut all = BTreeSet::new();
     for (verbs, resource, place) in *rights {
@@ -153,16 +153,16 @@ fn each_part_may_do_what_it_needs_and_nothing_else() {
             true => (CONTROLLER, GATEWAY),
             false => (GATEWAY, CONTROLLER),
         };
-        let mut expected = of_table(part);
+        let mut expected = table_rules(part);
         expected.extend((own == CONTROLLER).then(lease).into_iter().flatten());
         assert_eq!(allowed(own, &[part]), expected, "{part}");
         assert_eq!(allowed(other, &[part]), BTreeSet::new(), "{part}");
     }
     let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
     let of = |controller: bool| every.iter().filter(move |part| OF_CONTROLLER.contains(part) == controller);
-    assert_eq!(allowed(GATEWAY, &every), of(false).flat_map(|part| of_table(part)).collect());
+    assert_eq!(allowed(GATEWAY, &every), of(false).flat_map(|part| table_rules(part)).collect());
     // Both have one store.
-    let of_controller = of(true).chain(["store"].iter()).flat_map(|part| of_table(part));
+    let of_controller = of(true).chain(["store"].iter()).flat_map(|part| table_rules(part));
     assert_eq!(allowed(CONTROLLER, &every), of_controller.chain(lease()).collect());
 }
 

@@ -4,7 +4,7 @@ mod boots;
 mod challenges;
 mod idle;
 mod killed;
-mod moving;
+mod migration;
 mod outage;
 mod presence;
 mod refused;
@@ -56,7 +56,7 @@ impl Site {
     }
 
     fn settings(&self, gateway: &str) -> KubernetesSettings {
-        let kubeconfig = self.beside(gateway).with_file_name("kubeconfig");
+        let kubeconfig = self.mark_path(gateway).with_file_name("kubeconfig");
         let token = self
             .tokens
             .lock()
@@ -75,7 +75,7 @@ impl Site {
         }
     }
 
-    fn beside(&self, gateway: &str) -> PathBuf {
+    fn mark_path(&self, gateway: &str) -> PathBuf {
         self.state(gateway).join("gateway.db")
     }
 
@@ -91,16 +91,16 @@ impl Site {
     }
 
     fn try_open(&self, gateway: &str) -> Result<Kubernetes, StoreError> {
-        Kubernetes::open(&self.settings(gateway), &self.beside(gateway))
+        Kubernetes::open(&self.settings(gateway), &self.mark_path(gateway))
     }
 
     fn open_for(&self, gateway: &str, timeout: Duration) -> Result<Kubernetes, StoreError> {
         let settings = self.settings(gateway);
-        Kubernetes::open(&KubernetesSettings { timeout, ..settings }, &self.beside(gateway))
+        Kubernetes::open(&KubernetesSettings { timeout, ..settings }, &self.mark_path(gateway))
     }
 
     fn open_within(&self, gateway: &str, limits: KubernetesLimits) -> Result<Kubernetes, StoreError> {
-        Kubernetes::open_within(&self.settings(gateway), &self.beside(gateway), limits)
+        Kubernetes::open_within(&self.settings(gateway), &self.mark_path(gateway), limits)
     }
 
     /// Opens the store with a short lease, for tests that wait for its end.
@@ -113,7 +113,7 @@ impl Site {
             lease: LEASE,
             ..KubernetesLimits::default()
         };
-        Kubernetes::open_within(&settings, &self.beside(gateway), limits).unwrap()
+        Kubernetes::open_within(&settings, &self.mark_path(gateway), limits).unwrap()
     }
 
     /// Makes the API reject this gateway from here on.

@@ -11,13 +11,13 @@ use crate::support::LIMIT;
 async fn one_leads_until_it_leaves() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
-    let leads = one.lead_work("rotate").await.unwrap().unwrap();
-    assert!(two.lead_work("rotate").await.unwrap().is_none());
-    assert!(two.lead_work("forget").await.unwrap().is_some(), "that is another work");
+    let leads = one.acquire_lease("rotate").await.unwrap().unwrap();
+    assert!(two.acquire_lease("rotate").await.unwrap().is_none());
+    assert!(two.acquire_lease("forget").await.unwrap().is_some(), "that is another work");
     assert!(!leads.is_lost());
     drop(leads);
     let begun = std::time::Instant::now();
-    while two.lead_work("rotate").await.unwrap().is_none() {
+    while two.acquire_lease("rotate").await.unwrap().is_none() {
         assert!(begun.elapsed() < LIMIT);
     }
 }
@@ -31,7 +31,7 @@ async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
     // It is done, and whatever would say so does not come.
     site.api.befall([Mishap::Done]);
     let asked = async {
-        let led = one.lead_work("tend").await;
+        let led = one.acquire_lease("tend").await;
         drop(led);
     };
     let cut = async {
@@ -44,12 +44,12 @@ async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
     site.api.recover();
     let begun = std::time::Instant::now();
     let leads = loop {
-        if let Ok(Some(leads)) = one.lead_work("tend").await {
+        if let Ok(Some(leads)) = one.acquire_lease("tend").await {
             break leads;
         }
         assert!(begun.elapsed() < LIMIT);
     };
-    assert!(two.lead_work("tend").await.unwrap().is_none());
+    assert!(two.acquire_lease("tend").await.unwrap().is_none());
     assert!(!leads.is_lost());
 }
 
@@ -72,7 +72,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     leads.put(EntryKind::Name, entry("one")).await.unwrap();
     let two = site.open_briefly("two", TIMEOUT);
     two.serve().await.unwrap();
-    assert!(two.lead_work("tend").await.unwrap().is_none());
+    assert!(two.acquire_lease("tend").await.unwrap().is_none());
     // What it sends last comes when it is put out.
     site.api.befall([Mishap::Late].into_iter().chain([Mishap::NotDone; 400]));
     let first = std::time::Instant::now();
@@ -81,7 +81,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
     site.api.recover();
     assert!(put(&one, "a", "1").await.is_err());
     let other = loop {
-        if let Some(other) = two.lead_work("tend").await.unwrap() {
+        if let Some(other) = two.acquire_lease("tend").await.unwrap() {
             break other;
         }
         assert!(first.elapsed() < LIMIT);
@@ -104,12 +104,12 @@ async fn a_gateway_that_stood_still_serves_again_when_it_is_heard_of() {
     let site = Site::start();
     let one = site.open_briefly("one", Duration::from_secs(2));
     one.serve().await.unwrap();
-    let leads = one.lead_work("tend").await.unwrap().unwrap();
+    let leads = one.acquire_lease("tend").await.unwrap().unwrap();
     let two = site.open_briefly("two", TIMEOUT);
     two.serve().await.unwrap();
     site.cut_off("one");
     let begun = std::time::Instant::now();
-    while two.lead_work("tend").await.unwrap().is_none() {
+    while two.acquire_lease("tend").await.unwrap().is_none() {
         assert!(begun.elapsed() < LIMIT);
     }
     site.readmit("one");

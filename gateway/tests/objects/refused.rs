@@ -41,7 +41,7 @@ async fn a_head_that_may_not_be_changed_is_said_to_be_so_and_is_not_asked_withou
 async fn a_store_that_cannot_be_renamed_says_why() {
     let site = Site::start();
     drop(site.open("one"));
-    let another = site.beside("another");
+    let another = site.mark_path("another");
     let mark = r#"{"id":"00000000000000000000000000000000","mark":1}"#;
     std::fs::write(another.with_file_name("store.mark"), mark).unwrap();
     let mut head = site.head();
@@ -100,7 +100,7 @@ async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
             timeout: SHORT,
             ..site.settings(name)
         };
-        Kubernetes::open_within(&settings, &site.beside(name), limits).unwrap()
+        Kubernetes::open_within(&settings, &site.mark_path(name), limits).unwrap()
     });
     for store in &stores {
         store.serve().await.unwrap();

@@ -6,7 +6,7 @@ use super::*;
 
 impl Site {
     fn accept(&self, gateway: &str) -> AcceptedStore {
-        Kubernetes::accept(&self.settings(gateway), &self.beside(gateway), |_| Ok::<_, StoreError>(())).unwrap()
+        Kubernetes::accept(&self.settings(gateway), &self.mark_path(gateway), |_| Ok::<_, StoreError>(())).unwrap()
     }
 }
 
@@ -39,11 +39,11 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
     put_often(&one, "before", 3).await;
     let before = site.head();
     put_often(&one, "revoked", 5).await;
-    let known = one.standing().unwrap();
+    let known = one.store_mark().unwrap();
     site.api.put(before);
     let two = site.open("two");
     put_often(&two, "later", 8).await;
-    let now = two.standing().unwrap();
+    let now = two.store_mark().unwrap();
     assert!(now.id == known.id && now.mark > known.mark, "the mark says nothing: {now}, {known}");
     is_refused(&one).await;
     // And who could not tell is told.
@@ -88,7 +88,7 @@ async fn attack_42_a_store_that_is_older_another_or_gone_is_not_opened_and_not_u
     let refused = |expected: &str| {
         let refused = site.try_open("one").unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused}");
-        assert!(Kubernetes::look(&site.settings("one"), &site.beside("one")).is_err());
+        assert!(Kubernetes::exists(&site.settings("one"), &site.mark_path("one")).is_err());
     };
     site.api.put(before);
     refused("4 was seen before");

@@ -57,7 +57,7 @@ impl Fixture {
         let boot = next_boot(&self.node);
         let mut challenge: Challenge = self.gateway.challenge(&boot, None);
         let name = "gateway.example.com".to_owned();
-        let key = SpkiSha256::of_certificate(&self.gateway.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.gateway.certificate()).unwrap();
         let audience = Audience::new(&name, &challenge.purpose, POOL, challenge.nonce.as_ref(), &key);
         challenge.subject = Subject {
             gcp: Some(GcpTask { gateway: name }),

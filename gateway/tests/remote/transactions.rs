@@ -151,7 +151,7 @@ pub async fn whoever_comes_into_a_storm_that_does_not_end_is_heard<S: Site>() {
 pub async fn the_tasks_of_one_process_share_commits_and_do_not_conflict<S: Site>() {
     let site = S::start();
     let store = site.open("one");
-    let before = Engine::standing(&store).unwrap().mark;
+    let before = Engine::store_mark(&store).unwrap().mark;
     let tasks = (0..500).map(|_| count_up(&store, "counter"));
     let mut numbers: Vec<u32> = futures_util::future::join_all(tasks)
         .await
@@ -160,7 +160,7 @@ pub async fn the_tasks_of_one_process_share_commits_and_do_not_conflict<S: Site>
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=500).collect::<Vec<u32>>());
-    let commits = Engine::standing(&store).unwrap().mark - before;
+    let commits = Engine::store_mark(&store).unwrap().mark - before;
     assert!(commits < 50, "{commits} commits");
 }
 

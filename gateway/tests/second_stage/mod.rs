@@ -122,7 +122,7 @@ fn objects(gateway: &Gateway) -> Vec<Value> {
 /// Returns the config for an unauthenticated client.
 async fn served(gateway: &Gateway, version: &str) -> Value {
     let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept(version));
-    let answer = Answer::of(request).await;
+    let answer = Answer::send(request).await;
     assert!(answer.status.is_success(), "{answer:?}");
     serde_json::from_slice(&answer.body).unwrap()
 }

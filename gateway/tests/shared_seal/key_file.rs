@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::support::meanwhile::meanwhile;
+use crate::support::interleaving::interleave;
 
 #[tokio::test]
 async fn another_key_file_is_named_and_nothing_is_overwritten() {
@@ -15,7 +15,7 @@ async fn another_key_file_is_named_and_nothing_is_overwritten() {
     let other = SealKeyRing::make_key_file(&site.key_file()).unwrap();
     for error in [
         site.try_replica(NOW).await.unwrap_err(),
-        seal.tend(NOW + 40 * DAY, KEEP).await.unwrap_err(),
+        seal.maintain(NOW + 40 * DAY, KEEP).await.unwrap_err(),
         SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap_err(),
         SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW)
             .await
@@ -83,15 +83,15 @@ async fn a_key_file_is_replaced_while_replicas_serve() {
     assert_eq!(document["key_file"], new.as_str());
     assert_ne!(old, new);
     // Who has the new file goes on at once; who has not goes on with what it has, until the file is there.
-    assert!(!one.tend(NOW + 1, KEEP).await.unwrap());
-    let said = other.tend(NOW + 1, KEEP).await.unwrap_err().to_string();
+    assert!(!one.maintain(NOW + 1, KEEP).await.unwrap());
+    let said = other.maintain(NOW + 1, KEEP).await.unwrap_err().to_string();
     assert!(
         said.contains("other-host.key") && said.contains(&old) && said.contains(&new),
         "{said}"
     );
     assert!(opens(&other, &text) && opens(&one, &sealed(&other)));
     fs::copy(site.key_file(), &elsewhere).unwrap();
-    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
+    assert!(!other.maintain(NOW + 2, KEEP).await.unwrap());
     assert_eq!(fs::read_to_string(&elsewhere).unwrap().lines().count(), 2, "the head, and one key");
 }
 
@@ -106,7 +106,7 @@ async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
     fs::write(site.key_file(), format!("attestation-gateway store key 1\n{begun}\n{old}\n")).unwrap();
     assert!(opens(&site.replica(NOW).await, &text));
     let before = site.document().await["key_file"].clone();
-    site.replica(NOW).await.tend(NOW + 30 * DAY, KEEP).await.unwrap();
+    site.replica(NOW).await.maintain(NOW + 30 * DAY, KEEP).await.unwrap();
     assert_eq!(site.document().await["key_file"], before, "others have the old one only");
     SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.unwrap();
     assert_ne!(site.document().await["key_file"], before);
@@ -152,7 +152,7 @@ async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_no
         async move { fs::write(file, before).unwrap() }
     };
     let store: Arc<dyn Store> = site.store();
-    let store = meanwhile(&store, 1, step);
+    let store = interleave(&store, 1, step);
     let refused = SealKeyRing::replace_key_file(&store, &site.key_file(), NOW).await;
     assert!(matches!(refused, Err(SealError::KeyFileReplaced(_))), "{refused:?}");
 }
@@ -212,9 +212,9 @@ async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gon
     drop((site.replica(NOW).await, other.store()));
     let of_another = site.entry().await.unwrap().value;
     other.put(of_another).await;
-    let store = other.store().standing().unwrap();
+    let store = other.store().store_mark().unwrap();
     let entry = other.entry().await.unwrap();
-    SealKeyRing::look_at_shared(&entry, &store, &other.key_file()).unwrap();
+    SealKeyRing::check_shared(&entry, &store, &other.key_file()).unwrap();
     // Nor of who drops all of them.
     SealKeyRing::replace_shared(&*other.store(), &other.key_file(), NOW, false)
         .await

@@ -11,16 +11,16 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
     let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
     SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
     let rotated = site.document().await;
-    seal.tend(NOW + 1, KEEP).await.unwrap();
+    seal.maintain(NOW + 1, KEEP).await.unwrap();
     // One of the old set in the new one.
     let mut spliced = rotated.clone();
     spliced["keys"].as_array_mut().unwrap().remove(1);
     site.put(spliced.to_string()).await;
-    assert!(matches!(seal.tend(NOW + 2, KEEP).await, Err(SealError::OtherSet)));
+    assert!(matches!(seal.maintain(NOW + 2, KEEP).await, Err(SealError::OtherSet)));
     // The old set as a whole.
     site.put(before.clone()).await;
     for refused in [
-        seal.tend(NOW + 2, KEEP).await.map(drop),
+        seal.maintain(NOW + 2, KEEP).await.map(drop),
         site.try_replica(NOW).await.map(drop),
         SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
     ] {
@@ -30,12 +30,12 @@ async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
         opens(&seal, &text) && site.entry().await.unwrap().value == before,
         "nothing is overwritten"
     );
-    seal.look_for_key_of("0123456789abcdef.AAAA").await.unwrap_err();
+    seal.refresh_for("0123456789abcdef.AAAA").await.unwrap_err();
     // What is begun anew is newer than all, for who has read the old ones as well.
     SealKeyRing::replace_shared(&*site.store(), &site.key_file(), NOW, false)
         .await
         .unwrap();
-    seal.tend(NOW + 3, KEEP).await.unwrap();
+    seal.maintain(NOW + 3, KEEP).await.unwrap();
     assert!(!opens(&seal, &text));
     site.replica(NOW + 3).await;
 }
@@ -71,9 +71,9 @@ async fn keys_that_are_gone_while_gateways_serve_are_begun_anew_with_a_warning_o
     let text = sealed(&one);
     assert!(site.store().remove(EntryKind::SealKey, "keys").await.unwrap());
     assert_eq!(often(), 0);
-    assert!(one.tend(NOW + 1, KEEP).await.unwrap());
+    assert!(one.maintain(NOW + 1, KEEP).await.unwrap());
     assert_eq!(often(), 1);
-    assert!(!other.tend(NOW + 2, KEEP).await.unwrap());
+    assert!(!other.maintain(NOW + 2, KEEP).await.unwrap());
     assert_eq!(often(), 1);
     assert!(!opens(&one, &text) && !opens(&other, &text) && opens(&other, &sealed(&one)));
     // What was removed is not good again by being put back: it is a set of before.
@@ -123,13 +123,13 @@ async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_n
     let seal = site.replica(NOW).await;
     let before = site.entry().await.unwrap().value;
     SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await.unwrap();
-    seal.tend(NOW + 1, KEEP).await.unwrap();
+    seal.maintain(NOW + 1, KEEP).await.unwrap();
     let after = site.entry().await.unwrap().value;
     site.put(before).await;
     fs::remove_file(site.folder.path().join("seal.set")).unwrap();
     for refused in [
-        seal.tend(NOW + 2, KEEP).await.map(drop),
-        seal.look_for_key_of("0123456789abcdef.AAAA").await,
+        seal.maintain(NOW + 2, KEEP).await.map(drop),
+        seal.refresh_for("0123456789abcdef.AAAA").await,
     ] {
         assert!(
             matches!(refused, Err(SealError::SetBack { known: 2, .. } | SealError::Unread)),
@@ -137,7 +137,7 @@ async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_n
         );
     }
     site.put(after).await;
-    seal.tend(NOW + 3, KEEP).await.unwrap();
+    seal.maintain(NOW + 3, KEEP).await.unwrap();
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_kno
     let anew = site.replica(NOW).await;
     assert_eq!(site.document().await["changes"], 5);
     // For whoever has read the others as well.
-    seal.tend(NOW + 1, KEEP).await.unwrap();
+    seal.maintain(NOW + 1, KEEP).await.unwrap();
     assert!(opens(&seal, &sealed(&anew)));
 }
 
@@ -194,7 +194,7 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
     let before = fs::metadata(&kept).unwrap().ino();
     let lock = fs::File::open(site.key_file()).unwrap();
     lock.lock().unwrap();
-    let tended = tokio::time::timeout(Duration::from_secs(60), seal.tend(NOW + 1, KEEP)).await;
+    let tended = tokio::time::timeout(Duration::from_secs(60), seal.maintain(NOW + 1, KEEP)).await;
     drop(lock);
     assert!(!tended.unwrap().unwrap());
     assert_eq!(fs::metadata(&kept).unwrap().ino(), before);
@@ -208,7 +208,7 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
     fs::copy(&kept, other.folder.path().join("seal.set")).unwrap();
     drop(other.replica(NOW).await);
     let said: Value = serde_json::from_slice(&fs::read(other.folder.path().join("seal.set")).unwrap()).unwrap();
-    assert_eq!(said["store"], other.store().standing().unwrap().id);
+    assert_eq!(said["store"], other.store().store_mark().unwrap().id);
 }
 
 /// A writer of the store can forge its number of changes, which is therefore not trusted.
@@ -270,7 +270,7 @@ async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_wi
     {
         site.put(newer.to_string()).await;
         for refused in [
-            seal.tend(NOW + 40 * DAY, KEEP).await.map(drop),
+            seal.maintain(NOW + 40 * DAY, KEEP).await.map(drop),
             site.try_replica(NOW).await.map(drop),
             SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), NOW).await,
             SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.map(drop),
@@ -298,7 +298,7 @@ async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
         .await
         .unwrap();
     assert_eq!(site.document().await["changes"], 7);
-    seal.tend(NOW + 1, KEEP).await.unwrap();
+    seal.maintain(NOW + 1, KEEP).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -310,11 +310,11 @@ async fn a_set_that_was_read_before_is_not_put_over_one_that_was_read_after() {
     let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
     *reads.held_after.lock().unwrap() = Some((begun, goes_on));
     let slow = Arc::clone(&seal);
-    let slow = tokio::spawn(async move { slow.look_for_key_of("0123456789abcdef.AAAA").await });
+    let slow = tokio::spawn(async move { slow.refresh_for("0123456789abcdef.AAAA").await });
     has_begun.await.unwrap();
     // Its key is the newest, of which the set that was read knows nothing.
     rotate(NOW + 1).await;
-    seal.tend(NOW + 2 * HOUR, KEEP).await.unwrap();
+    seal.maintain(NOW + 2 * HOUR, KEEP).await.unwrap();
     let newest = sealed(&site.replica(NOW + 2 * HOUR).await);
     assert!(opens(&seal, &newest));
     go_on.send(()).unwrap();

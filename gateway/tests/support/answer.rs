@@ -15,12 +15,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub async fn of(request: reqwest::RequestBuilder) -> Self {
-        Self::of_any(request).await.unwrap()
+    pub async fn send(request: reqwest::RequestBuilder) -> Self {
+        Self::try_send(request).await.unwrap()
     }
 
     /// Returns the answer of a gateway that may be gone.
-    pub async fn of_any(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
+    pub async fn try_send(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
         let response = request.send().await?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await?.to_vec();
@@ -29,9 +29,9 @@ impl Answer {
 
     /// Returns the answer to a request with too large a body. The gateway answers before it has read all of it, and closes. A client that
     /// still writes at that time may fail to read the answer; it is sent again.
-    pub async fn of_large(request: reqwest::RequestBuilder) -> Self {
+    pub async fn send_large(request: reqwest::RequestBuilder) -> Self {
         for _ in 0..LARGE_LIMIT {
-            if let Ok(answer) = Self::of_any(request.try_clone().unwrap()).await {
+            if let Ok(answer) = Self::try_send(request.try_clone().unwrap()).await {
                 return answer;
             }
         }
@@ -70,7 +70,7 @@ impl Answer {
 
     /// Verifies that it is the empty 503 that Ignition retries.
     #[track_caller]
-    pub fn try_again(&self) {
+    pub fn check_retry(&self) {
         assert_eq!(
             (self.status.as_u16(), self.body.len()),
             (503, 0),

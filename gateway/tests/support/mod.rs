@@ -17,10 +17,10 @@ pub mod soft_tpm;
 pub mod answer;
 pub mod folder;
 pub mod held;
+pub mod interleaving;
 pub mod killed_child;
 pub mod kubelet;
 pub mod log_schema;
-pub mod meanwhile;
 pub mod node;
 pub mod pending;
 pub mod served;
@@ -357,11 +357,11 @@ impl Gateway {
         for value in authorization {
             request = request.header("authorization", *value);
         }
-        Answer::of(request).await
+        Answer::send(request).await
     }
 
     pub async fn post<T: serde::Serialize>(&self, path: &str, body: &T) -> Answer {
-        Answer::of(self.client.post(self.url(path)).json(body)).await
+        Answer::send(self.client.post(self.url(path)).json(body)).await
     }
 
     /// Returns the attestation log without its checkpoints and without administrators' acts, which are recorded some time later.
@@ -439,7 +439,7 @@ impl Gateway {
 
     /// Like [`Gateway::answer`], with a challenge that is sealed by this seal.
     pub fn answer_sealed(&self, mut case: Case, challenge: &Challenge, seal: &SealKeyRing) -> EvidenceRequest {
-        let key = SpkiSha256::of_certificate(&self.certificate()).unwrap();
+        let key = SpkiSha256::from_certificate(&self.certificate()).unwrap();
         case.quoted.extra_data = qualifying_data(challenge.nonce.as_ref(), &challenge.purpose, &challenge.pool, &key).to_vec();
         EvidenceRequest {
             challenge: challenges::seal(seal, challenge).unwrap(),

@@ -34,7 +34,7 @@ impl Node {
     }
 
     /// Creates a machine with this TPM and this AK, and with the certificate of its manufacturer.
-    pub fn of(tpm: SoftTpm, ak: SoftKey, ek_certificate: Vec<u8>) -> Self {
+    pub fn from_parts(tpm: SoftTpm, ak: SoftKey, ek_certificate: Vec<u8>) -> Self {
         let mut case = Case::new(ak);
         case.ek_area = tpm.ek.clone();
         case.ek_certificate = Some(ek_certificate);

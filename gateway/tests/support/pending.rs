@@ -13,7 +13,7 @@ pub fn config_by_token(id: &str, at: u64, token: &str, use_number: u32) -> Decis
     record.shown = ShownEvidence::Token;
     record.name = Some(token.to_owned());
     record.use_number = Some(use_number);
-    kept(&record)
+    stored_record(&record)
 }
 
 /// Returns a decision about evidence of this TPM that has earned a ticket, as a gateway stores it.
@@ -21,13 +21,13 @@ pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
     let mut record = record(id, Decision::Evidence, at);
     record.verdict = Verdict::Trusted;
     record.shown = ShownEvidence::Tpm;
-    record.identity = Some(NodeIdentity::of_tpm(ek).to_string());
+    record.identity = Some(NodeIdentity::from_ek(ek).to_string());
     record.ticket = Some(TicketTerms {
         expires: at + 600,
         uses: 5,
         late_seconds: 0,
     });
-    kept(&record)
+    stored_record(&record)
 }
 
 fn record(id: &str, decision: Decision, at: u64) -> Record {
@@ -42,7 +42,7 @@ fn record(id: &str, decision: Decision, at: u64) -> Record {
     record
 }
 
-fn kept(record: &Record) -> DecisionRecord {
+fn stored_record(record: &Record) -> DecisionRecord {
     DecisionRecord {
         decision: record.id.clone(),
         at: record.at,

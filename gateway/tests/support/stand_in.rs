@@ -106,8 +106,8 @@ impl<B: Beside> Store for StandIn<B> {
         Arc::clone(&self.store).witnessed(witness)
     }
 
-    async fn tell(&self, told: String) -> Result<(), StoreError> {
-        self.store.tell(told).await
+    async fn append_to_outbox(&self, told: String) -> Result<(), StoreError> {
+        self.store.append_to_outbox(told).await
     }
 
     async fn outbox(&self, after: Option<&str>, most: usize) -> Result<Vec<StoreEntry>, StoreError> {
@@ -122,12 +122,12 @@ impl<B: Beside> Store for StandIn<B> {
         self.store.sync()
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        self.store.standing()
+    fn store_mark(&self) -> Option<StoreMark> {
+        self.store.store_mark()
     }
 
-    fn beside(&self) -> Option<&Path> {
-        self.store.beside()
+    fn mark_path(&self) -> Option<&Path> {
+        self.store.mark_path()
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {

@@ -24,13 +24,13 @@ impl Story {
         }
     }
 
-    fn tell(&self, who: &str, line: &str) {
+    fn print(&self, who: &str, line: &str) {
         let _turn = self.voice.lock().unwrap_or_else(PoisonError::into_inner);
         println!("{:7.1} s  {who:<8} {line}", self.started.elapsed().as_secs_f64());
     }
 
     fn step(&self, line: &str) {
-        self.tell("demo", line);
+        self.print("demo", line);
     }
 }
 
@@ -72,7 +72,7 @@ fn demo(keep: bool) -> Result<bool> {
     });
     let voice = story.clone();
     // Its own time stamps would only repeat the column of seconds.
-    let on_line = move |line: &str| voice.tell("gateway", line.split_once("Z ").map_or(line, |(_, words)| words.trim_start()));
+    let on_line = move |line: &str| voice.print("gateway", line.split_once("Z ").map_or(line, |(_, words)| words.trim_start()));
     site.gateway().start(Some(Box::new(on_line)))?;
     story.step(&format!("the gateway answers on https://127.0.0.1:{}", site.gateway().port()));
 
@@ -101,17 +101,17 @@ struct ResultRow {
 
 fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<ResultRow> {
     let who = format!("VM {number}");
-    story.tell(&who, &format!("boots; it has {}", scenario.shows()));
+    story.print(&who, &format!("boots; it has {}", scenario.shows()));
     let (voice, speaker) = (story.clone(), who.clone());
     let on_line = move |line: &str| {
         if let Some(words) = worth_telling(line) {
-            voice.tell(&speaker, &words);
+            voice.print(&speaker, &words);
         }
     };
     let run = site.run(scenario, Some(Box::new(on_line)))?;
     let proof = site.prove_exactly(scenario.expected_grant(), &run.outcome);
     match &proof {
-        Ok(count) => story.tell(
+        Ok(count) => story.print(
             &who,
             &format!(
                 "its console proves: exactly the {} config, {}",
@@ -119,7 +119,7 @@ fn boot(story: &Story, site: &Site, number: u32, scenario: Scenario) -> Result<R
                 files(*count)
             ),
         ),
-        Err(error) => story.tell(&who, &format!("NOT as expected: {error:#}")),
+        Err(error) => story.print(&who, &format!("NOT as expected: {error:#}")),
     }
     Ok(ResultRow {
         number,

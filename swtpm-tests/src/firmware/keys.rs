@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 
-use super::variables::{GLOBAL, Guid, SECURITY_DATABASE, Variable};
+use super::variables::{GLOBAL, SECURITY_DATABASE, Variable, VariableGuid};
 use crate::images::{DebianRelease, Images, run};
 
 /// GUID of the signature type `EFI_CERT_X509_GUID`.
-const X509: Guid = [
+const X509: VariableGuid = [
     0xa1, 0x59, 0xc0, 0xa5, 0xe4, 0x94, 0xa7, 0x4a, 0x87, 0xb5, 0xab, 0x15, 0x5c, 0x2b, 0xf0, 0x72,
 ];
 /// `SignatureOwner`: measured, but not checked.
-const OWNER: Guid = *b"attest tests key";
+const OWNER: VariableGuid = *b"attest tests key";
 
 /// Keys of a machine, and one that it does not accept.
 #[derive(Debug)]

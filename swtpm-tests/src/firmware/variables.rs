@@ -6,18 +6,18 @@
 use anyhow::{Result, bail};
 
 /// GUID in its byte order in memory.
-pub type Guid = [u8; 16];
+pub type VariableGuid = [u8; 16];
 
 /// `EFI_GLOBAL_VARIABLE`, the namespace of PK and KEK.
-pub const GLOBAL: Guid = [
+pub const GLOBAL: VariableGuid = [
     0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
 ];
 /// `EFI_IMAGE_SECURITY_DATABASE_GUID`, the namespace of `db` and `dbx`.
-pub const SECURITY_DATABASE: Guid = [
+pub const SECURITY_DATABASE: VariableGuid = [
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ];
 /// `gEfiAuthenticatedVariableGuid`, at the beginning of a store of signed variables.
-const STORE: Guid = [
+const STORE: VariableGuid = [
     0x78, 0x2c, 0xf3, 0xaa, 0x7b, 0x94, 0x9a, 0x43, 0xa1, 0x80, 0x2e, 0x14, 0x4e, 0xc3, 0x77, 0x92,
 ];
 
@@ -28,7 +28,7 @@ const STORE_HEADER_BYTES: usize = 28;
 const ATTRIBUTES: u32 = 0x27;
 
 /// Name, GUID and content of a variable.
-pub type Variable = (&'static str, Guid, Vec<u8>);
+pub type Variable = (&'static str, VariableGuid, Vec<u8>);
 
 /// Writes variables into an empty store.
 pub fn enrol(store: &mut [u8], variables: &[Variable]) -> Result<()> {
@@ -55,7 +55,7 @@ pub fn enrol(store: &mut [u8], variables: &[Variable]) -> Result<()> {
     Ok(())
 }
 
-fn variable(name: &str, guid: &Guid, content: &[u8]) -> Result<Vec<u8>> {
+fn variable(name: &str, guid: &VariableGuid, content: &[u8]) -> Result<Vec<u8>> {
     let name: Vec<u8> = name.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect();
     // StartId, State (added), and a byte that is nothing.
     let mut bytes = vec![0xaa, 0x55, 0x3f, 0];

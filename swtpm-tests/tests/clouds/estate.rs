@@ -30,7 +30,7 @@ pub struct Estate {
 }
 
 impl Estate {
-    pub fn of(cloud: TestCloud) -> Self {
+    pub fn new(cloud: TestCloud) -> Self {
         match cloud {
             TestCloud::Gcp => Self::gcp(),
             TestCloud::Aws => Self::aws(),
@@ -55,7 +55,7 @@ impl Estate {
     /// Creates an estate whose instance has a role, with an STS for it.
     fn aws() -> Self {
         let (authority, instance) = (Arc::new(aws::RegionAuthority::new(1)), aws::AwsInstance::example(clock::now()));
-        let session = aws::RoleSession::of(&instance, clock::now());
+        let session = aws::RoleSession::for_instance(&instance, clock::now());
         let sts = aws::StsServer::start(&instance.region, vec![session.clone()]);
         Self {
             identity: format!("aws:{}/{}", instance.account, instance.instance_id),

@@ -25,7 +25,7 @@ struct Extra<'e> {
 fn prepared(cloud: TestCloud) -> (TestFolder, Site, Estate) {
     let folder = TestFolder::new().unwrap();
     let site = Site::new(folder.path()).unwrap();
-    (folder, site, Estate::of(cloud))
+    (folder, site, Estate::new(cloud))
 }
 
 /// Boots the machine with the metadata server of its cloud.
@@ -130,7 +130,7 @@ fn a_gcp_instance_with_a_tpm_is_known_by_both() {
     assert_eq!(refused.code(), Some("ek-not-endorsed"));
     let digest = refused.identity().unwrap().strip_prefix("tpm:").unwrap();
     site.gateway().command(&["ek", "add", digest]).unwrap();
-    let run = with(&site, Swtpm::start_again(folder.path()).unwrap());
+    let run = with(&site, Swtpm::restart(folder.path()).unwrap());
     let trusted = proven(&site, &run, "tpm", &["tpm", "gcp"]);
     assert!(trusted.identity().unwrap().starts_with("tpm:"));
     assert_eq!(trusted.text("/instance"), Some(estate.identity.as_str()));

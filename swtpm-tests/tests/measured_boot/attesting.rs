@@ -57,7 +57,7 @@ impl Machines {
 fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
     let mut machines = Machines::new();
     let disk = machines.disk("disk", true, &[]);
-    let prediction = Predicted::of_disk(&disk, Some(&machines.keys));
+    let prediction = Predicted::from_disk(&disk, Some(&machines.keys));
     let mut accepted = "\"0-3\" = \"not checked\"\n\"5-6\" = \"not checked\"\n".to_owned();
     for pcr in [4, 7, 9, 11, 12, 13] {
         accepted.push_str(&format!("{pcr} = [\"{}\"]\n", prediction.value(pcr, HashAlg::Sha256)));
@@ -92,7 +92,7 @@ fn what_another_key_has_signed_is_not_started_and_another_command_line_is_refuse
     let [record, ..] = run.records.as_slice() else {
         panic!("{console}")
     };
-    let changed = Predicted::of_disk(&disks[1], Some(&machines.keys));
+    let changed = Predicted::from_disk(&disks[1], Some(&machines.keys));
     let expect = not_accepted(&changed, 11, "section .cmdline", [SECTION, " (.cmdline)"], "what is rolled out");
     expect.holds(POOL, &console, record, machines.site.gateway());
     machines.site.prove_exactly("pre-approved", &run.outcome).unwrap();

@@ -21,7 +21,7 @@ struct Debian {
 }
 
 fn boot(release: DebianRelease) -> Debian {
-    let place = Place::of(release);
+    let place = Place::for_release(release);
     let files = GrubFiles {
         shim: Some(place.images.firmware_file("usr/lib/shim/shimx64.efi.signed")),
         grub: place.images.firmware_file("usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"),
@@ -51,7 +51,7 @@ impl Debian {
     #[track_caller]
     fn is_listed(&self, why: &str, stub: bool) -> Predicted {
         let of_files = Predicted::new("on", &self.files.arguments());
-        let of_disk = Predicted::of_disk_without_keys("on", &self.disk);
+        let of_disk = Predicted::from_disk_without_keys("on", &self.disk);
         let commands = [
             "command \"set timeout=0\"",
             "command \"linux /vmlinuz ",

@@ -86,7 +86,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
     assert!(booted.measured.log.is_some());
     let prediction = Predicted::new("on", &files.arguments());
     prediction.is(&booted.measured, &[4, 8, 9]);
-    let of_disk = Predicted::of_disk(&disk, Some(&keys));
+    let of_disk = Predicted::from_disk(&disk, Some(&keys));
     let whats: Vec<&str> = of_disk.events(4).iter().map(|event| event.what).collect();
     assert_eq!(whats, ["image BOOTX64.EFI", "image grubx64.efi", "image vmlinuz"]);
     of_disk.is_among(&booted.measured, 4, &whats, "the boot loader decides which of these it measures");
@@ -165,7 +165,7 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
     let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Bookworm, KernelOn::SystemPartition, None);
     // The kernel never sees the firmware, and so gets no event log from it.
     assert!(booted.measured.log.is_none());
-    Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
+    Predicted::from_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
     let rules = &["secure-boot"];
     let expect = Expect::Refused {
         code: "event-log-missing",
@@ -186,7 +186,7 @@ fn grub_2_12_has_the_firmware_start_the_kernel() {
     let place = Place::new();
     let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Trixie, KernelOn::SystemPartition, None);
     assert!(booted.measured.log.is_some());
-    Predicted::of_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
+    Predicted::from_disk(&disk, None).is(&booted.measured, &[4, 7, 8, 9]);
     let judge = Judge::new(&place.authority);
     let values = judge.predicted("this disk", &[("--disk", disk.image())], "off");
     judge.judge_without_secure_boot(&booted, values, &["images", "grub", "files"]);

@@ -36,7 +36,7 @@ impl Predicted {
     }
 
     /// Predicts the measurements of a disk's image, on machines with these keys or without Secure Boot.
-    pub fn of_disk(disk: &BootDisk, keys: Option<&SecureBootKeys>) -> Self {
+    pub fn from_disk(disk: &BootDisk, keys: Option<&SecureBootKeys>) -> Self {
         if let Some(keys) = keys {
             return Self::new("on", &with_keys(("--disk", disk.image()), &keys.arguments()));
         }
@@ -50,7 +50,7 @@ impl Predicted {
     }
 
     /// Predicts from the image of a disk, for machines whose keys are not given.
-    pub fn of_disk_without_keys(secure_boot: &str, disk: &BootDisk) -> Self {
+    pub fn from_disk_without_keys(secure_boot: &str, disk: &BootDisk) -> Self {
         Self::new(secure_boot, &[("--disk", disk.image())])
     }
 

@@ -36,7 +36,7 @@ fn a_signed_unified_kernel_image_measures_what_was_predicted() {
         .sign(&systemd_boot(DebianRelease::Bookworm).unwrap(), &loader)
         .unwrap();
     let disk = BootDisk::systemd_boot(&loader, &signed, place.path()).unwrap();
-    let prediction = Predicted::of_disk(&disk, Some(&keys));
+    let prediction = Predicted::from_disk(&disk, Some(&keys));
     let booted = place.boot("systemd-boot-252-secure-boot", Some(&keys), &disk);
     record_keys(&keys);
     prediction.is(&booted.measured, &[4, 7, 9, 11, 12, 13]);
@@ -131,7 +131,7 @@ fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
     let place = Place::new();
     let loader = systemd_boot(DebianRelease::Trixie).unwrap();
     let disk = BootDisk::systemd_boot(&loader, &place.uki(DebianRelease::Trixie), place.path()).unwrap();
-    let prediction = Predicted::of_disk(&disk, None);
+    let prediction = Predicted::from_disk(&disk, None);
     let booted = place.boot("systemd-boot-257", None, &disk);
     prediction.is(&booted.measured, &[4, 7, 9, 11, 12, 13]);
     let judge = Judge::new(&place.authority);

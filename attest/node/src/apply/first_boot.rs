@@ -63,16 +63,16 @@ impl FirstBoot {
             let reason = "this system runs from its installation medium, and each of its boots is a first boot";
             return Err(unsupported(reason, "install it to a disk, or boot again with attestation"));
         }
-        Self::of_convention(system, initramfs).map_err(|missing| of_distribution(system, &missing))
+        Self::from_convention(system, initramfs).map_err(|missing| distribution_failure(system, &missing))
     }
 
-    fn of_convention(system: &System, initramfs: Option<&Initramfs>) -> Result<Self, String> {
+    fn from_convention(system: &System, initramfs: Option<&Initramfs>) -> Result<Self, String> {
         if cfg!(target_arch = "s390x") {
             return Err("zipl reads the stamp when it writes the boot loader, not at the boot".to_owned());
         }
         let config = GRUB_CONFIGS.iter().find_map(|path| system.text(path));
         let config = config.ok_or("/boot has no GRUB configuration")?;
-        let grub = Grub::of(&config, &system.texts(ENTRIES, ".conf")).map_err(|missing| format!("GRUB {missing}"))?;
+        let grub = Grub::parse(&config, &system.texts(ENTRIES, ".conf")).map_err(|missing| format!("GRUB {missing}"))?;
         // GRUB knows the filesystem, and not where it is mounted.
         let own = system.is_mount_point(BOOT);
         let expected = if own { format!("/{STAMP}") } else { format!("{BOOT}/{STAMP}") };
@@ -245,7 +245,7 @@ fn in_dracut_module(system: &System, script: &str, word: &str) -> bool {
 }
 
 /// Builds the failure that tells the administrator the distribution's alternative.
-fn of_distribution(system: &System, missing: &str) -> Failure {
+fn distribution_failure(system: &System, missing: &str) -> Failure {
     match system.os_release("ID").as_deref() {
         Some("flatcar") => unsupported(
             "Flatcar's Ignition reads the config from the OEM partition, and no service removes it there after the boot",

@@ -25,7 +25,7 @@ impl Grub {
     ///
     /// # Errors
     /// Description of the missing part, to follow on "GRUB".
-    pub fn of(config: &str, entries: &[String]) -> Result<Self, &'static str> {
+    pub fn parse(config: &str, entries: &[String]) -> Result<Self, &'static str> {
         let lines = || config.lines().map(str::trim).filter(|line| !line.starts_with('#'));
         let stamp = lines().find_map(tested).ok_or("does not look for ignition.firstboot")?.to_owned();
         let value = lines()
@@ -97,7 +97,7 @@ mod tests {
             stamp: stamp.to_owned(),
             takes_arguments,
         });
-        assert_eq!(Grub::of(config, &entries), expect, "{config}\n{entries:?}");
+        assert_eq!(Grub::parse(config, &entries), expect, "{config}\n{entries:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use self::first_boot::FirstBoot;
 use self::system::System;
 use self::twice::Abilities;
-use crate::console::say;
+use crate::console::print_line;
 use crate::failure::{Failure, printable};
 use crate::ignition::base::BaseConfig;
 use crate::ignition::version::{IgnitionVersion, newest_spec, release};
@@ -48,7 +48,13 @@ impl PreparedSystem {
         let said = initramfs
             .map(|initramfs| initramfs.ignition.clone())
             .filter(|said| !said.is_empty());
-        let said = said.unwrap_or_else(|| if system.is_this_one() { ignition::said() } else { String::new() });
+        let said = said.unwrap_or_else(|| {
+            if system.is_this_one() {
+                ignition::version_output()
+            } else {
+                String::new()
+            }
+        });
         sees_config(told, &said, initramfs)?;
         let base = base_configs(initramfs, told)?;
         first_boot.make_writable(&system)?;
@@ -101,7 +107,7 @@ impl PreparedSystem {
         };
         let refusals = twice::refusals(&parsed, &self.base, &self.system, abilities);
         if !refusals.is_empty() {
-            refusals.iter().for_each(|refusal| say(&format!("not repeatable: {refusal}")));
+            refusals.iter().for_each(|refusal| print_line(&format!("not repeatable: {refusal}")));
             return Err(Failure::new(
                 "ignition-not-repeatable",
                 format!(
@@ -151,7 +157,7 @@ fn sees_config(told: &IgnitionInput, said: &str, initramfs: Option<&Initramfs>) 
             "rebuild the initramfs without that file, and boot once",
         ));
     }
-    let error = match ignition::origin(IgnitionVersion::of(said), told, &|_| false) {
+    let error = match ignition::origin(IgnitionVersion::parse(said), told, &|_| false) {
         ConfigOrigin::Url(argument) => PointerError::Elsewhere { argument },
         ConfigOrigin::Device => PointerError::Elsewhere { argument: DEVICE },
         ConfigOrigin::Nowhere => PointerError::Nowhere,

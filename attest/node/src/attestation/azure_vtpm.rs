@@ -78,7 +78,7 @@ impl AzureVtpmSource {
         let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
         let mut tpm = TpmDevice::open_until(&self.tcti, deadline)?;
         let quote = tpm.azure_quote(&binding.qualifying_data(), bank, &task.pcrs)?;
-        boot_complete::say_if_closed(bank, &quote.pcrs);
+        boot_complete::warn_if_closed(bank, &quote.pcrs);
         Ok(AzureVtpmEvidence {
             pcrs: digests(&quote.pcrs)?,
             quoted: quote.quoted.into(),

@@ -15,10 +15,10 @@ use attest_wire::protocol::{
 };
 use zeroize::Zeroizing;
 
-use crate::claimant::{ClaimPurpose, ClaimSecret, Claimants};
 use crate::cloud::{Cloud, CloudError, MetadataClient, aws, azure, gcp, nitro_tpm};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
+use crate::first_boot_secret::{ClaimPurpose, ClaimSecret, FirstBootSecret};
 use crate::platform::CloudInstance;
 
 use super::azure_vtpm::AzureVtpmSource;
@@ -118,7 +118,7 @@ impl<'a> CloudMeans<'a> {
         instance: &'a CloudInstance,
         takes: &BTreeSet<Kind>,
         own_tpm: OwnTpm,
-        claimants: &mut Claimants,
+        claimants: &mut FirstBootSecret,
         deadline: Deadline,
     ) -> Result<CloudEvidence<'a>, Failure> {
         let mut notes = Vec::new();

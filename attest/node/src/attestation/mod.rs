@@ -205,7 +205,7 @@ fn quote(tpm: &mut TpmMeans<'_>, task: &TpmTask, binding: &ChallengeBinding<'_>)
     let bank = check_quote(&task.pcr_bank, &task.pcrs)?;
     let secret = tpm.keys.activate(task.credential_blob.as_ref(), task.encrypted_secret.as_ref())?;
     let quote = tpm.keys.quote(&binding.qualifying_data(), bank, &task.pcrs)?;
-    boot_complete::say_if_closed(bank, &quote.pcrs);
+    boot_complete::warn_if_closed(bank, &quote.pcrs);
     Ok(TpmEvidence {
         secret_sha256: sha256(&secret)?,
         pcrs: digests(&quote.pcrs)?,

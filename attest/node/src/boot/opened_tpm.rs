@@ -7,11 +7,11 @@ use attest_wire::Kind;
 use super::BootOptions;
 use crate::attestation::cloud::{CloudEvidence, CloudMeans, NitroTpmSource, OwnTpm};
 use crate::attestation::means::TpmMeans;
-use crate::claimant::Claimants;
-use crate::claimant::state::ClaimFolder;
 use crate::cloud::nitro_tpm;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
+use crate::first_boot_secret::FirstBootSecret;
+use crate::first_boot_secret::state::ClaimFolder;
 use crate::platform::CloudInstance;
 use crate::tpm::{AkKind, EndorsementKey, TpmDevice, TpmError};
 
@@ -56,7 +56,7 @@ pub(super) fn cloud_means<'a>(
     instance: &'a CloudInstance,
     takes: &BTreeSet<Kind>,
     has_tpm: bool,
-    claimants: &mut Claimants,
+    claimants: &mut FirstBootSecret,
     deadline: Deadline,
 ) -> Result<CloudEvidence<'a>, Failure> {
     let state = ClaimFolder::new(&settings.state);

@@ -13,7 +13,7 @@ use crate::attestation::{self, AttestationOutcome, AttestationTarget};
 use crate::failure::Failure;
 use crate::gateway::{GatewayClient, Http, Takes};
 use crate::pointer::{GatewaySource, Pointer};
-use crate::wait::Patience;
+use crate::wait::WaitLimits;
 
 /// Maximum age of a ticket during the wait for another gateway, before it is earned again: a fifth of the default lifetime of tickets.
 const TICKET_FRESH_LIMIT: Duration = Duration::from_secs(120);
@@ -26,13 +26,13 @@ pub(super) fn attest_to_all(
     http: &Http,
     gateways: &[(&GatewaySource, Takes)],
     surroundings: &mut Surroundings,
-    patience: &Patience,
+    patience: &WaitLimits,
     pointer: &mut Pointer,
     done: &mut BootResult,
 ) -> Result<(), Failure> {
     let takes: BTreeSet<Kind> = gateways.iter().flat_map(|(_, takes)| takes.kinds.iter().copied()).collect();
     let Surroundings {
-        claimants,
+        first_boot_secret: claimants,
         tpm: has_tpm,
         instance,
         kubelet_key,

@@ -110,7 +110,7 @@ impl<'a> ImdsSession<'a> {
         };
         text.filter(base64)
             .map(str::to_owned)
-            .ok_or_else(|| answer.wrong("data other than a PKCS#7 message in Base64".to_owned()))
+            .ok_or_else(|| answer.invalid("data other than a PKCS#7 message in Base64".to_owned()))
     }
 
     /// The instance, `aws:<account>/<instance>`, for a message. `None` if that is not to be had at once.
@@ -131,13 +131,13 @@ impl<'a> ImdsSession<'a> {
         let Some(answer) = self.optional(ROLES, NAME_LIMIT_BYTES, deadline)? else {
             return Ok(None);
         };
-        let role = answer.word("role", NAME_LIMIT_BYTES)?;
+        let role = answer.printable_line("role", NAME_LIMIT_BYTES)?;
         // What AWS allows in a role's name. It becomes a part of a path.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@-_".contains(&byte);
         if role.bytes().all(plain) && !role.bytes().all(|byte| byte == b'.') {
             Ok(Some(role.to_string()))
         } else {
-            Err(answer.wrong("data other than a role name".to_owned()))
+            Err(answer.invalid("data other than a role name".to_owned()))
         }
     }
 
@@ -147,17 +147,17 @@ impl<'a> ImdsSession<'a> {
     /// [`CloudError`]; [`CloudError::Refused`] with 404 for a role without credentials.
     pub fn sts_request(&self, role: &str, server_id: &str, now: SystemTime, deadline: Deadline) -> Result<SignedRequest, CloudError> {
         let answer = self.get(REGION, NAME_LIMIT_BYTES, deadline)?;
-        let region = answer.word("region", NAME_LIMIT_BYTES)?;
+        let region = answer.printable_line("region", NAME_LIMIT_BYTES)?;
         if !region
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
         {
-            return Err(answer.wrong("data other than a region name".to_owned()));
+            return Err(answer.invalid("data other than a region name".to_owned()));
         }
         let answer = self.get(&format!("{ROLES}{role}"), CREDENTIALS_LIMIT_BYTES, deadline)?;
         // The message of serde_json may hold parts of the answer.
         let credentials: Credentials =
-            serde_json::from_slice(&answer.body).map_err(|_| answer.wrong("data other than credentials".to_owned()))?;
+            serde_json::from_slice(&answer.body).map_err(|_| answer.invalid("data other than credentials".to_owned()))?;
         get_caller_identity(&region, &credentials, server_id, now)
     }
 
@@ -188,7 +188,9 @@ impl<'a> ImdsSession<'a> {
 }
 
 fn begin(metadata: &MetadataClient, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
-    metadata.ask(PUT_TOKEN, deadline)?.word("session token", TOKEN_LIMIT_BYTES)
+    metadata
+        .ask(PUT_TOKEN, deadline)?
+        .printable_line("session token", TOKEN_LIMIT_BYTES)
 }
 
 /// The one request to STS that gateways accept: see [`attest_wire::aws::sts`].

@@ -59,7 +59,7 @@ fn decode(answer: &MetadataAnswer) -> Result<Zeroizing<Vec<u8>>, CloudError> {
     BASE64
         .decode(answer.body.trim_ascii())
         .map(Zeroizing::new)
-        .map_err(|_| answer.wrong("user data that is not Base64".to_owned()))
+        .map_err(|_| answer.invalid("user data that is not Base64".to_owned()))
 }
 
 /// The vmId that the metadata service says; the firmware has measured it, too.
@@ -73,7 +73,7 @@ pub fn vm_id(metadata: &MetadataClient, deadline: Deadline) -> Result<VmId, Clou
     };
     let answer = metadata.ask(ask, deadline)?;
     let text = String::from_utf8_lossy(answer.body.trim_ascii()).into_owned();
-    VmId::try_from(text).map_err(|_| answer.wrong("a vmId that is not a UUID".to_owned()))
+    VmId::try_from(text).map_err(|_| answer.invalid("a vmId that is not a UUID".to_owned()))
 }
 
 /// The attested document for this nonce: the Base64 of the PKCS#7 message, as IMDS gives it.
@@ -103,13 +103,13 @@ pub fn attested_document(metadata: &MetadataClient, nonce: &ImdsNonce, deadline:
 
 fn signature(answer: &MetadataAnswer) -> Result<String, CloudError> {
     let ImdsAnswer { encoding, signature } =
-        serde_json::from_slice(&answer.body).map_err(|_| answer.wrong("data other than an attested document".to_owned()))?;
+        serde_json::from_slice(&answer.body).map_err(|_| answer.invalid("data other than an attested document".to_owned()))?;
     if encoding != ENCODING {
         let found: String = encoding.chars().take(20).collect();
-        return Err(answer.wrong(format!("the encoding {found:?} instead of {ENCODING:?}")));
+        return Err(answer.invalid(format!("the encoding {found:?} instead of {ENCODING:?}")));
     }
     if BASE64.decode(signature.as_bytes()).is_err() {
-        return Err(answer.wrong("a signature that is not Base64".to_owned()));
+        return Err(answer.invalid("a signature that is not Base64".to_owned()));
     }
     Ok(signature)
 }

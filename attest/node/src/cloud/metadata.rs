@@ -97,17 +97,17 @@ impl MetadataAnswer {
     ///
     /// # Errors
     /// [`CloudError::Answer`], which says that the body is not `what`.
-    pub fn word(&self, what: &str, limit_chars: usize) -> Result<Zeroizing<String>, CloudError> {
+    pub fn printable_line(&self, what: &str, limit_chars: usize) -> Result<Zeroizing<String>, CloudError> {
         let word = std::str::from_utf8(self.body.trim_ascii())
             .ok()
             .filter(|text| (1..=limit_chars).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()));
         word.map(|text| Zeroizing::new(text.to_owned()))
-            .ok_or_else(|| self.wrong(format!("data other than {what}")))
+            .ok_or_else(|| self.invalid(format!("data other than {what}")))
     }
 
     /// An error about this answer.
     #[must_use]
-    pub fn wrong(&self, what: String) -> CloudError {
+    pub fn invalid(&self, what: String) -> CloudError {
         CloudError::Answer {
             url: self.url.clone(),
             what,

@@ -33,7 +33,7 @@ pub enum Cloud {
 impl Cloud {
     /// The cloud with this `ignition.platform.id`.
     #[must_use]
-    pub fn of_platform(id: &str) -> Option<Self> {
+    pub fn from_platform(id: &str) -> Option<Self> {
         match id {
             "gcp" => Some(Self::Gcp),
             "aws" => Some(Self::Aws),

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::apply::system::System;
 use crate::apply::{self, PreparedSystem};
 use crate::cloud::MetadataAddress;
-use crate::console::say;
+use crate::console::print_line;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::identity::ClientIdentity;
@@ -46,7 +46,7 @@ pub struct ConfigOptions {
     /// Base URL of the metadata server.
     pub metadata: MetadataAddress,
     /// Folder with the files that were kept for the booted system.
-    pub kept: PathBuf,
+    pub kept_folder: PathBuf,
     /// The root of the system to apply it to.
     pub root: PathBuf,
 }
@@ -93,11 +93,11 @@ pub fn run(settings: &ConfigOptions) -> ExitCode {
     };
     match done {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&otherwise.replacen("{}", &failure.to_string(), 1));
+            print_line(&otherwise.replacen("{}", &failure.to_string(), 1));
             ExitCode::FAILURE
         }
     }
@@ -111,12 +111,12 @@ fn to_file(settings: &ConfigOptions, output: &Path, deadline: Deadline) -> Resul
 
 fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure> {
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
-    let initramfs = Initramfs::kept(&settings.kept);
-    let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.told())?;
+    let initramfs = Initramfs::load(&settings.kept_folder);
+    let prepared = PreparedSystem::find(System::new(&settings.root), initramfs.as_ref(), platform.ignition.input())?;
     let spec = prepared.spec(settings.spec.as_deref())?;
     let (from, config) = fetch(settings, &spec, deadline)?;
     let notes = prepared.apply(&config, &spec)?;
-    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    notes.iter().for_each(|note| print_line(&format!("note: {note}")));
     Ok(format!(
         "config {from} is in place, and Ignition applies it at the next boot: reboot soon, and until then change no file that the config \
          writes. To revert, run `attest-node config undo`"
@@ -124,7 +124,7 @@ fn apply(settings: &ConfigOptions, deadline: Deadline) -> Result<String, Failure
 }
 
 fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
-    let initramfs = Initramfs::kept(&settings.kept);
+    let initramfs = Initramfs::load(&settings.kept_folder);
     let was_there = apply::undo(&System::new(&settings.root), initramfs.as_ref())?;
     Ok(match was_there {
         true => "reverted: Ignition does not run at the next boot".to_owned(),
@@ -136,7 +136,7 @@ fn undo(settings: &ConfigOptions) -> Result<String, Failure> {
 fn fetch(settings: &ConfigOptions, spec: &str, deadline: Deadline) -> Result<(String, Zeroizing<Vec<u8>>), Failure> {
     let identity = ClientIdentity::read(&settings.certificate)?;
     // What Ignition was given at this boot, in a place that the initramfs takes with it, comes before what it would find now.
-    let kept = keep::pointer(&settings.kept);
+    let kept = keep::pointer(&settings.kept_folder);
     let bytes = match settings.pointer.as_ref().or(kept.as_ref()) {
         Some(path) => pointer_file(path)?,
         None => NodePlatform::read(&settings.cmdline, &settings.dmi)

@@ -19,7 +19,7 @@ pub(super) struct Described {
 }
 
 impl Described {
-    pub(super) fn of(certificate: &CertificateDer<'_>) -> Self {
+    pub(super) fn new(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
             return Self::default();
         };

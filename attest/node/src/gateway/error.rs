@@ -135,7 +135,7 @@ impl TlsProblem {
 impl From<GatewayError> for Failure {
     fn from(error: GatewayError) -> Self {
         let (code, next_step) = match &error {
-            GatewayError::BesideConfigs(cause) => return beside_configs(&error, cause),
+            GatewayError::BesideConfigs(cause) => return attestation_failure(&error, cause),
             GatewayError::Unreachable { .. } => (
                 GATEWAY_UNREACHABLE,
                 "check that the gateway runs and that this node's network reaches it".to_owned(),
@@ -177,7 +177,7 @@ impl From<GatewayError> for Failure {
 }
 
 /// Builds the failure for a server that serves configs: its network is not the cause.
-fn beside_configs(error: &GatewayError, cause: &GatewayError) -> Failure {
+fn attestation_failure(error: &GatewayError, cause: &GatewayError) -> Failure {
     let code = match cause {
         GatewayError::Unreachable { .. } => GATEWAY_UNREACHABLE,
         _ => "gateway-failing",

@@ -1,4 +1,4 @@
-//! Performs one request, and repeats it as long as [`Patience`] allows.
+//! Performs one request, and repeats it as long as [`WaitLimits`] allows.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::tls;
 use crate::console;
 use crate::deadline::Backoff;
 use crate::failure::{code_of, printable};
-use crate::wait::{ComeAgain, NextStep, Patience, WAY_OUT};
+use crate::wait::{NextStep, RetryRequest, WAY_OUT, WaitLimits};
 
 /// Largest answer read. A challenge is about 3 KiB.
 pub(super) const ANSWER_LIMIT_BYTES: usize = 64 * 1024;
@@ -124,7 +124,7 @@ impl GatewayClient<'_> {
             let mut endless = true;
             let failed = match self.attempt(url, bounds, request()) {
                 Ok(answer)
-                    if is_told_to_come_again(&answer) && {
+                    if is_retry_later(&answer) && {
                         endless = self.waits(url, &answer, &mut backoff, attempts)?;
                         endless
                     } =>
@@ -141,10 +141,10 @@ impl GatewayClient<'_> {
                     status: answer.status.as_u16(),
                 },
                 Ok(answer) => {
-                    self.patience.iter().for_each(|patience| patience.answered(Instant::now()));
+                    self.wait_limits.iter().for_each(|patience| patience.answered(Instant::now()));
                     return Ok(answer);
                 }
-                Err(NoAnswer::Refused(problem)) if self.patience.is_some() => GatewayError::Tls(problem),
+                Err(NoAnswer::Refused(problem)) if self.wait_limits.is_some() => GatewayError::Tls(problem),
                 Err(NoAnswer::Refused(problem)) => return Err(GatewayError::Tls(problem)),
                 Err(NoAnswer::Surely(error)) => return Err(error),
                 Err(NoAnswer::Perhaps(error)) => GatewayError::Unreachable {
@@ -153,13 +153,13 @@ impl GatewayClient<'_> {
                     error,
                 },
             };
-            if endless && self.is_beside_configs(url, &failed, outage.since) {
+            if endless && self.should_probe_configs(url, &failed, outage.since) {
                 if outage.has_configs {
                     return Err(GatewayError::BesideConfigs(Box::new(failed)));
                 }
                 if self.finds_configs(&mut outage) {
                     // It may have come back meanwhile: asked once more, at once, with the time of a request.
-                    self.begin_anew("Asking a gateway again");
+                    self.restart_time_limit("Asking a gateway again");
                     continue;
                 }
             }
@@ -171,8 +171,8 @@ impl GatewayClient<'_> {
     /// Returns whether it is time to find out if attestation fails while configs are served. Ignition would then get the config of an
     /// unauthenticated client, and this node would wait in vain. The check comes soon if nothing is known of the server yet, and late if a
     /// gateway may only be busy.
-    fn is_beside_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
-        let Some(patience) = self.patience else { return false };
+    fn should_probe_configs(&self, url: &str, failed: &GatewayError, since: Instant) -> bool {
+        let Some(patience) = self.wait_limits else { return false };
         let after = match failed {
             GatewayError::Failing { .. } if discovers(url) => patience.silence(),
             GatewayError::Failing { .. } | GatewayError::Unreachable { .. } => patience.silence() * PARTIAL_OUTAGE_PARTS,
@@ -184,11 +184,11 @@ impl GatewayClient<'_> {
     /// Finds out whether the server has configs. It does not ask at each failure, since a gateway decides and records each request. It
     /// takes the time of a request of its own, since the failed one may have used up all the time.
     fn finds_configs(&self, outage: &mut Outage) -> bool {
-        let silence = self.patience.map_or(Duration::ZERO, Patience::silence);
+        let silence = self.wait_limits.map_or(Duration::ZERO, WaitLimits::silence);
         if outage.asked.is_some_and(|asked| asked.elapsed() < silence) {
             return false;
         }
-        self.begin_anew("Asking whether a gateway has configs");
+        self.restart_time_limit("Asking whether a gateway has configs");
         outage.has_configs = self.gives_configs();
         outage.asked = Some(Instant::now());
         outage.has_configs
@@ -209,8 +209,8 @@ impl GatewayClient<'_> {
     }
 
     /// Restarts the time limit for this node's own work.
-    fn begin_anew(&self, status: &str) {
-        if let Some(patience) = self.patience {
+    fn restart_time_limit(&self, status: &str) {
+        if let Some(patience) = self.wait_limits {
             console::extend(patience.begin(Duration::ZERO), status);
             self.deadline.set(patience.work());
         }
@@ -218,7 +218,7 @@ impl GatewayClient<'_> {
 
     /// Pauses and reports after a failed attempt; returns the failure if it was the last attempt.
     fn pause_after(&self, failed: GatewayError, backoff: &mut Backoff, endless: bool) -> Result<(), GatewayError> {
-        let Some(patience) = self.patience.filter(|_| endless) else {
+        let Some(patience) = self.wait_limits.filter(|_| endless) else {
             return match backoff.pause(self.deadline.get()) {
                 Some(pause) => {
                     std::thread::sleep(pause);
@@ -237,28 +237,28 @@ impl GatewayClient<'_> {
     }
 
     fn rest(&self, time: Duration, until: Duration, line: Option<String>, status: &str) {
-        line.iter().for_each(|line| console::say(line));
+        line.iter().for_each(|line| console::print_line(line));
         console::extend(until, status);
         std::thread::sleep(time);
-        self.patience.iter().for_each(|patience| self.deadline.set(patience.work()));
+        self.wait_limits.iter().for_each(|patience| self.deadline.set(patience.work()));
     }
 
     /// Pauses and reports after a 503 of the gateway; returns `false` if no gateway has set a time to wait.
     fn waits(&self, url: &str, answer: &GatewayAnswer, backoff: &mut Backoff, attempts: u32) -> Result<bool, GatewayError> {
-        let Some(patience) = self.patience else { return Ok(false) };
+        let Some(patience) = self.wait_limits else { return Ok(false) };
         let problem = problem(answer);
         let why = problem.as_ref().map(|problem| code_of(&problem.code)).unwrap_or_default();
         let what = problem
             .and_then(|problem| problem.detail)
             .map(|detail| printable(&detail))
             .unwrap_or_default();
-        let again = ComeAgain {
+        let again = RetryRequest {
             url,
             why: &why,
             what: &what,
             pause: backoff.held(answer.not_before),
         };
-        match patience.come_again(again, Instant::now()) {
+        match patience.retry_later(again, Instant::now()) {
             NextStep::NotHeld => Ok(false),
             NextStep::Over { held } => Err(GatewayError::Held {
                 url: url.to_owned(),
@@ -295,7 +295,7 @@ impl GatewayClient<'_> {
                 .extensions()
                 .get::<reqwest::tls::TlsInfo>()
                 .and_then(|info| info.peer_certificate());
-            let server_key = certificate.and_then(SpkiSha256::of_certificate);
+            let server_key = certificate.and_then(SpkiSha256::from_certificate);
             let status = response.status();
             let not_before = retry_after(&response);
             let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));
@@ -314,8 +314,8 @@ impl GatewayClient<'_> {
             })
         };
         runtime.block_on(telling(answer, SAY_EVERY, |waited| {
-            if self.patience.is_some() {
-                console::say(&overdue(url, waited));
+            if self.wait_limits.is_some() {
+                console::print_line(&overdue(url, waited));
             }
         }))
     }
@@ -342,7 +342,7 @@ fn overdue(url: &str, waited: Duration) -> String {
 }
 
 /// Returns whether the 503 comes from the gateway, not from a proxy in front of it while no gateway runs.
-fn is_told_to_come_again(answer: &GatewayAnswer) -> bool {
+fn is_retry_later(answer: &GatewayAnswer) -> bool {
     answer.status == StatusCode::SERVICE_UNAVAILABLE && problem(answer).is_some_and(|problem| problem.kind.starts_with(PROBLEM_TYPE))
 }
 

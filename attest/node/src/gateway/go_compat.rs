@@ -42,7 +42,7 @@ pub(super) struct RefusedChain<'a> {
 }
 
 impl<'a> RefusedChain<'a> {
-    pub(super) const fn of(shown: &ServerChain<'a>) -> Self {
+    pub(super) const fn new(shown: &ServerChain<'a>) -> Self {
         Self {
             leaf: shown.certificate,
             sent: shown.intermediates,
@@ -106,11 +106,11 @@ impl RefusedChain<'_> {
             let has_issued = |other: &CertificateDer<'_>, rank| has_issued(other, &parsed, rank, self.now);
             if authorities
                 .iter()
-                .any(|authority| authority == last || has_issued(authority, Rank::Authority))
+                .any(|authority| authority == last || has_issued(authority, IssuerPosition::Authority))
             {
                 return true;
             }
-            match left.iter().position(|other| has_issued(other, Rank::Between)) {
+            match left.iter().position(|other| has_issued(other, IssuerPosition::Between)) {
                 Some(position) => last = left.swap_remove(position),
                 None => return false,
             }
@@ -169,16 +169,16 @@ fn is_read_by_go(certificate: &X509Certificate<'_>) -> bool {
 
 /// Position of an issuer in the chain.
 #[derive(Clone, Copy)]
-enum Rank {
+enum IssuerPosition {
     Authority,
     Between,
 }
 
 /// Returns whether it may issue certificates now: it is a CA's certificate. An authority of version 1 does not say so.
-fn may_issue(issuer: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
+fn may_issue(issuer: &X509Certificate<'_>, rank: IssuerPosition, now: UnixTime) -> bool {
     let is_ca = match (issuer.basic_constraints(), rank) {
         (Ok(Some(constraints)), _) => constraints.value.ca,
-        (Ok(None), Rank::Authority) => issuer.version() != X509Version::V3,
+        (Ok(None), IssuerPosition::Authority) => issuer.version() != X509Version::V3,
         _ => false,
     };
     let signs = issuer
@@ -189,7 +189,7 @@ fn may_issue(issuer: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
 }
 
 /// Returns whether the issuer has signed the certificate, and may. The key's algorithm is found by trying.
-fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>, rank: Rank, now: UnixTime) -> bool {
+fn has_issued(issuer: &CertificateDer<'_>, certificate: &X509Certificate<'_>, rank: IssuerPosition, now: UnixTime) -> bool {
     let Ok((_, issuer)) = X509Certificate::from_der(issuer) else {
         return false;
     };

@@ -29,7 +29,7 @@ pub use self::http::Http;
 pub(crate) use self::http::{POLLS_BETWEEN_TIMERS, chain};
 use crate::deadline::Deadline;
 use crate::pointer::GatewaySource;
-use crate::wait::Patience;
+use crate::wait::WaitLimits;
 
 /// Codes of 503 answers to evidence whose challenge is spent all the same: sending it again would be in vain.
 const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-pending", "machines-unavailable", "value-pending"];
@@ -62,7 +62,7 @@ pub struct GatewayClient<'http> {
     /// `true` if Ignition shows it a provisioning token.
     has_token: bool,
     deadline: Cell<Deadline>,
-    patience: Option<&'http Patience>,
+    wait_limits: Option<&'http WaitLimits>,
 }
 
 impl<'http> GatewayClient<'http> {
@@ -81,20 +81,20 @@ impl<'http> GatewayClient<'http> {
             pool: None,
             has_token: false,
             deadline: Cell::new(deadline),
-            patience: None,
+            wait_limits: None,
         }
     }
 
     /// The gateway of a source, waited for while it does not answer, and if it says "come again".
     #[must_use]
-    pub const fn patiently(http: &'http Http, source: &'http GatewaySource, deadline: Deadline, patience: &'http Patience) -> Self {
+    pub const fn patiently(http: &'http Http, source: &'http GatewaySource, deadline: Deadline, patience: &'http WaitLimits) -> Self {
         Self {
             http,
             base: source.base.as_str(),
             pool: Some(source.pool.as_str()),
             has_token: false,
             deadline: Cell::new(deadline),
-            patience: Some(patience),
+            wait_limits: Some(patience),
         }
     }
 
@@ -114,13 +114,13 @@ impl<'http> GatewayClient<'http> {
     /// Returns the number of 503 answers from gateways that made this node wait.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.patience.map_or(0, Patience::held)
+        self.wait_limits.map_or(0, WaitLimits::held)
     }
 
     /// Returns the number of times that this node has waited for gateways, for that reason or because they did not answer.
     #[must_use]
     pub fn waited(&self) -> u32 {
-        self.patience.map_or(0, Patience::times)
+        self.wait_limits.map_or(0, WaitLimits::times)
     }
 
     /// Asks for the server's kind, on behalf of a node of this pool, which may offer to attest a key for its kubelet. A gateway that
@@ -147,8 +147,8 @@ impl<'http> GatewayClient<'http> {
                 found: discovery.protocol,
             }),
             Ok(discovery) => {
-                if let (Some(patience), Some(seconds)) = (self.patience, discovery.hold_seconds) {
-                    patience.told(seconds);
+                if let (Some(patience), Some(seconds)) = (self.wait_limits, discovery.hold_seconds) {
+                    patience.record_wait(seconds);
                 }
                 // A gateway of a later release may take kinds that this node has never heard of.
                 let known = Kind::ALL

@@ -320,7 +320,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
     };
     let http = Http::new(trust(&ca)).unwrap();
     let (_, key) = GatewayClient::new(&http, &server.base, Deadline::after(PATIENCE)).challenge(&request)?;
-    assert_eq!(Some(key), SpkiSha256::of_certificate(&server.certificate));
+    assert_eq!(Some(key), SpkiSha256::from_certificate(&server.certificate));
     Ok(key)
 }
 

@@ -45,7 +45,7 @@ impl PointerTrust {
             roots
                 .add(authority.clone())
                 .map_err(|error| GatewayError::Authority(error.to_string()))?;
-            subjects.push(Described::of(authority).subject);
+            subjects.push(Described::new(authority).subject);
         }
         let verifier = attest_tls::authorities(roots).map_err(|error| GatewayError::Authority(error.to_string()))?;
         Ok(Self {
@@ -87,7 +87,7 @@ impl PointerTrust {
     }
 
     fn problem(&self, error: &CertificateError, refused: Option<&CertificateDer<'_>>) -> TlsProblem {
-        let certificate = refused.map(Described::of).unwrap_or_default();
+        let certificate = refused.map(Described::new).unwrap_or_default();
         let Described {
             subject,
             issuer,
@@ -154,12 +154,12 @@ struct OfPointer {
 
 impl ServerKnowledge for OfPointer {
     fn trusted(&self, shown: &ServerChain<'_>) -> Option<Result<(), rustls::Error>> {
-        let presented = RefusedChain::of(shown);
+        let presented = RefusedChain::new(shown);
         presented.is_one_of(&self.authorities).then(|| presented.verify_trusted())
     }
 
     fn refused(&self, shown: &ServerChain<'_>, error: &rustls::Error) {
-        let by_go = |error| RefusedChain::of(shown).may_be_taken(error, &self.authorities, !self.is_partial);
+        let by_go = |error| RefusedChain::new(shown).may_be_taken(error, &self.authorities, !self.is_partial);
         let may_be_taken = match error {
             rustls::Error::InvalidCertificate(error) => by_go(error) || is_trusted_by_the_system(shown),
             _ => false,

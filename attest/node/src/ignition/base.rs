@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{IgnitionInput, IgnitionVersion, USER_CONFIG, is_there};
+use super::{IgnitionInput, IgnitionVersion, USER_CONFIG, exists};
 
 /// Those for every platform.
 const EVERYWHERE: &str = "base.d";
@@ -72,7 +72,7 @@ pub fn configs(root: &Path, version: IgnitionVersion, told: &IgnitionInput) -> i
 pub fn above(root: &Path, version: IgnitionVersion, told: &IgnitionInput) -> Option<PathBuf> {
     let folders = folders(root, version, told);
     let (_lowest, higher) = folders.split_last()?;
-    higher.iter().map(|folder| folder.join(USER_CONFIG)).find(|path| is_there(path))
+    higher.iter().map(|folder| folder.join(USER_CONFIG)).find(|path| exists(path))
 }
 
 /// Ignition's folders below a root, highest first; of a version that is not known all.

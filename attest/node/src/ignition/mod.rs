@@ -205,32 +205,36 @@ impl IgnitionInput {
 /// The Ignition of this initramfs.
 #[derive(Debug, Clone)]
 pub struct Ignition {
-    told: IgnitionInput,
+    input: IgnitionInput,
     origin: ConfigOrigin,
     /// Asks Ignition for its version. It is called only if the answer makes a difference.
-    said: fn() -> String,
+    version_output: fn() -> String,
 }
 
 impl Ignition {
     /// Creates an Ignition with these settings.
     #[must_use]
     pub fn new(told: IgnitionInput) -> Self {
-        Self::saying(told, said)
+        Self::saying(told, version_output)
     }
 
     /// Creates it with another function that asks for its version.
     pub(crate) fn saying(told: IgnitionInput, said: fn() -> String) -> Self {
-        let origin = match origin(IgnitionVersion::Unknown, &told, &is_there) {
-            ConfigOrigin::Unclear => origin(IgnitionVersion::of(&said()), &told, &is_there),
+        let origin = match origin(IgnitionVersion::Unknown, &told, &exists) {
+            ConfigOrigin::Unclear => origin(IgnitionVersion::parse(&said()), &told, &exists),
             clear => clear,
         };
-        Self { told, origin, said }
+        Self {
+            input: told,
+            origin,
+            version_output: said,
+        }
     }
 
     /// Returns the settings of this Ignition.
     #[must_use]
-    pub fn told(&self) -> &IgnitionInput {
-        &self.told
+    pub fn input(&self) -> &IgnitionInput {
+        &self.input
     }
 
     /// Returns the source of Ignition's config.
@@ -258,14 +262,14 @@ impl Ignition {
     pub fn user_config(&self) -> PathBuf {
         match &self.origin {
             ConfigOrigin::UserConfig(path) => path.clone(),
-            _ => self.told.lowest_folder().join(USER_CONFIG),
+            _ => self.input.lowest_folder().join(USER_CONFIG),
         }
     }
 
     /// The `user.ign` that outranks all others, if there may be others.
     #[must_use]
     pub fn highest(&self) -> Option<PathBuf> {
-        match &*self.told.folders(IgnitionVersion::of(&(self.said)())) {
+        match &*self.input.folders(IgnitionVersion::parse(&(self.version_output)())) {
             [highest, _, ..] => Some(highest.join(USER_CONFIG)),
             _ => None,
         }
@@ -274,7 +278,7 @@ impl Ignition {
 
 /// Returns Ignition's `--version` output; empty if Ignition is not installed.
 #[must_use]
-pub fn said() -> String {
+pub fn version_output() -> String {
     let mut asked = PROGRAMS.iter().filter_map(|program| {
         let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -283,7 +287,7 @@ pub fn said() -> String {
 }
 
 /// Returns `true` also for a path that cannot be checked, like Ignition does.
-fn is_there(path: &Path) -> bool {
+fn exists(path: &Path) -> bool {
     !matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound)
 }
 

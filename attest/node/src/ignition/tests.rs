@@ -19,10 +19,10 @@ fn check(cmdline: &str, environment: &str, there: &[&str], before: &ConfigOrigin
         other_cmdline: None,
         environment: environment.to_owned(),
     };
-    check_told(&told, there, before, from);
+    check_input(&told, there, before, from);
 }
 
-fn check_told(told: &IgnitionInput, there: &[&str], before: &ConfigOrigin, from: &ConfigOrigin) {
+fn check_input(told: &IgnitionInput, there: &[&str], before: &ConfigOrigin, from: &ConfigOrigin) {
     let origin = |version| origin(version, told, &|path| there.iter().any(|file| Path::new(file) == path));
     assert_eq!(&origin(IgnitionVersion::UpTo2_26), before, "up to 2.26: {told:?} {there:?}");
     assert_eq!(&origin(IgnitionVersion::From2_27), from, "from 2.27 on: {told:?} {there:?}");
@@ -109,13 +109,13 @@ fn another_command_line_can_be_named_from_2_27_on() {
         other_cmdline: Some("quiet".to_owned()),
         environment: String::new(),
     };
-    check_told(&told, &[USR], &URL, &user_config(USR));
+    check_input(&told, &[USR], &URL, &user_config(USR));
     let told = IgnitionInput {
         cmdline: told.other_cmdline.unwrap(),
         other_cmdline: Some(told.cmdline),
         ..told
     };
-    check_told(&told, &[USR], &user_config(USR), &URL);
+    check_input(&told, &[USR], &user_config(USR), &URL);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn flatcars_ignition_takes_three_names() {
     check_both("coreos.config.url=https://a", "PLATFORM_ID=qemu\n", &[USR], &user_config(USR));
 }
 
-fn told(cmdline: &str, environment: &str) -> IgnitionInput {
+fn input(cmdline: &str, environment: &str) -> IgnitionInput {
     IgnitionInput {
         cmdline: cmdline.to_owned(),
         environment: environment.to_owned(),
@@ -204,7 +204,7 @@ fn told(cmdline: &str, environment: &str) -> IgnitionInput {
 #[test]
 fn ignitions_environment_names_the_platform() {
     let check = |cmdline: &str, environment: &str, id: Option<&str>| {
-        assert_eq!(told(cmdline, environment).platform().as_deref(), id, "{cmdline:?} {environment:?}");
+        assert_eq!(input(cmdline, environment).platform().as_deref(), id, "{cmdline:?} {environment:?}");
     };
     check("", "", None);
     check("console=ttyS0 ignition.firstboot ignition.platform.id=qemu\n", "", Some("qemu"));
@@ -223,10 +223,10 @@ fn ignitions_environment_names_the_platform() {
 #[test]
 fn the_platforms_files_are_ignitions() {
     let [flatcars, ignitions] = FW_CFG;
-    assert_eq!(told("", "").fw_cfg(), [ignitions]);
-    assert_eq!(told("", "OEM_ID=qemu\nPLATFORM_ID=qemu").fw_cfg(), [flatcars, ignitions]);
-    assert_eq!(told("", "").config_file(), Path::new("/config.ign"));
-    assert_eq!(told("", "IGNITION_CONFIG_FILE=/a/b.ign").config_file(), Path::new("/a/b.ign"));
+    assert_eq!(input("", "").fw_cfg(), [ignitions]);
+    assert_eq!(input("", "OEM_ID=qemu\nPLATFORM_ID=qemu").fw_cfg(), [flatcars, ignitions]);
+    assert_eq!(input("", "").config_file(), Path::new("/config.ign"));
+    assert_eq!(input("", "IGNITION_CONFIG_FILE=/a/b.ign").config_file(), Path::new("/a/b.ign"));
 }
 
 #[test]
@@ -236,10 +236,10 @@ fn the_version_is_asked_only_where_it_matters() {
         let lines = names
             .iter()
             .map(|name| format!("IGNITION_SYSTEM_{name}={}\n", folder.path().display()));
-        told("", &lines.collect::<String>())
+        input("", &lines.collect::<String>())
     };
     let nowhere = "IGNITION_SYSTEM_RUNTIME_CONFIG_DIR=/nonexistent\nIGNITION_SYSTEM_LOCAL_CONFIG_DIR=/nonexistent\n";
-    let ignition = Ignition::saying(told("", nowhere), || panic!("it does not matter"));
+    let ignition = Ignition::saying(input("", nowhere), || panic!("it does not matter"));
     assert!(matches!(ignition.origin(), ConfigOrigin::Platform | ConfigOrigin::UserConfig(_)));
     fs::write(folder.path().join(USER_CONFIG), "{}").unwrap();
     let local = environment(&["LOCAL_CONFIG_DIR"]);
@@ -260,8 +260,8 @@ fn a_link_to_nothing_is_not_there_and_what_cannot_be_looked_at_is() {
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("oem"), &link).unwrap();
-    assert!(!is_there(&link));
+    assert!(!exists(&link));
     fs::write(folder.path().join("oem"), "").unwrap();
-    assert!(is_there(&link));
-    assert!(is_there(&folder.path().join("oem/below-a-file")));
+    assert!(exists(&link));
+    assert!(exists(&folder.path().join("oem/below-a-file")));
 }

@@ -15,8 +15,8 @@ impl IgnitionVersion {
     /// Parses the output of `ignition --version`: `Ignition 2.14.0`, `Ignition Debian 2.14.0+ds1-1`, of a build between releases `Ignition
     /// v2.26.0-74-ga5d574a8`, or of one by hand `Ignition was not built properly`. The distribution chooses the text.
     #[must_use]
-    pub fn of(said: &str) -> Self {
-        match (release(said), word(said)) {
+    pub fn parse(said: &str) -> Self {
+        match (release(said), version_token(said)) {
             // What 2.27 has came soon after 2.26.
             (Some((2, 26)), Some(version)) if version.contains("-g") => Self::From2_27,
             (Some(release), _) if release > (2, 26) => Self::From2_27,
@@ -29,7 +29,7 @@ impl IgnitionVersion {
 /// Parses the release from that output; for a build between releases, the one before.
 #[must_use]
 pub fn release(said: &str) -> Option<(u32, u32)> {
-    let mut parts = word(said)?.split(['.', '-', '+']);
+    let mut parts = version_token(said)?.split(['.', '-', '+']);
     let mut number = || parts.next()?.parse::<u32>().ok();
     Some((number()?, number()?))
 }
@@ -46,7 +46,7 @@ pub fn newest_spec(release: (u32, u32)) -> Option<&'static str> {
     }
 }
 
-fn word(said: &str) -> Option<&str> {
+fn version_token(said: &str) -> Option<&str> {
     said.split_whitespace()
         .map(|word| word.trim_start_matches('v'))
         .find(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))
@@ -58,7 +58,7 @@ mod tests {
 
     fn check(version: IgnitionVersion, said: &[&str]) {
         for said in said {
-            assert_eq!(IgnitionVersion::of(said), version, "{said}");
+            assert_eq!(IgnitionVersion::parse(said), version, "{said}");
         }
     }
 

@@ -19,7 +19,7 @@ use super::key::KubeletKeyPair;
 use super::kubeconfig::Kubeconfig;
 use super::pem::pem;
 use super::validity::is_valid;
-use crate::console::say;
+use crate::console::print_line;
 use crate::deadline::{Backoff, Deadline};
 use crate::failure::{Failure, printable};
 use crate::gateway::Http;
@@ -58,7 +58,7 @@ impl KubeletCertificateRequest {
     ///
     /// # Errors
     /// `internal`, which does not happen.
-    pub fn of(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
+    pub fn new(key: &KubeletKeyPair, name: &str) -> Result<Self, Failure> {
         let made = key.public().and_then(|public| Some((public, csr::request(key, name)?)));
         let (public, request) =
             made.ok_or_else(|| Failure::new("internal", "the key for the kubelet cannot sign", "report this message"))?;
@@ -224,7 +224,7 @@ impl CsrApi {
         loop {
             let step = match &asked {
                 None => self.ask(wanted, is_taken, deadline)?,
-                Some(name) => self.look(name, wanted, deadline)?,
+                Some(name) => self.check_request(name, wanted, deadline)?,
             };
             let waits_for = match step {
                 RequestStep::Issued(certificate) => return Ok(certificate),
@@ -257,7 +257,7 @@ impl CsrApi {
             };
             if waits_for != said_last || said_at.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
                 let seconds = begun.elapsed().as_secs();
-                say(&format!(
+                print_line(&format!(
                     "waiting for the kubelet's certificate as {} for {seconds} s: {waits_for}",
                     wanted.name
                 ));
@@ -280,7 +280,7 @@ impl CsrApi {
         let body = wanted.body(is_taken).to_string();
         match self.send(Some(body), REQUESTS, deadline) {
             Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED, answer)) => self.understand(&answer, wanted),
-            Ok((StatusCode::CONFLICT, _)) if !is_taken => match self.look(&wanted.called, wanted, deadline)? {
+            Ok((StatusCode::CONFLICT, _)) if !is_taken => match self.check_request(&wanted.called, wanted, deadline)? {
                 // Between the two requests.
                 RequestStep::Gone => Ok(RequestStep::Away("the CSR was removed at this moment".to_owned())),
                 step => Ok(step),
@@ -291,7 +291,7 @@ impl CsrApi {
     }
 
     /// Looks at a request.
-    fn look(&self, name: &str, wanted: &KubeletCertificateRequest, deadline: Deadline) -> Result<RequestStep, Failure> {
+    fn check_request(&self, name: &str, wanted: &KubeletCertificateRequest, deadline: Deadline) -> Result<RequestStep, Failure> {
         match self.send(None, &format!("{REQUESTS}/{name}"), deadline) {
             Ok((StatusCode::OK, answer)) => self.understand(&answer, wanted),
             Ok((StatusCode::NOT_FOUND, _)) => Ok(RequestStep::Gone),

@@ -35,10 +35,10 @@ impl KubeletKeyPair {
     #[must_use]
     pub fn generate() -> Option<Self> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).ok()?;
-        Self::of_pkcs8(document.as_ref())
+        Self::from_pkcs8(document.as_ref())
     }
 
-    fn of_pkcs8(pkcs8: &[u8]) -> Option<Self> {
+    fn from_pkcs8(pkcs8: &[u8]) -> Option<Self> {
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8).ok()?;
         let pkcs8 = Zeroizing::new(pkcs8.to_vec());
         Some(Self { pair, pkcs8 })
@@ -54,7 +54,7 @@ impl KubeletKeyPair {
     /// Returns the digest that is attested.
     #[must_use]
     pub fn digest(&self) -> Option<SpkiSha256> {
-        self.public().map(|public| SpkiSha256::of_spki(&public))
+        self.public().map(|public| SpkiSha256::from_spki(&public))
     }
 
     /// The public key as a point, uncompressed.
@@ -88,7 +88,7 @@ impl KubeletKeyPair {
         let mut bytes = Zeroizing::new(Vec::new());
         File::open(path)?.take(FILE_LIMIT_BYTES).read_to_end(&mut bytes)?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(&bytes).ok();
-        Ok(key.and_then(|key| Self::of_pkcs8(key.secret_pkcs8_der())))
+        Ok(key.and_then(|key| Self::from_pkcs8(key.secret_pkcs8_der())))
     }
 }
 
@@ -114,7 +114,7 @@ impl KeyPaths {
     ///
     /// # Errors
     /// The operating system's error.
-    pub fn of_this_boot(&self) -> io::Result<Option<(KubeletKeyPair, bool)>> {
+    pub fn load_or_create(&self) -> io::Result<Option<(KubeletKeyPair, bool)>> {
         if !self.memory.is_dir() {
             return Ok(None);
         }
@@ -208,10 +208,10 @@ mod tests {
     fn the_key_of_a_boot_is_one_and_survives_the_next() {
         let site = Site::new();
         let digest = |key: Option<KubeletKeyPair>| key.and_then(|key| key.digest());
-        let first = digest(site.places.of_this_boot().unwrap().map(|(key, _)| key)).unwrap();
+        let first = digest(site.places.load_or_create().unwrap().map(|(key, _)| key)).unwrap();
         let memory = site.path("memory/kubelet-key.pem");
         assert_eq!(mode(&memory), 0o600);
-        assert_eq!(digest(site.places.of_this_boot().unwrap().map(|(key, _)| key)), Some(first));
+        assert_eq!(digest(site.places.load_or_create().unwrap().map(|(key, _)| key)), Some(first));
         assert!(!site.path("disk").exists());
         assert_eq!(digest(site.places.settle().unwrap()), Some(first));
         let disk = site.path("disk/kubelet-key.pem");
@@ -220,7 +220,7 @@ mod tests {
         fs::remove_file(&memory).unwrap();
         assert_eq!(digest(site.places.settle().unwrap()), Some(first));
         // What was attested last counts.
-        let second = digest(site.places.of_this_boot().unwrap().map(|(key, _)| key)).unwrap();
+        let second = digest(site.places.load_or_create().unwrap().map(|(key, _)| key)).unwrap();
         assert_ne!(first, second);
         assert_eq!(digest(site.places.settle().unwrap()), Some(second));
         site.places.forget().unwrap();
@@ -228,7 +228,7 @@ mod tests {
         assert!(site.places.settle().unwrap().is_none());
         site.places.forget().unwrap();
         let nowhere = KeyPaths::new(&site.path("none"), &site.path("disk"));
-        assert!(nowhere.of_this_boot().unwrap().is_none());
+        assert!(nowhere.load_or_create().unwrap().is_none());
     }
 
     #[test]

@@ -112,7 +112,7 @@ fn file(path: &Path) -> Result<Option<Zeroizing<String>>, String> {
 }
 
 /// A file that a kubeconfig names: relative to that.
-fn beside(path: &Path, named: &str) -> Result<Zeroizing<String>, String> {
+fn read_relative(path: &Path, named: &str) -> Result<Zeroizing<String>, String> {
     let path = path.parent().unwrap_or(path).join(named);
     let read = file(&path).map_err(|problem| format!("{}: {problem}", path.display()))?;
     read.ok_or_else(|| format!("there is no {}", path.display()))
@@ -162,7 +162,7 @@ fn authorities(cluster: &Value, path: &Path) -> Result<Vec<CertificateDer<'stati
         (Some(data), _) => data_encoding::BASE64
             .decode(data.as_bytes())
             .map_err(|_| "its certificate-authority-data is not Base64".to_owned())?,
-        (None, Some(file)) => beside(path, file)?.as_bytes().to_vec(),
+        (None, Some(file)) => read_relative(path, file)?.as_bytes().to_vec(),
         (None, None) => return Err("it names no CA of its server".to_owned()),
     };
     let found = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
@@ -177,7 +177,7 @@ fn token(user: &Value, path: &Path) -> Result<Zeroizing<String>, String> {
     let text = |name: &str| text(user, name);
     let token = match (text("token"), text("tokenFile")) {
         // As client-go does it: the file comes before the token.
-        (_, Some(file)) => Zeroizing::new(beside(path, file)?.trim().to_owned()),
+        (_, Some(file)) => Zeroizing::new(read_relative(path, file)?.trim().to_owned()),
         (Some(token), None) => Zeroizing::new(token.to_owned()),
         (None, None) => return Err("its user has no token".to_owned()),
     };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     /// Returns a kubeconfig as the Machine Config Server writes it.
-    fn of_openshift() -> String {
+    fn openshift_kubeconfig() -> String {
         let ca = data_encoding::BASE64.encode(ca().as_bytes());
         format!(
             "clusters:\n- cluster:\n    certificate-authority-data: {ca}\n    server: https://api-int.example.com:6443\n  name: local\ncontexts:\n\
@@ -215,7 +215,7 @@ mod tests {
         let path = folder.path().join("kubeconfig");
         std::fs::write(folder.path().join("ca.crt"), ca()).unwrap();
         std::fs::write(folder.path().join("token"), "SECRET\n").unwrap();
-        std::fs::write(&path, change(of_openshift())).unwrap();
+        std::fs::write(&path, change(openshift_kubeconfig())).unwrap();
         match (Kubeconfig::read(&[folder.path().join("none"), path]), expect) {
             (Ok(config), expect) => {
                 assert_eq!(expect, Ok(()));

@@ -27,7 +27,7 @@ use self::api::{CsrApi, KubeletCertificateRequest};
 use self::key::{KeyPaths, KubeletKeyPair};
 use self::kubeconfig::Kubeconfig;
 use self::store::KubeletStore;
-use crate::console::{self, say};
+use crate::console::{self, print_line};
 use crate::deadline::Deadline;
 use crate::failure::{Failure, printable};
 
@@ -56,17 +56,17 @@ pub struct KubeletOptions {
 /// `is_told_to` attest one prints the reason.
 #[must_use]
 pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletKeyPair>, bool) {
-    match places.of_this_boot() {
+    match places.load_or_create() {
         Ok(Some((key, is_new))) => (Some(key), is_new),
         Ok(None) | Err(_) if !is_told_to => (None, false),
         Ok(None) => {
-            say(
+            print_line(
                 "note: no key is attested for the kubelet: the folder for the booted system is missing; `attest-node program copy` creates it",
             );
             (None, false)
         }
         Err(error) => {
-            say(&format!(
+            print_line(&format!(
                 "note: no key is attested for the kubelet: it cannot be stored for the booted system: {error}"
             ));
             (None, false)
@@ -79,11 +79,11 @@ pub fn key_of_this_boot(places: &KeyPaths, is_told_to: bool) -> (Option<KubeletK
 pub fn run(settings: &KubeletOptions) -> ExitCode {
     match certificate(settings) {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            say(&format!(
+            print_line(&format!(
                 "no certificate for the kubelet: {failure}; the kubelet creates a CSR with its own key, which is not attested"
             ));
             ExitCode::FAILURE
@@ -105,7 +105,7 @@ fn certificate(settings: &KubeletOptions) -> Result<String, Failure> {
     console::extend(settings.wait, "Asking for the kubelet's certificate");
     let config = Kubeconfig::read(&settings.kubeconfigs)?;
     let name = name(settings)?;
-    let wanted = KubeletCertificateRequest::of(&key, &name)?;
+    let wanted = KubeletCertificateRequest::new(&key, &name)?;
     let certificate = CsrApi::new(&config)?.certificate(&wanted, deadline)?;
     let path = store.write(&certificate, &key)?;
     // Both are in the kubelet's file now.

@@ -77,7 +77,7 @@ impl KubeletStore {
         let (current, updated) = (self.current(), self.folder.join(UPDATED));
         // The kubelet does not get by what is no link either.
         for path in [&current, &updated] {
-            if let Some(there) = there(path)?
+            if let Some(there) = metadata_if_exists(path)?
                 && !there.is_symlink()
             {
                 return Err(io::Error::other(format!("{} is not a symbolic link", path.display())));
@@ -107,7 +107,7 @@ fn timestamp(at: OffsetDateTime) -> String {
         .unwrap_or_else(|_| "1970-01-01-00-00-00".to_owned())
 }
 
-fn there(path: &Path) -> io::Result<Option<fs::Metadata>> {
+fn metadata_if_exists(path: &Path) -> io::Result<Option<fs::Metadata>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         there => there.map(Some),

@@ -36,27 +36,27 @@ impl TpmDevice {
     /// [`TpmError::Command`], and [`TpmError::Unextended`] if its value is unchanged afterwards.
     pub fn extend_boot_complete_pcr(&mut self) -> Result<Closed, TpmError> {
         const DOING: &str = "extending the PCR that ends this boot";
-        let banks = self.banks_of_door()?;
+        let banks = self.boot_complete_banks()?;
         let quoted: Vec<HashAlg> = QUOTED
             .into_iter()
             .filter(|(id, _)| banks.contains(id))
             .map(|(_, bank)| bank)
             .collect();
-        let before = self.door(&quoted)?;
+        let before = self.boot_complete_values(&quoted)?;
         let is_done = |(bank, value): &(HashAlg, Vec<u8>)| is_closed(*bank, &vec![0; bank.digest_bytes()], value);
         if !before.is_empty() && before.iter().all(is_done) {
             return Ok(Closed::Before);
         }
         let mut digests = DigestValues::new();
         for bank in &banks {
-            if let Some(digest) = digest_of_word(*bank) {
+            if let Some(digest) = label_digest(*bank) {
                 digests.set(*bank, Digest::try_from(digest).doing(DOING)?);
             }
         }
         self.run(DOING, EMPTY_PASSWORD, |context| {
             context.pcr_extend(PcrHandle::Pcr13, digests.clone())
         })?;
-        let after = self.door(&quoted)?;
+        let after = self.boot_complete_values(&quoted)?;
         // Others may extend it meanwhile, so it need not be what this alone leads to.
         if let Some(((bank, _), _)) = before.iter().zip(&after).find(|(before, after)| before == after) {
             return Err(TpmError::Unextended { bank: bank.to_string() });
@@ -65,7 +65,7 @@ impl TpmDevice {
     }
 
     /// The banks in which the TPM has this PCR.
-    fn banks_of_door(&mut self) -> Result<Vec<HashingAlgorithm>, TpmError> {
+    fn boot_complete_banks(&mut self) -> Result<Vec<HashingAlgorithm>, TpmError> {
         let (data, _) = self.run("listing the PCR banks", UNAUTHORIZED, |context| {
             context.get_capability(CapabilityType::AssignedPcr, 0, 1)
         })?;
@@ -81,7 +81,7 @@ impl TpmDevice {
         Ok(has_it.map(|bank| bank.hashing_algorithm()).collect())
     }
 
-    fn door(&mut self, banks: &[HashAlg]) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
+    fn boot_complete_values(&mut self, banks: &[HashAlg]) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
         let mut values = Vec::new();
         for bank in banks {
             let value = self
@@ -97,7 +97,7 @@ impl TpmDevice {
 
 /// Returns the digest to extend in a bank; `None` for an unknown bank, which no gateway asks for. No gateway asks for SHA-1's either: it is
 /// extended so that the banks of a TPM agree.
-fn digest_of_word(bank: HashingAlgorithm) -> Option<Vec<u8>> {
+fn label_digest(bank: HashingAlgorithm) -> Option<Vec<u8>> {
     let hash = match bank {
         HashingAlgorithm::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
         HashingAlgorithm::Sha256 => &digest::SHA256,

@@ -30,7 +30,7 @@ const DEVICE_NODE_POLL: Duration = Duration::from_millis(50);
 /// [`TpmError::Absent`], [`TpmError::Version12`], [`TpmError::NoDevice`].
 pub fn ready(tcti: &str, deadline: Deadline) -> Result<(), TpmError> {
     match tcti.strip_prefix("device:").map(Path::new) {
-        Some(path) => wait(path, Path::new(FIRMWARE_TABLE), deadline, || look(path, deadline), thread::sleep),
+        Some(path) => wait(path, Path::new(FIRMWARE_TABLE), deadline, || probe(path, deadline), thread::sleep),
         None => Ok(()),
     }
 }
@@ -54,7 +54,7 @@ fn wait(
             Some(pause) => {
                 if !is_said {
                     is_said = true;
-                    console::say(&format!(
+                    console::print_line(&format!(
                         "waiting for the TPM for at most {} s: the firmware announces one, but {path} does not exist yet",
                         deadline.remaining().as_secs()
                     ));
@@ -72,7 +72,7 @@ fn wait(
 }
 
 /// Looks for a device once, with the time that udev needs and the deadline leaves.
-fn look(path: &Path, deadline: Deadline) -> Result<(), TpmError> {
+fn probe(path: &Path, deadline: Deadline) -> Result<(), TpmError> {
     if path.exists() {
         return Ok(());
     }

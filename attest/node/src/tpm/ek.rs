@@ -215,7 +215,7 @@ impl TpmDevice {
                 what: "an endorsement key that is not the one in its certificate",
             });
         }
-        let authorization = EkAuthorization::of(&public);
+        let authorization = EkAuthorization::from_public(&public);
         let EkCandidate {
             origin,
             label,

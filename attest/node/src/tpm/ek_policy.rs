@@ -50,7 +50,7 @@ pub(super) enum EkAuthorization {
 }
 
 impl EkAuthorization {
-    pub(super) fn of(public: &Public) -> Self {
+    pub(super) fn from_public(public: &Public) -> Self {
         let has_password = public.object_attributes().user_with_auth();
         Self::by(public.name_hashing_algorithm(), public.auth_policy().value(), has_password)
     }

@@ -124,7 +124,7 @@ fn nv_read_chunk(context: &mut Context, index: NvIndexHandle, length: u16, offse
         Err(error) => error,
         read => return read,
     };
-    match Warning::of(&refused) {
+    match Warning::from_error(&refused) {
         None => context.nv_read(NvAuth::Owner, index, length, offset),
         // The lockout is the reason, whatever keeps the owner from reading.
         Some(Warning::LOCKOUT) => context.nv_read(NvAuth::Owner, index, length, offset).map_err(|_| refused),

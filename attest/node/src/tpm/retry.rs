@@ -82,7 +82,7 @@ impl TpmDevice {
                 Ok(done) => return Ok(done),
                 Err(source) => source,
             };
-            let Some(warning) = Warning::of(&source) else {
+            let Some(warning) = Warning::from_error(&source) else {
                 return Err(TpmError::Command { doing, source });
             };
             let deadline = if warning == Warning::LOCKOUT { lockout_ends } else { self.deadline };
@@ -92,7 +92,7 @@ impl TpmDevice {
             if said.elapsed() >= SAY_EVERY {
                 said = Instant::now();
                 let Warning { name, code } = warning;
-                console::say(&format!(
+                console::print_line(&format!(
                     "waiting for the TPM: {doing} gets {name} ({code:#x}) for {} s so far; retrying for at most {} s",
                     begun.elapsed().as_secs(),
                     self.deadline.remaining().as_secs()

@@ -29,7 +29,7 @@ impl Warning {
     };
 
     /// Converts an error to the warning, if the same command may succeed later.
-    pub(super) fn of(error: &tss_esapi::Error) -> Option<Self> {
+    pub(super) fn from_error(error: &tss_esapi::Error) -> Option<Self> {
         use Tss2ResponseCodeKind as Kind;
         let tss_esapi::Error::Tss2Error(response) = error else {
             return None;

@@ -78,7 +78,7 @@ fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
 fn one_failure_after_a_long_hold_gives_no_gateway_up() {
     // More than three seconds are gone before the one that fails, and only failures for two make a server none.
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
-        ("/v1/attest?pool=worker", 0) => come_again(3),
+        ("/v1/attest?pool=worker", 0) => retry_after(3),
         ("/v1/attest?pool=worker", 1) => Some(Some((500, String::new(), String::new()))),
         _ => None,
     });

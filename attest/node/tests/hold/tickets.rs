@@ -21,7 +21,7 @@ fn two_sources(lasts: u64, again: fn() -> Option<Instead>) -> (usize, Run, [Valu
         _ => None,
     });
     let second = Gateway::answering(&json!(["gcp"]), &task, Some(LONG), move |path, before| match (path, before) {
-        (CHALLENGE, 0) => come_again(3),
+        (CHALLENGE, 0) => retry_after(3),
         (EVIDENCE, _) => ticket(7, LONG),
         _ => None,
     });

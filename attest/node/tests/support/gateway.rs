@@ -69,7 +69,7 @@ impl Gateway {
     }
 
     /// Starts a gateway that shows its CA's certificate as its own.
-    pub fn of_its_own_ca() -> Self {
+    pub fn start_with_own_ca() -> Self {
         Self::showing(By::Itself, |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained))
     }
 
@@ -102,7 +102,7 @@ impl Gateway {
         instead: impl Fn(&str, usize) -> Option<Instead> + Send + Sync + 'static,
     ) -> Self {
         let (shown, certificate) = (data_url(certificate), certificate.der().clone());
-        let server_key = SpkiSha256::of_certificate(&certificate).unwrap();
+        let server_key = SpkiSha256::from_certificate(&certificate).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -155,7 +155,7 @@ impl Gateway {
         .to_string()
     }
 
-    pub fn told<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
+    pub fn received<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
         let told = self.told.lock().unwrap();
         let (_, body) = told
             .iter()
@@ -165,11 +165,11 @@ impl Gateway {
     }
 
     pub fn offer(&self) -> ChallengeRequest {
-        self.told("/v1/attest/challenge")
+        self.received("/v1/attest/challenge")
     }
 
     pub fn evidence(&self) -> EvidenceRequest {
-        self.told("/v1/attest/evidence")
+        self.received("/v1/attest/evidence")
     }
 }
 

@@ -18,7 +18,7 @@ pub fn appraise(
     if !rules.accept_replayable {
         return Err(IdentityDocumentError::Replayable);
     }
-    appraise_beside_fresh(document, rules, now)
+    appraise_with_fresh(document, rules, now)
 }
 
 /// Compares a verified document as [`appraise`] does, next to evidence that is bound to the challenge and names the same instance. A copy of the
@@ -26,7 +26,7 @@ pub fn appraise(
 ///
 /// # Errors
 /// [`IdentityDocumentError::NotAccepted`] and those about age.
-pub(super) fn appraise_beside_fresh(
+pub(super) fn appraise_with_fresh(
     document: &Replayable<VerifiedIdentityDocument>,
     rules: &IdentityDocumentRules,
     now: UnixTime,

@@ -137,7 +137,7 @@ impl InstanceIdentity {
             value.as_ref().map_or(Ok(()), |value| check_text(name, value))?;
         }
         Ok(Self {
-            partition: AwsPartition::of_region(&raw.region),
+            partition: AwsPartition::from_region(&raw.region),
             account_id: raw.account_id,
             region: raw.region,
             availability_zone: raw.availability_zone,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustls_pki_types::UnixTime;
 
-use super::appraisal::appraise_beside_fresh;
+use super::appraisal::appraise_with_fresh;
 use super::{
     ClaimedDocument, IdentityDocument, IdentityDocumentError, IdentityDocumentEvidence, IdentityDocumentRules, RegionCertificates,
 };
@@ -22,7 +22,7 @@ impl EvidenceKind for IdentityDocument {
 }
 
 impl Verifier for IdentityDocument {
-    type HeldAgainst<'a> = &'a RegionCertificates;
+    type VerificationInput<'a> = &'a RegionCertificates;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {
@@ -82,7 +82,7 @@ impl Verifier for IdentityDocument {
         let appraise = if Self::is_worth_a_copy(together) {
             super::appraise
         } else {
-            appraise_beside_fresh
+            appraise_with_fresh
         };
         Ok(appraise(claimed.document(), rules, now)?)
     }

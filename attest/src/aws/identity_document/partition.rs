@@ -19,7 +19,7 @@ pub enum AwsPartition {
 impl AwsPartition {
     /// Returns the partition of a region, by its name; `None` for a region of another partition, and for any other text.
     #[must_use]
-    pub fn of_region(region: &str) -> Option<Self> {
+    pub fn from_region(region: &str) -> Option<Self> {
         let parts: Vec<&str> = region.split('-').collect();
         let letters = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase());
         let number = |part: &str| !part.is_empty() && part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn is_told_by_the_region() {
-        let check = |region: &str, partition: Option<AwsPartition>| assert_eq!(AwsPartition::of_region(region), partition, "{region}");
+        let check = |region: &str, partition: Option<AwsPartition>| assert_eq!(AwsPartition::from_region(region), partition, "{region}");
         for region in ["us-east-1", "ap-southeast-2", "il-central-1", "mx-central-1", "eu-south-2"] {
             check(region, Some(AwsPartition::Aws));
         }

@@ -37,7 +37,7 @@ impl<'a> CborReader<'a> {
         if self.offset == self.bytes.len() {
             return Ok(());
         }
-        Err(self.wrong("the end", "more"))
+        Err(self.unexpected("the end", "more"))
     }
 
     /// Takes a tag, if the next value has one.
@@ -185,7 +185,7 @@ impl<'a> CborReader<'a> {
                 ciborium_ll::Error::Io(_) => "the end",
                 ciborium_ll::Error::Syntax(_) => "no CBOR",
             };
-            self.wrong(expected, found)
+            self.unexpected(expected, found)
         })?;
         self.offset += decoder.offset();
         Ok(header)
@@ -193,12 +193,14 @@ impl<'a> CborReader<'a> {
 
     fn take(&mut self, length: usize, expected: &'static str) -> Result<&'a [u8], CborError> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
-        let taken = rest.get(..length).ok_or_else(|| self.wrong(expected, "one that ends too early"))?;
+        let taken = rest
+            .get(..length)
+            .ok_or_else(|| self.unexpected(expected, "one that ends too early"))?;
         self.offset += length;
         Ok(taken)
     }
 
-    const fn wrong(&self, expected: &'static str, found: &'static str) -> CborError {
+    const fn unexpected(&self, expected: &'static str, found: &'static str) -> CborError {
         CborError {
             offset: self.offset,
             expected,

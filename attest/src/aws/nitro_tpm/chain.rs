@@ -80,7 +80,7 @@ impl NitroRoots {
         // no more signatures than a real one.
         let mut subjects = BTreeSet::new();
         for certificate in &bundle {
-            let subject = CanonicalName::of(read(certificate)?.subject().as_raw());
+            let subject = CanonicalName::from_der(read(certificate)?.subject().as_raw());
             if !subjects.insert(subject) {
                 return Err(NitroTpmError::CertificateRepeated {
                     subject: name_text(read(certificate)?.subject()),
@@ -88,16 +88,16 @@ impl NitroRoots {
             }
         }
         let parsed = read(&leaf)?;
-        let end_entity = EndEntityCert::try_from(&leaf).map_err(|error| NitroTpmError::of_path(&error, &parsed))?;
+        let end_entity = EndEntityCert::try_from(&leaf).map_err(|error| NitroTpmError::from_webpki(&error, &parsed))?;
         let terms = Terms {
             signatures: SIGNATURES,
             usage: KeyUsage::required_if_present(ANY_USAGE_OID_DER),
             // Of one path.
-            budget: &SignatureBudget::of_webpki(),
+            budget: &SignatureBudget::webpki_default(),
             now,
         };
         let path = self.0.validate(&end_entity, &bundle, terms, check_usages);
-        let path = path.map_err(|problem| NitroTpmError::of_problem(problem, &parsed, now))?;
+        let path = path.map_err(|problem| NitroTpmError::from_problem(problem, &parsed, now))?;
 
         // From here on the leaf is what a trusted CA signed.
         if parsed

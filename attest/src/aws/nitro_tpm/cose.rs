@@ -53,11 +53,11 @@ impl<'a> Unverified<'a> {
     /// Reads the envelope, and the certificates in its payload.
     pub(super) fn read(bytes: &'a [u8]) -> Result<(CoseEnvelope<'a>, Self), NitroTpmError> {
         let envelope = CoseEnvelope::read(bytes)?;
-        let unverified = Self::of_payload(envelope.payload)?;
+        let unverified = Self::from_payload(envelope.payload)?;
         Ok((envelope, unverified))
     }
 
-    fn of_payload(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
+    fn from_payload(payload: &'a [u8]) -> Result<Self, NitroTpmError> {
         let cbor = |error| NitroTpmError::Cbor { part: "payload", error };
         let mut reader = CborReader::new(payload);
         let (mut certificate, mut cabundle) = (None, None);

@@ -308,7 +308,7 @@ impl NitroTpmError {
     }
 
     /// Converts the reason why the chain of `leaf` does not hold at `now`.
-    pub(super) fn of_problem(problem: PathProblem<'_, Self>, leaf: &X509Certificate<'_>, now: UnixTime) -> Self {
+    pub(super) fn from_problem(problem: PathProblem<'_, Self>, leaf: &X509Certificate<'_>, now: UnixTime) -> Self {
         let (root, now) = (|anchor: &Anchor| printable(anchor.subject()), now.as_secs());
         match problem {
             PathProblem::NotYetValid(anchor) => Self::NotYetValid {
@@ -324,14 +324,14 @@ impl NitroTpmError {
             PathProblem::PathLength { anchor, limit, found } => Self::Path {
                 problem: format!("{found} CAs are below {}, which allows {limit}", root(anchor)),
             },
-            PathProblem::BudgetSpent => Self::of_path(&webpki::Error::MaximumSignatureChecksExceeded, leaf),
-            PathProblem::Path(error) => Self::of_path(&error, leaf),
+            PathProblem::BudgetSpent => Self::from_webpki(&webpki::Error::MaximumSignatureChecksExceeded, leaf),
+            PathProblem::Path(error) => Self::from_webpki(&error, leaf),
             PathProblem::Own(refused) => refused,
         }
     }
 
     /// Converts webpki's error about the chain of `leaf`.
-    pub(super) fn of_path(error: &webpki::Error, leaf: &X509Certificate<'_>) -> Self {
+    pub(super) fn from_webpki(error: &webpki::Error, leaf: &X509Certificate<'_>) -> Self {
         use webpki::Error;
         let somebody = || "its certificate, or a CA above it,".to_owned();
         match error {

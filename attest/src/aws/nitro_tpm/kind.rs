@@ -26,7 +26,7 @@ impl EvidenceKind for NitroTpm {
 }
 
 impl Verifier for NitroTpm {
-    type HeldAgainst<'a> = &'a NitroRoots;
+    type VerificationInput<'a> = &'a NitroRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const BOOTED: &'static [&'static str] = &["pcrs"];

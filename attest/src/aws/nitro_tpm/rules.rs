@@ -224,7 +224,7 @@ pub(super) fn by_requirement(
     rules: &NitroTpmRules,
     now: UnixTime,
 ) -> Vec<(String, Result<(), NitroTpmError>)> {
-    let one = |requirement| (rules.pcrs.words(requirement), meets(requirement, verified, rules, now));
+    let one = |requirement| (rules.pcrs.description(requirement), meets(requirement, verified, rules, now));
     requirements(rules).map(one).collect()
 }
 

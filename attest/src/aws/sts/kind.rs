@@ -27,7 +27,7 @@ pub struct StsCall<'a> {
 }
 
 impl Verifier for Sts {
-    type HeldAgainst<'a> = StsCall<'a>;
+    type VerificationInput<'a> = StsCall<'a>;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     // Those of identity documents.

@@ -69,7 +69,7 @@ pub struct IssuerUrls {
 impl IssuerUrls {
     /// Reads the URLs of a certificate (DER) that need not be verified. Empty if the bytes are not a certificate.
     #[must_use]
-    pub fn of_certificate(der: &[u8]) -> Self {
+    pub fn from_certificate(der: &[u8]) -> Self {
         let mut urls = Self::default();
         let Ok((_, certificate)) = X509Certificate::from_der(der) else {
             return urls;

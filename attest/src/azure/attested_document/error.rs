@@ -180,7 +180,7 @@ impl AttestedDocumentError {
 
 impl ChainError {
     /// Converts the reason why the chain of `leaf` does not hold at `now`.
-    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+    pub(super) fn from_path_problem(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         match problem {
             PathProblem::NotYetValid(root) | PathProblem::Expired(root) => Self::Validity {
                 certificate: format!("root {:?}", root.subject()),

@@ -21,7 +21,7 @@ impl EvidenceKind for AttestedDocument {
 }
 
 impl Verifier for AttestedDocument {
-    type HeldAgainst<'a> = &'a AzureTrust;
+    type VerificationInput<'a> = &'a AzureTrust;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const IDENTITIES: &'static [IdentityForm] = &[IdentityForm {

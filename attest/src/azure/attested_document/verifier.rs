@@ -50,7 +50,7 @@ pub fn verify(
 /// [`AttestedDocumentError::Pkcs7`].
 pub fn issuer_urls(base64: &[u8]) -> Result<IssuerUrls, AttestedDocumentError> {
     let message = SignedData::parse(&pkcs7::from_base64(base64)?)?;
-    Ok(IssuerUrls::of_certificate(message.signer_certificate()?.der()))
+    Ok(IssuerUrls::from_certificate(message.signer_certificate()?.der()))
 }
 
 /// Checks that the certificate is a metadata service's, and leads to a root.
@@ -65,11 +65,11 @@ fn check_chain<'a>(certificate: &SigningCertificate, trust: &'a AzureTrust, now:
         signatures: SIGNATURES,
         usage: KeyUsage::required_if_present(SERVER_AUTH),
         // The CAs are configured, or fetched from Microsoft; a stranger brings the leaf.
-        budget: &SignatureBudget::of_webpki(),
+        budget: &SignatureBudget::webpki_default(),
         now,
     };
     let path = trust.roots().validate(&end_entity, trust.intermediates(), terms, x509::no_more);
-    let path = path.map_err(|problem| ChainError::of_path(problem, certificate.der(), now))?;
+    let path = path.map_err(|problem| ChainError::from_path_problem(problem, certificate.der(), now))?;
     Ok(SignerClaims {
         cloud,
         location,

@@ -110,7 +110,7 @@ pub fn verify_certificate(
     // What it is for costs nothing to see, and a certificate for something else need not be verified.
     check_usage(&unverified)?;
     let usage = KeyUsage::required(AK_CERTIFICATE.der);
-    let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, usage, now).map_err(of_an_ak)?;
+    let path = ek_certificate::verify_path(certificate, intermediates, &roots.0, usage, now).map_err(ak_certificate_error)?;
 
     // From here on the bytes are what Azure signed.
     let (_, leaf) = X509Certificate::from_der(path.leaf).map_err(malformed)?;
@@ -134,7 +134,7 @@ fn malformed(problem: impl ToString) -> AzureVtpmError {
 }
 
 /// Converts path validation's error about EK certificates to one about an AK's certificate.
-fn of_an_ak(error: EkCertificateError) -> AzureVtpmError {
+fn ak_certificate_error(error: EkCertificateError) -> AzureVtpmError {
     match error {
         EkCertificateError::NoRoots { issuer } => EkCertificateError::UnknownIssuer { issuer }.into(),
         EkCertificateError::ExtendedKeyUsage { .. } => AzureVtpmError::Usage {

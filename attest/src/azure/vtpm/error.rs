@@ -61,7 +61,7 @@ impl AzureVtpmError {
             Self::OtherKey { .. } => OTHER_KEY,
             Self::VmId { .. } => VM_ID,
             Self::Machine(error) => error.advice(),
-            Self::Tpm(error) => of_a_vtpm(error),
+            Self::Tpm(error) => vtpm_advice(error),
         }
     }
 
@@ -83,7 +83,7 @@ impl AzureVtpmError {
 
 /// Adapts the advice for every TPM's evidence to a vTPM. Its key is not made by attest-node, it has no firmware setup, and its pool has
 /// another section. Codes and meanings are the same.
-const fn of_a_vtpm(error: &TpmEvidenceError) -> Advice {
+const fn vtpm_advice(error: &TpmEvidenceError) -> Advice {
     let advice = error.advice();
     let next_step = match error {
         TpmEvidenceError::AkAttributes { .. } | TpmEvidenceError::AkAlgorithm { .. } | TpmEvidenceError::AkHierarchy { .. } => FOREIGN_AK,

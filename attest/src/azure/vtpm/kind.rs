@@ -29,7 +29,7 @@ impl EvidenceKind for AzureVtpm {
 }
 
 impl Verifier for AzureVtpm {
-    type HeldAgainst<'a> = &'a AkRoots;
+    type VerificationInput<'a> = &'a AkRoots;
 
     const ADVICE: &'static [&'static [Advice]] = &[super::ADVICE];
     const BOOTED: &'static [&'static str] = &["pcrs", "event_log", "boot"];
@@ -159,7 +159,7 @@ impl Verifier for AzureVtpm {
 impl<P: Proofs<AttestedDocument>, R> OtherKinds<P, R> for AzureVtpm {
     fn join(verified: VerifiedAzureVtpm, proofs: &P) -> Result<VerifiedAzureVtpm, KindRefusal<AzureVtpmError>> {
         Ok(match proofs.proof() {
-            Some(document) => verified.beside(document),
+            Some(document) => verified.with_document(document),
             None => verified,
         })
     }

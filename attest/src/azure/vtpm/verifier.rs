@@ -133,7 +133,7 @@ impl VerifiedAzureVtpm {
     /// Takes the subscription from an attested document of the same machine. From one of another machine it takes nothing: the two then have
     /// different identities, which nothing accepts.
     #[must_use]
-    pub fn beside(mut self, document: &VerifiedAttestedDocument) -> Self {
+    pub fn with_document(mut self, document: &VerifiedAttestedDocument) -> Self {
         if document.vm_id.as_str() == self.vm_id.as_str() {
             self.subscription_id = Some(document.subscription_id.clone());
         }

@@ -125,7 +125,7 @@ impl EkCertificateError {
     }
 
     /// Converts the reason why the chain of `leaf` does not hold at `now`.
-    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+    pub(super) fn from_path_problem(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         let (ca, now) = (|anchor: &Anchor| format!("CA {:?}", anchor.subject()), now.as_secs());
         match problem {
             PathProblem::NotYetValid(anchor) => Self::NotYetValid {
@@ -140,12 +140,12 @@ impl EkCertificateError {
             },
             PathProblem::PathLength { anchor, .. } => Self::PathLength { certificate: ca(anchor) },
             PathProblem::BudgetSpent => Self::ChainTooLong,
-            PathProblem::Path(error) => Self::of_webpki(error, leaf),
+            PathProblem::Path(error) => Self::from_webpki(error, leaf),
             PathProblem::Own(never) => match never {},
         }
     }
 
-    fn of_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
+    fn from_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
         use webpki::Error;
         let somebody = || "it, or a CA above it,".to_owned();
         match error {

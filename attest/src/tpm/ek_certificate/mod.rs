@@ -35,7 +35,7 @@ pub use attest_wire::tpm::{EkKey, INTERMEDIATES_LIMIT};
 pub use error::EkCertificateError;
 pub(crate) use roots::all_of;
 pub use roots::{EkRootProblem, EkRoots, EkRootsError};
-pub(crate) use validated_chains::verify_unless_known;
+pub(crate) use validated_chains::verify_unless_cached;
 pub use validated_chains::{KnownChain, KnownChains};
 
 /// Largest certificate that is read, padding included. NV indices of TPMs hold 2048 bytes at most; the longest certificate seen
@@ -242,7 +242,7 @@ fn verify_path_within<'a>(
         }
         end_entity => end_entity,
     };
-    let chain = lead_to_an_anchor(&leaf, &sent, roots, now)?;
+    let chain = select_path(&leaf, &sent, roots, now)?;
     let end_entity = end_entity.map_err(|_| EkCertificateError::CriticalExtension)?;
     let terms = Terms {
         signatures: SIGNATURES,
@@ -251,7 +251,7 @@ fn verify_path_within<'a>(
         now,
     };
     let path = roots.anchors().validate(&end_entity, &chain, terms, x509::no_more);
-    let path = path.map_err(|problem| EkCertificateError::of_path(problem, &leaf, now))?;
+    let path = path.map_err(|problem| EkCertificateError::from_path_problem(problem, &leaf, now))?;
     Ok(TrustedEkPath {
         leaf: certificate,
         root_subject: path.root.subject(),
@@ -260,13 +260,13 @@ fn verify_path_within<'a>(
 }
 
 /// Selects those of the certificates that a TPM sent that lead towards a root.
-fn lead_to_an_anchor<'s>(
+fn select_path<'s>(
     leaf: &CertificateDer<'_>,
     sent: &[CertificateDer<'s>],
     roots: &EkRoots,
     now: UnixTime,
 ) -> Result<Vec<CertificateDer<'s>>, EkCertificateError> {
-    match roots.anchors().lead_on(leaf, sent, now) {
+    match roots.anchors().extend_path(leaf, sent, now) {
         PathEnd::ToAnAnchor(chain) => Ok(chain),
         PathEnd::Nowhere => Err(EkCertificateError::UnknownIssuer { issuer: issuer_of(leaf) }),
         PathEnd::Anywhere => Err(EkCertificateError::ChainTooLong),

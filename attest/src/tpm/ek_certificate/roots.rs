@@ -196,7 +196,7 @@ impl EkRoots {
         }
         let name = ca.parsed().issuer();
         let issuer = || name_text(name);
-        let canonical = CanonicalName::of(name.as_raw());
+        let canonical = CanonicalName::from_der(name.as_raw());
         let mut candidates = self.anchors.named(&canonical).peekable();
         if candidates.peek().is_none() {
             return Err(EkRootProblem::IssuerMissing { issuer: issuer() });
@@ -287,7 +287,7 @@ fn unaccepted(signature: &[u8]) -> EkRootProblem {
 /// Returns subject and issuer of a certificate, for comparison; `None` if the bytes are not a certificate.
 fn names(certificate: &[u8]) -> Option<(CanonicalName, CanonicalName)> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let name = |name: &X509Name<'_>| CanonicalName::of(name.as_raw());
+    let name = |name: &X509Name<'_>| CanonicalName::from_der(name.as_raw());
     Some((name(parsed.subject()), name(parsed.issuer())))
 }
 

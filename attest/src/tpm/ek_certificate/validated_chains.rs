@@ -35,7 +35,7 @@ pub struct KnownChain {
 }
 
 /// Like [`verify`], but returns the cached result of a chain that is known.
-pub(crate) fn verify_unless_known(
+pub(crate) fn verify_unless_cached(
     certificate: &[u8],
     intermediates: &[&[u8]],
     roots: &Arc<EkRoots>,

@@ -21,7 +21,7 @@ pub enum Phase {
 impl Phase {
     /// Returns the bytes that are hashed, without a zero at the end.
     #[must_use]
-    pub const fn word(self) -> &'static [u8] {
+    pub const fn label(self) -> &'static [u8] {
         match self {
             Self::EnterInitrd => b"enter-initrd",
             Self::LeaveInitrd => b"leave-initrd",

@@ -64,7 +64,7 @@ impl Replayed {
         PHASE_SEQUENCES.into_iter().find_map(|phases| {
             let mut value = self.value(pcr)?.to_vec();
             for (count, phase) in phases.iter().enumerate() {
-                let word = digest::digest(self.bank.algorithm(), phase.word());
+                let word = digest::digest(self.bank.algorithm(), phase.label());
                 value.extend_from_slice(word.as_ref());
                 value = digest::digest(self.bank.algorithm(), &value).as_ref().to_vec();
                 if value == quoted {

@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 
 use super::MeasuredBoot;
 
-/// Version of the form of [`MeasuredBoot::said`]. Only digests of one form can be compared. Increase it when an event's summary, or what is
+/// Version of the form of [`MeasuredBoot::claims_digest`]. Only digests of one form can be compared. Increase it when an event's summary, or what is
 /// read of it, changes.
 pub const SAID_FORM: u32 = 2;
 
@@ -20,7 +20,7 @@ impl MeasuredBoot {
     /// Returns the beginning of the digest over the log's claims about a PCR's events. `None` if nothing is proven about that PCR, or not
     /// all of it was read.
     #[must_use]
-    pub fn said(&self, pcr: u8) -> Option<[u8; SAID_BYTES]> {
+    pub fn claims_digest(&self, pcr: u8) -> Option<[u8; SAID_BYTES]> {
         let events = self.events_of(pcr).ok()?;
         let mut context = Context::new(&SHA256);
         for event in events {

@@ -8,7 +8,7 @@ use super::text::LogText;
 const NODES_LIMIT: usize = 32;
 
 /// The path in UEFI_IMAGE_LOAD_EVENT (PFP 1.06, 10.2.3).
-pub(super) fn of_image(mut data: &[u8]) -> Option<LogText> {
+pub(super) fn image_path(mut data: &[u8]) -> Option<LogText> {
     // ImageLocationInMemory, ImageLengthInMemory, ImageLinkTimeAddress.
     data.take_bytes(24)?;
     let length = data.length64()?;

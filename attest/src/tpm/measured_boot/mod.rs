@@ -19,6 +19,7 @@
 mod description;
 mod device_path;
 mod difference;
+mod digest_labels;
 mod event;
 mod facts;
 mod gpt;
@@ -32,7 +33,6 @@ mod subject;
 mod summary;
 mod text;
 mod variable;
-mod words;
 
 use std::collections::BTreeSet;
 
@@ -90,7 +90,7 @@ pub struct MeasuredBoot {
 impl MeasuredBoot {
     /// Reads the events that a quote proves.
     #[must_use]
-    pub fn of(trusted: &TrustedEvents<'_, '_>) -> Self {
+    pub fn from_events(trusted: &TrustedEvents<'_, '_>) -> Self {
         let mut reading = read::EventReader::new(trusted.bank());
         let mut events = trusted.events();
         let mut kept = Vec::with_capacity(trusted.event_count().min(EVENTS_LIMIT));

@@ -61,13 +61,13 @@ impl UkiBoot<'_> {
             _ => self.kernel(prediction),
         };
         if let Err(why) = stub {
-            prediction.leave_out(&[STUB_PCR], why);
+            prediction.omit(&[STUB_PCR], why);
         }
-        if let Err(why) = given.and_then(|given| self.beside(given, prediction)) {
-            prediction.leave_out(&[BESIDE_PCR], why);
+        if let Err(why) = given.and_then(|given| self.predict_pcr_12(given, prediction)) {
+            prediction.omit(&[BESIDE_PCR], why);
         }
         if let Err(why) = self.inner_image(prediction) {
-            prediction.leave_out(&[IMAGES_PCR], why);
+            prediction.omit(&[IMAGES_PCR], why);
         } else {
             prediction.settle(IMAGES_PCR, BootPhase::AtKernel);
         }
@@ -89,7 +89,7 @@ impl UkiBoot<'_> {
     }
 
     /// Predicts PCR 12, which has what the image is given.
-    fn beside(&self, given: ImageInput, prediction: &mut Prediction) -> Result<(), String> {
+    fn predict_pcr_12(&self, given: ImageInput, prediction: &mut Prediction) -> Result<(), String> {
         if let (ImageInput::OwnCommandLine, Some(section)) = (given, self.uki.section(".cmdline")) {
             let bytes = &*command_line(section)?;
             let line = CommandLine::parse(bytes).map_err(|error| format!("the command line: {error}"))?;

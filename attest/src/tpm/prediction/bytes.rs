@@ -49,7 +49,7 @@ enum BytesLocation<'s> {
 impl<'s> Bytes<'s> {
     /// All of a file that has so many.
     #[must_use]
-    pub const fn of_file(file: &'s dyn RandomAccess, length: usize) -> Self {
+    pub const fn from_file(file: &'s dyn RandomAccess, length: usize) -> Self {
         Self(BytesLocation::File { file, start: 0, length })
     }
 

@@ -40,7 +40,7 @@ pub struct BankDigests(BTreeMap<HashAlg, HexDigest>);
 impl BankDigests {
     /// The digests of the concatenation of `parts`.
     #[must_use]
-    pub fn of(banks: &[HashAlg], parts: &[&[u8]]) -> Self {
+    pub fn compute(banks: &[HashAlg], parts: &[&[u8]]) -> Self {
         Self::each(banks, |bank| bank.digest(parts).as_ref().to_vec())
     }
 
@@ -264,7 +264,7 @@ impl Prediction {
 
     /// Adds a digest of bytes that is extended into a PCR.
     pub(crate) fn measure(&mut self, pcr: u8, by: MeasuredBy, what: DigestSubject, parts: &[&[u8]]) {
-        let digests = BankDigests::of(&self.banks, parts);
+        let digests = BankDigests::compute(&self.banks, parts);
         self.extend(pcr, by, what, digests);
     }
 
@@ -279,7 +279,7 @@ impl Prediction {
     }
 
     /// Leaves out PCRs that cannot be predicted; repetitions are recorded once.
-    pub fn leave_out(&mut self, pcrs: &[u8], why: impl Into<String>) {
+    pub fn omit(&mut self, pcrs: &[u8], why: impl Into<String>) {
         let left_out = NotPredicted {
             pcrs: pcrs.to_vec(),
             why: why.into(),

@@ -16,12 +16,12 @@ pub fn predict_images(images: &[(String, PeImage<'_>)], prediction: &mut Predict
     for (name, image) in images {
         load(prediction, name, image)?;
     }
-    leave_out(&[IMAGES_PCR], prediction);
+    omit_pcrs(&[IMAGES_PCR], prediction);
     Ok(())
 }
 
-fn leave_out(pcrs: &[u8], prediction: &mut Prediction) {
-    prediction.leave_out(
+fn omit_pcrs(pcrs: &[u8], prediction: &mut Prediction) {
+    prediction.omit(
         pcrs,
         "the boot loader decides which of these it measures, and together with which other data",
     );
@@ -71,7 +71,7 @@ impl BootParts<'_> {
                 &[&line.load_options()],
             );
         }
-        leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
+        omit_pcrs(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
         Ok(())
     }
 }

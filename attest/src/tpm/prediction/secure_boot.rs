@@ -17,13 +17,13 @@ pub const SECURE_BOOT_PCR: u8 = 7;
 pub const VARIABLE_LIMIT_BYTES: usize = 256 * 1024;
 
 /// EFI_GLOBAL_VARIABLE and EFI_IMAGE_SECURITY_DATABASE_GUID, as they are in memory.
-const GLOBAL: Guid = [
+const GLOBAL: OwnerGuid = [
     0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c,
 ];
-const SECURITY_DATABASE: Guid = [
+const SECURITY_DATABASE: OwnerGuid = [
     0xcb, 0xb2, 0x19, 0xd7, 0x3a, 0x3d, 0x96, 0x45, 0xa3, 0xbc, 0xda, 0xd0, 0x0e, 0x67, 0x65, 0x6f,
 ];
-type Guid = [u8; 16];
+type OwnerGuid = [u8; 16];
 
 /// SignatureOwner, which an entry begins with.
 const OWNER_BYTES: usize = 16;
@@ -99,7 +99,7 @@ impl Variables<'_> {
 }
 
 /// Adds a measurement of a `UEFI_VARIABLE_DATA`.
-fn measure(prediction: &mut Prediction, what: DigestSubject, guid: Guid, name: &str, content: &[u8]) {
+fn measure(prediction: &mut Prediction, what: DigestSubject, guid: OwnerGuid, name: &str, content: &[u8]) {
     let units: Vec<u8> = name.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let length = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes();
     let parts: [&[u8]; 5] = [&guid, &length(name.encode_utf16().count()), &length(content.len()), &units, content];

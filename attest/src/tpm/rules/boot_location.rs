@@ -60,7 +60,7 @@ pub fn values(check: Check, boot: &MeasuredBoot) -> Option<Vec<String>> {
         Check::Mok => events(boot.mok_variables()),
         Check::FirmwareVersion => boot
             .firmware_version()
-            .map(|version| vec![Excerpt::of(&version.to_string()).text()]),
+            .map(|version| vec![Excerpt::new(&version.to_string()).text()]),
     };
     let mut once: Vec<String> = Vec::new();
     for value in found.ok()? {

@@ -32,7 +32,7 @@ struct ExcerptContent {
 impl Excerpt {
     /// All of a text; of a long one its beginning and its end.
     #[must_use]
-    pub fn of(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         let count = text.chars().count();
         let parts = match count <= WHOLE_LIMIT_CHARS {
             true => vec![chars(text, 0, count)],
@@ -50,7 +50,7 @@ impl Excerpt {
 
     /// The part of a long text that differs from the one of `others` that is most like it, and which that is; `None` if all of the text is shown anyway, or none is
     /// like it.
-    pub(super) fn beside<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Option<(&'o str, Self)> {
+    pub(super) fn differing_part<'o>(text: &str, others: impl Iterator<Item = &'o str>) -> Option<(&'o str, Self)> {
         let count = text.chars().count();
         if count <= WHOLE_LIMIT_CHARS {
             return None;
@@ -62,7 +62,7 @@ impl Excerpt {
         let (_, before, behind, nearest) = others.map(alike).max().filter(|(alike, ..)| *alike > CONTEXT_CHARS)?;
         let from = before.saturating_sub(CONTEXT_CHARS);
         let to = count.saturating_sub(behind.saturating_sub(CONTEXT_CHARS)).max(from);
-        let mut found = Self::of(&chars(text, from, to));
+        let mut found = Self::new(&chars(text, from, to));
         found.0.is_cut_before = from > 0;
         found.0.is_cut_behind = to < count;
         Some((nearest, found))

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::matching::{accepted_sections, accepted_words, is_accepted};
+use super::matching::{accepted_sections, describe_accepted, is_accepted};
 use super::{BootRefusal, Check, EventDetail, Excerpt};
 use crate::reference_sets::{Is, NAME_LIMIT_BYTES, NewValue, ReferenceKind, ReferenceQuery, ReferenceSets};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot, NotProven, Pcr7, Sha256};
@@ -14,7 +14,7 @@ pub(super) const NAME_LIMIT_CHARS: usize = NAME_LIMIT_BYTES / 4;
 
 /// Checks that `check` holds of a boot, by the values that are accepted at `now`, in seconds since 1970.
 pub(crate) fn judge(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets, now: u64) -> Result<(), BootRefusal> {
-    let against = Against { check, boot, sets, now };
+    let against = RuleContext { check, boot, sets, now };
     match check {
         Check::SecureBoot => against.secure_boot(),
         Check::Dbx => against.dbx(),
@@ -43,7 +43,7 @@ pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) 
                 }]
             }),
         _ => {
-            let against = Against { check, boot, sets, now: 0 };
+            let against = RuleContext { check, boot, sets, now: 0 };
             let events = against.events().unwrap_or_default();
             events.iter().map(|shown| shown.value_of(wanted)).collect()
         }
@@ -52,7 +52,7 @@ pub(crate) fn unlisted(check: Check, boot: &MeasuredBoot, sets: &ReferenceSets) 
     values
 }
 
-struct Against<'b> {
+struct RuleContext<'b> {
     check: Check,
     boot: &'b MeasuredBoot,
     sets: &'b ReferenceSets,
@@ -66,7 +66,7 @@ struct RequiredItem<'e> {
     digest: Cow<'e, HexDigest>,
     /// The section of a unified kernel image that it is.
     section: Option<&'static str>,
-    said: Description<'e>,
+    description: Description<'e>,
 }
 
 /// Knowledge about an event, apart from its digest.
@@ -87,12 +87,12 @@ impl RequiredItem<'_> {
     }
 
     /// Returns what a message says of the event.
-    fn known(&self) -> EventDetail {
-        match (&self.said, self.section) {
-            (Description::Event(event), _) => known(event),
+    fn detail(&self) -> EventDetail {
+        match (&self.description, self.section) {
+            (Description::Event(event), _) => event_detail(event),
             (Description::Subject(subject), _) => {
                 let subject = subject.as_deref().unwrap_or("no certificate that can be read");
-                EventDetail::Content(Excerpt::of(subject))
+                EventDetail::Content(Excerpt::new(subject))
             }
             (Description::Hash, _) => EventDetail::OwnHash,
             (Description::Section, section) => EventDetail::Section(section.unwrap_or_default()),
@@ -101,8 +101,8 @@ impl RequiredItem<'_> {
 
     /// Returns the event as a value that no generation has.
     fn value_of(&self, wanted: ReferenceQuery) -> NewValue {
-        let (name, proven) = match &self.said {
-            Description::Event(event) => (said_name(event), event.is_content()),
+        let (name, proven) = match &self.description {
+            Description::Event(event) => (event_name(event), event.is_content()),
             // A digest of the certificate that names it.
             Description::Subject(subject) => (subject.clone(), true),
             Description::Hash | Description::Section => (None, false),
@@ -120,13 +120,13 @@ impl RequiredItem<'_> {
     }
 }
 
-impl<'b> Against<'b> {
+impl<'b> RuleContext<'b> {
     fn not_proven(&self, why: NotProven) -> BootRefusal {
         BootRefusal::NotProven { check: self.check, why }
     }
 
     /// Reads PCR 7 with the events of unknown meaning that are accepted now.
-    fn of_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
+    fn read_pcr_7<T>(&self, read: impl FnOnce(Pcr7<'b, '_>) -> Fact<T>) -> Fact<T> {
         let is_listed = |digest: &HexDigest| {
             let fits = |value: &ReferenceKind<'_>| *value == ReferenceKind::Digest(digest);
             is_accepted(self.sets, ReferenceQuery::Pcr7Events, self.boot.bank, fits, self.now)
@@ -135,7 +135,7 @@ impl<'b> Against<'b> {
     }
 
     fn secure_boot(&self) -> Result<(), BootRefusal> {
-        match self.of_pcr_7(|pcr_7| pcr_7.secure_boot()) {
+        match self.read_pcr_7(|pcr_7| pcr_7.secure_boot()) {
             Ok(true) => Ok(()),
             Ok(false) => Err(BootRefusal::SecureBootOff { check: self.check }),
             Err(why) => Err(self.not_proven(why)),
@@ -145,7 +145,7 @@ impl<'b> Against<'b> {
     fn dbx(&self) -> Result<(), BootRefusal> {
         self.secure_boot()?;
         let dbx = self
-            .of_pcr_7(|pcr_7| pcr_7.database(DatabaseName::Dbx))
+            .read_pcr_7(|pcr_7| pcr_7.database(DatabaseName::Dbx))
             .map_err(|why| self.not_proven(why))?;
         let mut nearest: Option<(usize, String)> = None;
         for (generation, hashes) in self.sets.dbx().filter(|(generation, _)| generation.is_accepted_at(self.now)) {
@@ -164,7 +164,7 @@ impl<'b> Against<'b> {
         });
         Err(BootRefusal::Dbx {
             found: dbx.hashes.len(),
-            accepted: crate::withheld::Withheld::words(accepted),
+            accepted: crate::withheld::Withheld::from_text(accepted),
         })
     }
 
@@ -191,7 +191,7 @@ impl<'b> Against<'b> {
     /// Returns the authorities, but only after Secure Boot is proven: without it, any software that boots can write anything there.
     fn authorities(&self) -> Result<Vec<RequiredItem<'b>>, BootRefusal> {
         self.secure_boot()?;
-        let authorities = self.of_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
+        let authorities = self.read_pcr_7(|pcr_7| pcr_7.authorities()).map_err(|why| self.not_proven(why))?;
         if authorities.is_empty() {
             return Err(BootRefusal::Nothing { check: self.check });
         }
@@ -205,7 +205,7 @@ impl<'b> Against<'b> {
                 bank: HashAlg::Sha256,
                 digest: Cow::Owned(digest.into()),
                 section: None,
-                said,
+                description: said,
             }
         });
         Ok(shown.collect())
@@ -219,8 +219,8 @@ impl<'b> Against<'b> {
             return Ok(());
         }
         Err(BootRefusal::FirmwareVersion {
-            found: Excerpt::of(&version.to_string()),
-            accepted: accepted_words(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
+            found: Excerpt::new(&version.to_string()),
+            accepted: describe_accepted(self.sets, ReferenceQuery::FirmwareVersions, self.boot.bank, fits, self.now),
         })
     }
 
@@ -234,7 +234,7 @@ impl<'b> Against<'b> {
             bank: self.boot.bank,
             digest: Cow::Borrowed(found.digest),
             section: Some(found.section.name()),
-            said: Description::Section,
+            description: Description::Section,
         });
         Ok(shown.collect())
     }
@@ -248,7 +248,7 @@ impl<'b> Against<'b> {
             bank: self.boot.bank,
             digest: Cow::Borrowed(&event.digest),
             section: None,
-            said: Description::Event(event),
+            description: Description::Event(event),
         });
         let shown: Vec<RequiredItem<'e>> = shown.collect();
         if shown.is_empty() && !self.check.may_be_nothing() {
@@ -259,14 +259,16 @@ impl<'b> Against<'b> {
 
     /// Describes the part in which a long text differs from the accepted one that is most like it. The node is not told, which would learn what is accepted.
     fn difference(&self, wanted: ReferenceQuery, shown: &RequiredItem<'_>) -> Option<String> {
-        let Description::Event(event) = &shown.said else { return None };
-        let text = said_name(event).filter(|_| event.is_content())?;
+        let Description::Event(event) = &shown.description else {
+            return None;
+        };
+        let text = event_name(event).filter(|_| event.is_content())?;
         let accepted = self
             .sets
             .listed(wanted, self.boot.bank)
             .filter(|listed| listed.generation.is_accepted_at(self.now));
-        let (nearest, part) = Excerpt::beside(&text, accepted.map(|listed| listed.name))?;
-        Some(format!("unlike {} this has {part}", Excerpt::of(nearest)))
+        let (nearest, part) = Excerpt::differing_part(&text, accepted.map(|listed| listed.name))?;
+        Some(format!("unlike {} this has {part}", Excerpt::new(nearest)))
     }
 
     fn accept(&self, shown: &RequiredItem<'_>) -> Result<(), BootRefusal> {
@@ -277,32 +279,32 @@ impl<'b> Against<'b> {
             Some(wanted) => match shown.section {
                 Some(section) => accepted_sections(self.sets, wanted, self.boot.bank, fits, self.now, section),
                 None => {
-                    let accepted = accepted_words(self.sets, wanted, self.boot.bank, fits, self.now);
+                    let accepted = describe_accepted(self.sets, wanted, self.boot.bank, fits, self.now);
                     match self.difference(wanted, shown) {
                         Some(words) => accepted.and(&words),
                         None => accepted,
                     }
                 }
             },
-            None => crate::withheld::Withheld::words("nothing"),
+            None => crate::withheld::Withheld::from_text("nothing"),
         };
         Err(BootRefusal::NotAccepted {
             check: self.check,
             event: shown.event,
             bank: shown.bank,
             digest: shown.digest.to_string(),
-            said: shown.known(),
+            said: shown.detail(),
             accepted,
         })
     }
 }
 
 /// Returns the knowledge about an event: its content, if the digest covers it, or the log's claim, which is the node's own.
-fn known(event: &BootEvent) -> EventDetail {
-    let Some(text) = said_name(event) else {
+fn event_detail(event: &BootEvent) -> EventDetail {
+    let Some(text) = event_name(event) else {
         return EventDetail::Nothing;
     };
-    let excerpt = Excerpt::of(&text);
+    let excerpt = Excerpt::new(&text);
     match event.is_content() {
         true => EventDetail::Content(excerpt),
         false if is_grub_environment(event) => EventDetail::GrubEnvironment(excerpt),
@@ -319,7 +321,7 @@ pub(super) fn is_grub_environment(event: &BootEvent) -> bool {
 }
 
 /// Returns the same text, regardless of whether the digest covers it.
-pub(super) fn said_name(event: &BootEvent) -> Option<String> {
+pub(super) fn event_name(event: &BootEvent) -> Option<String> {
     Some(match &event.meaning {
         Meaning::GrubText { text, .. } | Meaning::KernelCommandLine { text } | Meaning::Data { text: Some(text), .. } => text.to_string(),
         Meaning::Image { said_path: Some(text) }

@@ -24,14 +24,14 @@ pub(crate) fn is_accepted(
 
 /// Describes for the log what is accepted instead of a value that does not fit: whether that value has expired, and the newest accepted
 /// ones.
-pub(crate) fn accepted_words(
+pub(crate) fn describe_accepted(
     sets: &ReferenceSets,
     wanted: ReferenceQuery,
     bank: HashAlg,
     fits: impl Fn(&ReferenceKind<'_>) -> bool,
     now: u64,
 ) -> Withheld {
-    Withheld::words(words(sets, wanted, bank, fits, now, None))
+    Withheld::from_text(describe(sets, wanted, bank, fits, now, None))
 }
 
 /// Describes the same for a section of a unified kernel image: the values that are accepted as that section.
@@ -43,10 +43,10 @@ pub(super) fn accepted_sections(
     now: u64,
     section: &str,
 ) -> Withheld {
-    Withheld::words(words(sets, wanted, bank, fits, now, Some(section)))
+    Withheld::from_text(describe(sets, wanted, bank, fits, now, Some(section)))
 }
 
-fn words(
+fn describe(
     sets: &ReferenceSets,
     wanted: ReferenceQuery,
     bank: HashAlg,
@@ -80,7 +80,7 @@ fn named(listed: &ListedValue<'_>) -> String {
     let (since, generation) = (listed.generation.added, &listed.generation.name);
     let name = match listed.name == generation {
         true => String::new(),
-        false => format!(", {}", Excerpt::of(listed.name)),
+        false => format!(", {}", Excerpt::new(listed.name)),
     };
     match listed.value {
         ReferenceKind::Digest(digest) => format!("since {since}: {generation:?}{name} ({digest})"),

@@ -8,9 +8,9 @@ mod boot_location;
 mod error;
 mod event_detail;
 mod judge;
+mod labels;
 mod matching;
 mod recorded_values;
-mod words;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub use boot_location::{BootLocation, values};
 pub use error::{ADVICE, BootRefusal};
 pub use event_detail::{EventDetail, Excerpt};
 pub(crate) use judge::{judge, unlisted};
-pub(crate) use matching::{accepted_words, is_accepted};
+pub(crate) use matching::{describe_accepted, is_accepted};
 pub use recorded_values::{RecordedValues, UnknownEvent, could_hold, recorded};
 
 use crate::reference_sets::ReferenceQuery;

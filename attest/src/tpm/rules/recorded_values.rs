@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::judge::{NAME_LIMIT_CHARS, is_grub_environment, judge, said_name};
+use super::judge::{NAME_LIMIT_CHARS, event_name, is_grub_environment, judge};
 use super::{BootRefusal, Check};
 use crate::reference_sets::{Digests, EventValue, PcrValue, ReferenceSets, SectionValue, VALUE_NAME_LIMIT_BYTES, Values};
 use crate::tpm::measured_boot::{AuthorisedBy, BootEvent, DatabaseName, Fact, Meaning, MeasuredBoot};
@@ -35,7 +35,7 @@ impl RecordedValues {
     /// Records the values of a boot, with its PCRs `pcrs`. With `lists_unknown`, its events of PCR 7 with unknown meaning become values
     /// too. Facts of PCR 7 are then read as if these were listed.
     #[must_use]
-    pub fn of(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>, lists_unknown: bool) -> Self {
+    pub fn from_boot(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>, lists_unknown: bool) -> Self {
         let unknown = boot.unknown_pcr_7_events().unwrap_or_default();
         let listed: &[&BootEvent] = if lists_unknown { &unknown } else { &[] };
         let values = values(boot, pcrs, listed, whole_name);
@@ -70,7 +70,7 @@ pub fn recorded(boot: &MeasuredBoot, pcrs: &BTreeMap<u8, HexDigest>) -> Values {
 }
 
 fn short_name(event: &BootEvent) -> Option<String> {
-    let name = said_name(event)?;
+    let name = event_name(event)?;
     Some(printable(&name, NAME_LIMIT_CHARS)).filter(|name| !name.is_empty())
 }
 
@@ -79,7 +79,7 @@ fn whole_name(event: &BootEvent) -> Option<String> {
     if !event.is_content() {
         return short_name(event);
     }
-    let mut name = printable(&said_name(event)?, VALUE_NAME_LIMIT_BYTES);
+    let mut name = printable(&event_name(event)?, VALUE_NAME_LIMIT_BYTES);
     name.truncate(name.floor_char_boundary(VALUE_NAME_LIMIT_BYTES));
     Some(name).filter(|name| !name.is_empty())
 }
@@ -156,7 +156,7 @@ fn values(
 /// values could make it hold.
 #[must_use]
 pub fn could_hold(boot: &MeasuredBoot, own: &Values) -> BTreeMap<Check, Result<(), BootRefusal>> {
-    let sets = ReferenceSets::of_values(own.clone());
+    let sets = ReferenceSets::from_values(own.clone());
     let judged = |check| (check, judge(check, boot, &sets, 0));
     Check::ALL.into_iter().map(judged).collect()
 }

@@ -1,4 +1,4 @@
-//! A TPM 2.0: its wire formats ([`wire`]), the name of its EK ([`ek`]), the messages about both, and the boot-complete PCR ([`door`]).
+//! A TPM 2.0: its wire formats ([`wire`]), the name of its EK ([`ek`]), the messages about both, and the boot-complete PCR ([`boot_complete`]).
 
 pub mod boot_complete;
 pub mod ek;

@@ -17,7 +17,7 @@ macro_rules! verbs {
 
             /// Returns the word that the log has.
             #[must_use]
-            pub const fn word(self) -> &'static str {
+            pub const fn label(self) -> &'static str {
                 match self {
                     $(Self::$verb => $word,)*
                 }
@@ -99,6 +99,6 @@ verbs! {
 
 impl std::fmt::Display for Verb {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.label())
     }
 }

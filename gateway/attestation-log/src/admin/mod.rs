@@ -2,7 +2,7 @@
 
 mod recorded;
 
-pub use recorded::{last_standing, standing};
+pub use recorded::{last_snapshot_digest, snapshot_change};
 
 pub use super::act::{Act, By, ByObject, ValueChange, Verb};
 use super::{Journal, JournalError};
@@ -12,5 +12,5 @@ use super::{Journal, JournalError};
 /// # Errors
 /// [`JournalError`].
 pub async fn record(journal: &Journal, act: Act, at: u64) -> Result<(), JournalError> {
-    journal.tell(&act.event(at)?).await
+    journal.record_event(&act.event(at)?).await
 }

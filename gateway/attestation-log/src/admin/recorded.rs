@@ -21,7 +21,7 @@ const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Returns the thing that says that the configuration snapshot had one digest before and has another after.
 #[must_use]
-pub fn standing(before: Option<String>, after: String) -> ValueChange {
+pub fn snapshot_change(before: Option<String>, after: String) -> ValueChange {
     let value = |sha256: String| serde_json::json!({ "sha256": sha256 });
     ValueChange {
         kind: STANDING.to_owned(),
@@ -35,8 +35,8 @@ pub fn standing(before: Option<String>, after: String) -> ValueChange {
 ///
 /// # Errors
 /// The log cannot be read.
-pub fn last_standing(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
-    let (mut looking, mut left) = (Looking::new(key), LOOK_LIMIT_BYTES);
+pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<String>> {
+    let (mut looking, mut left) = (DigestSearch::new(key), LOOK_LIMIT_BYTES);
     for line in lines_from_end(log)? {
         let line = line?;
         let Some(rest) = left.checked_sub(u64::try_from(line.len()).unwrap_or(u64::MAX)) else {
@@ -66,13 +66,13 @@ pub fn last_standing(log: &Path, key: LogPublicKey) -> io::Result<Option<String>
 }
 
 /// State of a search through one chain: that of the first line read.
-struct Looking {
+struct DigestSearch {
     key: LogPublicKey,
     chain: Option<String>,
     /// Lines that their gateway found unsigned, and so may not have written.
     found: Vec<UncoveredLines>,
     /// Digests by the number of their line; a file that is read from its beginning may have several.
-    said: Vec<(u64, String)>,
+    digests: Vec<(u64, String)>,
 }
 
 /// Members of a line that the search needs.
@@ -82,13 +82,13 @@ struct RecordedHead {
     admin: Option<Value>,
 }
 
-impl Looking {
+impl DigestSearch {
     const fn new(key: LogPublicKey) -> Self {
         Self {
             key,
             chain: None,
             found: Vec::new(),
-            said: Vec::new(),
+            digests: Vec::new(),
         }
     }
 
@@ -106,12 +106,12 @@ impl Looking {
         let act = act.filter(|act| [Verb::GatewayStart, Verb::GatewayReload].contains(&act.verb));
         let thing = act.and_then(|act| act.things.into_iter().find(|thing| thing.kind == STANDING));
         let sha256 = thing.and_then(|thing| thing.after?.get("sha256")?.as_str().map(str::to_owned));
-        self.said.extend(sha256.map(|sha256| (chain.number, sha256)));
+        self.digests.extend(sha256.map(|sha256| (chain.number, sha256)));
     }
 
     /// Returns the last digest that is not in a line that was found unsigned.
     fn last(&mut self) -> Option<String> {
-        let Self { found, said, .. } = self;
+        let Self { found, digests: said, .. } = self;
         said.retain(|(number, _)| !found.iter().any(|found| (found.first..=found.last).contains(number)));
         said.iter().max_by_key(|(number, _)| *number).map(|(_, sha256)| sha256.clone())
     }

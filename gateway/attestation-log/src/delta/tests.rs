@@ -25,14 +25,14 @@ fn file(folder: &tempfile::TempDir, name: &str) -> std::path::PathBuf {
 }
 
 /// Returns the form in which a log is recorded, and writes its blob to disk.
-fn kept(likenesses: &Likenesses, blobs: &Blobs, log: &[u8]) -> Likened {
+fn store_log(likenesses: &DeltaBases, blobs: &Blobs, log: &[u8]) -> Likened {
     let likened = likenesses.liken(log.to_vec(), true);
     let (name, content) = &likened.blob;
     blobs.put(name, content).unwrap();
     likened
 }
 
-fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, LikenessError> {
+fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, DeltaError> {
     event_log(blobs, &likened.sha256, likened.difference.as_ref())
 }
 
@@ -40,11 +40,11 @@ fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, LikenessError> {
 fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it_was() {
     // A dictionary is of use as a whole, however long it is: what differs stands everywhere in the log.
     for length in [16, 34, 64, 128, 256, 1000].map(|kibibytes| kibibytes * 1024) {
-        let ((folder, blobs), likenesses) = (site(), Likenesses::default());
+        let ((folder, blobs), likenesses) = (site(), DeltaBases::default());
         let (first, second) = (log(1, 1, length), log(1, 2, length));
-        let base = kept(&likenesses, &blobs, &first);
+        let base = store_log(&likenesses, &blobs, &first);
         assert_eq!((base.difference.clone(), &base.blob.0), (None, &base.sha256));
-        let likened = kept(&likenesses, &blobs, &second);
+        let likened = store_log(&likenesses, &blobs, &second);
         assert_eq!(likened.sha256, Blobs::name(&second));
         let difference = likened.difference.as_ref().unwrap();
         assert!(difference.zstd.0.len() < length / 40 + 600, "{length}: {}", difference.zstd.0.len());
@@ -58,7 +58,7 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
             (first.clone(), second)
         );
         // The same once more is the blob that is there.
-        let again = kept(&likenesses, &blobs, &first);
+        let again = store_log(&likenesses, &blobs, &first);
         assert!(again.difference.is_none() && Arc::ptr_eq(&again.blob.1, &base.blob.1));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -66,11 +66,11 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
 
 #[test]
 fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_it() {
-    let ((_folder, blobs), likenesses) = (site(), Likenesses::default());
+    let ((_folder, blobs), likenesses) = (site(), DeltaBases::default());
     for machine in 1..6 {
         for model in 1..4 {
             let log = log(model, machine, 8192 + 64 * usize::from(model));
-            let likened = kept(&likenesses, &blobs, &log);
+            let likened = store_log(&likenesses, &blobs, &log);
             // The first of a model is like none of those before.
             assert_eq!(likened.difference.is_none(), machine == 1);
             assert_eq!(read(&blobs, &likened).unwrap(), log);
@@ -81,10 +81,10 @@ fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_i
 
 #[test]
 fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
-    let ((folder, blobs), likenesses) = (site(), Likenesses::default());
-    let base = kept(&likenesses, &blobs, &log(1, 1, 8192));
-    let likened = kept(&likenesses, &blobs, &log(1, 2, 8192));
-    let other = kept(&likenesses, &blobs, &log(2, 1, 8192));
+    let ((folder, blobs), likenesses) = (site(), DeltaBases::default());
+    let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
+    let likened = store_log(&likenesses, &blobs, &log(1, 2, 8192));
+    let other = store_log(&likenesses, &blobs, &log(2, 1, 8192));
     assert!(other.difference.is_none());
     let difference = likened.difference.clone().unwrap();
     let said = |difference: &LogDifference| event_log(&blobs, &likened.sha256, Some(difference)).unwrap_err().to_string();
@@ -132,8 +132,8 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
 
 #[test]
 fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
-    let ((_folder, blobs), likenesses) = (site(), Likenesses::default());
-    let base = kept(&likenesses, &blobs, &log(1, 1, 8192));
+    let ((_folder, blobs), likenesses) = (site(), DeltaBases::default());
+    let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
     let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
     let read = |zstd: Vec<u8>, sha256: &str| {
         let from = base.sha256.clone();
@@ -182,7 +182,7 @@ fn what_is_recorded_as_a_difference_is_base64_and_nothing_else() {
 fn of_many_that_are_alike_and_come_at_once_one_is_kept_whole() {
     const TOGETHER: usize = 16;
     for _ in 0..20 {
-        let (likenesses, barrier) = (Likenesses::default(), Barrier::new(TOGETHER));
+        let (likenesses, barrier) = (DeltaBases::default(), Barrier::new(TOGETHER));
         // More others than a log is compared with, of the same length.
         for model in 10..16 {
             assert!(likenesses.liken(log(model, 1, 8192), true).difference.is_none());
@@ -211,7 +211,7 @@ fn of_many_that_are_alike_and_come_at_once_one_is_kept_whole() {
 
 #[test]
 fn few_are_held_and_the_one_that_nobody_was_like_for_the_longest_time_goes() {
-    let likenesses = Likenesses::default();
+    let likenesses = DeltaBases::default();
     let is_whole = |model: u8, machine: u64| {
         let length = 2048 + 256 * usize::from(model);
         likenesses.liken(log(model, machine, length), true).difference.is_none()
@@ -227,7 +227,7 @@ fn few_are_held_and_the_one_that_nobody_was_like_for_the_longest_time_goes() {
 
 #[test]
 fn no_other_log_is_compared_with_one_that_was_refused_or_is_small_or_large_or_a_dictionary() {
-    let likenesses = Likenesses::default();
+    let likenesses = DeltaBases::default();
     let mut dictionary = log(1, 1, 8192);
     dictionary[..4].copy_from_slice(&DICTIONARY_MAGIC);
     for (log, is_trusted) in [

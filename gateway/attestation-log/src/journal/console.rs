@@ -25,7 +25,7 @@ fn printable(text: &str) -> String {
 
 /// Returns a value as the log spells it.
 #[must_use]
-pub fn word(value: &impl serde::Serialize) -> String {
+pub fn label(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => String::new(),
@@ -64,7 +64,7 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
     let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
     let (pool, reason) = (printable(pool), printable(&with_before(reason, booted_before.as_deref())));
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
-    let said = record.not_attested.as_ref().and_then(NotAttested::said).unwrap_or_default();
+    let said = record.not_attested.as_ref().and_then(NotAttested::message).unwrap_or_default();
     match (verdict, decision) {
         (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
         (Verdict::Served, _) => {
@@ -86,7 +86,7 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
             tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
         }
     }
-    if let Some(words) = WouldRefuse::words(&record.would_refuse) {
+    if let Some(words) = WouldRefuse::describe(&record.would_refuse) {
         let words = printable(&words);
         tracing::warn!(target: "attestation", "WOULD REFUSE {who}{name} pool={pool} peer={peer} {words}");
     }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn decisions_are_counted_by_the_words_of_the_log() {
         assert_eq!(
-            (word(&LineKind::StoreAccepted), word(&Verdict::Refused)),
+            (label(&LineKind::StoreAccepted), label(&Verdict::Refused)),
             ("store_accepted".to_owned(), "refused".to_owned())
         );
     }

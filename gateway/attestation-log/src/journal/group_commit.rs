@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 const OTHERS: usize = 2;
 
 /// State of the group commit.
-pub(super) struct Company {
+pub(super) struct GroupCommit {
     /// Returns the number of requests and handshakes under way: those whose records wait here, and those that may bring one. Connections
     /// that wait to be admitted are not counted: they bring no record while all that may be under way wait here.
     under_way: Box<dyn Fn() -> usize + Send>,
@@ -38,7 +38,7 @@ pub(super) struct Company {
     last: Option<(Instant, Duration)>,
 }
 
-impl Company {
+impl GroupCommit {
     pub(super) fn new(under_way: impl Fn() -> usize + Send + 'static) -> Self {
         Self {
             under_way: Box::new(under_way),
@@ -112,7 +112,7 @@ mod tests {
 
     /// Evaluates the wait rule for so many requests under way and records here, of which the last came so long after the first.
     fn is_worth_it(coming: usize, here: usize, came_after: Duration, waited: Duration) -> bool {
-        let mut company = Company::new(move || coming);
+        let mut company = GroupCommit::new(move || coming);
         let begun = Instant::now();
         (0..here).for_each(|one| company.have_come(1, begun + if one == 0 { Duration::ZERO } else { came_after }));
         company.is_worth_it(here, begun, begun + waited)
@@ -136,7 +136,7 @@ mod tests {
         assert!(is_worth_it(10_000, FEW, Duration::ZERO, long));
         assert!(!is_worth_it(10_000, FEW - 1, Duration::ZERO, long));
         // Those of a minute ago.
-        let mut company = Company::new(|| 10_000);
+        let mut company = GroupCommit::new(|| 10_000);
         let now = Instant::now();
         company.have_come(1000, now);
         assert!(company.is_worth_it(1, now, now + long));
@@ -155,7 +155,7 @@ mod tests {
     fn who_comes_while_many_are_under_way_comes_along() {
         let (sender, work) = mpsc::channel();
         let left = AtomicUsize::new(5);
-        let mut company = Company::new(move || {
+        let mut company = GroupCommit::new(move || {
             // Each look finds another one; with the last nobody is under way any longer who has not come.
             let more = left.fetch_sub(1, Ordering::Relaxed);
             let sent = sender.send(()).is_ok();
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 4, 1));
         // Of more than there is room for, the others come next.
         let (sender, work) = mpsc::channel();
-        let mut company = Company::new(move || (0..3).filter(|_| sender.send(()).is_ok()).count() * 100);
+        let mut company = GroupCommit::new(move || (0..3).filter(|_| sender.send(()).is_ok()).count() * 100);
         let mut here = many();
         company.gather(&mut here, &work, FEW + 5);
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 5, 1));
@@ -188,9 +188,9 @@ mod tests {
             let (sender, work) = mpsc::channel();
             // Whoever looks finds another one, and that more than it are under way.
             let under_way = move || OTHERS + usize::from(sender.send(()).is_ok());
-            let mut company = Company {
+            let mut company = GroupCommit {
                 last,
-                ..Company::new(under_way)
+                ..GroupCommit::new(under_way)
             };
             let mut here = vec![()];
             company.gather(&mut here, &work, 100);
@@ -209,7 +209,7 @@ mod tests {
     fn nobody_is_waited_for_for_ever() {
         let (_sender, work) = mpsc::channel();
         let mut here = many();
-        Company::new(|| 1000).gather(&mut here, &work, 100);
+        GroupCommit::new(|| 1000).gather(&mut here, &work, 100);
         assert_eq!(here.len(), FEW);
     }
 }

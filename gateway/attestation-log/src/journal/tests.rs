@@ -144,7 +144,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
     let mut writer = JournalWriter {
         store: None,
-        company: None,
+        group_commit: None,
         log: LockedLog::on_device(Path::new("/dev/null")),
         chain: ChainProgress::after(
             br#"{"chain":{"id":"a","number":1,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,

@@ -17,7 +17,7 @@ use super::super::store_link::SyncStore;
 use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
 use super::LargeParts;
-use super::group_commit::Company;
+use super::group_commit::GroupCommit;
 
 /// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;
@@ -27,7 +27,7 @@ pub(super) enum JournalWork {
     /// Sets the store that decisions depend on.
     Stand(SyncStore),
     /// Turns on group commit.
-    Wait(Company),
+    Wait(GroupCommit),
     Append(Append),
     Reopen(WriteTime, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
@@ -73,7 +73,7 @@ pub(super) struct JournalWriter {
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
     pub(super) store: Option<SyncStore>,
-    pub(super) company: Option<Company>,
+    pub(super) group_commit: Option<GroupCommit>,
     pub(super) signer: CheckpointSigner,
     pub(super) unsigned: Arc<UncheckedLines>,
     /// Text of the last checkpoint.
@@ -92,14 +92,14 @@ impl JournalWriter {
         while let Ok(first) = work.recv() {
             let mut here = vec![first];
             here.extend(work.try_iter().take(BATCH_LIMIT - 1));
-            if let Some(company) = &mut self.company {
+            if let Some(company) = &mut self.group_commit {
                 company.gather(&mut here, work, BATCH_LIMIT);
             }
             let mut batch = Vec::new();
             for work in here {
                 match work {
                     JournalWork::Stand(store) => self.store = Some(store),
-                    JournalWork::Wait(company) => self.company = Some(company),
+                    JournalWork::Wait(company) => self.group_commit = Some(company),
                     JournalWork::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
                     JournalWork::Reopen(moment, done) => {
@@ -108,7 +108,7 @@ impl JournalWriter {
                     }
                     JournalWork::BeginAnew(after, done) => {
                         self.append(std::mem::take(&mut batch));
-                        drop(done.send(self.begin_anew(after)));
+                        drop(done.send(self.begin_chain(after)));
                     }
                     JournalWork::Checkpoint(moment, done) => {
                         self.append(std::mem::take(&mut batch));
@@ -117,7 +117,7 @@ impl JournalWriter {
                         drop(done.send(signed));
                     }
                     JournalWork::Probe(done) => {
-                        self.look();
+                        self.check_moved();
                         let synced = self.sync_store();
                         if let Err(error) = &synced {
                             tracing::error!(%error, "cannot sync the store; not ready until it can");
@@ -136,10 +136,10 @@ impl JournalWriter {
         }
         let begun = Instant::now();
         let result = self.write(&batch);
-        if let Some(company) = &mut self.company {
+        if let Some(company) = &mut self.group_commit {
             company.have_written(begun);
         }
-        self.look();
+        self.check_moved();
         if let Err(error) = &result {
             tracing::error!(%error, "cannot write to the attestation log; answering 503 until it can be written");
         }
@@ -159,15 +159,15 @@ impl JournalWriter {
             signed(self.checkpoint_if_due(moment));
         }
         let reopened = self.log.reopen();
-        self.look();
+        self.check_moved();
         if matches!(reopened, Ok(true)) {
             signed(self.checkpoint(moment));
         }
         reopened
     }
 
-    fn begin_anew(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
-        let before = self.log.before().map_err(of_log)?;
+    fn begin_chain(&mut self, after: Vec<Point>) -> Result<(), JournalError> {
+        let before = self.log.before().map_err(log_error)?;
         let why = Why::Incomplete;
         self.chain = ChainProgress::begin(ChainBeginning { why, before, after })?;
         self.is_durable();
@@ -186,11 +186,11 @@ impl JournalWriter {
         if let Err(error) = self.try_closing(moment) {
             tracing::error!(%error, "cannot close the segment of the attestation log; continuing in the same file");
         }
-        self.look();
+        self.check_moved();
     }
 
     fn try_closing(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
-        let due = self.log.to_be_closed(self.limits, moment.at).map_err(of_log)?;
+        let due = self.log.to_be_closed(self.limits, moment.at).map_err(log_error)?;
         let Some(first) = due.filter(|_| self.chain.is_signed()) else {
             return Ok(());
         };
@@ -255,7 +255,7 @@ impl JournalWriter {
             self.torn = true;
             self.durable.send_modify(|durable| durable.cuts += 1);
         }
-        written.map_err(of_log)
+        written.map_err(log_error)
     }
 
     /// Notes that the chain is on disk.
@@ -273,7 +273,7 @@ impl JournalWriter {
     }
 
     /// Checks whether the log was moved.
-    fn look(&self) {
+    fn check_moved(&self) {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }
 
@@ -303,7 +303,7 @@ impl JournalWriter {
     }
 }
 
-fn of_log(source: std::io::Error) -> JournalError {
+fn log_error(source: std::io::Error) -> JournalError {
     JournalError::Io {
         path: "the attestation log".into(),
         source,

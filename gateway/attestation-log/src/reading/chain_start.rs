@@ -29,7 +29,7 @@ pub(super) struct ChainStart {
 
 /// Members of a line that order files.
 #[derive(Deserialize)]
-struct First {
+struct FirstLine {
     at: u64,
     #[serde(default)]
     id: String,
@@ -38,14 +38,14 @@ struct First {
 
 impl FileBeginning {
     /// Reads a file's first line; if that is not a record, the file's date gives the time.
-    pub(super) fn of(file: &SharedFile) -> io::Result<Self> {
+    pub(super) fn read(file: &SharedFile) -> io::Result<Self> {
         let mut lines = FileLines::new(file.bytes(0)?, 0);
         let line = match lines.read()? {
             Some(LineContent::Line(line)) => line,
             Some(LineContent::TooLong(_)) => b"",
             None | Some(LineContent::Cut) => return Ok(Self::default()),
         };
-        if let Ok(First { at, id, chain }) = serde_json::from_slice(line) {
+        if let Ok(FirstLine { at, id, chain }) = serde_json::from_slice(line) {
             return Ok(Self {
                 at: at.max(1),
                 id,

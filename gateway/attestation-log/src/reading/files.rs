@@ -46,8 +46,8 @@ pub struct LogFiles {
 ///
 /// # Errors
 /// The folder's.
-pub fn files_beside(log: &Path) -> Result<LogFiles, LogReadError> {
-    let mut listed = all_beside(log)?;
+pub fn log_files(log: &Path) -> Result<LogFiles, LogReadError> {
+    let mut listed = all_log_files(log)?;
     listed.drop_copies(log);
     // Whatever the clock said.
     listed.files.sort_by_key(|file| file.path == log);
@@ -63,12 +63,12 @@ pub fn files_of(paths: &[PathBuf]) -> Result<LogFiles, LogReadError> {
     for path in paths {
         if path.is_dir() {
             let log = path.join(NAME);
-            let mut beside = all_beside(&log)?;
+            let mut beside = all_log_files(&log)?;
             beside.drop_copies(&log);
             listed.files.append(&mut beside.files);
             listed.unreadable.append(&mut beside.unreadable);
         } else {
-            match LogFile::of(path) {
+            match LogFile::from_path(path) {
                 Ok(file) => listed.files.push(file),
                 Err(source) => listed.unreadable.push(LogReadError::at(path)(source)),
             }
@@ -80,7 +80,7 @@ pub fn files_of(paths: &[PathBuf]) -> Result<LogFiles, LogReadError> {
 
 /// Returns the log and all files next to it whose names begin with its own. A file that exists twice, for example while it is compressed,
 /// is listed twice.
-pub(super) fn all_beside(log: &Path) -> Result<LogFiles, LogReadError> {
+pub(super) fn all_log_files(log: &Path) -> Result<LogFiles, LogReadError> {
     let mut listed = settled(|| names(log)).map_err(LogReadError::at(folder(log)))?;
     order(&mut listed.files);
     Ok(listed)
@@ -94,14 +94,14 @@ pub(super) fn all_beside(log: &Path) -> Result<LogFiles, LogReadError> {
 pub fn files_to_verify(path: &Path) -> Result<LogFiles, LogReadError> {
     let is_folder = fs::metadata(path).map_err(LogReadError::at(path))?.is_dir();
     let log = if is_folder { path.join(NAME) } else { path.to_owned() };
-    let LogFiles { mut files, mut unreadable } = all_beside(&log)?;
+    let LogFiles { mut files, mut unreadable } = all_log_files(&log)?;
     let is_asked_for = |found: &Path| is_folder || found == log || log_of_segment(found).is_some_and(|of| of == log);
     unreadable.retain(|error| is_asked_for(&error.path));
     files.retain(|file| is_asked_for(&file.path));
     let is_listed = files.iter().any(|file| file.path == log) || unreadable.iter().any(|error| error.path == log);
     if !is_folder && !is_listed {
         // Whatever it is: it was named.
-        files.push(LogFile::of(path).map_err(LogReadError::at(path))?);
+        files.push(LogFile::from_path(path).map_err(LogReadError::at(path))?);
     }
     let unpacked: BTreeSet<PathBuf> = files.iter().map(|file| file.path.clone()).filter(|path| !is_zipped(path)).collect();
     files.retain(|file| !(file.is_segment() && is_zipped(&file.path) && unpacked.contains(&file.path.with_extension(""))));
@@ -122,7 +122,7 @@ pub(super) fn next_of(mut files: Vec<LogFile>, begins: &FileBeginning, log: &Pat
 fn settled(mut names: impl FnMut() -> io::Result<Vec<PathBuf>>) -> io::Result<LogFiles> {
     loop {
         let found = names()?;
-        let listed = LogFiles::of(&found);
+        let listed = LogFiles::from_paths(&found);
         if names()? == found && listed.has_its_names() {
             return Ok(listed);
         }
@@ -181,11 +181,11 @@ impl LogFiles {
         self.files = kept;
     }
 
-    fn of(paths: &[PathBuf]) -> Self {
+    fn from_paths(paths: &[PathBuf]) -> Self {
         let (mut listed, mut held) = (Self::default(), 0);
         for path in paths {
             // What is beside the log and no file is none of its own.
-            let found = fs::metadata(path).and_then(|metadata| metadata.is_file().then(|| LogFile::of(path)).transpose());
+            let found = fs::metadata(path).and_then(|metadata| metadata.is_file().then(|| LogFile::from_path(path)).transpose());
             match found {
                 Ok(Some(mut file)) => {
                     held += usize::from(file.is_segment());
@@ -203,9 +203,9 @@ impl LogFiles {
 }
 
 impl LogFile {
-    fn of(path: &Path) -> io::Result<Self> {
+    fn from_path(path: &Path) -> io::Result<Self> {
         let opened = SharedFile::open(path)?;
-        let begins = match FileBeginning::of(&opened) {
+        let begins = match FileBeginning::read(&opened) {
             // While it is being compressed there may be nothing yet.
             Err(_) if opened.is_zipped() && path.with_extension("").exists() => FileBeginning::default(),
             begins => begins?,

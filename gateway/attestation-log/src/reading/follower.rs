@@ -11,7 +11,7 @@ use super::chain_start::FileBeginning;
 use super::files::next_of;
 use super::lines::{FileLines, LineContent};
 use super::shared_file::{Bytes, SharedFile};
-use super::{LogFile, LogFiles, LogReadError, files_beside};
+use super::{LogFile, LogFiles, LogReadError, log_files};
 use crate::LineHash;
 
 /// Bytes of a file's beginning that distinguish it from a file that took its place: time and id of its first record, and more.
@@ -83,7 +83,7 @@ impl LogFollower {
     }
 
     /// Skips a file that cannot be read, or not to its end.
-    pub fn leave_out(&mut self, path: &Path) {
+    pub fn skip_file(&mut self, path: &Path) {
         self.reading.take_if(|reading| reading.path == path);
         self.left_out.insert(path.to_owned());
     }
@@ -103,7 +103,7 @@ impl LogFollower {
     /// # Errors
     /// [`LogReadError`].
     pub fn after(log: &Path, position: &Position) -> Result<Option<Self>, LogReadError> {
-        let LogFiles { files, unreadable } = files_beside(log)?;
+        let LogFiles { files, unreadable } = log_files(log)?;
         for file in files.iter().rev() {
             match next_offset(file, position) {
                 Ok(Some(offset)) => return Self::from(log, file, offset).map(Some),
@@ -172,7 +172,7 @@ impl LogFollower {
     /// Returns the next line of the file that is read, unless it was emptied or overwritten.
     fn next_here(&mut self) -> Result<Option<FollowedLine>, LogReadError> {
         let last = self.last.clone();
-        let next = self.of_reading(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
+        let next = self.with_segment(|reading| match reading.at_end && reading.is_another(last.as_ref())? {
             true => Ok(None),
             false => reading.next(),
         });
@@ -186,24 +186,24 @@ impl LogFollower {
     /// Returns whether the file that is read is the one that is written.
     fn is_on_what_is_written(&mut self) -> Result<bool, LogReadError> {
         let (log, last) = (self.log.clone(), self.last.clone());
-        let written = self.of_reading(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
+        let written = self.with_segment(|reading| Ok(reading.file.is_at(&log)? && !reading.is_another(last.as_ref())?))?;
         Ok(written.unwrap_or(false))
     }
 
     /// Looks for a copy of a file that was emptied, in which the unread rest may be. Returns whether there is one.
     fn goes_on_in_a_copy(&mut self) -> Result<bool, LogReadError> {
         let last = self.last.clone();
-        if self.of_reading(|reading| reading.is_another(last.as_ref()))? != Some(true) {
+        if self.with_segment(|reading| reading.is_another(last.as_ref()))? != Some(true) {
             return Ok(false);
         }
         let offset = self.reading.take().map_or(0, |reading| reading.lines.offset());
-        let copy = files_beside(&self.log)?
+        let copy = log_files(&self.log)?
             .files
             .into_iter()
             .find(|file| self.begins.as_ref() == Some(&file.begins));
         if let Some(copy) = copy {
             self.open(&copy, offset)?;
-            if self.of_reading(|reading| reading.is_another(last.as_ref()))? == Some(false) {
+            if self.with_segment(|reading| reading.is_another(last.as_ref()))? == Some(false) {
                 return Ok(true);
             }
             self.reading = None;
@@ -217,7 +217,7 @@ impl LogFollower {
         let Some(begins) = self.begins.as_ref().filter(|begins| begins.at > 0) else {
             return Ok(false);
         };
-        let found = match SharedFile::open(&self.log).and_then(|file| FileBeginning::of(&file)) {
+        let found = match SharedFile::open(&self.log).and_then(|file| FileBeginning::read(&file)) {
             // It is being moved.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             found => found.map_err(LogReadError::at(&self.log))?,
@@ -227,7 +227,7 @@ impl LogFollower {
         Ok(found == *begins && !self.reading.as_ref().is_some_and(is_moved))
     }
 
-    fn of_reading<T>(&mut self, ask: impl FnOnce(&mut OpenSegment) -> io::Result<T>) -> Result<Option<T>, LogReadError> {
+    fn with_segment<T>(&mut self, ask: impl FnOnce(&mut OpenSegment) -> io::Result<T>) -> Result<Option<T>, LogReadError> {
         let Some(reading) = &mut self.reading else { return Ok(None) };
         let asked = ask(reading);
         asked.map(Some).map_err(LogReadError::at(&reading.path))
@@ -235,7 +235,7 @@ impl LogFollower {
 
     /// Returns the file that begins next after the one that was read last. A file that cannot be read at the moment might be it.
     fn successor(&self) -> Result<Option<LogFile>, LogReadError> {
-        let LogFiles { mut files, unreadable } = files_beside(&self.log)?;
+        let LogFiles { mut files, unreadable } = log_files(&self.log)?;
         let is_in = |path: &Path| !self.left_out.contains(path);
         if let Some(error) = unreadable
             .into_iter()

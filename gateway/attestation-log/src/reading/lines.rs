@@ -102,16 +102,16 @@ mod tests {
         }
     }
 
-    fn said(found: &[(&str, u64)]) -> Vec<(String, u64)> {
+    fn owned_findings(found: &[(&str, u64)]) -> Vec<(String, u64)> {
         found.iter().map(|(said, offset)| ((*said).to_owned(), *offset)).collect()
     }
 
     #[test]
     fn lines_are_found_with_their_places() {
-        assert_eq!(found(b""), said(&[]));
-        assert_eq!(found(b"ab\n\ncde\n"), said(&[("2", 10), ("0", 11), ("3", 15)]));
+        assert_eq!(found(b""), owned_findings(&[]));
+        assert_eq!(found(b"ab\n\ncde\n"), owned_findings(&[("2", 10), ("0", 11), ("3", 15)]));
         // What has no end yet is read again from where it begins.
-        assert_eq!(found(b"ab\ncd"), said(&[("2", 10), ("cut", 10)]));
+        assert_eq!(found(b"ab\ncd"), owned_findings(&[("2", 10), ("cut", 10)]));
     }
 
     #[test]
@@ -121,12 +121,12 @@ mod tests {
         let after = |length: usize| bytes(length) + 8;
         assert_eq!(
             found(&text(limit)),
-            said(&[(&limit.to_string(), after(limit)), ("2", after(limit) + 3)])
+            owned_findings(&[(&limit.to_string(), after(limit)), ("2", after(limit) + 3)])
         );
         let more = limit + 1;
         assert_eq!(
             found(&text(more)),
-            said(&[(&format!("too long: {more}"), after(more)), ("2", after(more) + 3)])
+            owned_findings(&[(&format!("too long: {more}"), after(more)), ("2", after(more) + 3)])
         );
         let mut lines = FileLines::new(io::repeat(b'x').take(4 * bytes(limit)), 0);
         assert_eq!(lines.read().unwrap(), Some(LineContent::Cut));

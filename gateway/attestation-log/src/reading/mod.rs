@@ -8,11 +8,11 @@ mod lines;
 mod rotated;
 mod shared_file;
 
-pub use files::{LogFile, LogFiles, files_beside, files_of, files_to_verify};
+pub use files::{LogFile, LogFiles, files_of, files_to_verify, log_files};
 pub use follower::{FollowedLine, LogFollower, Position};
 pub use last::last_of;
 pub use lines::{FileLines, LINE_LIMIT_BYTES, LineContent};
-pub(super) use rotated::{last_line, lines_of, records_beside, rotated};
+pub(super) use rotated::{last_line, lines_of, rotated, try_rotated};
 pub use shared_file::Bytes;
 
 use std::io;

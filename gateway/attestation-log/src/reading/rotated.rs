@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::files::{LogFile, LogFiles, all_beside};
+use super::files::{LogFile, LogFiles, all_log_files};
 use super::lines::{FileLines, LineContent};
 use super::shared_file::{Bytes, SharedFile};
 use crate::chain::link_of;
@@ -11,7 +11,7 @@ use crate::chain::link_of;
 /// Returns the files next to the log, the oldest first. A file that exists twice, for example while it is compressed, is returned twice.
 /// Files without a record are left out. Files that cannot be read are logged, and count as missing.
 pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
-    let LogFiles { files, unreadable } = records_beside(log)?;
+    let LogFiles { files, unreadable } = try_rotated(log)?;
     for error in &unreadable {
         warn(&error.path, &error.source);
     }
@@ -19,8 +19,8 @@ pub(in super::super) fn rotated(log: &Path) -> io::Result<Vec<LogFile>> {
 }
 
 /// Like [`rotated`], but also returns the errors of files that cannot be read.
-pub(in super::super) fn records_beside(log: &Path) -> io::Result<LogFiles> {
-    let mut listed = match all_beside(log) {
+pub(in super::super) fn try_rotated(log: &Path) -> io::Result<LogFiles> {
+    let mut listed = match all_log_files(log) {
         Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(LogFiles::default()),
         listed => listed.map_err(|error| error.source)?,
     };

@@ -53,7 +53,7 @@ pub(super) fn is_kept(line: &[u8]) -> bool {
 
 impl SegmentContent {
     /// Reads a segment, and collects the names in it that are asked for. Each of its lines has to follow the one before it.
-    pub(super) fn of(path: &Path, is_asked: impl Fn(&str) -> bool) -> Result<Self, RetentionError> {
+    pub(super) fn read(path: &Path, is_asked: impl Fn(&str) -> bool) -> Result<Self, RetentionError> {
         let mut content = Self::default();
         let (mut digest, mut found) = (digest::Context::new(&SHA256), NameFinder::default());
         let mut lines = lines_of(path).map_err(RetentionError::at(path))?;
@@ -107,7 +107,7 @@ impl SegmentContent {
     }
 
     /// Returns the hashes of the lines that are kept, in their order.
-    pub(super) fn kept(&self) -> &[LineHash] {
+    pub(super) fn kept_hashes(&self) -> &[LineHash] {
         &self.hashes
     }
 
@@ -120,7 +120,7 @@ impl SegmentContent {
             bytes: self.bytes,
             sha256: self.sha256.unwrap_or(LineHash::NONE),
             chains: self.chains.clone(),
-            kept: KeptLines::of(self.hashes.iter().copied()),
+            kept: KeptLines::from_hashes(self.hashes.iter().copied()),
         }
     }
 }

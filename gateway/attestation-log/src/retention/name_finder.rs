@@ -55,7 +55,7 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         opened => read(log, opened.map_err(RetentionError::at(log))?, &mut names)?,
     }
-    for path in beside(log)? {
+    for path in sibling_files(log)? {
         if names.is_empty() {
             break;
         }
@@ -67,7 +67,7 @@ pub(super) fn unnamed(log: &Path, mut names: BTreeSet<String>) -> Result<BTreeSe
 
 /// Returns the files next to the log whose names begin with its name. Other entries, such as pipes, name nothing and are not opened: that
 /// might block.
-fn beside(log: &Path) -> Result<Vec<PathBuf>, RetentionError> {
+fn sibling_files(log: &Path) -> Result<Vec<PathBuf>, RetentionError> {
     let (folder, own) = (folder(log), log.file_name().unwrap_or_default().as_encoded_bytes());
     let is_beside = |name: &OsStr| name.as_encoded_bytes().starts_with(own) && name.len() > own.len();
     let mut found = Vec::new();

@@ -30,7 +30,7 @@ pub struct RetentionResult {
     /// Segments that are beyond the rule and stay, or the error for which they are not known: the next pass continues with it.
     pub held: Result<Option<RetainedSegments>, RetentionError>,
     /// Errors about other things that stay: files with unknown contents, and blobs that may be named.
-    pub beside: Vec<RetentionError>,
+    pub other_errors: Vec<RetentionError>,
 }
 
 impl RetentionResult {
@@ -38,7 +38,7 @@ impl RetentionResult {
     /// The first of these errors.
     pub fn into_result(self) -> Result<Option<RetainedSegments>, RetentionError> {
         let held = self.held?;
-        self.beside.into_iter().next().map_or(Ok(held), Err)
+        self.other_errors.into_iter().next().map_or(Ok(held), Err)
     }
 }
 
@@ -59,7 +59,7 @@ pub struct Retention {
     looked: Mutex<Option<(PathBuf, u64)>>,
     /// Last removal that was recorded, and may not have been carried out. It is not recorded again each time if something keeps the segment
     /// from being removed.
-    said: Mutex<Option<Removal>>,
+    last_removal: Mutex<Option<Removal>>,
 }
 
 impl fmt::Debug for Retention {
@@ -80,7 +80,7 @@ impl Retention {
             rule,
             blobs,
             looked: Mutex::default(),
-            said: Mutex::default(),
+            last_removal: Mutex::default(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Retention {
 
     /// Removes everything beyond the rule by this clock; returns the segments that are beyond it and stay. Needed segments are looked for
     /// after it is known what may go: a decision that is made later has its line in a later file.
-    pub async fn tend(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> RetentionResult {
+    pub async fn run(&self, journal: &Journal, decisions: &impl PendingDecisions, clock: Clock) -> RetentionResult {
         // What cannot be done of it keeps nothing else from being done.
         let before = self.sweep(journal).await;
         let mut beside = Vec::new();
@@ -105,7 +105,10 @@ impl Retention {
             failed => failed,
         };
         beside.extend(swept.err());
-        RetentionResult { held, beside }
+        RetentionResult {
+            held,
+            other_errors: beside,
+        }
     }
 
     async fn shorten(
@@ -119,7 +122,10 @@ impl Retention {
         // A clock that jumps ahead makes nothing old at once.
         let trusted = decisions.trusted_time(now).await.map_err(RetentionError::Store)?.min(now);
         let log = self.log.clone();
-        let mut survey = journal.aside(move || Survey::of(&log)).await.ok_or(RetentionError::Ends)??;
+        let mut survey = journal
+            .run_exclusive(move || Survey::read(&log))
+            .await
+            .ok_or(RetentionError::Ends)??;
         odd.append(&mut survey.odd);
         let past = survey.past(self.rule, trusted);
         let mut left = past.len();
@@ -128,7 +134,7 @@ impl Retention {
             if due.segment.twice {
                 break;
             }
-            let latest = self.look(journal, &due).await?;
+            let latest = self.youngest_line_time(journal, &due).await?;
             let Some(rule) = due.is_past(self.rule, latest, trusted) else {
                 break;
             };
@@ -144,14 +150,14 @@ impl Retention {
     }
 
     /// Returns the time of the youngest line of a segment, in seconds since 1970. A segment is read once, however long it stays.
-    async fn look(&self, journal: &Journal, due: &Due) -> Result<u64, RetentionError> {
+    async fn youngest_line_time(&self, journal: &Journal, due: &Due) -> Result<u64, RetentionError> {
         let path = due.segment.path.clone();
         let known = self.looked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((_, latest)) = known.filter(|(known, _)| *known == path) {
             return Ok(latest);
         }
         let segment = path.clone();
-        let content = journal.aside(move || SegmentContent::of(&segment, |_| false)).await;
+        let content = journal.run_exclusive(move || SegmentContent::read(&segment, |_| false)).await;
         let latest = content.ok_or(RetentionError::Ends)??.latest;
         *self.looked.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, latest));
         Ok(latest)
@@ -168,11 +174,11 @@ impl Retention {
     }
 
     /// Records the removal of a segment, unless that was the last recorded removal.
-    async fn say(&self, journal: &Journal, removal: Removal, now: u64) -> Result<(), RetentionError> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    async fn record_removal(&self, journal: &Journal, removal: Removal, now: u64) -> Result<(), RetentionError> {
+        let said = self.last_removal.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if said.as_ref() != Some(&removal) {
             journal.removes(removal.clone(), now).await?;
-            *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(removal);
+            *self.last_removal.lock().unwrap_or_else(PoisonError::into_inner) = Some(removal);
         }
         Ok(())
     }
@@ -180,7 +186,7 @@ impl Retention {
     /// Removes the noted blobs that no line names.
     async fn sweep(&self, journal: &Journal) -> Result<(), RetentionError> {
         let (log, blobs) = (self.log.clone(), self.blobs.clone());
-        let looked = journal.aside(move || {
+        let looked = journal.run_exclusive(move || {
             let noted = unnamed_blobs::noted(&log)?;
             if noted.is_empty() {
                 return Ok(None);
@@ -197,7 +203,7 @@ impl Retention {
             return Err(RetentionError::Moved);
         }
         let log = self.log.clone();
-        let removed = journal.aside(move || remove_blobs(&sweeps, &unnamed).and_then(|()| unnamed_blobs::forget(&log)));
+        let removed = journal.run_exclusive(move || remove_blobs(&sweeps, &unnamed).and_then(|()| unnamed_blobs::forget(&log)));
         removed.await.ok_or(RetentionError::Ends)?
     }
 }
@@ -251,20 +257,22 @@ impl<'r> Going<'r> {
         self.step = match std::mem::replace(&mut self.step, RetentionStep::Done) {
             RetentionStep::Keep => {
                 let blobs = self.retention.blobs.clone();
-                let kept = journal.aside(move || {
-                    let mut content = SegmentContent::of(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
-                    kept_lines::keep(&log, &segment.path, content.kept())?;
+                let kept = journal.run_exclusive(move || {
+                    let mut content = SegmentContent::read(&segment.path, |name| blobs.iter().any(|blobs| blobs.has(name)))?;
+                    kept_lines::keep(&log, &segment.path, content.kept_hashes())?;
                     unnamed_blobs::note(&log, std::mem::take(&mut content.names))?;
                     Ok::<_, RetentionError>(content)
                 });
                 RetentionStep::Say(kept.await.ok_or(RetentionError::Ends)??)
             }
             RetentionStep::Say(content) => {
-                self.retention.say(journal, content.removal(segment.name, self.rule), now).await?;
+                self.retention
+                    .record_removal(journal, content.removal(segment.name, self.rule), now)
+                    .await?;
                 RetentionStep::Remove
             }
             RetentionStep::Remove => {
-                let removed = journal.aside(move || files::remove(&segment.path));
+                let removed = journal.run_exclusive(move || files::remove(&segment.path));
                 removed.await.ok_or(RetentionError::Ends)??;
                 RetentionStep::Done
             }

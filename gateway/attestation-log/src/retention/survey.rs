@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::super::reading::records_beside;
+use super::super::reading::try_rotated;
 use super::super::removal::RetentionCause;
 use super::super::segment_name::{SegmentName, written_at};
 use super::super::segments::{beginning, named};
@@ -59,10 +59,10 @@ fn is_past_age(rule: RetentionRule, latest: u64, now: u64) -> bool {
 }
 
 impl Survey {
-    pub(super) fn of(log: &Path) -> Result<Self, RetentionError> {
+    pub(super) fn read(log: &Path) -> Result<Self, RetentionError> {
         // What is closed from now on is young.
         let named = named(log).map_err(RetentionError::at(log))?;
-        let parts = records_beside(log).map_err(RetentionError::at(log))?;
+        let parts = try_rotated(log).map_err(RetentionError::at(log))?;
         let (parts, unreadable) = (parts.files, parts.unreadable);
         let first = beginning(log).map_err(RetentionError::at(log))?;
         let now = first.and_then(|first| written_at(&first)).unwrap_or(0);
@@ -130,7 +130,7 @@ impl Survey {
 
 fn own_name(log: &Path, path: &Path) -> Option<String> {
     let rest = path.file_name()?.to_str()?.strip_prefix(log.file_name()?.to_str()?)?;
-    SegmentName::of_file(rest)?;
+    SegmentName::parse(rest)?;
     let name = rest.strip_prefix('.')?;
     Some(name.strip_suffix(".gz").unwrap_or(name).to_owned())
 }

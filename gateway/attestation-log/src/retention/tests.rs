@@ -26,22 +26,22 @@ use super::survey::Survey;
 use super::*;
 use attest_system::clock::Clock;
 use decisions::Decisions;
-use site::{NOW, Process, RULE, Site, each, each_line, said};
+use site::{NOW, Process, RULE, Site, each, each_line, removal_records};
 
 #[tokio::test]
 async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
     let site = Site::new();
     let process = site.written().await;
     assert_eq!((site.segments(), site.removed()), (3, vec![]));
-    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
     assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]));
     assert_eq!(site.blobs(&["a", "b", "c"]), ["b", "c"]);
     let mut kept = 0;
     each_line(&kept_file(&site.log()), |_| kept += 1);
-    assert_eq!((kept, said(&site).len()), (2, 1));
+    assert_eq!((kept, removal_records(&site).len()), (2, 1));
     // And nothing more, however often it is looked.
-    process.tend(&site).await.unwrap();
-    assert_eq!((site.segments(), said(&site).len()), (2, 1));
+    process.run_retention(&site).await.unwrap();
+    assert_eq!((site.segments(), removal_records(&site).len()), (2, 1));
     // What says so goes, too, and is kept, and so on.
     let mut process = process;
     process.retention = Retention::new(
@@ -58,7 +58,7 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
         process.journal.checkpoint(now - 50).await.unwrap();
         process
             .retention
-            .tend(&process.journal, &site.decisions, Clock::Fixed(now))
+            .run(&process.journal, &site.decisions, Clock::Fixed(now))
             .await
             .into_result()
             .unwrap();
@@ -75,25 +75,25 @@ async fn a_blob_stays_that_any_file_names_or_that_comes_to_be_named() {
     let process = site.written().await;
     // Rotated by somebody else, who keeps it as long as he likes.
     fs::write(site.path("attestation.jsonl-20261122.1"), Blobs::name(b"a")).unwrap();
-    process.tend(&site).await.unwrap();
+    process.run_retention(&site).await.unwrap();
     assert_eq!((site.segments(), site.blobs(&["a", "b"])), (2, vec!["a", "b"]));
     // What cannot be read may name it.
     let other = Site::new();
     let process = other.written().await;
     fs::write(other.path("attestation.jsonl-20261122.gz"), "no gzip").unwrap();
-    let error = process.tend(&other).await.unwrap_err().to_string();
+    let error = process.run_retention(&other).await.unwrap_err().to_string();
     assert!(error.contains("attestation.jsonl-20261122.gz"), "{error}");
     assert_eq!(other.blobs(&["a", "b"]), ["a", "b"]);
     fs::remove_file(other.path("attestation.jsonl-20261122.gz")).unwrap();
     // Meanwhile a record has named it, as if it were new.
     process.record(400, &["a"]).await;
-    process.tend(&other).await.unwrap();
+    process.run_retention(&other).await.unwrap();
     assert_eq!((other.segments(), other.blobs(&["a", "b"])), (2, vec!["a", "b"]));
     // What a gateway has written at its start may be named by any record.
     let lasting = Site::new();
     let process = lasting.written().await;
     process.blobs.put(&Blobs::name(b"a"), b"a").unwrap();
-    process.tend(&lasting).await.unwrap();
+    process.run_retention(&lasting).await.unwrap();
     assert_eq!((lasting.segments(), lasting.blobs(&["a"])), (2, vec!["a"]));
 }
 
@@ -103,7 +103,7 @@ async fn a_log_that_was_moved_may_name_any_blob() {
     let process = site.written().await;
     fs::rename(site.log(), site.path("elsewhere")).unwrap();
     fs::write(site.log(), "").unwrap();
-    let error = process.tend(&site).await.unwrap_err();
+    let error = process.run_retention(&site).await.unwrap_err();
     assert!(matches!(error, RetentionError::Moved), "{error}");
     assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
 }
@@ -124,13 +124,13 @@ async fn what_a_decision_needs_stays() {
             undecided: Some(pending(at)),
         });
         for _ in 0..2 {
-            assert_eq!(process.tend(&site).await.unwrap(), held, "{at}");
+            assert_eq!(process.run_retention(&site).await.unwrap(), held, "{at}");
         }
         site.decisions.settle(&pending(at).id);
     }
-    assert_eq!((site.segments(), said(&site).len()), (3, 0));
+    assert_eq!((site.segments(), removal_records(&site).len()), (3, 0));
     site.decisions.decide(&pending(51));
-    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
     assert_eq!(site.segments(), 2);
 }
 
@@ -140,18 +140,18 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
     let process = site.written().await;
     // The trusted time goes on from second 60 as fast as the gateway runs.
     site.decisions.set_time(60);
-    process.tend(&site).await.unwrap();
+    process.run_retention(&site).await.unwrap();
     assert_eq!(site.segments(), 3);
     site.decisions.set_time(NOW);
     // The clock was set back.
     process
         .retention
-        .tend(&process.journal, &site.decisions, Clock::Fixed(60))
+        .run(&process.journal, &site.decisions, Clock::Fixed(60))
         .await
         .into_result()
         .unwrap();
     assert_eq!(site.segments(), 3);
-    process.tend(&site).await.unwrap();
+    process.run_retention(&site).await.unwrap();
     assert_eq!(site.segments(), 2);
     // A line of the future, and the segments after it, which no clock can tell the age of.
     let other = Site::new();
@@ -160,12 +160,12 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
         process.record(at, &[]).await;
         process.journal.checkpoint(at).await.unwrap();
     }
-    process.tend(&other).await.unwrap();
+    process.run_retention(&other).await.unwrap();
     assert_eq!(other.segments(), 3);
     let by_size = RetentionRule { bytes: Some(1), ..RULE };
     let retention = Retention::new(other.log(), by_size, Vec::new());
     retention
-        .tend(&process.journal, &other.decisions, Clock::Fixed(NOW))
+        .run(&process.journal, &other.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();
@@ -177,7 +177,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
-    let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+    let survey = process.journal.run_exclusive(move || Survey::read(&log)).await.unwrap().unwrap();
     let due = survey.past(RULE, NOW).remove(0);
     let (path, elsewhere) = (due.segment.path.clone(), site.path("elsewhere"));
     let mut going = Going::new(&process.retention, due, RetentionCause::Age);
@@ -190,14 +190,14 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
     assert!(matches!(going.advance(&process.journal, NOW).await, Err(RetentionError::File(_))));
     fs::remove_dir(&path).unwrap();
     fs::rename(&elsewhere, &path).unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
     assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]));
-    assert_eq!(said(&site).into_values().collect::<Vec<_>>(), [1]);
+    assert_eq!(removal_records(&site).into_values().collect::<Vec<_>>(), [1]);
     // The next one is said for itself.
     let by_size = RetentionRule { bytes: Some(1), ..RULE };
     let retention = Retention::new(site.log(), by_size, vec![process.blobs.clone()]);
     retention
-        .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))
+        .run(&process.journal, &site.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();
@@ -213,7 +213,7 @@ async fn a_decision_that_is_not_recorded_keeps_its_segments_and_is_told_once_it_
     let pending = PendingDecision { id: "d".repeat(32), at: 7 };
     site.decisions.decide(&pending);
     let tend = async |now| {
-        let tended = retention.tend(&process.journal, &site.decisions, Clock::Fixed(now)).await;
+        let tended = retention.run(&process.journal, &site.decisions, Clock::Fixed(now)).await;
         tended.into_result().unwrap()
     };
     // As long as it may be under way, nobody asks.

@@ -71,7 +71,7 @@ pub(in super::super) fn close(log: &Path, first: &[u8]) -> Result<File> {
 
 fn give_names(log: &Path, first: &[u8]) -> Result<()> {
     let mut name = log.as_os_str().to_owned();
-    name.push(format!(".{}", SegmentName::of(first)));
+    name.push(format!(".{}", SegmentName::from_first_line(first)));
     let segment = PathBuf::from(name);
     for there in [&segment, &super::zipped(&segment)] {
         if fs::symlink_metadata(there).is_ok() {

@@ -134,7 +134,7 @@ fn compress(log: &Path, segment: &Path, room: impl FnOnce(&Path) -> io::Result<u
     let held = File::open(segment)?;
     // Nobody writes to it, as to one that was moved and could not be given its name back.
     held.try_lock()?;
-    let was = FileFingerprint::of(&held.metadata()?);
+    let was = FileFingerprint::from_metadata(&held.metadata()?);
     let zipped = zipped(segment);
     if fs::symlink_metadata(&zipped).is_ok() {
         reads_the_same(&zipped, &digest_of(&held)?)?;
@@ -174,7 +174,7 @@ struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    fn of(metadata: &fs::Metadata) -> Self {
+    fn from_metadata(metadata: &fs::Metadata) -> Self {
         Self {
             file: (metadata.dev(), metadata.ino()),
             length: metadata.len(),
@@ -184,7 +184,7 @@ impl FileFingerprint {
 
     /// Checks that the file is unchanged.
     fn stands(&self, segment: &Path) -> io::Result<()> {
-        if Self::of(&fs::symlink_metadata(segment)?) == *self {
+        if Self::from_metadata(&fs::symlink_metadata(segment)?) == *self {
             return Ok(());
         }
         Err(io::Error::other("it was written to while it was read"))
@@ -328,16 +328,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let segment = folder.path().join(SEGMENT);
         fs::write(&segment, "a\n").unwrap();
-        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::from_metadata(&fs::metadata(&segment).unwrap());
         was.stands(&segment).unwrap();
         let mut appended = OpenOptions::new().append(true).open(&segment).unwrap();
         appended.write_all(b"b\n").unwrap();
         was.stands(&segment).unwrap_err();
-        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::from_metadata(&fs::metadata(&segment).unwrap());
         appended.set_modified(std::time::UNIX_EPOCH).unwrap();
         was.stands(&segment).unwrap_err();
         // Another one took its place.
-        let was = FileFingerprint::of(&fs::metadata(&segment).unwrap());
+        let was = FileFingerprint::from_metadata(&fs::metadata(&segment).unwrap());
         let other = folder.path().join("other");
         fs::write(&other, "a\nb\n").unwrap();
         File::open(&other).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();

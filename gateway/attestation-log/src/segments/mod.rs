@@ -69,7 +69,7 @@ pub(super) fn named(log: &Path) -> io::Result<Vec<Segment>> {
     for entry in entries {
         // As the log itself is named.
         let path = log.with_file_name(entry?.file_name());
-        found.extend(Segment::of(log, path));
+        found.extend(Segment::from_path(log, path));
     }
     found.sort();
     Ok(found)
@@ -84,9 +84,9 @@ pub fn closed_segments(log: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 impl Segment {
-    fn of(log: &Path, path: PathBuf) -> Option<Self> {
+    fn from_path(log: &Path, path: PathBuf) -> Option<Self> {
         let rest = path.file_name()?.to_str()?.strip_prefix(log.file_name()?.to_str()?)?;
-        let name = SegmentName::of_file(rest)?;
+        let name = SegmentName::parse(rest)?;
         let zipped = rest.ends_with(".gz");
         Some(Self { name, path, zipped })
     }

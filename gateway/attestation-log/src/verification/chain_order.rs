@@ -17,7 +17,7 @@ pub(super) struct ChainOrder<'v> {
 }
 
 impl<'v> ChainOrder<'v> {
-    pub(super) fn of(
+    pub(super) fn new(
         runs: &'v [ChainedRange],
         signed: &'v BTreeMap<String, Vec<FoundCheckpoint>>,
         covered: &'v BTreeMap<String, String>,
@@ -42,17 +42,21 @@ impl<'v> ChainOrder<'v> {
 
     /// Returns whether another chain of the same gateway begins after it.
     fn is_followed(&self, chain: &str) -> bool {
-        self.covered.contains_key(chain) || self.others(chain).any(|(own, other, _)| other >= own)
+        self.covered.contains_key(chain) || self.other_chains(chain).any(|(own, other, _)| other >= own)
     }
 
     /// Returns a chain of the same gateway that began before it.
     fn earlier(&self, chain: &str) -> Option<&str> {
         let covered = self.covered.iter().find(|(_, by)| *by == chain).map(|(before, _)| before.as_str());
-        covered.or_else(|| self.others(chain).find(|(own, other, _)| other <= own).map(|(.., other)| other))
+        covered.or_else(|| {
+            self.other_chains(chain)
+                .find(|(own, other, _)| other <= own)
+                .map(|(.., other)| other)
+        })
     }
 
     /// Returns the other chains by its key: the time of its own beginning, the time of theirs, and their names.
-    fn others(&self, chain: &str) -> impl Iterator<Item = (u64, u64, &'v str)> {
+    fn other_chains(&self, chain: &str) -> impl Iterator<Item = (u64, u64, &'v str)> {
         let own = |chains: &&Vec<(u64, &str)>| chains.iter().any(|(_, other)| *other == chain);
         let chains = self.of_keys.iter().find(own).cloned().unwrap_or_default();
         let began = chains.iter().find(|(_, other)| *other == chain).map_or(0, |(at, _)| *at);

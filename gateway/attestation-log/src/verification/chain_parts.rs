@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::super::chain::{LineHash, Point};
-use super::removed::{Gone, parts};
+use super::removed::{RemovedRange, parts};
 use super::{ChainedRange, FileReport, FoundCheckpoint, Note, VerificationContext, VerificationFinding};
 
 /// Report on a chain as a whole.
@@ -24,20 +24,20 @@ pub struct ChainReport {
 }
 
 /// A chain that is assembled from its parts.
-pub(super) struct Stitched<'c> {
+pub(super) struct AssembledChain<'c> {
     chain: &'c str,
     /// Lines of it that were removed.
-    gone: &'c [Gone],
+    gone: &'c [RemovedRange],
     runs: Vec<ChainedRange>,
     pub(super) findings: Vec<VerificationFinding>,
     pub(super) notes: Vec<Note>,
 }
 
-impl<'c> Stitched<'c> {
+impl<'c> AssembledChain<'c> {
     /// Assembles the parts of a chain.
-    pub(super) fn of(
+    pub(super) fn assemble(
         chain: &'c str,
-        gone: &'c [Gone],
+        gone: &'c [RemovedRange],
         mut runs: Vec<ChainedRange>,
         trust: &VerificationContext,
         unreadable: Option<&Vec<RangeInclusive<u64>>>,
@@ -58,7 +58,7 @@ impl<'c> Stitched<'c> {
         }
         let last = this.last();
         this.altered(breaks, last);
-        this.still_there();
+        this.check_undeleted();
         this
     }
 
@@ -126,7 +126,7 @@ impl<'c> Stitched<'c> {
     }
 
     /// Checks lines whose removal is recorded, but that still exist: they have to be the recorded ones.
-    fn still_there(&mut self) {
+    fn check_undeleted(&mut self) {
         for gone in self.gone {
             let Some(hash) = self.hash(gone.last) else { continue };
             let chain = self.name();

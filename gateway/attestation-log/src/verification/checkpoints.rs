@@ -14,9 +14,9 @@ impl LogVerifier {
                 to: last,
             });
         }
-        let signed = FoundCheckpoint::of(link, checkpoint, at, finding.is_none());
+        let signed = FoundCheckpoint::new(link, checkpoint, at, finding.is_none());
         self.signed.entry(link.id.clone()).or_default().push(signed);
-        self.say(finding, link, checkpoint);
+        self.add_finding(finding, link, checkpoint);
     }
 
     /// Returns the fault of a checkpoint. The unsigned lines that a good one names are noted.
@@ -55,7 +55,7 @@ impl LogVerifier {
     }
 
     /// Adds the finding. An unknown key is reported once for each chain.
-    pub(super) fn say(&mut self, finding: Option<VerificationFinding>, link: &Link, checkpoint: &Checkpoint) {
+    pub(super) fn add_finding(&mut self, finding: Option<VerificationFinding>, link: &Link, checkpoint: &Checkpoint) {
         if let Some(VerificationFinding::CheckpointUnknown { .. }) = &finding
             && !self.unknown.insert((link.id.clone(), checkpoint.key))
         {

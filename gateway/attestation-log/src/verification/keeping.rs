@@ -35,13 +35,13 @@ impl LogVerifier {
         };
         if let Some(checkpoint) = &checkpoint {
             let finding = self.judge(&link, checkpoint, at);
-            let signed = FoundCheckpoint::of(&link, checkpoint, at, finding.is_none());
+            let signed = FoundCheckpoint::new(&link, checkpoint, at, finding.is_none());
             self.signed_and_kept.entry(link.id.clone()).or_default().push(signed);
-            self.say(finding, &link, checkpoint);
+            self.add_finding(finding, &link, checkpoint);
         } else if removal.is_none() {
             return self.unreadable_kept(unreadable("neither a checkpoint, nor that something was removed".to_owned()));
         }
-        let lines = self.removed.kept.entry((link.id, link.number)).or_default();
+        let lines = self.removed.kept_lines.entry((link.id, link.number)).or_default();
         lines.push(KeptLine {
             place,
             hash: LineHash::of(line),

@@ -89,7 +89,7 @@ impl LogVerifier {
             removed,
             ..
         } = self;
-        runs.len() + findings.len() + notes.len() + lost.len() + covered.len() + before.len() + removed.said.len()
+        runs.len() + findings.len() + notes.len() + lost.len() + covered.len() + before.len() + removed.statements.len()
     }
 
     /// Reads the file's next line, without its end.
@@ -187,7 +187,7 @@ impl LogVerifier {
         }
         if let Some(removal) = removed {
             let (chain, number) = (link.id.clone(), link.number);
-            self.removed.said.push(RemovalStatement { chain, number, removal });
+            self.removed.statements.push(RemovalStatement { chain, number, removal });
         }
         reading.highest = if follows { reading.highest.max(link.number) } else { link.number };
         match &mut reading.run {

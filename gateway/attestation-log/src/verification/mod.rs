@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use chain_order::ChainOrder;
+use chain_parts::AssembledChain;
 pub use chain_parts::ChainReport;
-use chain_parts::Stitched;
 pub use finding::{LineLocation, Note, VerificationFinding};
 use lines::LineReader;
 use removed::Removed;
@@ -36,11 +36,11 @@ pub struct VerificationContext {
     /// Names of the gateways that these keys belong to, as far as they were given. A key without a name is believed for any gateway's name.
     pub names: BTreeMap<LogPublicKey, BTreeSet<String>>,
     /// Lines that are known to have been signed, such as those that the store keeps.
-    pub known: Vec<Point>,
+    pub known_points: Vec<Point>,
     /// Lines that are known to have been signed, and whose chains have to exist.
     pub required: Vec<Point>,
     /// Names of the gateways of chains that are known from elsewhere.
-    pub whose: BTreeMap<String, String>,
+    pub chain_owners: BTreeMap<String, String>,
     /// Lines at which verification begins, by chain: earlier lines are not verified.
     pub from: BTreeMap<String, Point>,
     /// Set if the lines before the first one are elsewhere.
@@ -104,7 +104,7 @@ struct FoundCheckpoint {
 }
 
 impl FoundCheckpoint {
-    fn of(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
+    fn new(link: &Link, checkpoint: &Checkpoint, at: u64, good: bool) -> Self {
         Self {
             number: link.number,
             at,
@@ -219,12 +219,12 @@ impl LogVerifier {
             removed,
             ..
         } = self;
-        let followed = ChainOrder::of(&runs, &signed, &covered);
+        let followed = ChainOrder::new(&runs, &signed, &covered);
         followed.unsigned(&signed, &mut notes);
         signers::replaced(&signed, &signed_and_kept, &trust, &mut findings, &mut notes);
         signers::named(&signed, &trust, &mut notes);
         followed.unchained(before, trust.unchained, &mut findings, &mut notes);
-        let signers = Signers::of(signed.iter().chain(&signed_and_kept));
+        let signers = Signers::from_chains(signed.iter().chain(&signed_and_kept));
         let mut removed = removed.resolve(&signed, &signed_and_kept, |chain, key| signers.are(chain, key, &trust));
         findings.extend(never_signed(&trust, &runs, &signed, &covered));
         lost.extend(trust.required.iter().cloned());
@@ -238,8 +238,8 @@ impl LogVerifier {
         notes.append(&mut removed.notes);
         let mut reports = Vec::new();
         for (chain, runs) in chains {
-            let mut stitched = Stitched::of(&chain, removed.of(&chain), runs, &trust, unreadable.get(&chain));
-            let known = trust.known.iter().chain(&lost).chain(trust.from.values());
+            let mut stitched = AssembledChain::assemble(&chain, removed.get(&chain), runs, &trust, unreadable.get(&chain));
+            let known = trust.known_points.iter().chain(&lost).chain(trust.from.values());
             stitched.end(known.filter(|point| !removed.holds(point)), |number| removed.hash(&chain, number));
             let report = stitched.report(signed.remove(&chain).unwrap_or_default(), &findings, &files);
             findings.append(&mut stitched.findings);
@@ -252,7 +252,7 @@ impl LogVerifier {
             findings.push(VerificationFinding::Lost {
                 chain: point.chain.clone(),
                 number: point.number,
-                replica: trust.whose.get(&point.chain).cloned(),
+                replica: trust.chain_owners.get(&point.chain).cloned(),
             });
         }
         reports.sort_by_key(|report| report.first_at);

@@ -30,16 +30,16 @@ pub(super) struct KeptLine {
 /// All records of removals, and the kept lines.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
-    pub(super) said: Vec<RemovalStatement>,
+    pub(super) statements: Vec<RemovalStatement>,
     /// Kept lines by chain and number, in the order in which they occur.
-    pub(super) kept: BTreeMap<(String, u64), Vec<KeptLine>>,
+    pub(super) kept_lines: BTreeMap<(String, u64), Vec<KeptLine>>,
     /// Lines that were found unsigned at a start, by their chains.
     pub(super) found: BTreeMap<String, Vec<UncoveredLines>>,
 }
 
 /// Lines that were removed, and the line that records it.
 #[derive(Debug, Clone)]
-pub(super) struct Gone {
+pub(super) struct RemovedRange {
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) head: LineHash,
@@ -49,9 +49,9 @@ pub(super) struct Gone {
 /// Resolved removals: the removed lines of each chain, by the number of the first.
 #[derive(Debug, Default)]
 pub(super) struct RemovedLines {
-    gone: BTreeMap<String, Vec<Gone>>,
+    gone: BTreeMap<String, Vec<RemovedRange>>,
     /// Hashes of the kept lines, and their places.
-    kept: BTreeMap<(String, u64), (LineHash, LineLocation)>,
+    kept_lines: BTreeMap<(String, u64), (LineHash, LineLocation)>,
     pub(super) findings: Vec<VerificationFinding>,
     pub(super) notes: Vec<Note>,
 }
@@ -79,7 +79,7 @@ impl Removed {
             found.any(|found| (found.first..=found.last).contains(&number) && !is_held(chain, number, found.last))
         };
         let mut believed = Vec::new();
-        for said in &self.said {
+        for said in &self.statements {
             match held_by_key(signed, &said.chain, said.number).filter(|_| !was_found(&said.chain, said.number)) {
                 Some(key) => believed.push((said.clone(), key)),
                 None => resolved.notes.push(Note::RemovalNotBelieved {
@@ -92,10 +92,10 @@ impl Removed {
         while let Some((said, key)) = believed.pop() {
             let is_its = |chain: &str| chain == said.chain || signed_by(chain, key);
             resolved.is_gone(&said, is_its);
-            for place in self.look(&said, &mut resolved).into_iter().filter(|(chain, _)| is_its(chain)) {
+            for place in self.compare(&said, &mut resolved).into_iter().filter(|(chain, _)| is_its(chain)) {
                 let Some(KeptLine {
                     removal: Some(removal), ..
-                }) = self.kept.get(&place).and_then(|lines| lines.first())
+                }) = self.kept_lines.get(&place).and_then(|lines| lines.first())
                 else {
                     continue;
                 };
@@ -110,19 +110,19 @@ impl Removed {
             gone.sort_by_key(|gone| (gone.first, gone.last));
         }
         let first = |lines: Vec<KeptLine>| lines.into_iter().next().map(|line| (line.hash, line.place));
-        let kept = self.kept.into_iter().filter_map(|(key, lines)| Some((key, first(lines)?)));
-        resolved.kept = kept.collect();
+        let kept = self.kept_lines.into_iter().filter_map(|(key, lines)| Some((key, first(lines)?)));
+        resolved.kept_lines = kept.collect();
         resolved
     }
 
     /// Compares the kept lines with those that were to be kept; returns the lines that are unaltered.
-    fn look(&self, said: &RemovalStatement, resolved: &mut RemovedLines) -> Vec<(String, u64)> {
+    fn compare(&self, said: &RemovalStatement, resolved: &mut RemovedLines) -> Vec<(String, u64)> {
         let Removal { chains, kept, .. } = &said.removal;
         let mut keys = Vec::new();
         // Whoever writes such a line can write anything.
         for Span { id, first, last, head } in chains.iter().filter(|span| span.first <= span.last) {
             let range = (id.clone(), *first)..=(id.clone(), *last);
-            for (key, lines) in self.kept.range(range) {
+            for (key, lines) in self.kept_lines.range(range) {
                 if let [_, again, ..] = lines.as_slice() {
                     resolved.findings.push(VerificationFinding::KeptTwice {
                         place: again.place.clone(),
@@ -139,8 +139,8 @@ impl Removed {
                 keys.push(key.clone());
             }
         }
-        let lines = keys.iter().filter_map(|key| self.kept.get(key)?.first());
-        let there = KeptLines::of(lines.map(|line| line.hash));
+        let lines = keys.iter().filter_map(|key| self.kept_lines.get(key)?.first());
+        let there = KeptLines::from_hashes(lines.map(|line| line.hash));
         if there == *kept {
             return keys;
         }
@@ -181,7 +181,7 @@ impl RemovedLines {
                 });
                 continue;
             }
-            self.gone.entry(id.clone()).or_default().push(Gone {
+            self.gone.entry(id.clone()).or_default().push(RemovedRange {
                 first: *first,
                 last: *last,
                 head: *head,
@@ -191,13 +191,13 @@ impl RemovedLines {
     }
 
     /// Returns the removed lines of a chain.
-    pub(super) fn of(&self, chain: &str) -> &[Gone] {
+    pub(super) fn get(&self, chain: &str) -> &[RemovedRange] {
         self.gone.get(chain).map_or(&[], Vec::as_slice)
     }
 
     /// Returns whether that line was removed.
     fn has(&self, chain: &str, number: u64) -> bool {
-        self.of(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
+        self.get(chain).iter().any(|gone| (gone.first..=gone.last).contains(&number))
     }
 
     /// Returns whether a signed line was removed, and was kept with the right hash.
@@ -207,7 +207,7 @@ impl RemovedLines {
 
     /// Returns the hash of a line that was kept.
     pub(super) fn hash(&self, chain: &str, number: u64) -> Option<LineHash> {
-        self.kept.get(&(chain.to_owned(), number)).map(|(hash, _)| *hash)
+        self.kept_lines.get(&(chain.to_owned(), number)).map(|(hash, _)| *hash)
     }
 
     /// Reports removals of whole chains, and kept lines that belong to no removed and no existing line.
@@ -223,7 +223,7 @@ impl RemovedLines {
                 self.notes.push(Note::Removed { chain, from, to, by });
             }
         }
-        for ((chain, number), (hash, place)) in &self.kept {
+        for ((chain, number), (hash, place)) in &self.kept_lines {
             // It was kept, and its segment is not removed yet; or what says so is not at hand.
             let stands = chains.get(chain).is_some_and(|runs| {
                 let before = runs.iter().map(|run| run.first).min().is_some_and(|first| *number < first);
@@ -244,11 +244,11 @@ impl RemovedLines {
 pub(super) struct LineRange<'g> {
     pub(super) from: u64,
     pub(super) to: u64,
-    pub(super) gone: Option<&'g Gone>,
+    pub(super) gone: Option<&'g RemovedRange>,
 }
 
 /// Splits lines that do not exist into removed and missing ones, in their order.
-pub(super) fn parts(gone: &[Gone], from: u64, to: u64) -> Vec<LineRange<'_>> {
+pub(super) fn parts(gone: &[RemovedRange], from: u64, to: u64) -> Vec<LineRange<'_>> {
     let (mut parts, mut next) = (Vec::<LineRange<'_>>::new(), from);
     while next <= to {
         let here = gone.iter().filter(|gone| (gone.first..=gone.last).contains(&next));

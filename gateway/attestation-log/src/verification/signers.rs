@@ -10,7 +10,7 @@ use super::{FoundCheckpoint, Note, VerificationContext, VerificationFinding};
 pub(super) struct Signers(BTreeMap<String, BTreeSet<LogPublicKey>>);
 
 impl Signers {
-    pub(super) fn of<'s>(chains: impl IntoIterator<Item = (&'s String, &'s Vec<FoundCheckpoint>)>) -> Self {
+    pub(super) fn from_chains<'s>(chains: impl IntoIterator<Item = (&'s String, &'s Vec<FoundCheckpoint>)>) -> Self {
         let mut keys = BTreeMap::<String, BTreeSet<LogPublicKey>>::new();
         for (chain, signed) in chains {
             let good = signed.iter().filter(|signed| signed.good).map(|signed| signed.key);
@@ -125,7 +125,7 @@ mod tests {
             (vec![signed(1, other, true), signed(2, own, false)], false, true),
         ] {
             let chains = BTreeMap::from([("c".to_owned(), checkpoints)]);
-            let signers = Signers::of(&chains);
+            let signers = Signers::from_chains(&chains);
             assert_eq!(signers.are("c", own, &VerificationContext::default()), alone, "{chains:?}");
             assert_eq!(signers.are("c", own, &one), of_one, "{chains:?}");
             assert!(!signers.are("d", own, &one));

@@ -33,7 +33,7 @@ pub(super) fn edited(
         let form = || PoolFileError::Form(format!("[{key}]"));
         let table = document.get_mut(key).and_then(Item::as_table_like_mut).ok_or_else(form)?;
         if let Some(event_log) = rules.event_log {
-            set(table, "event_log", event_log_word(event_log).into());
+            set(table, "event_log", event_log_label(event_log).into());
         }
         if rules.only_while_booting {
             set(table, "only_while_booting", true.into());
@@ -42,7 +42,7 @@ pub(super) fn edited(
             set(
                 table,
                 "boot",
-                Value::Array(boot.iter().map(|check| Check::word(*check)).collect::<Array>()),
+                Value::Array(boot.iter().map(|check| Check::label(*check)).collect::<Array>()),
             );
         }
         if !rules.pcrs.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn edited(
     Ok((document.to_string(), folder))
 }
 
-const fn event_log_word(rule: EventLogRule) -> &'static str {
+const fn event_log_label(rule: EventLogRule) -> &'static str {
     match rule {
         EventLogRule::Required => "required",
         EventLogRule::Checked => "checked",
@@ -96,7 +96,7 @@ fn set_pcrs(table: &mut dyn TableLike, says: &BTreeMap<u8, PcrSays>) -> Result<(
             if let (0, Some(comments)) = (place, &comments) {
                 new.leaf_decor_mut().set_prefix(comments.clone());
             }
-            after.push((new, says.map_or_else(|| item.clone(), |says| value(word(says)))));
+            after.push((new, says.map_or_else(|| item.clone(), |says| value(label(says)))));
         }
     }
     let names: Vec<String> = table.iter().map(|(name, _)| name.to_owned()).collect();
@@ -109,7 +109,7 @@ fn set_pcrs(table: &mut dyn TableLike, says: &BTreeMap<u8, PcrSays>) -> Result<(
     Ok(())
 }
 
-const fn word(says: PcrSays) -> &'static str {
+const fn label(says: PcrSays) -> &'static str {
     match says {
         PcrSays::ReferenceValues => "reference values",
         PcrSays::NotChecked => "not checked",

@@ -147,7 +147,7 @@ pub fn propose(
             section,
             now,
             of,
-            seen: &seen,
+            observed: &seen,
             wanted: asked.wanted,
             values: &mut values,
             out: rules::OfRules::default(),

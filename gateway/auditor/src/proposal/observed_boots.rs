@@ -80,13 +80,13 @@ pub(crate) type Machines = BTreeSet<u32>;
 #[derive(Debug, Default)]
 pub struct Variants {
     /// Values that a boot had of it, all together, and the machines that had them.
-    pub seen: HashMap<Vec<ProposedValue>, Machines>,
+    pub machines_by_values: HashMap<Vec<ProposedValue>, Machines>,
     /// On which machines no rule about it can hold, and why.
     pub never: BTreeMap<String, Machines>,
     /// Names of values: the nodes' own words where no digest covers them.
     pub names: HashMap<ProposedValue, String>,
     /// Machines whose variant is not distinguished, beyond that limit.
-    pub others: Machines,
+    pub other_machines: Machines,
 }
 
 /// All that was seen of the things of one section.
@@ -134,26 +134,26 @@ impl Variants {
         }
         values.sort();
         values.dedup();
-        if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
-            self.others.insert(machine);
+        if self.machines_by_values.len() >= VARIANTS_LIMIT && !self.machines_by_values.contains_key(&values) {
+            self.other_machines.insert(machine);
             return;
         }
-        self.seen.entry(values).or_default().insert(machine);
+        self.machines_by_values.entry(values).or_default().insert(machine);
         for (value, name) in names {
             self.names.entry(value).or_insert(name);
         }
     }
 
     fn merge(&mut self, other: Self) {
-        for (values, machines) in other.seen {
-            if self.seen.len() >= VARIANTS_LIMIT && !self.seen.contains_key(&values) {
-                self.others.extend(machines);
+        for (values, machines) in other.machines_by_values {
+            if self.machines_by_values.len() >= VARIANTS_LIMIT && !self.machines_by_values.contains_key(&values) {
+                self.other_machines.extend(machines);
             } else {
-                self.seen.entry(values).or_default().extend(machines);
+                self.machines_by_values.entry(values).or_default().extend(machines);
             }
         }
         merge(&mut self.never, other.never);
-        self.others.extend(other.others);
+        self.other_machines.extend(other.other_machines);
         for (value, name) in other.names {
             self.names.entry(value).or_insert(name);
         }
@@ -262,7 +262,7 @@ impl OfSection {
                 self.refused_now.entry(RuleSubject::Boot(check)).or_default().insert(machine);
             }
         }
-        let found = of_checks(quoted);
+        let found = check_values(quoted);
         for check in Check::ALL.into_iter().filter(|check| values.pcrs().contains_key(&check.pcr())) {
             self.things.entry(RuleSubject::Boot(check)).or_default().add(machine, found(check));
         }
@@ -290,7 +290,7 @@ fn refuses_pcr(values: &ReferenceValues, pcr: u8, quoted: &QuotedPcrs<'_>, now: 
 }
 
 /// Returns, for each check, the values of the boot that it would have to accept, or the reason why it cannot hold.
-fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedValue, Option<String>)>, String> {
+fn check_values(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedValue, Option<String>)>, String> {
     let boot = quoted.event_log.and_then(|log| log.boot.as_deref());
     let own = boot.map(|boot| recorded(boot, &BTreeMap::new()));
     let holds = boot.zip(own.as_ref()).map(|(boot, own)| could_hold(boot, own));
@@ -301,7 +301,7 @@ fn of_checks(quoted: &QuotedPcrs<'_>) -> impl Fn(Check) -> Result<Vec<(ProposedV
         };
         match holds.get(&check) {
             Some(Err(why)) => Err(short(&format!("{}: {why}", why.advice().code))),
-            _ => Ok(values::of(check, own, bank)),
+            _ => Ok(values::proposed_values(check, own, bank)),
         }
     }
 }

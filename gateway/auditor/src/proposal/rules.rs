@@ -77,7 +77,7 @@ pub(super) struct Proposer<'p> {
     /// Rules that the pool has now.
     pub now: &'p ReferenceValues,
     pub of: &'p OfSection,
-    pub seen: &'p ObservedBoots,
+    pub observed: &'p ObservedBoots,
     pub wanted: RuleRequest,
     /// Values that the rules are to accept.
     pub values: &'p mut Values,
@@ -94,7 +94,7 @@ impl Proposer<'_> {
             self.not_generalised("boot, event_log", why.to_owned(), &of.machines);
         }
         self.pcrs();
-        self.door();
+        self.boot_complete();
         self.out
     }
 
@@ -103,7 +103,7 @@ impl Proposer<'_> {
             rule: format!("{}: {rule}", self.section.key()),
             why,
             machines: machines.len(),
-            named: self.seen.named(machines),
+            named: self.observed.named(machines),
         });
     }
 
@@ -176,7 +176,7 @@ impl Proposer<'_> {
         }
     }
 
-    fn door(&mut self) {
+    fn boot_complete(&mut self) {
         let rule = "only_while_booting";
         if self.now.is_only_while_booting() {
             return;
@@ -197,7 +197,7 @@ impl Proposer<'_> {
     /// Returns whether a rule about it can be made; if so, puts what it has to accept into the generation.
     fn accept(&mut self, thing: RuleSubject) -> bool {
         let Some(variants) = self.of.things.get(&thing) else { return false };
-        let rule = words(thing);
+        let rule = describe(thing);
         let mut may_be = true;
         for (why, machines) in &variants.never {
             if machines.len() >= self.wanted.least {
@@ -211,7 +211,10 @@ impl Proposer<'_> {
                 );
             }
         }
-        let (kept, rare): (Vec<_>, Vec<_>) = variants.seen.iter().partition(|(_, machines)| machines.len() >= self.wanted.least);
+        let (kept, rare): (Vec<_>, Vec<_>) = variants
+            .machines_by_values
+            .iter()
+            .partition(|(_, machines)| machines.len() >= self.wanted.least);
         for (values, machines) in rare {
             let why = format!("left out, fewer than {} machines: {}", self.wanted.least, summary(values));
             self.not_generalised(&rule, why, machines);
@@ -220,9 +223,9 @@ impl Proposer<'_> {
             return false;
         }
         let on: Machines = kept.iter().flat_map(|(_, machines)| machines.iter().copied()).collect();
-        if !variants.others.is_empty() || !generalises(kept.len(), on.len()) {
-            let more = if variants.others.is_empty() { "" } else { "more than " };
-            let on: Machines = on.union(&variants.others).copied().collect();
+        if !variants.other_machines.is_empty() || !generalises(kept.len(), on.len()) {
+            let more = if variants.other_machines.is_empty() { "" } else { "more than " };
+            let on: Machines = on.union(&variants.other_machines).copied().collect();
             let why = format!("{more}{} different values on {} machines", kept.len(), on.len());
             self.not_generalised(&rule, why, &on);
             return false;
@@ -249,7 +252,7 @@ impl Proposer<'_> {
 
     fn note_rare(&mut self, rule: &str, accepted: &BTreeSet<ProposedValue>, variants: &Variants, of: usize) {
         for value in accepted {
-            let having = variants.seen.iter().filter(|(values, _)| values.contains(value));
+            let having = variants.machines_by_values.iter().filter(|(values, _)| values.contains(value));
             let machines: Machines = having.flat_map(|(_, machines)| machines.iter().copied()).collect();
             if of > 1 && (machines.len() == 1 || machines.len() * RARE_ONE_IN <= of) {
                 let name = variants.names.get(value).map(|name| format!(" {name:?}")).unwrap_or_default();
@@ -258,7 +261,7 @@ impl Proposer<'_> {
                     value: format!("{value}{name}"),
                     machines: machines.len(),
                     of,
-                    named: self.seen.named(&machines),
+                    named: self.observed.named(&machines),
                 });
             }
         }
@@ -285,7 +288,7 @@ fn in_all<'v>(mut lists: impl Iterator<Item = &'v [ProposedValue]>) -> BTreeSet<
     })
 }
 
-fn words(thing: RuleSubject) -> String {
+fn describe(thing: RuleSubject) -> String {
     match thing {
         RuleSubject::Pcr(pcr) => format!("PCR {pcr}"),
         RuleSubject::Boot(check) => format!("boot: {check}"),

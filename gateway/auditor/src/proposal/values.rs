@@ -37,7 +37,7 @@ fn bank_of(check: Check, bank: HashAlg) -> HashAlg {
 }
 
 /// The values that a check looks at, with what they are called.
-pub(super) fn of(check: Check, values: &Values, bank: HashAlg) -> Vec<(ProposedValue, Option<String>)> {
+pub(super) fn proposed_values(check: Check, values: &Values, bank: HashAlg) -> Vec<(ProposedValue, Option<String>)> {
     let bank = bank_of(check, bank);
     let events = |list: &[EventValue]| -> Vec<(ProposedValue, Option<String>)> {
         let digests = list

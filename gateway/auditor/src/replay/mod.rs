@@ -16,7 +16,7 @@ use attest_certificates::ek_roots;
 use attest_certificates::kubelet::{
     Authorities, KubeletError, NamePatterns, PatternError, PresentedCertificate, VerifiedKubelet, WrongPool, verify as verify_certificate,
 };
-use attest_log::{Basis, BlobError, Blobs, Entry, LikenessError, LogDifference, Record, event_log};
+use attest_log::{Basis, BlobError, Blobs, DeltaError, Entry, LogDifference, Record, event_log};
 use rustls_pki_types::CertificateDer;
 use serde::de::IgnoredAny;
 
@@ -34,7 +34,7 @@ pub enum ReplayError {
     Blob(#[from] BlobError),
     /// An event log cannot be made again.
     #[error(transparent)]
-    EventLog(#[from] LikenessError),
+    EventLog(#[from] DeltaError),
     /// A recorded client CA cannot be one.
     #[error("the recorded client CA {name} is not a CA certificate: {problem}")]
     Authority {
@@ -97,8 +97,8 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<VerifiedKubelet, Repl
             problem,
         })
     });
-    let authorities =
-        Authorities::of(authorities.collect::<Result<Vec<_>, _>>()?).map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
+    let authorities = Authorities::from_certificates(authorities.collect::<Result<Vec<_>, _>>()?)
+        .map_err(|(name, problem)| ReplayError::Authority { name, problem })?;
     let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(at));
     let verified = verify_certificate(&PresentedCertificate::new(&chain), &authorities, now)?;
     if identity.as_deref() != Some(verified.identity().as_str()) {
@@ -117,7 +117,7 @@ pub fn replay_kubelet(line: &str, blobs: &Blobs) -> Result<VerifiedKubelet, Repl
 /// # Errors
 /// [`ReplayError::Reject`] if it is refused (again), the other variants if the record is not whole.
 pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayError> {
-    let VerifiedAgain {
+    let ReplayedVerification {
         claims,
         policy,
         now,
@@ -131,7 +131,7 @@ pub fn replay(line: &str, blobs: &Blobs) -> Result<AttestationResult, ReplayErro
 
 /// Recorded evidence, verified, and what it is to be held against.
 #[derive(Debug)]
-pub struct VerifiedAgain {
+pub struct ReplayedVerification {
     pub claims: Claims,
     /// The pool's policy at that time.
     pub policy: AppraisalPolicy,
@@ -145,7 +145,7 @@ pub struct VerifiedAgain {
 ///
 /// # Errors
 /// Like [`replay`].
-pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
+pub fn verify(line: &str, blobs: &Blobs) -> Result<ReplayedVerification, ReplayError> {
     let (Record { at, .. }, basis) = decision(line)?;
     let challenge = &basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
@@ -165,7 +165,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
         vtpm.event_log = Some(log);
     }
     let mut endorsements = match anchors::vtpm_roots(&basis.cloud, blobs)? {
-        Some(roots) => Endorsements::of_gcp_instances(roots),
+        Some(roots) => Endorsements::for_gcp_instances(roots),
         None => {
             let read = |names: &[String]| {
                 names
@@ -201,7 +201,7 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<VerifiedAgain, ReplayError> {
         ..Submission::new(challenge, &evidence, &basis.server_keys)
     };
     let claims = attest::verify(&submission, &endorsements, now)?;
-    Ok(VerifiedAgain {
+    Ok(ReplayedVerification {
         claims,
         policy,
         now,

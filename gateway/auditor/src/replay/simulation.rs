@@ -42,9 +42,9 @@ pub struct Simulation {
     /// Machines among them that were refused at the time.
     pub let_in: usize,
     /// Machines that would be refused, by the cause that they share.
-    pub refused: BTreeMap<RefusalCause, Machines>,
+    pub refused: BTreeMap<RefusalCause, MachineGroup>,
     /// Machines whose evidence cannot be verified again.
-    pub not_judged: BTreeMap<RefusalCause, Machines>,
+    pub not_judged: BTreeMap<RefusalCause, MachineGroup>,
 }
 
 /// Reason why machines are refused. Those with the same value have it in common, as after one update of their firmware.
@@ -56,7 +56,7 @@ pub struct RefusalCause {
 
 /// Machines that share something.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Machines {
+pub struct MachineGroup {
     pub count: usize,
     /// Machines among them whose evidence was trusted.
     pub trusted: usize,
@@ -64,7 +64,7 @@ pub struct Machines {
     pub named: BTreeSet<String>,
 }
 
-impl Machines {
+impl MachineGroup {
     fn add(&mut self, trusted: bool, name: String) {
         self.count += 1;
         self.trusted += usize::from(trusted);
@@ -88,7 +88,7 @@ impl Simulation {
     /// All machines that were looked at.
     #[must_use]
     pub fn machines(&self) -> usize {
-        let of = |groups: &BTreeMap<RefusalCause, Machines>| groups.values().map(|machines| machines.count).sum::<usize>();
+        let of = |groups: &BTreeMap<RefusalCause, MachineGroup>| groups.values().map(|machines| machines.count).sum::<usize>();
         self.accepted + of(&self.refused) + of(&self.not_judged)
     }
 

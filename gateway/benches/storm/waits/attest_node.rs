@@ -7,7 +7,7 @@ use attest::protocol::HOLD_LIMIT_SECONDS;
 
 use crate::deadline::Backoff;
 use crate::failure::Failure;
-use crate::patience::{ComeAgain, NextStep, Patience};
+use crate::wait_limits::{NextStep, RetryRequest, WaitLimits};
 
 /// Timeout for a node's own work: the default of `--deadline`.
 pub const SILENCE: Duration = Duration::from_secs(60);
@@ -19,8 +19,8 @@ pub const PARTIAL_OUTAGE_PARTS: u32 = 10;
 pub const CHALLENGES_LIMIT: usize = 3;
 
 /// Returns the patience of a node that has just started.
-pub fn patience() -> Patience {
-    Patience::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None)
+pub fn patience() -> WaitLimits {
+    WaitLimits::new(SILENCE, Duration::from_secs(HOLD_LIMIT_SECONDS), None)
 }
 
 /// Request that is repeated until there is an answer.
@@ -39,10 +39,16 @@ impl Asking {
     }
 
     /// Handles a 503 of the gateway. Returns the pause, or the code with which the node gives up.
-    pub fn held(&mut self, patience: &Patience, code: &str, not_before: Option<Duration>, now: Instant) -> Result<Duration, &'static str> {
+    pub fn held(
+        &mut self,
+        patience: &WaitLimits,
+        code: &str,
+        not_before: Option<Duration>,
+        now: Instant,
+    ) -> Result<Duration, &'static str> {
         let pause = self.backoff.held(not_before);
-        match patience.come_again(
-            ComeAgain {
+        match patience.retry_later(
+            RetryRequest {
                 url: "",
                 why: code,
                 what: "",
@@ -60,7 +66,7 @@ impl Asking {
 
     /// Handles a missing answer. A gateway that may still have configs is given up at once, which is sooner than in `attest-node`, which
     /// asks it.
-    pub fn unanswered(&mut self, patience: &Patience, soon: bool, now: Instant) -> Result<Duration, &'static str> {
+    pub fn unanswered(&mut self, patience: &WaitLimits, soon: bool, now: Instant) -> Result<Duration, &'static str> {
         if now.saturating_duration_since(self.since) >= SILENCE * if soon { 1 } else { PARTIAL_OUTAGE_PARTS } {
             return Err("gateway-unreachable");
         }

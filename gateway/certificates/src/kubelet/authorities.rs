@@ -50,7 +50,7 @@ impl Authorities {
                 found: certificates.len(),
             });
         }
-        Self::of(certificates).map_err(|(subject, problem)| AuthoritiesError::NoAuthority {
+        Self::from_certificates(certificates).map_err(|(subject, problem)| AuthoritiesError::NoAuthority {
             path: path.to_owned(),
             subject,
             problem,
@@ -61,7 +61,7 @@ impl Authorities {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn of_text(pem: &str) -> Result<Self, String> {
+    pub fn from_pem(pem: &str) -> Result<Self, String> {
         let certificates = source::certificates_in(pem)?;
         if certificates.len() > AUTHORITIES_LIMIT {
             return Err(format!(
@@ -69,14 +69,14 @@ impl Authorities {
                 certificates.len()
             ));
         }
-        Self::of(certificates).map_err(|(subject, problem)| format!("{subject} is not the certificate of a CA: {problem}"))
+        Self::from_certificates(certificates).map_err(|(subject, problem)| format!("{subject} is not the certificate of a CA: {problem}"))
     }
 
     /// Builds it from parsed certificates, such as those of a record.
     ///
     /// # Errors
     /// The subject of the first certificate that is not a CA, and the reason.
-    pub fn of(certificates: Vec<Certificate>) -> Result<Self, (String, String)> {
+    pub fn from_certificates(certificates: Vec<Certificate>) -> Result<Self, (String, String)> {
         let mut authorities = Self::default();
         for certificate in certificates {
             let add = Ca::read(&certificate.der).and_then(|ca| authorities.anchors.add_root(&ca));

@@ -103,7 +103,7 @@ impl KubeletError {
     }
 
     /// Returns the reason why the chain of `leaf` is invalid at `now`.
-    pub(super) fn of_path(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
+    pub(super) fn from_path_problem(problem: PathProblem<'_, Infallible>, leaf: &[u8], now: UnixTime) -> Self {
         let now = now.as_secs();
         match problem {
             PathProblem::NotYetValid(ca) => Self::NotYetValid {
@@ -116,12 +116,12 @@ impl KubeletError {
             },
             PathProblem::PathLength { .. } => Self::Path(webpki::Error::PathLenConstraintViolated),
             PathProblem::BudgetSpent => Self::ChainTooLong,
-            PathProblem::Path(error) => Self::of_webpki(error, leaf),
+            PathProblem::Path(error) => Self::from_webpki(error, leaf),
             PathProblem::Own(never) => match never {},
         }
     }
 
-    fn of_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
+    fn from_webpki(error: webpki::Error, leaf: &[u8]) -> Self {
         use webpki::Error;
         match error {
             Error::UnknownIssuer => Self::UnknownIssuer { issuer: issuer_of(leaf) },

@@ -92,7 +92,9 @@ pub fn verify(presented: &PresentedCertificate, authorities: &Authorities, now: 
         now,
     };
     let path = anchors.validate(&end_entity, intermediates, terms, x509::no_more);
-    let between = path.map_err(|problem| KubeletError::of_path(problem, leaf, now))?.intermediates;
+    let between = path
+        .map_err(|problem| KubeletError::from_path_problem(problem, leaf, now))?
+        .intermediates;
     let path = std::iter::once(leaf.clone()).chain(between).collect();
 
     // From here on the bytes are what a CA of the cluster has signed.

@@ -31,10 +31,10 @@ pub struct Filter {
     #[arg(long, value_parser = code)]
     code: Option<String>,
     /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
-    #[arg(long, value_parser = word::<LineKind>)]
+    #[arg(long, value_parser = parse_label::<LineKind>)]
     decision: Option<String>,
     /// Verdict on a challenge, evidence or a config: trusted, served, refused.
-    #[arg(long, value_parser = word::<Verdict>)]
+    #[arg(long, value_parser = parse_label::<Verdict>)]
     verdict: Option<String>,
     /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
     #[arg(long, value_name = "TIME", value_parser = when)]
@@ -109,7 +109,7 @@ pub struct ChainPosition {
 
 /// Claims of a node, proven or not.
 #[derive(Deserialize)]
-struct Proven {
+struct NodeClaims {
     claims: Option<Value>,
     basis: Option<BasisFields>,
 }
@@ -142,7 +142,7 @@ struct BasisFields {
 
 impl RecordFields {
     /// Parses a line; returns `None` if it is not a record.
-    pub fn of(line: &[u8]) -> Option<Self> {
+    pub fn parse(line: &[u8]) -> Option<Self> {
         serde_json::from_slice(line).ok()
     }
 
@@ -193,7 +193,7 @@ impl Filter {
     }
 
     /// Drops files from the list that end before the filter's start time.
-    pub fn leave_out_older(&self, files: &mut Vec<LogFile>) {
+    pub fn drop_older(&self, files: &mut Vec<LogFile>) {
         let Some(since) = self.since else { return };
         let mut next = files.iter().skip(1);
         let is_over = |file: &LogFile| next.next().is_some_and(|next| file.is_over_before(since, next));
@@ -302,8 +302,8 @@ fn is_of(node: &str, fields: &RecordFields, line: &[u8]) -> bool {
     let long = node.chars().count() >= PART_LEAST;
     let within = |value: &Option<Value>| value.as_ref().is_some_and(|value| says(value, node));
     long && std::str::from_utf8(line).is_ok_and(|line| line.contains(node))
-        && serde_json::from_slice::<Proven>(line)
-            .is_ok_and(|Proven { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
+        && serde_json::from_slice::<NodeClaims>(line)
+            .is_ok_and(|NodeClaims { claims, basis }| within(&claims) || basis.is_some_and(|basis| within(&basis.challenge)))
 }
 
 /// Returns whether an identity is that of a node, named in full or by its beginning.
@@ -348,7 +348,7 @@ fn code(text: &str) -> Result<String, String> {
 }
 
 /// Parses a word of the log that this release knows.
-fn word<T: DeserializeOwned>(text: &str) -> Result<String, String> {
+fn parse_label<T: DeserializeOwned>(text: &str) -> Result<String, String> {
     match serde_json::from_value::<T>(Value::String(text.to_owned())) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(error.to_string()),
@@ -382,7 +382,7 @@ mod tests {
 
     fn takes(filter: &Filter) -> bool {
         let line = line();
-        filter.takes(&RecordFields::of(line.as_bytes()).unwrap(), line.as_bytes())
+        filter.takes(&RecordFields::parse(line.as_bytes()).unwrap(), line.as_bytes())
     }
 
     fn text(text: &str) -> Option<String> {
@@ -464,10 +464,10 @@ mod tests {
 
     #[test]
     fn words_that_no_record_has_are_refused() {
-        assert_eq!(word::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
-        let error = word::<LineKind>("evidences").unwrap_err();
+        assert_eq!(parse_label::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
+        let error = parse_label::<LineKind>("evidences").unwrap_err();
         assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");
-        assert!(word::<Verdict>("Trusted").is_err());
+        assert!(parse_label::<Verdict>("Trusted").is_err());
         assert!(code("EK not endorsed").is_err() && code("").is_err());
         let doubts = |code: &str| {
             let filter = Filter {

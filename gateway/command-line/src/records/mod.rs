@@ -6,4 +6,4 @@ mod source;
 
 pub use filter::{ChainPosition, Filter, NoEvidenceReason, RecordFields, WouldRefuseFields};
 pub use selector::{RecordSelector, record};
-pub use source::{LogSource, OpenedSource, ReadLine, UnreadFiles, say_counted};
+pub use source::{LogSource, OpenedSource, ReadLine, UnreadFiles, report_aggregated};

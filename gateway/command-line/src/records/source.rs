@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use attest_log::is_written;
-use attest_log::reading::{LineContent, LogFile, LogFiles, LogReadError, files_beside, files_of, last_of};
+use attest_log::reading::{LineContent, LogFile, LogFiles, LogReadError, files_of, last_of, log_files};
 
 use super::filter::{Filter, RecordFields};
 use crate::output::{self, ReaderState};
@@ -56,7 +56,7 @@ impl LogSource {
     /// Finds the files. For the last N records, finds the position of the first one.
     pub fn open(&self, own: &Path, last: Option<usize>) -> anyhow::Result<OpenedSource> {
         let LogFiles { mut files, unreadable } = match self.log.as_slice() {
-            [] => files_beside(own)?,
+            [] => log_files(own)?,
             named => files_of(named)?,
         };
         if files.is_empty() && unreadable.is_empty() {
@@ -69,11 +69,11 @@ impl LogSource {
                 [named, ..] => bail!("{} has no attestation.jsonl and no rotated log", visible(&named.to_string_lossy())),
             }
         }
-        self.filter.leave_out_older(&mut files);
+        self.filter.drop_older(&mut files);
         if let Some(doubts) = self.filter.doubts() {
             output::warn(doubts);
         }
-        let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| self.filter.takes(&fields, line));
+        let wanted = |line: &[u8]| RecordFields::parse(line).is_some_and(|fields| self.filter.takes(&fields, line));
         let begin = match last {
             None => (0, 0),
             Some(count) => last_of(&files, count, wanted),
@@ -149,7 +149,7 @@ fn each_of(
             Ok(Some(LineContent::Line(line))) => ReadLine {
                 line,
                 begins_file: at == 0,
-                fields: RecordFields::of(line),
+                fields: RecordFields::parse(line),
             },
             Err(error) => {
                 unread.damaged(file, Some(at), &error);
@@ -181,7 +181,7 @@ impl UnreadFiles {
     }
 
     /// Prints what could not be read; returns whether there was anything.
-    pub fn say(&self) -> bool {
+    pub fn report(&self) -> bool {
         let Self {
             count,
             places,
@@ -189,7 +189,7 @@ impl UnreadFiles {
             counted,
         } = self;
         if *counted > 0 {
-            say_counted(*counted);
+            report_aggregated(*counted);
         }
         for file in files {
             output::warn(format_args!("not read: {file}"));
@@ -197,14 +197,14 @@ impl UnreadFiles {
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
             output::warn(format_args!("{lines} unreadable; for details, run `attest-audit log audit`:"));
-            places.iter().for_each(|place| output::tell(format_args!("  {place}")));
+            places.iter().for_each(|place| output::print_note(format_args!("  {place}")));
         }
         *count > 0 || !files.is_empty()
     }
 }
 
 /// Warns about decisions without a line of their own, which may be meant.
-pub fn say_counted(decisions: u64) {
+pub fn report_aggregated(decisions: u64) {
     output::warn(format_args!(
         "{decisions} decisions, refusals among them, are in aggregated records, to which filters do not apply; `attest-gateway log show --decision counted` lists these records"
     ));

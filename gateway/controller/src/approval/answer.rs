@@ -24,7 +24,7 @@ const CONDITION_REASON: &str = "AttestationApproved";
 pub(super) async fn whole(cluster: &ClusterClient, csr: &Csr) -> Result<Option<CertificateSigningRequest>, ClusterError> {
     let requests: Api<CertificateSigningRequest> = Api::all(cluster.client());
     let found = cluster.ask(CLIENT_REQUESTS, requests.get_opt(&csr.name)).await?;
-    Ok(found.filter(|object| Csr::of(&CsrObject::from(object)).as_ref() == Some(csr)))
+    Ok(found.filter(|object| Csr::from_object(&CsrObject::from(object)).as_ref() == Some(csr)))
 }
 
 /// Approves the CSR at the API, if it is unchanged since it was read, and writes an event.
@@ -58,7 +58,7 @@ pub(super) async fn approve(
         Err(error) => return Err(error),
     }
     tracing::info!("CSR {} approved: {why}", csr.name);
-    events.say(cluster, csr.about(), APPROVED, &message, now).await?;
+    events.post(cluster, csr.about(), APPROVED, &message, now).await?;
     Ok(())
 }
 

@@ -82,7 +82,7 @@ impl Memory {
         Self {
             pass: 0,
             first_seen: HashMap::new(),
-            events: Events::of("attest-controller"),
+            events: Events::new("attest-controller"),
             budget: EventBudget::new(Instant::now()),
             egress: Egress::default(),
             forgotten: None,
@@ -123,10 +123,10 @@ impl Approver {
     /// Approves for as long as it is polled. Starts its own watches: the cached state of an earlier leadership is dropped.
     pub async fn run(&self) {
         let (watched, keeping) = ApprovalWatches::begin(&self.cluster, &self.settings, &self.machine_namespace);
-        tokio::join!(keeping, self.look(watched));
+        tokio::join!(keeping, self.run_pass(watched));
     }
 
-    async fn look(&self, watched: ApprovalWatches) {
+    async fn run_pass(&self, watched: ApprovalWatches) {
         let mut memory = Memory::new();
         let mut every = tokio::time::interval(LOOK_EVERY);
         every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -157,7 +157,7 @@ impl Approver {
             attested::forget_before(&**store, too_long_ago).await?;
             memory.forgotten = Some(Instant::now());
         }
-        let told = watched.told(&self.cluster);
+        let told = watched.current_update(&self.cluster);
         let (attested, rules) = (attested::list(&**store).await?, self.rules(memory));
         memory.next_pass(&attested);
         let machines = told.as_ref().map(|told| told.machines.as_slice()).unwrap_or_default();
@@ -165,7 +165,7 @@ impl Approver {
         let found = PassFacts {
             rules: &rules,
             now,
-            told: told.as_ref(),
+            update: told.as_ref(),
             attested: &attested,
         };
         let mut problem = None;
@@ -194,7 +194,7 @@ impl Approver {
     ) -> Result<(), ApprovalPassError> {
         let csr = &asked.csr;
         let (first_seen, egress) = (std::mem::take(&mut memory.first_seen), EgressAddresses::default());
-        let decided = match found.told {
+        let decided = match found.update {
             Ok(told) => {
                 let facts = CsrFacts {
                     rules: found.rules,
@@ -213,12 +213,12 @@ impl Approver {
         memory.first_seen = first_seen;
         let was_judged = match &decided {
             // It was not judged: of the cluster, or of the store, nothing is known.
-            Ok(Some(Reason::Untold { .. })) | Err(_) => requests.postponed(&csr.uid, Instant::now()),
+            Ok(Some(Reason::WatchFailed { .. })) | Err(_) => requests.postponed(&csr.uid, Instant::now()),
             _ => requests.judged(&csr.uid, Instant::now(), memory.pass),
         };
         let Some(reason) = decided? else { return Ok(()) };
         // A watch that is broken for a moment is no reason that anybody has to read.
-        if matches!(reason, Reason::Untold { .. }) && !was_judged {
+        if matches!(reason, Reason::WatchFailed { .. }) && !was_judged {
             return Ok(());
         }
         let text = format!("{}: {reason}", reason.code());
@@ -234,7 +234,7 @@ impl Approver {
         let (about, said) = (csr.about(), csr::NOT_APPROVED);
         if memory
             .events
-            .say_again(&self.cluster, about, said, &text, (now, repetition))
+            .post_repeated(&self.cluster, about, said, &text, (now, repetition))
             .await?
         {
             // The event is repeated since the API forgets it; the log keeps this line.
@@ -343,7 +343,7 @@ impl Approver {
         let node = match name {
             Some(name) => answer::node(&self.cluster, name)
                 .await?
-                .map(|node| (name.to_owned(), NodeFacts::of(&node))),
+                .map(|node| (name.to_owned(), NodeFacts::from_node(&node))),
             None => None,
         };
         let nodes: BTreeMap<String, NodeFacts> = node.into_iter().collect();
@@ -398,7 +398,7 @@ async fn held(store: &dyn Store, name: &str, machine: Option<(String, AttestedMa
 struct PassFacts<'a> {
     rules: &'a ApprovalRules,
     now: u64,
-    told: Result<&'a ApprovalUpdate, &'a Reason>,
+    update: Result<&'a ApprovalUpdate, &'a Reason>,
     attested: &'a [(String, AttestedMachine)],
 }
 

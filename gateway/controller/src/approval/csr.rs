@@ -75,7 +75,7 @@ impl Csr {
 
     /// Reads one. `None` if it is another signer's, or asks for the renewal of a client certificate, which the kube-controller-manager approves.
     #[must_use]
-    pub fn of(object: &CsrObject) -> Option<Self> {
+    pub fn from_object(object: &CsrObject) -> Option<Self> {
         let spec = &object.spec;
         let purpose = match spec.signer_name.0.as_str() {
             CLIENT_SIGNER => CsrPurpose::Client,

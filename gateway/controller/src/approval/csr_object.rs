@@ -92,7 +92,7 @@ impl fmt::Debug for RequestBytes {
 }
 
 impl RequestBytes {
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         match bytes.len() {
             found if found > REQUEST_LIMIT_BYTES => Self::TooLarge { found },
             _ => Self::Whole(bytes.to_vec()),
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for RequestBytes {
                 }
                 // A text that is no base64 is no request: it is judged as an empty one.
                 let bytes = data_encoding::BASE64.decode(text.as_bytes()).unwrap_or_default();
-                Ok(RequestBytes::of(&bytes))
+                Ok(RequestBytes::from_bytes(&bytes))
             }
         }
         deserializer.deserialize_str(Base64)
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for RequestBytes {
 pub(super) struct BoundedText(pub(super) String);
 
 impl BoundedText {
-    fn of(text: &str) -> Self {
+    fn new(text: &str) -> Self {
         if text.len() <= TEXT_LIMIT_BYTES {
             return Self(text.to_owned());
         }
@@ -151,7 +151,7 @@ impl<'de> Deserialize<'de> for BoundedText {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<BoundedText, E> {
-                Ok(BoundedText::of(text))
+                Ok(BoundedText::new(text))
             }
         }
         deserializer.deserialize_str(Cut)
@@ -166,9 +166,9 @@ pub(super) struct BoundedList<T> {
 }
 
 impl BoundedList<BoundedText> {
-    fn of(texts: &[String]) -> Self {
+    fn from_texts(texts: &[String]) -> Self {
         Self {
-            elements: texts.iter().take(LIST_LIMIT).map(|text| BoundedText::of(text)).collect(),
+            elements: texts.iter().take(LIST_LIMIT).map(|text| BoundedText::new(text)).collect(),
             is_cut: texts.len() > LIST_LIMIT,
         }
     }
@@ -248,7 +248,7 @@ impl From<&CertificateSigningRequest> for CsrObject {
         let (spec, status) = (&object.spec, object.status.as_ref());
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let condition = |condition: &k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition| CsrCondition {
-            kind: BoundedText::of(&condition.type_),
+            kind: BoundedText::new(&condition.type_),
             last_update_time: condition.last_update_time.clone(),
         };
         Self {
@@ -260,11 +260,11 @@ impl From<&CertificateSigningRequest> for CsrObject {
                 ..ObjectMeta::default()
             },
             spec: CsrSpec {
-                request: RequestBytes::of(&spec.request.0),
-                signer_name: BoundedText::of(&spec.signer_name),
-                username: spec.username.as_deref().map(BoundedText::of),
-                groups: spec.groups.as_deref().map(BoundedList::of),
-                usages: spec.usages.as_deref().map(BoundedList::of),
+                request: RequestBytes::from_bytes(&spec.request.0),
+                signer_name: BoundedText::new(&spec.signer_name),
+                username: spec.username.as_deref().map(BoundedText::new),
+                groups: spec.groups.as_deref().map(BoundedList::from_texts),
+                usages: spec.usages.as_deref().map(BoundedList::from_texts),
                 expiration_seconds: spec.expiration_seconds,
             },
             status: CsrStatus {
@@ -322,7 +322,7 @@ mod tests {
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
             "metadata": {"name": "csr-1", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-11-27T12:00:00Z"},
             "spec": {
-                "request": data_encoding::BASE64.encode(&RequestContent::of("worker-1").pem()), "signerName": CLIENT_SIGNER,
+                "request": data_encoding::BASE64.encode(&RequestContent::for_kubelet_client("worker-1").pem()), "signerName": CLIENT_SIGNER,
                 "username": "system:bootstrap", "groups": ["a", "b"], "usages": ["digital signature", "client auth"],
             },
         })
@@ -336,12 +336,12 @@ mod tests {
     fn reads_what_the_whole_object_says() {
         let mut object = object();
         let whole = |object: &Value| CsrObject::from(&serde_json::from_value::<CertificateSigningRequest>(object.clone()).unwrap());
-        let csr = Csr::of(&read(&object)).unwrap();
-        assert_eq!(Csr::of(&whole(&object)).unwrap(), csr);
+        let csr = Csr::from_object(&read(&object)).unwrap();
+        assert_eq!(Csr::from_object(&whole(&object)).unwrap(), csr);
         assert_eq!((csr.node(), csr.stage, csr.groups.len()), (Some("worker-1"), CsrStage::Pending, 2));
         object["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "lastUpdateTime": "2026-11-27T12:00:05Z"}]});
-        let approved = Csr::of(&read(&object)).unwrap();
-        assert_eq!(Csr::of(&whole(&object)).unwrap(), approved);
+        let approved = Csr::from_object(&read(&object)).unwrap();
+        assert_eq!(Csr::from_object(&whole(&object)).unwrap(), approved);
         assert_eq!(
             (approved.stage, approved.approved),
             (CsrStage::Approved, Some(approved.created + 5))
@@ -361,7 +361,7 @@ mod tests {
         object["status"] = json!({"conditions": vec![json!({"type": "x", "status": "True", "message": "x".repeat(1000)}); 100]});
         let read = read(&object);
         assert!(format!("{read:?}").len() < 2 * LIST_LIMIT * (TEXT_LIMIT_BYTES + 100));
-        let csr = Csr::of(&read).unwrap();
+        let csr = Csr::from_object(&read).unwrap();
         assert!(matches!(csr.request, Err(RequestError::TooLarge { found }) if found.abs_diff(100_000) < 4));
         // A text or a list that was cut equals none that is expected.
         assert!(csr.username.ends_with(CUT) && csr.groups.last().is_some_and(|group| group == CUT));

@@ -35,7 +35,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    fn of<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+    fn from_pairs<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut found = Self::default();
         for (kind, address) in all.take(ADDRESSES_LIMIT) {
             match (kind, address.parse::<IpAddr>()) {
@@ -99,7 +99,7 @@ struct Address {
 impl MachineApiMachine {
     /// Reads one. `None` if it is not what a Machine is.
     #[must_use]
-    pub fn of(object: &DynamicObject) -> Option<Self> {
+    pub fn from_object(object: &DynamicObject) -> Option<Self> {
         let spec = object
             .data
             .get("spec")
@@ -117,7 +117,7 @@ impl MachineApiMachine {
             role: object.labels().get(ROLE_LABEL).cloned(),
             provider_id: spec.provider_id,
             internal_names: internal.map(|(_, name)| name.trim_end_matches('.').to_owned()).collect(),
-            addresses: Addresses::of(all()),
+            addresses: Addresses::from_pairs(all()),
             node: status.node_ref.map(|node| node.name),
             going: object.metadata.deletion_timestamp.is_some(),
         })
@@ -145,18 +145,18 @@ pub struct NodeFacts {
 
 impl NodeFacts {
     #[must_use]
-    pub fn of(node: &Node) -> Self {
+    pub fn from_node(node: &Node) -> Self {
         let status = node.status.as_ref();
         let all = status.and_then(|status| status.addresses.as_deref()).unwrap_or_default();
         Self {
-            addresses: Addresses::of(all.iter().map(|one| (one.type_.as_str(), one.address.as_str()))),
-            ..Self::of_labels(&node.metadata)
+            addresses: Addresses::from_pairs(all.iter().map(|one| (one.type_.as_str(), one.address.as_str()))),
+            ..Self::from_metadata(&node.metadata)
         }
     }
 
     /// Returns the facts that are in a Node's metadata.
     #[must_use]
-    pub fn of_labels(metadata: &ObjectMeta) -> Self {
+    pub fn from_metadata(metadata: &ObjectMeta) -> Self {
         let has = |label: &&str| metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(*label));
         Self {
             is_control_plane: CONTROL_PLANE_LABELS.iter().any(has),
@@ -232,7 +232,7 @@ mod tests {
             "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
             "metadata": {"name": "m", "namespace": "n", "labels": {ROLE_LABEL: "worker"}}, "spec": spec, "status": status,
         });
-        MachineApiMachine::of(&serde_json::from_value(object).unwrap())
+        MachineApiMachine::from_object(&serde_json::from_value(object).unwrap())
     }
 
     #[test]

@@ -25,4 +25,4 @@ pub mod serving;
 mod watches;
 
 pub use approver::{Approver, PoolRules};
-pub use watches::look;
+pub use watches::check_access;

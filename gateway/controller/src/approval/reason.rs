@@ -117,7 +117,7 @@ pub enum Reason {
     #[error("{found} is not an address of {of}")]
     Address { found: String, of: String },
     #[error("the watch of {what} is failing")]
-    Untold { what: &'static str },
+    WatchFailed { what: &'static str },
 }
 
 impl Reason {
@@ -149,7 +149,7 @@ impl Reason {
             Self::NoNode { .. } => "csr-no-node",
             Self::NotOurs { .. } => "csr-client-not-approved-here",
             Self::NoAddresses | Self::Address { .. } => "csr-address",
-            Self::Untold { .. } => "csr-watch-failed",
+            Self::WatchFailed { .. } => "csr-watch-failed",
         }
     }
 }

@@ -92,9 +92,9 @@ impl VerifiedCsr {
         use RequestError::Malformed;
         let der = decode(pem)?;
         let [request] = elements(&der).ok_or(Malformed("its outer element"))?;
-        let [info, algorithm, signature] = elements(request.of(SEQUENCE)?).ok_or(Malformed("its three parts"))?;
-        let [version, subject, key, attributes] = elements(info.of(SEQUENCE)?).ok_or(Malformed("its signed part"))?;
-        if version.of(INTEGER)? != [0] {
+        let [info, algorithm, signature] = elements(request.content(SEQUENCE)?).ok_or(Malformed("its three parts"))?;
+        let [version, subject, key, attributes] = elements(info.content(SEQUENCE)?).ok_or(Malformed("its signed part"))?;
+        if version.content(INTEGER)? != [0] {
             return Err(Malformed("its version"));
         }
         // Before anything of it is believed.
@@ -107,7 +107,7 @@ impl VerifiedCsr {
         let (dns_names, addresses) = alternative_names(attributes)?;
         Ok(Self {
             name,
-            key: SpkiSha256::of_spki(key.whole),
+            key: SpkiSha256::from_spki(key.whole),
             dns_names,
             addresses,
         })
@@ -133,8 +133,8 @@ fn decode(pem: &[u8]) -> Result<Vec<u8>, RequestError> {
 
 fn verify(signed: &[u8], key: Element<'_>, algorithm: Element<'_>, signature: Element<'_>) -> Result<(), RequestError> {
     use RequestError::Malformed;
-    let [of_key, bits] = elements(key.of(SEQUENCE)?).ok_or(Malformed("its key"))?;
-    let (of_key, of_signature) = (of_key.of(SEQUENCE)?, algorithm.of(SEQUENCE)?);
+    let [of_key, bits] = elements(key.content(SEQUENCE)?).ok_or(Malformed("its key"))?;
+    let (of_key, of_signature) = (of_key.content(SEQUENCE)?, algorithm.content(SEQUENCE)?);
     let fits = |one: &&&dyn SignatureVerificationAlgorithm| *one.public_key_alg_id() == *of_key && *one.signature_alg_id() == *of_signature;
     let known = ALGORITHMS.iter().find(fits).ok_or(RequestError::Algorithm)?;
     let (public, signature) = (whole_bytes(bits)?, whole_bytes(signature)?);
@@ -146,7 +146,7 @@ fn verify(signed: &[u8], key: Element<'_>, algorithm: Element<'_>, signature: El
 
 /// A BIT STRING of whole bytes.
 fn whole_bytes(bits: Element<'_>) -> Result<&[u8], RequestError> {
-    match bits.of(BIT_STRING)? {
+    match bits.content(BIT_STRING)? {
         [0, bytes @ ..] => Ok(bytes),
         _ => Err(RequestError::Malformed("a string of bits")),
     }
@@ -156,24 +156,24 @@ fn whole_bytes(bits: Element<'_>) -> Result<&[u8], RequestError> {
 fn alternative_names(attributes: Element<'_>) -> Result<(Vec<String>, Vec<IpAddr>), RequestError> {
     use RequestError::{Extension, Malformed};
     let malformed = Malformed("its attributes");
-    let attributes = attributes.of(ATTRIBUTES)?;
+    let attributes = attributes.content(ATTRIBUTES)?;
     if attributes.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
     let [attribute] = elements(attributes).ok_or(Extension)?;
-    let [oid, values] = elements(attribute.of(SEQUENCE)?).ok_or(malformed.clone())?;
-    if oid.of(OID)? != EXTENSION_REQUEST {
+    let [oid, values] = elements(attribute.content(SEQUENCE)?).ok_or(malformed.clone())?;
+    if oid.content(OID)? != EXTENSION_REQUEST {
         return Err(Extension);
     }
-    let [extensions] = elements(values.of(SET)?).ok_or(Extension)?;
-    let [extension] = elements(extensions.of(SEQUENCE)?).ok_or(Extension)?;
+    let [extensions] = elements(values.content(SET)?).ok_or(Extension)?;
+    let [extension] = elements(extensions.content(SEQUENCE)?).ok_or(Extension)?;
     // With a third element it says whether it is critical: a kubelet's subject is not empty, so it is not.
-    let [oid, value] = elements(extension.of(SEQUENCE)?).ok_or(Extension)?;
-    if oid.of(OID)? != SUBJECT_ALTERNATIVE_NAME {
+    let [oid, value] = elements(extension.content(SEQUENCE)?).ok_or(Extension)?;
+    if oid.content(OID)? != SUBJECT_ALTERNATIVE_NAME {
         return Err(Extension);
     }
-    let [names] = elements(value.of(OCTET_STRING)?).ok_or(malformed)?;
-    let names = all_elements(names.of(SEQUENCE)?)?;
+    let [names] = elements(value.content(OCTET_STRING)?).ok_or(malformed)?;
+    let names = all_elements(names.content(SEQUENCE)?)?;
     if names.is_empty() {
         return Err(Extension);
     }
@@ -213,7 +213,7 @@ struct Element<'a> {
 
 impl<'a> Element<'a> {
     /// Its content, if it has this tag.
-    const fn of(self, tag: u8) -> Result<&'a [u8], RequestError> {
+    const fn content(self, tag: u8) -> Result<&'a [u8], RequestError> {
         if self.tag == tag {
             Ok(self.content)
         } else {

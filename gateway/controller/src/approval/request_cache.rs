@@ -34,13 +34,13 @@ const SIZE_STEP_BYTES: usize = 4096;
 
 /// The CSRs that are counted together: for one node, or by one user where that user's CSRs for that node are never approved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
+enum CsrGroup {
     Node(CsrPurpose, String),
     User(CsrPurpose, String),
 }
 
-impl Subject {
-    fn of(csr: &Csr, requester: &str) -> Self {
+impl CsrGroup {
+    fn new(csr: &Csr, requester: &str) -> Self {
         let may_ask_for = |node: &&str| match csr.purpose {
             CsrPurpose::Client => csr.username == requester,
             CsrPurpose::Serving => csr.username.strip_prefix(NODE_USER) == Some(*node),
@@ -127,7 +127,7 @@ type Rank = (usize, Reverse<u64>);
 /// The CSRs of one purpose, as far as they are counted.
 #[derive(Default)]
 struct RequestQuota {
-    ranks: BTreeSet<(Rank, Subject)>,
+    ranks: BTreeSet<(Rank, CsrGroup)>,
     bytes: usize,
 }
 
@@ -136,7 +136,7 @@ struct RequestCacheState {
     /// The user whose CSRs for client certificates are approved (`approval.requester`).
     requester: String,
     entries: HashMap<String, CachedRequest>,
-    groups: BTreeMap<Subject, Group>,
+    groups: BTreeMap<CsrGroup, Group>,
     shares: BTreeMap<CsrPurpose, RequestQuota>,
     listing: u64,
     evicted: u64,
@@ -189,7 +189,7 @@ impl RequestCache {
             }
         }
         // A signature is verified here: not while others wait.
-        let csr = Csr::of(object).filter(|csr| csr.purpose == purpose && csr.stage != CsrStage::Closed);
+        let csr = Csr::from_object(object).filter(|csr| csr.purpose == purpose && csr.stage != CsrStage::Closed);
         let mut content = self.locked();
         // Another controller may have judged it, or this one before it was evicted.
         let maybe_judged_before = is_listed || content.evicted_of.contains(&purpose);
@@ -243,7 +243,7 @@ impl RequestCache {
     /// attested key. Of the others, those that have waited longest.
     pub(super) fn due(&self, now: Instant, attested: &AttestedSubjects) -> Vec<DueGroup> {
         let content = self.locked();
-        let mut waiting: BTreeMap<&Subject, Vec<&CachedRequest>> = BTreeMap::new();
+        let mut waiting: BTreeMap<&CsrGroup, Vec<&CachedRequest>> = BTreeMap::new();
         let subjects = content.entries.values().filter(|entry| entry.is_due(now)).filter_map(|entry| {
             let (subject, _) = content.groups.get_key_value(&content.subject_of(&entry.csr))?;
             Some((subject, entry))
@@ -251,7 +251,7 @@ impl RequestCache {
         for (subject, entry) in subjects {
             waiting.entry(subject).or_default().push(entry);
         }
-        let mut order: Vec<(&Subject, Vec<&CachedRequest>)> = waiting.into_iter().collect();
+        let mut order: Vec<(&CsrGroup, Vec<&CachedRequest>)> = waiting.into_iter().collect();
         order.sort_by_cached_key(|(subject, due)| (!subject.is_attested(attested), due.iter().map(|entry| entry.waits_since()).min()));
         let mut left = BTreeMap::new();
         order.retain(|(subject, _)| {
@@ -260,7 +260,7 @@ impl RequestCache {
             *left = left.saturating_sub(1);
             is_left
         });
-        let group = |(subject, mut due): (&Subject, Vec<&CachedRequest>)| {
+        let group = |(subject, mut due): (&CsrGroup, Vec<&CachedRequest>)| {
             let has_key = |entry: &CachedRequest| entry.csr.request.as_ref().is_ok_and(|request| attested.keys.contains(&request.key));
             due.sort_by_key(|entry| (!has_key(entry), entry.waits_since()));
             let uids = content.groups.get(subject).into_iter().flat_map(|group| &group.uids);
@@ -322,8 +322,8 @@ impl RequestCacheState {
         }
     }
 
-    fn subject_of(&self, csr: &Csr) -> Subject {
-        Subject::of(csr, &self.requester)
+    fn subject_of(&self, csr: &Csr) -> CsrGroup {
+        CsrGroup::new(csr, &self.requester)
     }
 
     fn bytes(&self, purpose: CsrPurpose) -> usize {
@@ -339,7 +339,7 @@ impl RequestCacheState {
         Some(entry)
     }
 
-    fn resize(&mut self, subject: &Subject, change: impl FnOnce(&mut Group)) {
+    fn resize(&mut self, subject: &CsrGroup, change: impl FnOnce(&mut Group)) {
         let mut group = self.groups.remove(subject).unwrap_or_default();
         let share = self.shares.entry(subject.purpose()).or_default();
         share.ranks.remove(&(group.rank(), subject.clone()));

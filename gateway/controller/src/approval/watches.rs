@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attest_cluster_api::resources::machines;
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
@@ -41,7 +41,7 @@ fn machine_api(cluster: &ClusterClient, namespace: &str) -> Api<DynamicObject> {
 }
 
 /// Asks once for each kind of object that is watched.
-pub async fn look(
+pub async fn check_access(
     cluster: &ClusterClient,
     settings: &ApprovalSettings,
     machine_namespace: &str,
@@ -112,26 +112,29 @@ impl ApprovalWatches {
     /// Returns the machines and nodes, if the watches are current.
     ///
     /// # Errors
-    /// [`Reason::Untold`], for a watch that is not current.
-    pub(super) fn told(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
+    /// [`Reason::WatchFailed`], for a watch that is not current.
+    pub(super) fn current_update(&self, cluster: &ClusterClient) -> Result<ApprovalUpdate, Reason> {
         let watches = cluster.health().watches();
-        let is_well = |what| watches.get(what) == Some(&Heard::Well);
-        let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::Untold { what }) };
+        let is_well = |what| watches.get(what) == Some(&WatchStatus::Well);
+        let well = |what| if is_well(what) { Ok(()) } else { Err(Reason::WatchFailed { what }) };
         well(CLIENT_REQUESTS)?;
         well(NODES)?;
-        let nodes = self.nodes.all().ok_or(Reason::Untold { what: NODES })?;
+        let nodes = self.nodes.all().ok_or(Reason::WatchFailed { what: NODES })?;
         let machines = match &self.machines {
             None => Vec::new(),
             Some(machines) => {
                 well(MACHINES)?;
-                machines.all().ok_or(Reason::Untold { what: MACHINES })?
+                machines.all().ok_or(Reason::WatchFailed { what: MACHINES })?
             }
         };
         let named = nodes
             .iter()
-            .filter_map(|node| Some((node.metadata.name.clone()?, NodeFacts::of_labels(&node.metadata))));
+            .filter_map(|node| Some((node.metadata.name.clone()?, NodeFacts::from_metadata(&node.metadata))));
         Ok(ApprovalUpdate {
-            machines: machines.iter().filter_map(|machine| MachineApiMachine::of(machine)).collect(),
+            machines: machines
+                .iter()
+                .filter_map(|machine| MachineApiMachine::from_object(machine))
+                .collect(),
             nodes: named.collect(),
         })
     }

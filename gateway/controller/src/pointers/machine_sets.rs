@@ -60,14 +60,14 @@ pub(super) async fn all(cluster: &ClusterClient, namespace: &str) -> Result<Vec<
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.client(), namespace, &of);
         match cluster.list(plural, &api, &ListParams::default()).await {
             Err(error) if error.is_not_found() => {}
-            list => found.extend(list?.iter().map(|object| of_object(kind, object, namespace, place))),
+            list => found.extend(list?.iter().map(|object| machine_set(kind, object, namespace, place))),
         }
     }
     found.sort();
     Ok(found)
 }
 
-fn of_object(kind: &'static str, object: &DynamicObject, namespace: &str, place: &str) -> MachineSet {
+fn machine_set(kind: &'static str, object: &DynamicObject, namespace: &str, place: &str) -> MachineSet {
     MachineSet {
         kind,
         name: object.name_any(),

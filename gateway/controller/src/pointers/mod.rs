@@ -115,7 +115,7 @@ struct PointerDecision {
 ///
 /// # Errors
 /// [`ClusterError`].
-pub async fn look(cluster: &ClusterClient, namespace: &str, here: &Here) -> Result<Vec<(MachineSet, PointerState)>, ClusterError> {
+pub async fn list_pointers(cluster: &ClusterClient, namespace: &str, here: &Here) -> Result<Vec<(MachineSet, PointerState)>, ClusterError> {
     let sets = machine_sets::all(cluster, namespace).await?;
     let mut states: BTreeMap<SecretName, PointerState> = BTreeMap::new();
     for set in &sets {
@@ -312,7 +312,7 @@ impl PointerTask {
         match (&judged.state, &judged.renewed) {
             (PointerState::Behind(carried), Some(renewed)) => {
                 self.write(name, &judged.secret, renewed).await?;
-                self.store.tell(self.act(name, carried, here)).await?;
+                self.store.append_to_outbox(self.act(name, carried, here)).await?;
                 let namespace = &self.namespace;
                 tracing::info!("cluster: Secret {namespace}/{name}: pointer renewed with the current CAs");
                 Ok(None)

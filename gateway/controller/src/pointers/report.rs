@@ -10,7 +10,7 @@ use attest_pool::PoolError;
 use attest_system::clock::Clock;
 use serde_json::{Value, json};
 
-use super::{Here, MachineSet, PointerState, look};
+use super::{Here, MachineSet, PointerState, list_pointers};
 use crate::pools;
 use crate::settings::ControllerSettings;
 
@@ -40,7 +40,7 @@ pub async fn report(settings: &ControllerSettings, clock: Clock) -> Result<Point
     let here = Here::read(&settings.pointers, names, clock.now())?;
     let cluster = ClusterClient::open(&settings.access, clock, Arc::new(())).await?;
     Ok(PointerReport {
-        rows: look(&cluster, &settings.machine_namespace, &here).await?,
+        rows: list_pointers(&cluster, &settings.machine_namespace, &here).await?,
         newest: here.newest(),
     })
 }
@@ -69,7 +69,7 @@ impl PointerReport {
     #[must_use]
     pub fn json(&self) -> Value {
         let sets = self.rows.iter().map(|(set, state)| {
-            let (carried, note) = state.words();
+            let (carried, note) = state.description();
             json!({
                 "kind": set.kind,
                 "name": set.name,
@@ -96,7 +96,7 @@ impl PointerState {
     }
 
     /// The CAs that the pointer carries, where they are not those that pointers carry now; and a note.
-    fn words(&self) -> (Vec<String>, String) {
+    fn description(&self) -> (Vec<String>, String) {
         let shorts = |carried: &[Fingerprint]| carried.iter().map(Fingerprint::short).collect();
         match self {
             Self::Current => (Vec::new(), "current".to_owned()),
@@ -112,7 +112,7 @@ impl fmt::Display for PointerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = vec![["MACHINE SET", "REPLICAS", "SECRET", "POINTER CARRIES", "NOTE"].map(str::to_owned)];
         rows.extend(self.rows.iter().map(|(set, state)| {
-            let (carried, note) = state.words();
+            let (carried, note) = state.description();
             [
                 format!("{} {}", set.kind, set.name),
                 set.replicas.to_string(),

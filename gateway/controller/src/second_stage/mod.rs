@@ -22,7 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, PartialObjectMeta, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Resource, ResourceExt};
-pub use object_state::{ObjectState, there};
+pub use object_state::{ObjectState, read_state};
 use serde_json::Value;
 pub use source::{FetchError, GatewayEndpoints};
 use time::OffsetDateTime;
@@ -93,7 +93,7 @@ pub struct SecondStagePass {
     pub written: BTreeSet<String>,
     pub removed: BTreeSet<String>,
     /// Set if another client has changed something meanwhile: another pass is needed.
-    pub again: bool,
+    pub needs_another_pass: bool,
 }
 
 impl SecondStageObjects {
@@ -110,7 +110,7 @@ impl SecondStageObjects {
     ///
     /// # Errors
     /// [`SecondStageTaskError`]; what was done until then is done.
-    pub async fn look_after(&mut self, wanted: &[SecondStageObject]) -> Result<SecondStagePass, SecondStageTaskError> {
+    pub async fn reconcile(&mut self, wanted: &[SecondStageObject]) -> Result<SecondStagePass, SecondStageTaskError> {
         let mut done = SecondStagePass::default();
         let there = self.make(wanted, &mut done).await?;
         let is_wanted = |name: &str| wanted.iter().any(|object| object.name == name);
@@ -124,10 +124,10 @@ impl SecondStageObjects {
         Ok(done)
     }
 
-    /// Like [`SecondStageObjects::look_after`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
+    /// Like [`SecondStageObjects::reconcile`] while it is unknown what else is served: removes nothing. Returns the objects that were there.
     ///
     /// # Errors
-    /// Like [`SecondStageObjects::look_after`].
+    /// Like [`SecondStageObjects::reconcile`].
     async fn make(
         &mut self,
         wanted: &[SecondStageObject],
@@ -261,7 +261,7 @@ impl SecondStageObjects {
                 Ok(true)
             }
             Err(error) if error.is_status(CONFLICT) => {
-                done.again = true;
+                done.needs_another_pass = true;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -316,7 +316,7 @@ impl SecondStageObjects {
                 Ok(_) => {
                     done.removed.insert(name);
                 }
-                Err(error) if error.is_status(CONFLICT) => done.again = true,
+                Err(error) if error.is_status(CONFLICT) => done.needs_another_pass = true,
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -385,13 +385,22 @@ impl SecondStageTask {
             }
             let passed = self.pass(&mut second_stage, &pools).await;
             let wait = match &passed {
-                Ok(SecondStagePass { again: false, .. }) => CHECK_EVERY,
-                Ok(SecondStagePass { again: true, .. }) => LOOK_EVERY,
+                Ok(SecondStagePass {
+                    needs_another_pass: false, ..
+                }) => CHECK_EVERY,
+                Ok(SecondStagePass {
+                    needs_another_pass: true, ..
+                }) => LOOK_EVERY,
                 Err(_) => RETRY_AFTER,
             };
             due = Instant::now() + wait;
-            self.metrics
-                .second_stage_missing(!matches!(passed, Ok(SecondStagePass { again: false, .. })));
+            self.metrics.second_stage_missing(!matches!(
+                passed,
+                Ok(SecondStagePass {
+                    needs_another_pass: false,
+                    ..
+                })
+            ));
             match passed {
                 Ok(done) => {
                     if failures.is_over() {
@@ -428,7 +437,7 @@ impl SecondStageTask {
             }
         }
         let Some(failed) = failed else {
-            return Ok(second_stage.look_after(&wanted).await?);
+            return Ok(second_stage.reconcile(&wanted).await?);
         };
         let mut done = SecondStagePass::default();
         let made = second_stage.make(&wanted, &mut done).await;

@@ -20,7 +20,7 @@ pub enum ObjectState {
 ///
 /// # Errors
 /// [`ClusterError`].
-pub async fn there(cluster: &ClusterClient, wanted: &SecondStageObject) -> Result<ObjectState, ClusterError> {
+pub async fn read_state(cluster: &ClusterClient, wanted: &SecondStageObject) -> Result<ObjectState, ClusterError> {
     let api: Api<DynamicObject> = Api::all_with(cluster.client(), &machine_configs());
     let found = cluster.ask("MachineConfigs of the second stage", api.get_opt(&wanted.name)).await?;
     Ok(match found {

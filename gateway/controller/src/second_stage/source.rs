@@ -242,7 +242,7 @@ fn object(content: &[u8], machine_config_pool: &str) -> Result<SecondStageObject
     if content.len() > OBJECT_LIMIT_BYTES * 2 {
         return Err(SecondStageError::TooLarge { found: content.len() });
     }
-    let mut object = SecondStageObject::of(content, machine_config_pool)?;
+    let mut object = SecondStageObject::parse(content, machine_config_pool)?;
     let of_metadata = |place: &str| object.value.pointer(place).cloned().unwrap_or_default();
     let (labels, annotations) = (of_metadata("/metadata/labels"), of_metadata("/metadata/annotations"));
     let spec = object.value.get_mut("spec").map(Value::take).unwrap_or_default();

@@ -195,7 +195,7 @@ impl ControllerSettings {
             source: Box::new(source),
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Self::of(file, folder).map_err(|(key, found, allowed)| ControllerSettingsError::Range {
+        Self::from_file(file, folder).map_err(|(key, found, allowed)| ControllerSettingsError::Range {
             path: path.to_owned(),
             key,
             found,
@@ -203,7 +203,7 @@ impl ControllerSettings {
         })
     }
 
-    fn of(file: ControllerSettingsFile, folder: &Path) -> Result<Self, Fault> {
+    fn from_file(file: ControllerSettingsFile, folder: &Path) -> Result<Self, Fault> {
         let access = file.cluster.checked(folder)?;
         if EnvFilter::try_new(&file.log.filter).is_err() {
             let allowed = "a filter of tracing, such as \"info\" or \"warn,attest_controller=debug\"";

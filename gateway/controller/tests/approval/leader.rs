@@ -46,7 +46,7 @@ async fn attack_18_of_two_controllers_one_acts_and_the_other_takes_over() {
     let approve = async |csr: &str, node: &str| {
         let key = KeyPair::generate().unwrap();
         let machine = enrolled_in(&store, node).await;
-        attested_in(&store, machine, node, Some(SpkiSha256::of_spki(&key.subject_public_key_info()))).await;
+        attested_in(&store, machine, node, Some(SpkiSha256::from_spki(&key.subject_public_key_info()))).await;
         site.asks_for(csr, node, &key);
         site.wait_approved(csr).await;
     };

@@ -43,7 +43,7 @@ fn rights() -> Vec<Value> {
 }
 
 /// Returns the rules about Machine objects, in their namespace.
-fn of_machines() -> Value {
+fn machine_rules() -> Value {
     let is_it = |object: &Value| object["kind"] == "Role" && object["metadata"]["namespace"] == "openshift-machine-api";
     rights().into_iter().find(is_it).unwrap()
 }
@@ -65,7 +65,7 @@ struct Machine {
 
 impl Machine {
     fn identity(self) -> NodeIdentity {
-        NodeIdentity::of_tpm(self.ek)
+        NodeIdentity::from_ek(self.ek)
     }
 }
 
@@ -168,7 +168,7 @@ impl Site {
             &self.store,
             machine,
             name,
-            Some(SpkiSha256::of_spki(&key.subject_public_key_info())),
+            Some(SpkiSha256::from_spki(&key.subject_public_key_info())),
         )
         .await;
         machine
@@ -449,7 +449,7 @@ async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
 async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_the_machine() {
     let site = Site::by_default();
     let key = KeyPair::generate().unwrap();
-    let digest = SpkiSha256::of_spki(&key.subject_public_key_info());
+    let digest = SpkiSha256::from_spki(&key.subject_public_key_info());
     site.attested_with(NODE, &key).await;
     // Before the machine's own: it is left, and in nobody's way.
     site.asks("before", NODE).await;

@@ -24,7 +24,7 @@ async fn check_says_which_rights_are_missing() {
             "{said}"
         );
     }
-    let mut less = of_machines();
+    let mut less = machine_rules();
     less["rules"] = json!([]);
     site.api.put(less);
     let said = check(&site);
@@ -85,7 +85,7 @@ async fn nothing_is_approved_unless_that_is_said() {
 async fn where_machine_objects_are_not_told_nothing_is_approved() {
     let site = Site::start();
     site.attested(NODE).await;
-    let role = of_machines();
+    let role = machine_rules();
     let mut less = role.clone();
     less["rules"] = json!([]);
     site.api.put(less);

@@ -29,12 +29,12 @@ const UNREADABLE: [&[u8]; 6] = [b"PK\x03\x04", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd
 const GZIP: &[u8] = b"\x1f\x8b\x08";
 
 /// Looks at contents, as long as its budget lasts.
-pub(super) struct Look<'a> {
+pub(super) struct ContentScan<'a> {
     patterns: &'a Patterns,
     left: usize,
 }
 
-impl<'a> Look<'a> {
+impl<'a> ContentScan<'a> {
     pub(super) const fn new(patterns: &'a Patterns) -> Self {
         Self {
             patterns,
@@ -177,7 +177,7 @@ impl<'a> Look<'a> {
         };
         let mut texts = Vec::new();
         for document in &documents {
-            structure::look(document, kinds, &mut texts);
+            structure::scan(document, kinds, &mut texts);
         }
         for text in texts {
             // A text in a document is a document of its own: a file in a ConfigMap, for one.

@@ -15,7 +15,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use super::{Config, data_url};
-use contents::Look;
+use contents::ContentScan;
 use patterns::PATTERNS;
 
 /// Maximum depth of configs within configs, as data URLs in `ignition.config`. Real configs do not nest so deep.
@@ -136,7 +136,7 @@ pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<SecretFinding> {
     match PATTERNS.as_ref() {
         Ok(patterns) => {
             let mut lint = Lint {
-                look: Look::new(patterns),
+                look: ContentScan::new(patterns),
                 findings,
             };
             lint.config(config, skip, 0);
@@ -154,7 +154,7 @@ pub fn lint(config: &Config, skip: &[&str]) -> BTreeSet<SecretFinding> {
 }
 
 struct Lint<'a> {
-    look: Look<'a>,
+    look: ContentScan<'a>,
     findings: BTreeSet<SecretFinding>,
 }
 

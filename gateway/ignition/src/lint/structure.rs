@@ -37,7 +37,7 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<Value>> {
 }
 
 /// Looks at a document; `texts` gets the texts in it.
-pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<SecretKind>, texts: &mut Vec<&'a str>) {
+pub(super) fn scan<'a>(document: &'a Value, kinds: &mut BTreeSet<SecretKind>, texts: &mut Vec<&'a str>) {
     match document {
         Value::Object(fields) => {
             let (kubeconfig, secret) = match fields.get("kind").and_then(Value::as_str) {
@@ -65,12 +65,12 @@ pub(super) fn look<'a>(document: &'a Value, kinds: &mut BTreeSet<SecretKind>, te
                 {
                     kinds.insert(kind);
                 }
-                look(value, kinds, texts);
+                scan(value, kinds, texts);
             }
         }
         Value::Array(list) => {
             for value in list {
-                look(value, kinds, texts);
+                scan(value, kinds, texts);
             }
         }
         Value::String(text) => texts.push(text),

@@ -297,7 +297,7 @@ fn what_cannot_be_read_is_a_finding() {
 #[test]
 fn a_budget_bounds_the_work() {
     let patterns = PATTERNS.as_ref().unwrap();
-    let mut look = Look::new(patterns);
+    let mut look = ContentScan::new(patterns);
     look.spend_all_but(10);
     assert!(look.text(b"password").is_empty());
     assert_eq!(look.text(b"password"), BTreeSet::from([SecretKind::Unreadable]));
@@ -327,7 +327,7 @@ fn large_contents_are_looked_at_in_linear_time() {
     ] {
         let text = piece.repeat(LENGTH / piece.len());
         let patterns = PATTERNS.as_ref().unwrap();
-        _ = Look::new(patterns).contents(text.as_bytes());
+        _ = ContentScan::new(patterns).contents(text.as_bytes());
     }
 }
 

@@ -158,7 +158,7 @@ impl ObjectPlace<'_> {
     }
 
     /// Returns an error in an object's field.
-    fn wrong(&self, origin: &ObjectOrigin, kind: &'static str, name: &str, place: &str, problem: String) -> ManifestError {
+    fn field_error(&self, origin: &ObjectOrigin, kind: &'static str, name: &str, place: &str, problem: String) -> ManifestError {
         ManifestError::Object {
             origin: ObjectOrigin {
                 file: origin.file.clone(),
@@ -314,7 +314,7 @@ fn object<S: serde::de::DeserializeOwned>(
     let object: MachineConfigObject<S> = serde_path_to_error::deserialize(value).map_err(|error| {
         // `spec.config[3]` in the words that places have elsewhere.
         let place = error.path().to_string().replace('[', ".").replace(']', "");
-        source.wrong(origin, kind, name, &place, without_values(&error.inner().to_string()))
+        source.field_error(origin, kind, name, &place, without_values(&error.inner().to_string()))
     })?;
     let named = &object.metadata.name;
     if named.is_empty()
@@ -324,7 +324,7 @@ fn object<S: serde::de::DeserializeOwned>(
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))
     {
         let problem = "a name has lower-case letters, digits, '-' and '.' only, at most 253".to_owned();
-        return Err(source.wrong(origin, kind, "without a name", "metadata.name", problem));
+        return Err(source.field_error(origin, kind, "without a name", "metadata.name", problem));
     }
     Ok(object)
 }
@@ -334,7 +334,7 @@ fn machine_config(mut value: Value, origin: &ObjectOrigin, source: &ObjectPlace<
     let ignition = value.pointer_mut("/spec/config").map(Value::take);
     let MachineConfigObject { metadata, spec, .. } = object::<SpecFile>(&value, KIND, origin, source)?;
     let spec = spec.unwrap_or_default();
-    let wrong = |place: &str, problem: String| source.wrong(origin, KIND, &metadata.name, place, problem);
+    let wrong = |place: &str, problem: String| source.field_error(origin, KIND, &metadata.name, place, problem);
     let labels = metadata.labels.unwrap_or_default();
     if !labels.contains_key(ROLE_LABEL) && !metadata.name.starts_with(RENDERED_PREFIX) {
         return Err(wrong(
@@ -421,7 +421,7 @@ fn machine_config_pool(value: Value, origin: &ObjectOrigin, source: &ObjectPlace
     let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
     let Some(selector) = spec.machine_config_selector else {
         let problem = "no machineConfigSelector: it would select nothing".to_owned();
-        return Err(source.wrong(origin, KIND, &metadata.name, "spec.machineConfigSelector", problem));
+        return Err(source.field_error(origin, KIND, &metadata.name, "spec.machineConfigSelector", problem));
     };
     // The newest config is for new nodes once one node has it for good, as in the Machine Config Server.
     let updated = status.updated_machine_count.unwrap_or(0) > 0;
@@ -446,7 +446,7 @@ fn controller_config(value: Value, origin: &ObjectOrigin, source: &ObjectPlace<'
         text.filter(|text| !text.is_empty())
             .map(|text| BASE64.decode(text.as_bytes()))
             .transpose()
-            .map_err(|_| source.wrong(origin, KIND, &metadata.name, &format!("spec.{field}"), "not base64".to_owned()))
+            .map_err(|_| source.field_error(origin, KIND, &metadata.name, &format!("spec.{field}"), "not base64".to_owned()))
     };
     let base = [spec.base_os_container_image, spec.os_image_url];
     Ok(ControllerConfig {

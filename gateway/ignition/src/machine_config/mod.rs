@@ -170,7 +170,7 @@ impl Selector {
     /// Returns the selector of a pool without a MachineConfigPool object: its own role and, unless it is `master` or `arbiter`, the role
     /// `worker`.
     #[must_use]
-    pub fn of_pool(pool: &str) -> Self {
+    pub fn for_pool(pool: &str) -> Self {
         let mut values = vec![pool.to_owned()];
         if ![WORKER, "master", "arbiter"].contains(&pool) {
             values.push(WORKER.to_owned());
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_pool_selects_its_own_and_workers() {
         let check = |pool: &str, role: &str, expected: bool| {
-            assert_eq!(Selector::of_pool(pool).selects(&labels(role)), expected, "{role} in {pool}");
+            assert_eq!(Selector::for_pool(pool).selects(&labels(role)), expected, "{role} in {pool}");
         };
         check("worker", "worker", true);
         check("worker", "master", false);

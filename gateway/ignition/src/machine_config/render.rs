@@ -102,7 +102,7 @@ pub struct RenderedPool {
 /// [`RenderError`].
 pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedPool>, RenderError> {
     let object = manifests.pools.iter().find(|object| object.name == pool);
-    let default = Selector::of_pool(pool);
+    let default = Selector::for_pool(pool);
     let selected = select(&manifests.machine_configs, object.map_or(&default, |object| &object.selector));
     let controller = manifests.controller.clone().unwrap_or_default();
     let operators = match object.and_then(|object| Some((object, object.rendered.as_ref()?))) {
@@ -126,7 +126,7 @@ pub fn render_pool(manifests: &Manifests, pool: &str) -> Result<Option<RenderedP
         .collect();
     // Not of what the operator has rendered: it has refused what it does not know.
     if operators.is_none() {
-        known_extensions(&selected, &manifests.extensions)?;
+        check_extensions(&selected, &manifests.extensions)?;
     }
     let pre_approved = render(&needed, &controller, pool)?;
     let full = match operators {
@@ -200,7 +200,7 @@ fn render(configs: &[&MachineConfig], controller: &ControllerConfig, pool: &str)
     })
 }
 
-fn known_extensions(configs: &[&MachineConfig], others: &BTreeSet<String>) -> Result<(), RenderError> {
+fn check_extensions(configs: &[&MachineConfig], others: &BTreeSet<String>) -> Result<(), RenderError> {
     let known = |extension: &&String| EXTENSIONS.contains(&extension.as_str()) || others.contains(*extension);
     for config in configs {
         if let Some(extension) = config.spec.extensions.iter().find(|extension| !known(extension)) {

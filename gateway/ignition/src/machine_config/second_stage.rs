@@ -102,7 +102,7 @@ pub fn is_name(name: &str, pool: &str) -> bool {
 ///
 /// # Errors
 /// [`SecondStageError`].
-pub fn of_chosen(mut chosen: Config, pool: &str) -> Result<(Config, Appended), SecondStageError> {
+pub fn from_chosen_parts(mut chosen: Config, pool: &str) -> Result<(Config, Appended), SecondStageError> {
     let mut appended = Vec::new();
     if !chosen.list(["storage", "files"]).is_empty()
         && let Some(files) = chosen.list_mut(["storage", "files"])
@@ -140,7 +140,7 @@ pub fn of_chosen(mut chosen: Config, pool: &str) -> Result<(Config, Appended), S
 ///
 /// # Errors
 /// [`SecondStageError`].
-pub fn can_be_said(config: &Config) -> Result<(), SecondStageError> {
+pub fn check_readable(config: &Config) -> Result<(), SecondStageError> {
     let [.., newest] = OF_ANY_RELEASE;
     config.in_version(newest).map(|_| ()).map_err(SecondStageError::from)
 }
@@ -208,7 +208,7 @@ impl SecondStageObject {
     ///
     /// # Errors
     /// [`SecondStageError`].
-    pub fn of(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
+    pub fn parse(content: &[u8], pool: &str) -> Result<Self, SecondStageError> {
         let wrong = |place: &str| SecondStageError::NotAMachineConfig { place: place.to_owned() };
         let mut value: Value = serde_json::from_slice(content).map_err(|_| wrong("$"))?;
         let digest = Hashed::json(value.get("spec").unwrap_or_default()).map_err(|_| wrong("spec"))?;

@@ -6,13 +6,13 @@ use serde_json::{Map, Value};
 
 use super::{NotTranslatable, ROOT, schema};
 
-type Fields = Map<String, Value>;
+type InputFields = Map<String, Value>;
 
 /// The user that nodes of OpenShift have; others are refused.
 const USER: &str = "core";
 
 /// Returns the fields in spec 3, neither pruned nor validated.
-pub(crate) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
+pub(crate) fn to_spec3(mut value: Value) -> Result<InputFields, NotTranslatable> {
     schema::CONFIG.check(&mut value, "")?;
     let Value::Object(mut config) = value else {
         return Err(refuse("$", "an object is expected"));
@@ -56,7 +56,7 @@ pub(crate) fn to_spec3(mut value: Value) -> Result<Fields, NotTranslatable> {
         passwd.insert("users".to_owned(), objects(users));
     }
     for (_, section) in &mut config {
-        leave_out_zeroes(section);
+        omit_zeroes(section);
     }
     Ok(config)
 }
@@ -69,7 +69,7 @@ fn refuse(place: impl Into<String>, problem: &str) -> NotTranslatable {
 }
 
 /// Refuses features that spec 3 does not have.
-fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
+fn refuse_what_is_gone(config: &InputFields) -> Result<(), NotTranslatable> {
     let list = |section: &str, list: &str| {
         let entries = config.get(section).and_then(|section| section.get(list)?.as_array());
         entries.into_iter().flatten().enumerate()
@@ -113,7 +113,7 @@ fn refuse_what_is_gone(config: &Fields) -> Result<(), NotTranslatable> {
     Ok(())
 }
 
-fn take_list(section: &mut Fields, list: &str) -> Vec<Fields> {
+fn take_list(section: &mut InputFields, list: &str) -> Vec<InputFields> {
     match section.remove(list) {
         Some(Value::Array(entries)) => entries
             .into_iter()
@@ -126,16 +126,16 @@ fn take_list(section: &mut Fields, list: &str) -> Vec<Fields> {
     }
 }
 
-fn objects(entries: Vec<Fields>) -> Value {
+fn objects(entries: Vec<InputFields>) -> Value {
     entries.into_iter().map(Value::Object).collect()
 }
 
-fn text<'a>(fields: &'a Fields, name: &str) -> &'a str {
+fn text<'a>(fields: &'a InputFields, name: &str) -> &'a str {
     fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Normalizes a node's path, and removes the name of the only filesystem. Spec 2 accepts paths that are not as short as spec 3 requires.
-fn in_root(node: &mut Fields, place: &str) -> Result<(), NotTranslatable> {
+fn in_root(node: &mut InputFields, place: &str) -> Result<(), NotTranslatable> {
     if text(node, "filesystem") != ROOT {
         return Err(refuse(format!("{place}.filesystem"), "root is expected"));
     }
@@ -151,15 +151,15 @@ fn in_root(node: &mut Fields, place: &str) -> Result<(), NotTranslatable> {
 
 /// Merges files with the same path: the last one stays, with everything appended to it afterwards. (The Machine Config Operator would keep
 /// only the last thing appended.)
-fn files(entries: Vec<Fields>) -> Vec<Fields> {
-    let mut files: Vec<Option<Fields>> = Vec::new();
+fn files(entries: Vec<InputFields>) -> Vec<InputFields> {
+    let mut files: Vec<Option<InputFields>> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for mut file in entries {
         let path = text(&file, "path").to_owned();
         let appends = file.remove("append") == Some(Value::Bool(true));
         let mut contents = match file.remove("contents") {
             Some(Value::Object(contents)) => contents,
-            _ => Fields::new(),
+            _ => InputFields::new(),
         };
         contents.entry("source").or_insert_with(|| "".into());
         let earlier = places.get(&path).and_then(|place| files.get_mut(*place)).and_then(Option::take);
@@ -185,8 +185,8 @@ fn files(entries: Vec<Fields>) -> Vec<Fields> {
 
 /// Merges units with the same name. The last one stays, with the drop-ins of all; of drop-ins with the same name that of the last unit
 /// stays.
-fn units(entries: Vec<Fields>) -> Vec<Fields> {
-    let mut units: Vec<(Fields, Vec<Fields>)> = Vec::new();
+fn units(entries: Vec<InputFields>) -> Vec<InputFields> {
+    let mut units: Vec<(InputFields, Vec<InputFields>)> = Vec::new();
     // The place of a unit, and the names of the drop-ins that it has.
     let mut known: HashMap<String, (usize, HashSet<String>)> = HashMap::new();
     // From the last to the first.
@@ -206,7 +206,7 @@ fn units(entries: Vec<Fields>) -> Vec<Fields> {
             None => units.push((unit, dropins)),
         }
     }
-    let with_dropins = |(mut unit, dropins): (Fields, Vec<Fields>)| {
+    let with_dropins = |(mut unit, dropins): (InputFields, Vec<InputFields>)| {
         unit.insert("dropins".to_owned(), objects(dropins));
         unit
     };
@@ -214,7 +214,7 @@ fn units(entries: Vec<Fields>) -> Vec<Fields> {
 }
 
 /// Merges users; only `core` is allowed. The last one stays, with the keys of all, its own first.
-fn users(entries: Vec<Fields>) -> Result<Vec<Fields>, NotTranslatable> {
+fn users(entries: Vec<InputFields>) -> Result<Vec<InputFields>, NotTranslatable> {
     for (index, user) in entries.iter().enumerate() {
         if text(user, "name") != USER {
             return Err(refuse(format!("passwd.users.{index}.name"), "only core is expected"));
@@ -236,7 +236,7 @@ fn users(entries: Vec<Fields>) -> Result<Vec<Fields>, NotTranslatable> {
 }
 
 /// Removes values that are empty, false or zero: in spec 2 they are unset, except for a few fields.
-fn leave_out_zeroes(value: &mut Value) {
+fn omit_zeroes(value: &mut Value) {
     const SET: [&str; 11] = [
         "source",
         "overwrite",
@@ -252,7 +252,7 @@ fn leave_out_zeroes(value: &mut Value) {
     ];
     match value {
         Value::Object(fields) => fields.retain(|name, value| {
-            leave_out_zeroes(value);
+            omit_zeroes(value);
             let zero = match value {
                 Value::Bool(flag) => !*flag,
                 Value::String(text) => text.is_empty(),
@@ -261,7 +261,7 @@ fn leave_out_zeroes(value: &mut Value) {
             };
             !zero || SET.contains(&name.as_str())
         }),
-        Value::Array(entries) => entries.iter_mut().for_each(leave_out_zeroes),
+        Value::Array(entries) => entries.iter_mut().for_each(omit_zeroes),
         _ => {}
     }
 }

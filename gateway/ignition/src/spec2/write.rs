@@ -7,12 +7,12 @@ use super::{ROOT, VERSION, schema};
 use crate::SpecVersion;
 use crate::features::Inexpressible;
 
-type Fields = Map<String, Value>;
+type OutputFields = Map<String, Value>;
 
 /// Translates a config that uses nothing newer than spec 3.0. Leaves out values that are empty, false or zero, like Go's encoder.
-pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
+pub(crate) fn from_spec3(config: OutputFields) -> Result<OutputFields, Inexpressible> {
     let mut config = Value::Object(config);
-    let filesystems = Filesystems::of(&config)?;
+    let filesystems = Filesystems::from_config(&config)?;
     let mut ignition = json!({"version": VERSION});
     let references: [(&str, &[&str]); 3] = [
         ("/ignition/config/merge", &["config", "append"]),
@@ -31,7 +31,7 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
         put(&mut ignition, &["timeouts"], timeouts.clone());
     }
 
-    let mut storage = Fields::new();
+    let mut storage = OutputFields::new();
     for list in ["disks", "raid"] {
         if let Some(entries) = take(&mut config, "storage", list) {
             storage.insert(list.to_owned(), entries);
@@ -56,14 +56,14 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
         }
         storage.insert(list.to_owned(), translated.into());
     }
-    let mut translated = Fields::new();
+    let mut translated = OutputFields::new();
     for (section, mut value) in [
         ("ignition", ignition),
         ("passwd", config.get_mut("passwd").map_or(Value::Null, Value::take)),
         ("storage", storage.into()),
         ("systemd", config.get_mut("systemd").map_or(Value::Null, Value::take)),
     ] {
-        leave_out_zeroes(&mut value);
+        omit_zeroes(&mut value);
         if !value.is_null() {
             translated.insert(section.to_owned(), value);
         }
@@ -72,14 +72,14 @@ pub(crate) fn from_spec3(config: Fields) -> Result<Fields, Inexpressible> {
 }
 
 /// Checks the result against the schema, to catch errors of the translation.
-fn check(translated: Fields) -> Result<Fields, Inexpressible> {
+fn check(translated: OutputFields) -> Result<OutputFields, Inexpressible> {
     let mut config = Value::Object(translated);
     schema::CONFIG
         .check(&mut config, "")
         .map_err(|error| refuse(error.place, &error.problem))?;
     match config {
         Value::Object(config) => Ok(config),
-        _ => Ok(Fields::new()),
+        _ => Ok(OutputFields::new()),
     }
 }
 
@@ -149,7 +149,7 @@ struct Filesystems {
 }
 
 impl Filesystems {
-    fn of(config: &Value) -> Result<Self, Inexpressible> {
+    fn from_config(config: &Value) -> Result<Self, Inexpressible> {
         let (mut list, mut paths) = (Vec::new(), Vec::new());
         let filesystems = config.pointer("/storage/filesystems").and_then(Value::as_array);
         for (index, filesystem) in filesystems.into_iter().flatten().enumerate() {
@@ -177,10 +177,10 @@ impl Filesystems {
     }
 
     /// Returns the node, relative to the innermost filesystem that contains it.
-    fn node(&self, node: Value) -> Fields {
+    fn node(&self, node: Value) -> OutputFields {
         let mut node = match node {
             Value::Object(node) => node,
-            _ => Fields::new(),
+            _ => OutputFields::new(),
         };
         let path = node.get("path").and_then(Value::as_str).unwrap_or_default().to_owned();
         let inside = |filesystem: &String| -> Option<String> {
@@ -206,7 +206,7 @@ impl Filesystems {
 }
 
 /// Returns the file, then one file for each content to append.
-fn file(mut file: Fields, place: &str) -> Result<Vec<Value>, Inexpressible> {
+fn file(mut file: OutputFields, place: &str) -> Result<Vec<Value>, Inexpressible> {
     let (contents, append) = (file.remove("contents"), file.remove("append"));
     let source = contents.as_ref().and_then(|contents| contents.get("source"));
     // The default there is to overwrite.
@@ -240,7 +240,7 @@ fn contents_of(resource: Option<&Value>) -> Value {
 
 /// Removes the values that Go's `omitempty` leaves out: zero values of fields that are not pointers. Pointers are `overwrite`, `enabled`,
 /// ids, modes, hashes and a user's password.
-fn leave_out_zeroes(value: &mut Value) {
+fn omit_zeroes(value: &mut Value) {
     const POINTERS: [&str; 11] = [
         "overwrite",
         "enabled",
@@ -257,7 +257,7 @@ fn leave_out_zeroes(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, value| {
-                leave_out_zeroes(value);
+                omit_zeroes(value);
                 POINTERS.contains(&name.as_str())
                     || match value {
                         Value::Null | Value::Bool(false) => false,
@@ -269,7 +269,7 @@ fn leave_out_zeroes(value: &mut Value) {
                     }
             });
         }
-        Value::Array(entries) => entries.iter_mut().for_each(leave_out_zeroes),
+        Value::Array(entries) => entries.iter_mut().for_each(omit_zeroes),
         _ => {}
     }
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    fn said(mut config: Value) -> Result<Value, Inexpressible> {
+    fn translate(mut config: Value) -> Result<Value, Inexpressible> {
         config["ignition"]["version"] = "3.6.0".into();
         let bytes = Config::from_value(config).unwrap().express(SpecVersion::V2_2)?;
         Ok(serde_json::from_slice(&bytes).unwrap())
@@ -288,12 +288,12 @@ mod tests {
     #[track_caller]
     fn check(config: Value, mut expected: Value) {
         expected["ignition"]["version"] = "2.2.0".into();
-        assert_eq!(said(config).unwrap(), expected);
+        assert_eq!(translate(config).unwrap(), expected);
     }
 
     #[track_caller]
     fn refused(config: Value, place: &str) {
-        assert_eq!(said(config).unwrap_err().place, place);
+        assert_eq!(translate(config).unwrap_err().place, place);
     }
 
     #[test]

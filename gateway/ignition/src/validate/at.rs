@@ -72,13 +72,13 @@ impl<'a> At<'a> {
     }
 
     /// Returns its text, empty if it has none. Nearly everywhere, Ignition treats an empty text like a missing one.
-    pub(super) fn words(&self) -> &'a str {
+    pub(super) fn text_or_empty(&self) -> &'a str {
         self.text().unwrap_or_default()
     }
 
     /// Returns whether it has a text that is not empty.
     pub(super) fn says(&self) -> bool {
-        !self.words().is_empty()
+        !self.text_or_empty().is_empty()
     }
 
     /// Returns an [`Invalid`] unless the condition holds.

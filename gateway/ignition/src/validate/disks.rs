@@ -72,12 +72,15 @@ fn partition(partition: &At<'_>) -> Result<(), Invalid> {
     }
     let numbered = partition.get("number").number().is_some_and(|number| number != 0);
     partition.must(numbered || label.is_set(), "a number or a label is expected")?;
-    label.must(label.words().len() <= PARTITION_LABEL_MAX_BYTES, "at most 36 bytes are expected")?;
-    label.must(!label.words().contains(':'), "a label without a colon is expected")?;
+    label.must(
+        label.text_or_empty().len() <= PARTITION_LABEL_MAX_BYTES,
+        "at most 36 bytes are expected",
+    )?;
+    label.must(!label.text_or_empty().contains(':'), "a label without a colon is expected")?;
     for field in ["guid", "typeGuid"] {
         let guid = partition.get(field);
         guid.must(
-            !guid.says() || is_guid(guid.words()),
+            !guid.says() || is_guid(guid.text_or_empty()),
             "a GUID is expected, as 01234567-89AB-CDEF-EDCB-A98765432101 is",
         )?;
     }
@@ -90,7 +93,7 @@ fn is_guid(text: &str) -> bool {
 
 fn raid(raid: &At<'_>) -> Result<(), Invalid> {
     let (level, spares) = (raid.get("level"), raid.get("spares"));
-    match level.words() {
+    match level.text_or_empty() {
         "linear" | "raid0" | "0" | "stripe" => {
             spares.must(
                 spares.number().is_none_or(|spares| spares == 0),
@@ -112,10 +115,13 @@ fn filesystem(filesystem: &At<'_>) -> Result<(), Invalid> {
         path(&filesystem.get("path"))?;
     }
     if format.says() {
-        let known = FORMATS.iter().find(|(name, _)| *name == format.words());
+        let known = FORMATS.iter().find(|(name, _)| *name == format.text_or_empty());
         format.must(known.is_some(), "ext4, btrfs, xfs, swap, vfat or none is expected")?;
         let longest = known.map_or(usize::MAX, |(_, longest)| *longest);
-        return label.must(label.words().len() <= longest, "a label that this format has room for is expected");
+        return label.must(
+            label.text_or_empty().len() <= longest,
+            "a label that this format has room for is expected",
+        );
     }
     let says_more = ["path", "label", "uuid"].iter().any(|field| filesystem.get(field).says())
         || filesystem.get("wipeFilesystem").is(true)
@@ -128,8 +134,8 @@ fn filesystem(filesystem: &At<'_>) -> Result<(), Invalid> {
 fn luks(luks: &At<'_>) -> Result<(), Invalid> {
     let (name, label) = (luks.get("name"), luks.get("label"));
     let (clevis, cex) = (luks.get("clevis"), luks.get("cex"));
-    name.must(!name.words().contains('/'), "a name without a slash is expected")?;
-    label.must(label.words().len() <= LUKS_LABEL_MAX_BYTES, "at most 47 bytes are expected")?;
+    name.must(!name.text_or_empty().contains('/'), "a name without a slash is expected")?;
+    label.must(label.text_or_empty().len() <= LUKS_LABEL_MAX_BYTES, "at most 47 bytes are expected")?;
     path(&luks.get("device"))?;
     sources::resource(&luks.get("keyFile"))?;
 
@@ -155,9 +161,9 @@ fn luks(luks: &At<'_>) -> Result<(), Invalid> {
 
 fn tang(tang: &At<'_>) -> Result<(), Invalid> {
     let (url, thumbprint, advertisement) = (tang.get("url"), tang.get("thumbprint"), tang.get("advertisement"));
-    url.must(sources::is_http(url.words()), "a URL with http or https is expected")?;
+    url.must(sources::is_http(url.text_or_empty()), "a URL with http or https is expected")?;
     thumbprint.must(thumbprint.says(), "the server's thumbprint is expected")?;
-    let parsed = serde_json::from_str::<serde::de::IgnoredAny>(advertisement.words());
+    let parsed = serde_json::from_str::<serde::de::IgnoredAny>(advertisement.text_or_empty());
     advertisement.must(!advertisement.says() || parsed.is_ok(), "JSON is expected")
 }
 

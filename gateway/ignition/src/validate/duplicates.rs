@@ -31,7 +31,7 @@ fn object(fields: &Map<String, Value>) -> Result<(), String> {
                         families.entry(family).or_default()
                     };
                     for (index, entry) in entries.iter().enumerate() {
-                        if !seen.insert(key.of(entry)) {
+                        if !seen.insert(key.key(entry)) {
                             return Err(format!("{field}.{index}"));
                         }
                     }

@@ -35,7 +35,7 @@ pub(super) fn validate(config: &Config) -> Result<(), Invalid> {
 
 /// Checks a path as Ignition does: it must be absolute, and as short as it can be.
 fn path(at: &At<'_>) -> Result<(), Invalid> {
-    let path = at.words();
+    let path = at.text_or_empty();
     at.must(!path.is_empty(), "a path is expected")?;
     at.must(path.starts_with('/'), "an absolute path is expected")?;
     at.must(is_clean(path), "a path without `.`, `..`, doubled or trailing slashes is expected")

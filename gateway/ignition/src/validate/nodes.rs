@@ -12,19 +12,19 @@ const UNIT_FOLDER: &str = "/etc/systemd/system/";
 
 pub(super) fn check(storage: &At<'_>, systemd: &At<'_>) -> Result<(), Invalid> {
     let taken = unit_paths(systemd);
-    let paths_of = |list| -> HashSet<&str> { storage.each(list).map(|node| node.get("path").words()).collect() };
+    let paths_of = |list| -> HashSet<&str> { storage.each(list).map(|node| node.get("path").text_or_empty()).collect() };
     let (directories, links) = (paths_of("directories"), paths_of("links"));
     for list in ["directories", "files", "links"] {
         for entry in storage.each(list) {
             node(&entry)?;
             let path = entry.get("path");
             path.must(
-                !taken.contains(path.words()),
+                !taken.contains(path.text_or_empty()),
                 "a path that no unit or drop-in of this config has is expected",
             )?;
             // What Ignition writes through a link ends up elsewhere, or fails, by the order in which it writes.
             path.must(
-                !ancestors(path.words()).any(|ancestor| links.contains(ancestor)),
+                !ancestors(path.text_or_empty()).any(|ancestor| links.contains(ancestor)),
                 "a path that does not lead through a link of this config is expected",
             )?;
         }
@@ -70,9 +70,9 @@ fn link(link: &At<'_>, directories: &HashSet<&str>) -> Result<(), Invalid> {
     target.must(target.says(), "the target of the link is expected")?;
     if link.get("hard").is(true) {
         // A relative target is taken from the link itself, not from its folder: so does Ignition here.
-        let target = match target.words() {
+        let target = match target.text_or_empty() {
             absolute if absolute.starts_with('/') => cleaned(absolute),
-            relative => cleaned(&format!("{}/{relative}", link.get("path").words())),
+            relative => cleaned(&format!("{}/{relative}", link.get("path").text_or_empty())),
         };
         link.must(
             !directories.contains(target.as_str()),
@@ -86,9 +86,9 @@ fn link(link: &At<'_>, directories: &HashSet<&str>) -> Result<(), Invalid> {
 fn unit_paths(systemd: &At<'_>) -> HashSet<String> {
     let mut paths = HashSet::new();
     for unit in systemd.each("units") {
-        let path = format!("{UNIT_FOLDER}{}", unit.get("name").words());
+        let path = format!("{UNIT_FOLDER}{}", unit.get("name").text_or_empty());
         for dropin in unit.each("dropins").filter(|dropin| dropin.get("contents").says()) {
-            paths.insert(format!("{path}.d/{}", dropin.get("name").words()));
+            paths.insert(format!("{path}.d/{}", dropin.get("name").text_or_empty()));
         }
         if unit.get("contents").says() {
             paths.insert(path);

@@ -39,16 +39,19 @@ fn required(resource_at: &At<'_>) -> Result<(), Invalid> {
 pub(super) fn resource(resource: &At<'_>) -> Result<(), Invalid> {
     let (source, hash) = (resource.get("source"), resource.get("verification").get("hash"));
     let compression = resource.get("compression");
-    compression.must(matches!(compression.words(), "" | "gzip"), "gzip is expected, or nothing")?;
+    compression.must(matches!(compression.text_or_empty(), "" | "gzip"), "gzip is expected, or nothing")?;
     if let Some(text) = hash.text() {
         hash.must(source.is_set(), "a source to verify is expected")?;
         hash.must(is_hash(text), "sha512- and 128 hex digits, or sha256- and 64, are expected")?;
     }
     if source.says() {
-        source.must(is_source(source.words()), URL_EXPECTED)?;
+        source.must(is_source(source.text_or_empty()), URL_EXPECTED)?;
     }
     for header in resource.each("httpHeaders") {
-        source.must(is_http(source.words()), "with HTTP headers, a URL with http or https is expected")?;
+        source.must(
+            is_http(source.text_or_empty()),
+            "with HTTP headers, a URL with http or https is expected",
+        )?;
         let (name, value) = (header.get("name"), header.get("value"));
         name.must(name.says(), "the name of a header is expected")?;
         value.must(!value.is_set() || value.says(), "the value of a header is expected")?;
@@ -75,7 +78,7 @@ pub(super) fn is_source(url: &str) -> bool {
 }
 
 fn is_other_source(url: &str) -> bool {
-    let Some(parts) = UrlParts::of(url) else {
+    let Some(parts) = UrlParts::parse(url) else {
         return false;
     };
     match parts.scheme.as_str() {
@@ -88,7 +91,7 @@ fn is_other_source(url: &str) -> bool {
 }
 
 pub(super) fn is_http(url: &str) -> bool {
-    UrlParts::of(url).is_some_and(|parts| matches!(parts.scheme.as_str(), "http" | "https"))
+    UrlParts::parse(url).is_some_and(|parts| matches!(parts.scheme.as_str(), "http" | "https"))
 }
 
 /// A URL, as far as Go's `net/url` looks at it: that is the parser which has to take it.
@@ -101,7 +104,7 @@ struct UrlParts<'a> {
 }
 
 impl<'a> UrlParts<'a> {
-    fn of(url: &'a str) -> Option<Self> {
+    fn parse(url: &'a str) -> Option<Self> {
         let (url, fragment) = url.split_once('#').unwrap_or((url, ""));
         if url.bytes().any(|c| c.is_ascii_control()) || !is_escaped(fragment) || fragment.bytes().any(|c| c.is_ascii_control()) {
             return None;

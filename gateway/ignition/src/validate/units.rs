@@ -22,21 +22,21 @@ pub(super) fn check(systemd: &At<'_>) -> Result<(), Invalid> {
     for unit in systemd.each("units") {
         let name = unit.get("name");
         name.must(
-            suffix(name.words()).is_some_and(|suffix| UNIT_SUFFIXES.contains(&suffix)),
+            suffix(name.text_or_empty()).is_some_and(|suffix| UNIT_SUFFIXES.contains(&suffix)),
             "the suffix of a unit is expected, as .service is",
         )?;
         contents(&unit.get("contents"))?;
         for dropin in unit.each("dropins") {
             let name = dropin.get("name");
             contents(&dropin.get("contents"))?;
-            name.must(suffix(name.words()) == Some("conf"), "the suffix .conf is expected")?;
+            name.must(suffix(name.text_or_empty()) == Some("conf"), "the suffix .conf is expected")?;
         }
     }
     Ok(())
 }
 
 fn contents(contents: &At<'_>) -> Result<(), Invalid> {
-    unit_files::check(contents.words()).map_err(|problem| contents.refuse(problem.to_string()))
+    unit_files::check(contents.text_or_empty()).map_err(|problem| contents.refuse(problem.to_string()))
 }
 
 /// Returns the part after the last dot of a file's name.

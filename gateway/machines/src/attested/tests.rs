@@ -57,10 +57,10 @@ async fn approve_as_judged(store: &dyn Store, name: &str, approval: &Approval, a
 /// Approves like [`approve_as_judged`], by the current state of the store.
 async fn approve_now(store: &dyn Store, name: &str, identity: &NodeIdentity, attested: &AttestedMachine) -> bool {
     let judged = held_now(store, name, Some((identity, attested))).await;
-    approve_as_judged(store, name, &of(identity, &attested.decision), attested, judged).await
+    approve_as_judged(store, name, &approval(identity, &attested.decision), attested, judged).await
 }
 
-fn of(identity: &NodeIdentity, attestation: &str) -> Approval {
+fn approval(identity: &NodeIdentity, attestation: &str) -> Approval {
     Approval {
         identity: identity.to_string(),
         instance: None,
@@ -86,12 +86,12 @@ async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
         removed: None,
     };
     allow(&store, ek("a"), record, false).await.unwrap();
-    let identity = NodeIdentity::of_tpm(ek("a"));
+    let identity = NodeIdentity::from_ek(ek("a"));
     note(&store, &identity, &attested(50, "one")).await.unwrap();
     (folder, store, identity)
 }
 
-async fn look(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
+async fn hold(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
     held_now(store, NODE, Some((identity, &attested(50, "one")))).await
 }
 
@@ -100,7 +100,7 @@ async fn an_attestation_is_good_for_one_approval() {
     let (_folder, store, identity) = store().await;
     assert!(approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     assert!(list(&store).await.unwrap().is_empty());
-    assert_eq!(approvals(&store).await.unwrap(), [(NODE.to_owned(), of(&identity, "one"))]);
+    assert_eq!(approvals(&store).await.unwrap(), [(NODE.to_owned(), approval(&identity, "one"))]);
     assert!(!approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     // Another one is another attestation.
     note(&store, &identity, &attested(60, "two")).await.unwrap();
@@ -135,25 +135,25 @@ async fn nothing_is_approved_by_an_attestation_that_the_log_does_not_have_yet() 
 #[tokio::test]
 async fn what_changes_between_reading_and_approving_is_judged_anew() {
     let (_folder, store, identity) = store().await;
-    let judged = look(&store, &identity).await;
+    let judged = hold(&store, &identity).await;
     let all = BTreeSet::from([identity.to_string()]);
     revocations::revoke(&store, &all, 1, None).await.unwrap();
-    assert!(!approve_as_judged(&store, NODE, &of(&identity, "one"), &attested(50, "one"), judged).await);
+    assert!(!approve_as_judged(&store, NODE, &approval(&identity, "one"), &attested(50, "one"), judged).await);
     assert_eq!(list(&store).await.unwrap().len(), 1);
     assert!(approvals(&store).await.unwrap().is_empty());
-    assert!(look(&store, &identity).await.revoked.unwrap().contains("was revoked"));
+    assert!(hold(&store, &identity).await.revoked.unwrap().contains("was revoked"));
 }
 
 #[tokio::test]
 async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
     let (_folder, store, identity) = store().await;
-    let found = look(&store, &identity).await;
+    let found = hold(&store, &identity).await;
     assert_eq!(
         (found.owner.as_deref(), found.given, &found.other_name),
         (Some(identity.as_str()), true, &None)
     );
-    let other = NodeIdentity::of_tpm(ek("b"));
-    let found = look(&store, &other).await;
+    let other = NodeIdentity::from_ek(ek("b"));
+    let found = hold(&store, &other).await;
     assert_eq!((found.owner.as_deref(), found.given), (Some(identity.as_str()), false));
     let found = held_now(&store, "worker-2", Some((&identity, &attested(50, "one")))).await;
     assert_eq!((found.owner, found.given, found.other_name.as_deref()), (None, false, Some(NODE)));
@@ -164,7 +164,7 @@ async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
         .await
         .unwrap();
     let found = held_now(&store, NODE, None).await;
-    assert_eq!(found.approval, Some(of(&identity, "one")));
+    assert_eq!(found.approval, Some(approval(&identity, "one")));
     assert!(found.revoked.is_some());
 }
 
@@ -172,7 +172,7 @@ async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
 async fn who_was_approved_is_revoked_by_the_nodes_name_and_forgotten_with_it() {
     let (_folder, store, _) = store().await;
     // An instance that its Machine object has named; its name is in no list.
-    let instance = NodeIdentity::of_tpm(ek("c"));
+    let instance = NodeIdentity::from_ek(ek("c"));
     note(&store, &instance, &attested(50, "three")).await.unwrap();
     assert!(approve_now(&store, "worker-3", &instance, &attested(50, "three")).await);
     for who in ["worker-3", instance.as_str()] {
@@ -190,7 +190,7 @@ async fn who_was_approved_is_revoked_by_the_nodes_name_and_forgotten_with_it() {
 #[tokio::test]
 async fn attestations_that_are_too_old_are_forgotten_and_no_others() {
     let (_folder, store, identity) = store().await;
-    let other = NodeIdentity::of_tpm(ek("b"));
+    let other = NodeIdentity::from_ek(ek("b"));
     note(&store, &other, &attested(70, "two")).await.unwrap();
     forget_before(&store, 50).await.unwrap();
     assert_eq!(list(&store).await.unwrap().len(), 2);
@@ -242,17 +242,17 @@ async fn the_last_attestation_of_a_machine_counts() {
 #[tokio::test]
 async fn a_name_that_its_owner_has_only_asked_for_is_told_from_a_given_one() {
     let (_folder, store, identity) = store().await;
-    let held = look(&store, &identity).await;
+    let held = hold(&store, &identity).await;
     assert!(held.owner_given && held.given);
     // Of another machine that may be this node, too.
-    let other = NodeIdentity::of_tpm(ek("b"));
-    let held = look(&store, &other).await;
+    let other = NodeIdentity::from_ek(ek("b"));
+    let held = hold(&store, &other).await;
     assert_eq!(
         (held.owner.as_deref(), held.owner_given, held.given),
         (Some(identity.as_str()), true, false)
     );
     forget_name(&store, NODE).await.unwrap();
     enrolment::give_name(&store, NODE, &other).await.unwrap();
-    let held = look(&store, &identity).await;
+    let held = hold(&store, &identity).await;
     assert_eq!((held.owner.as_deref(), held.owner_given), (Some(other.as_str()), false));
 }

@@ -30,7 +30,7 @@ async fn revoked(store: &Embedded) -> Vec<(String, Option<String>)> {
 async fn a_ban_is_of_all_that_a_machine_is_known_by_and_what_it_has_revoked_it_takes_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
-    let tpm = NodeIdentity::of_tpm(ek("ab"));
+    let tpm = NodeIdentity::from_ek(ek("ab"));
     give_name(&store, "worker-7", &tpm).await.unwrap();
     let done = ban(&store, tpm.as_str(), OBJECT, Some("sold"), 1).await.unwrap();
     assert_eq!(done, changed([tpm.as_str(), "worker-7"]));
@@ -54,7 +54,7 @@ async fn a_ban_is_of_all_that_a_machine_is_known_by_and_what_it_has_revoked_it_t
 async fn attack_46_what_a_command_has_revoked_no_object_takes_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
-    let tpm = NodeIdentity::of_tpm(ek("ab"));
+    let tpm = NodeIdentity::from_ek(ek("ab"));
     give_name(&store, "worker-7", &tpm).await.unwrap();
     // Before: the ban leaves it a command's.
     let all = machine(&store, tpm.as_str()).await.unwrap().all;
@@ -104,7 +104,7 @@ fn a_revocation_is_an_objects_if_its_reason_names_it_and_no_other() {
 async fn what_a_machine_is_bound_to_later_is_revoked_by_the_next_ban_and_comes_back_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
-    let tpm = NodeIdentity::of_tpm(ek("ab"));
+    let tpm = NodeIdentity::from_ek(ek("ab"));
     assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 1).await.unwrap(), changed([tpm.as_str()]));
     give_name(&store, "worker-7", &tpm).await.unwrap();
     assert_eq!(ban(&store, tpm.as_str(), OBJECT, None, 2).await.unwrap(), changed(["worker-7"]));
@@ -124,7 +124,7 @@ async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let worker = ["worker".to_owned()];
-    let tpm = NodeIdentity::of_tpm(ek("ab"));
+    let tpm = NodeIdentity::from_ek(ek("ab"));
     let approved = |pools: &'static [&'static str]| {
         let pools: Vec<String> = pools.iter().map(|pool| (*pool).to_owned()).collect();
         let store = &store;
@@ -152,7 +152,7 @@ async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
 async fn attack_46_no_edit_takes_a_name_from_another_machine() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
-    let (worker, tpm) = (["worker".to_owned()], NodeIdentity::of_tpm(ek("ab")));
+    let (worker, tpm) = (["worker".to_owned()], NodeIdentity::from_ek(ek("ab")));
     give_name(&store, "worker-7", &tpm).await.unwrap();
     let other = approve(&store, ek("cd"), Some("worker-7"), &worker, 1).await;
     assert!(matches!(other, Err(EnrolmentError::NameTaken { .. })), "{other:?}");
@@ -175,7 +175,7 @@ async fn attack_46_no_edit_takes_a_name_from_another_machine() {
     allow(&store, ek("ef"), record, false).await.unwrap();
     assert_eq!(
         approve(&store, ek("ef"), None, &worker, 2).await.unwrap(),
-        changed([NodeIdentity::of_tpm(ek("ef")).as_str()])
+        changed([NodeIdentity::from_ek(ek("ef")).as_str()])
     );
     assert_eq!(listed(&store, ek("ef")).await.unwrap().name.as_deref(), Some("worker-9"));
 }

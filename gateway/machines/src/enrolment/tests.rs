@@ -8,7 +8,7 @@ fn ek(byte: u8) -> EkDigest {
 }
 
 fn node(byte: u8) -> NodeIdentity {
-    NodeIdentity::of_tpm(ek(byte))
+    NodeIdentity::from_ek(ek(byte))
 }
 
 fn named(name: &str) -> EkRecord {

@@ -83,7 +83,7 @@ pub(super) struct TrustedBoot {
 }
 
 /// Returns a value of a check as stored: the first digits of a digest. A firmware version is not a digest, and is stored whole.
-fn kept(check: Check, value: &str) -> String {
+fn stored_value(check: Check, value: &str) -> String {
     let begin = match check {
         Check::FirmwareVersion => None,
         _ => value.get(..2 * BEGIN_BYTES),
@@ -92,11 +92,11 @@ fn kept(check: Check, value: &str) -> String {
 }
 
 impl Boot {
-    pub(super) fn of(quoted: &QuotedPcrs<'_>, checks: &[Check]) -> Self {
+    pub(super) fn from_quote(quoted: &QuotedPcrs<'_>, checks: &[Check]) -> Self {
         let boot = quoted.boot();
         let said = boot.iter().flat_map(|boot| {
             let explained = boot.explained_pcrs.iter().filter(|pcr| quoted.pcrs.contains_key(pcr));
-            explained.filter_map(|pcr| Some((*pcr, *boot.said(*pcr)?.first_chunk()?)))
+            explained.filter_map(|pcr| Some((*pcr, *boot.claims_digest(*pcr)?.first_chunk()?)))
         });
         let pcrs = quoted.pcrs.iter();
         let pcrs = pcrs.filter_map(|(pcr, value)| Some((*pcr, *value.as_bytes().first_chunk()?)));
@@ -105,7 +105,7 @@ impl Boot {
         for (check, found) in checks.iter().filter_map(|check| Some((*check, rules::values(*check, boot?)?))) {
             if let Some(left) = room.checked_sub(found.len()) {
                 room = left;
-                values.insert(check, found.iter().map(|value| kept(check, value)).collect());
+                values.insert(check, found.iter().map(|value| stored_value(check, value)).collect());
             }
         }
         Self {
@@ -165,7 +165,7 @@ impl TrustedBoot {
     }
 
     /// Describes what the machine had in the place that `now` is refused for.
-    pub(super) fn beside(&self, now: &Boot, place: &BootLocation) -> Option<String> {
+    pub(super) fn describe_previous(&self, now: &Boot, place: &BootLocation) -> Option<String> {
         let (then, until) = (&self.boot, date(self.at));
         if then.bank != now.bank {
             return None;
@@ -173,7 +173,9 @@ impl TrustedBoot {
         let pcr = match place {
             BootLocation::Pcr(pcr) => *pcr,
             BootLocation::Value { check, value } => match then.values.get(check) {
-                Some(values) if values.contains(&kept(*check, value)) => return Some(format!("this machine booted that until {until}")),
+                Some(values) if values.contains(&stored_value(*check, value)) => {
+                    return Some(format!("this machine booted that until {until}"));
+                }
                 Some(values) => {
                     let stayed = now.values.get(check);
                     let is_gone = |value: &&String| stayed.is_none_or(|stayed| !stayed.contains(value));

@@ -24,7 +24,7 @@ const BOOT: &str = "booted:";
 
 /// Returns the identity under which a TPM's history is stored. An instance's own TPM has one history, no matter which account the instance
 /// is said to belong to.
-fn kept_by(identity: &str) -> String {
+fn history_identity(identity: &str) -> String {
     by_its_own_tpm(identity).unwrap_or_else(|| identity.to_owned())
 }
 
@@ -50,13 +50,13 @@ impl History {
     pub fn read(transaction: &mut EntryTransaction<'_>, claims: &Claims, policy: &AppraisalPolicy) -> Result<Self, StoreError> {
         let mut all = Vec::new();
         for tpm in attested::tpms(claims, policy) {
-            let id = kept_by(tpm.identity.as_str());
+            let id = history_identity(tpm.identity.as_str());
             let mut found = Vec::new();
             for id in ids(&id) {
                 found.push(transaction.get(EntryKind::Clock, &id)?);
             }
             let (trusted, counters) = (found.pop().flatten(), found.pop().flatten());
-            let boot = Boot::of(&tpm.quoted, tpm.checks);
+            let boot = Boot::from_quote(&tpm.quoted, tpm.checks);
             all.push(TpmHistory::new(id, tpm.kind, tpm.counters, boot, [counters, trusted])?);
         }
         Ok(Self(all))
@@ -66,7 +66,7 @@ impl History {
     #[must_use]
     pub fn wanted(claims: &Claims, policy: &AppraisalPolicy) -> Vec<(EntryKind, String)> {
         let tpms = attested::tpms(claims, policy).into_iter();
-        let ids = tpms.flat_map(|tpm| ids(&kept_by(tpm.identity.as_str())));
+        let ids = tpms.flat_map(|tpm| ids(&history_identity(tpm.identity.as_str())));
         ids.map(|id| (EntryKind::Clock, id)).collect()
     }
 
@@ -90,7 +90,7 @@ impl History {
     pub fn before(&self, reject: &Reject) -> Option<String> {
         let (kind, place) = attested::place(reject)?;
         let past = self.0.iter().find(|past| past.kind == kind)?;
-        past.trusted.as_ref()?.beside(&past.boot, &place)
+        past.trusted.as_ref()?.describe_previous(&past.boot, &place)
     }
 
     /// Stores the current state as trusted, by a decision at this time, in seconds since 1970. For most boots only the counters change.
@@ -166,7 +166,7 @@ pub async fn forget(store: &dyn Store, who: &str) -> Result<bool, StoreError> {
     store
         .transact(move |transaction| {
             let named = transaction.get(EntryKind::Name, &who)?.map(|entry| entry.value);
-            let tpms: BTreeSet<String> = named.iter().chain([&who]).map(|who| kept_by(who)).collect();
+            let tpms: BTreeSet<String> = named.iter().chain([&who]).map(|who| history_identity(who)).collect();
             let mut was_there = false;
             for tpm in tpms {
                 let [counters, boot] = ids(&tpm);

@@ -22,7 +22,7 @@ fn store() -> (tempfile::TempDir, Embedded) {
 }
 
 fn identity(byte: u8) -> String {
-    NodeIdentity::of_tpm(HexDigest::from([byte; 32]).try_into().unwrap()).to_string()
+    NodeIdentity::from_ek(HexDigest::from([byte; 32]).try_into().unwrap()).to_string()
 }
 
 fn counters((reset_count, restart_count, clock_ms): (u32, u32, u64), clock_safe: bool, firmware_version: u64) -> Counters {
@@ -52,7 +52,7 @@ fn begins(all: &[(u8, u8)]) -> String {
 
 /// Returns a boot with these values of PCRs 4 and 7, these logs of them, and these images.
 fn boot_of(pcr_4: u8, said: &[(u8, u8)], images: Option<&[u8]>) -> Boot {
-    let images = images.map(|images| (Check::Images.word(), images.iter().map(|byte| short(*byte)).collect::<Vec<_>>()));
+    let images = images.map(|images| (Check::Images.label(), images.iter().map(|byte| short(*byte)).collect::<Vec<_>>()));
     let text = serde_json::json!({
         "bank": HashAlg::Sha256,
         "pcrs": begins(&[(4, pcr_4), (7, 7)]),
@@ -217,7 +217,7 @@ async fn a_refusal_says_what_the_machine_had_there_before() {
     let (_folder, store) = store();
     let first = history(&store, &identity(1), None, boot(4, 0xa, Some(&[1, 2, 3]))).await;
     let pcr = |index| {
-        let (bank, quoted, accepted) = (HashAlg::Sha256, String::new(), Withheld::words("nothing"));
+        let (bank, quoted, accepted) = (HashAlg::Sha256, String::new(), Withheld::from_text("nothing"));
         TpmEvidenceError::PcrMismatch {
             index,
             bank,
@@ -232,7 +232,7 @@ async fn a_refusal_says_what_the_machine_had_there_before() {
             bank: HashAlg::Sha256,
             digest: hex(digest),
             said: EventDetail::Nothing,
-            accepted: Withheld::words("nothing"),
+            accepted: Withheld::from_text("nothing"),
         })
     };
     assert_eq!(first.before(&pcr(4).into()), None, "nothing is known yet");
@@ -319,7 +319,7 @@ async fn history_is_forgotten_by_name_by_digest_and_by_instance_and_nobody_elses
     let (_folder, store) = store();
     let of_instance = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
     let with_subscription = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
-    assert_eq!(kept_by(with_subscription), of_instance);
+    assert_eq!(history_identity(with_subscription), of_instance);
     let digest = identity(1).trim_start_matches("tpm:").to_owned();
     for (id, who) in [
         (identity(1), named(&digest).unwrap()),

@@ -3,7 +3,7 @@
 use attest::reference_sets::NewValue;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 
-use super::questions::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, of_answer, of_question, write};
+use super::questions::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, answer_key, question_key, write};
 
 /// Maximum number of denied questions of a pool: each boot with new values is compared with all of them.
 const DENIED_LIMIT: usize = 64;
@@ -31,7 +31,7 @@ pub enum AnswerError {
 
 /// Returns a question with its answer, if there is one.
 fn find(transaction: &mut EntryTransaction<'_>, pool: &str, id: &str) -> Result<(Question, Option<Answered>), AnswerError> {
-    let (question, answer) = (of_question(pool, id), of_answer(pool, id));
+    let (question, answer) = (question_key(pool, id), answer_key(pool, id));
     transaction.fetch([(KIND, question.as_str()), (KIND, answer.as_str())])?;
     let unknown = || AnswerError::Unknown {
         pool: pool.to_owned(),
@@ -53,7 +53,7 @@ pub async fn accept(store: &dyn Store, pool: &str, ids: &[String], answered: &An
         .transact(move |transaction| {
             for id in &ids {
                 find(transaction, &pool, id)?;
-                transaction.put(KIND, write(of_answer(&pool, id), &answered)?)?;
+                transaction.put(KIND, write(answer_key(&pool, id), &answered)?)?;
             }
             Ok(())
         })
@@ -87,7 +87,7 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
             if is_full {
                 return Err(AnswerError::TooMany { pool: pool.clone() });
             }
-            Ok(transaction.put(KIND, write(of_answer(&pool, &id), &answered)?)?)
+            Ok(transaction.put(KIND, write(answer_key(&pool, &id), &answered)?)?)
         })
         .await
 }
@@ -96,7 +96,7 @@ pub async fn deny(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &st
 ///
 /// # Errors
 /// [`AnswerError`].
-pub async fn take_back(store: &dyn Store, pool: &str, id: &str) -> Result<(), AnswerError> {
+pub async fn withdraw_denial(store: &dyn Store, pool: &str, id: &str) -> Result<(), AnswerError> {
     let (pool, id) = (pool.to_owned(), id.to_owned());
     store
         .transact(move |transaction| {
@@ -104,7 +104,7 @@ pub async fn take_back(store: &dyn Store, pool: &str, id: &str) -> Result<(), An
             if !answer.is_some_and(|answer| answer.is_no()) {
                 return Err(AnswerError::NotDenied { id: id.clone() });
             }
-            transaction.remove(KIND, &of_answer(&pool, &id))?;
+            transaction.remove(KIND, &answer_key(&pool, &id))?;
             Ok(())
         })
         .await

@@ -9,8 +9,8 @@ use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::questions::{
-    Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, of_answer, of_asked, of_machine, of_question,
-    question_id, read, write,
+    Answered, AskedEvent, KIND, Question, QuestionAnswer, QuestionSnapshot, WaitingMachine, answer_key, asked_key, machine_key,
+    question_id, question_key, read, write,
 };
 
 /// Maximum number of open questions of a pool. A roll-out is one or a few. Further ones are refused as if waiting did not exist; existing
@@ -99,7 +99,7 @@ pub struct AwaitedValues {
     store: Arc<dyn Store>,
     /// The same store, where writes are attributed to the gateway.
     own: Arc<dyn Store>,
-    known: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
+    snapshot: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
 }
 
 impl AwaitedValues {
@@ -108,7 +108,7 @@ impl AwaitedValues {
         Self {
             store,
             own,
-            known: Mutex::new(None),
+            snapshot: Mutex::new(None),
         }
     }
 
@@ -127,7 +127,7 @@ impl AwaitedValues {
             ..
         } = shown;
         let question = question_id(pool, shown.values);
-        let wanted = [of_machine(pool, machine), of_answer(pool, &question)].map(|id| (KIND, id));
+        let wanted = [machine_key(pool, machine), answer_key(pool, &question)].map(|id| (KIND, id));
         let mut found = self.store.get_all(wanted.to_vec()).await?.into_iter();
         let (own, answer) = (found.next().flatten(), found.next().flatten());
         let own = own
@@ -136,7 +136,7 @@ impl AwaitedValues {
             .filter(|own| own.until > now && own.since <= now);
         let answer = answer.map(|answer| read::<Answered>(&answer)).transpose()?;
         let begins = own.as_ref().is_none_or(|own| own.question != question || own.observed != observed);
-        let kept = if begins { self.look(now).await? } else { self.known().await? };
+        let kept = if begins { self.refresh(now).await? } else { self.cached().await? };
         let denied = answer
             .as_ref()
             .filter(|answer| answer.is_no())
@@ -151,7 +151,7 @@ impl AwaitedValues {
         )) = denied.or_else(|| kept.denial(pool, shown.values))
         {
             if own.is_some() {
-                self.store.remove(KIND, &of_machine(pool, machine)).await?;
+                self.store.remove(KIND, &machine_key(pool, machine)).await?;
             }
             return Ok(MachineStep::Refused(NotAwaited::Denied {
                 question: question.to_owned(),
@@ -168,7 +168,7 @@ impl AwaitedValues {
                 observed,
                 ..own
             },
-            Some(own) => match own.anew(&question, &shown) {
+            Some(own) => match own.update(&question, &shown) {
                 Some(anew) => anew,
                 None => return Ok(MachineStep::Refused(NotAwaited::Changes)),
             },
@@ -190,15 +190,15 @@ impl AwaitedValues {
                 until,
                 ..waiting.clone()
             };
-            self.store.put(KIND, write(of_machine(pool, machine), &seen)?).await?;
+            self.store.put(KIND, write(machine_key(pool, machine), &seen)?).await?;
         }
         let waited = now.saturating_sub(waiting.since);
         if !observed && waited >= rules.wait_seconds {
             let since = waiting.since;
             return Ok(MachineStep::Refused(NotAwaited::Over { question, since }));
         }
-        let kept = if begins || !is_there { self.look(now).await? } else { kept };
-        let machines = kept.seen_on(pool, shown.values, now);
+        let kept = if begins || !is_there { self.refresh(now).await? } else { kept };
+        let machines = kept.machine_count(pool, shown.values, now);
         let is_asked = kept.asked.contains_key(&of);
         let is_put = !is_asked && machines >= rules.machines && self.put(&shown, &question, machines).await?;
         let wait = Wait {
@@ -220,7 +220,7 @@ impl AwaitedValues {
     /// # Errors
     /// [`StoreError`].
     pub async fn ended(&self, pool: &str, machine: &str) -> Result<Option<(String, u64)>, StoreError> {
-        let id = of_machine(pool, machine);
+        let id = machine_key(pool, machine);
         let Some(entry) = self.store.get(KIND, &id).await? else {
             return Ok(None);
         };
@@ -238,7 +238,7 @@ impl AwaitedValues {
             machine: shown.machine.to_owned(),
             decision: shown.decision.to_owned(),
         };
-        let entry = write(of_question(shown.pool, question), &entry)?;
+        let entry = write(question_key(shown.pool, question), &entry)?;
         self.store.insert(KIND, entry).await.map(drop)
     }
 
@@ -251,13 +251,13 @@ impl AwaitedValues {
             values: shown.values.iter().take(NAMED_LIMIT).map(NewValue::key).collect(),
             more: shown.values.len().saturating_sub(NAMED_LIMIT),
         };
-        let entry = write(of_asked(shown.pool, question), &asked)?;
+        let entry = write(asked_key(shown.pool, question), &asked)?;
         Ok(self.own.insert(KIND, entry).await?.is_none())
     }
 
     /// Returns the entries from the cache, if it is recent.
-    async fn known(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    async fn cached(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
+        let known = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
             Some((at, kept)) if at.elapsed() < KNOWN_FOR => Ok(kept),
             _ => self.list().await,
@@ -265,7 +265,7 @@ impl AwaitedValues {
     }
 
     /// Returns the current entries, and deletes lapsed ones.
-    async fn look(&self, now: u64) -> Result<Arc<QuestionSnapshot>, StoreError> {
+    async fn refresh(&self, now: u64) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let kept = self.list().await?;
         for id in kept.lapsed(now, UNCLAIMED_SECONDS).into_iter().take(TAKEN_AT_ONCE) {
             self.store.remove(KIND, &id).await?;
@@ -275,14 +275,14 @@ impl AwaitedValues {
 
     async fn list(&self) -> Result<Arc<QuestionSnapshot>, StoreError> {
         let kept = Arc::new(QuestionSnapshot::list(&*self.store).await?);
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), Arc::clone(&kept)));
         Ok(kept)
     }
 }
 
 impl WaitingMachine {
     /// Returns the entry of a machine that shows other values; `None` if it has done so too often.
-    fn anew(&self, question: &str, shown: &ObservedBoot<'_>) -> Option<Self> {
+    fn update(&self, question: &str, shown: &ObservedBoot<'_>) -> Option<Self> {
         let ObservedBoot { rules, observed, now, .. } = *shown;
         let begun = Self::begun(question, now, rules.window_seconds, observed);
         if now.saturating_sub(self.began) >= rules.window_seconds {

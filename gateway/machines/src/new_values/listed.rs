@@ -25,7 +25,7 @@ pub struct QuestionRow {
     pub showing: Vec<Showing>,
     pub more: usize,
     /// Questions of the pool that have values in common with it, and how many more there are.
-    pub beside: Vec<RelatedQuestion>,
+    pub related: Vec<RelatedQuestion>,
     pub more_beside: usize,
     /// Set if enough machines have, so that the administrator was asked.
     pub is_asked: bool,
@@ -70,16 +70,16 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
             // It has lapsed, and nobody has come since who takes it away.
             continue;
         }
-        let mut beside = beside(&kept, key, question, now);
+        let mut beside = related_questions(&kept, key, question, now);
         let more_beside = beside.split_off(beside.len().min(BESIDE_LIMIT)).len();
         rows.push(QuestionRow {
             pool: pool.clone(),
             id: id.clone(),
-            machines: kept.seen_on(pool, &question.values, now),
+            machines: kept.machine_count(pool, &question.values, now),
             last: exactly.iter().map(|(_, waiting)| waiting.last).max().unwrap_or(question.at),
             more: exactly.len().saturating_sub(MACHINES_LIMIT),
             showing: showing(store, exactly).await?,
-            beside,
+            related: beside,
             more_beside,
             is_asked: kept.asked.contains_key(key),
             answered,
@@ -118,7 +118,7 @@ async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, Sto
 }
 
 /// Returns the pool's open questions that have values in common with this one, and machines. Those with most machines come first.
-fn beside(kept: &QuestionSnapshot, key: &Of, question: &Question, now: u64) -> Vec<RelatedQuestion> {
+fn related_questions(kept: &QuestionSnapshot, key: &Of, question: &Question, now: u64) -> Vec<RelatedQuestion> {
     let own = keys(&question.values);
     let open = |of: &&Of| of.0 == key.0 && *of != key && !kept.answers.contains_key(*of);
     let mut all: Vec<RelatedQuestion> = kept

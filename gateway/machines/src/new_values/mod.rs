@@ -14,7 +14,7 @@ mod questions;
 #[cfg(test)]
 mod tests;
 
-pub use answers::{AnswerError, accept, deny, take_back, values_of};
+pub use answers::{AnswerError, accept, deny, values_of, withdraw_denial};
 pub use ask::{AwaitedValues, MachineStep, NotAwaited, ObservedBoot, Wait};
 pub use listed::{QuestionRow, RelatedQuestion, Showing, questions};
 pub use questions::{Answered, Question, QuestionAnswer};

@@ -112,19 +112,19 @@ fn id(what: &str, pool: &str, of: &str) -> String {
     format!("{what}:{pool}:{of}")
 }
 
-pub(super) fn of_question(pool: &str, question: &str) -> String {
+pub(super) fn question_key(pool: &str, question: &str) -> String {
     id(QUESTION, pool, question)
 }
 
-pub(super) fn of_machine(pool: &str, machine: &str) -> String {
+pub(super) fn machine_key(pool: &str, machine: &str) -> String {
     id(MACHINE, pool, machine)
 }
 
-pub(super) fn of_asked(pool: &str, question: &str) -> String {
+pub(super) fn asked_key(pool: &str, question: &str) -> String {
     id(ASKED, pool, question)
 }
 
-pub(super) fn of_answer(pool: &str, question: &str) -> String {
+pub(super) fn answer_key(pool: &str, question: &str) -> String {
     id(ANSWER, pool, question)
 }
 
@@ -177,7 +177,7 @@ impl QuestionSnapshot {
     }
 
     /// Returns the number of machines that have shown these values, alone or with others: the minimum over the values.
-    pub(crate) fn seen_on(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
+    pub(crate) fn machine_count(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
         let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, waiting) in self.counting(pool, now) {
             *machines.entry(&waiting.question).or_default() += 1;
@@ -210,7 +210,7 @@ impl QuestionSnapshot {
     /// Denied questions stay, because an administrator has decided them.
     pub(crate) fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
         let machines = self.machines.iter().filter(|(_, waiting)| waiting.until <= now);
-        let machines = machines.map(|((pool, machine), _)| of_machine(pool, machine));
+        let machines = machines.map(|((pool, machine), _)| machine_key(pool, machine));
         let claimed: BTreeSet<(&str, &str)> = self
             .machines
             .iter()
@@ -231,7 +231,7 @@ impl QuestionSnapshot {
             .filter(|of| !self.questions.contains_key(of));
         let gone: Vec<&Of> = questions.chain(left).collect();
         let gone = gone.into_iter().flat_map(|(pool, question)| {
-            let ids = [of_asked(pool, question), of_answer(pool, question), of_question(pool, question)];
+            let ids = [asked_key(pool, question), answer_key(pool, question), question_key(pool, question)];
             let is_there = [
                 self.asked.contains_key(&(pool.clone(), question.clone())),
                 self.answers.contains_key(&(pool.clone(), question.clone())),

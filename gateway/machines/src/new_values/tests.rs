@@ -195,7 +195,7 @@ async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answ
         ]
     );
     let beside = |row: &QuestionRow| -> Vec<(String, usize, Vec<NewValue>)> {
-        let beside = row.beside.iter().cloned();
+        let beside = row.related.iter().cloned();
         beside.map(|one| (one.id, one.machines, one.more)).collect()
     };
     assert_eq!(beside(row(&[1])), [(id(&[1, 2, 3]), 1, all(&[2, 3]))]);
@@ -395,9 +395,9 @@ async fn what_was_denied_is_refused_at_once_with_more_too_and_with_less_not() {
     let later = 100 * 3600;
     wait(room.shows("tpm:d", &[9], later).await);
     assert_eq!(refused(room.shows("tpm:a", &[1, 2], later).await), why);
-    take_back(&*room.store, POOL, &denied).await.unwrap();
+    withdraw_denial(&*room.store, POOL, &denied).await.unwrap();
     assert!(matches!(
-        take_back(&*room.store, POOL, &denied).await,
+        withdraw_denial(&*room.store, POOL, &denied).await,
         Err(AnswerError::NotDenied { .. })
     ));
     wait(room.shows("tpm:a", &[1, 2], later).await);

@@ -36,7 +36,7 @@ fn paths(config: &Config) -> Vec<String> {
 
 /// Checks the paths that nodes of pool `worker` get before approval, or the error.
 fn check(configs: Vec<Value>, full: &Config, expected: Result<&[&str], &str>) {
-    match (Needed::new(Vec::new(), configs).of_pool("worker", full), expected) {
+    match (Needed::new(Vec::new(), configs).for_pool("worker", full), expected) {
         (Ok(config), Ok(expected)) => assert_eq!(paths(&config), expected),
         (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
         (found, _) => panic!("{found:?}, and not {expected:?}"),
@@ -70,7 +70,7 @@ fn what_another_machine_config_has_changed_is_not_given_away() {
     let ca = "/etc/kubernetes/kubelet-ca.crt";
     let of_ca = vec![machine_config("50-a", "worker", &needed("true"), &[(ca, "old")])];
     let given = full(&[(ca, "new")]);
-    let config = Needed::new(Vec::new(), of_ca).of_pool("worker", &given).unwrap();
+    let config = Needed::new(Vec::new(), of_ca).for_pool("worker", &given).unwrap();
     assert_eq!(config.list(["storage", "files"]), given.list(["storage", "files"]));
 }
 
@@ -119,7 +119,7 @@ fn a_pool_of_its_own_says_which_machine_configs_are_its_own() {
             machine_config("50-i", "infra", &needed("true"), &[("/etc/i", "i")]),
         ]
     };
-    let of = |role| paths(&Needed::new(vec![pool(role)], configs()).of_pool("worker", &all).unwrap());
+    let of = |role| paths(&Needed::new(vec![pool(role)], configs()).for_pool("worker", &all).unwrap());
     assert_eq!(of("worker"), ["/etc/a"]);
     assert_eq!(of("infra"), ["/etc/i"]);
 }

@@ -57,7 +57,7 @@ struct IgnitionHead {
 impl FetchedConfig {
     /// Returns `None` without a version of spec 3.
     #[must_use]
-    pub fn of(configs: BTreeMap<SpecVersion, FetchedVersion>) -> Option<Self> {
+    pub fn from_configs(configs: BTreeMap<SpecVersion, FetchedVersion>) -> Option<Self> {
         let (version, newest) = configs.last_key_value().filter(|(version, _)| **version > SpecVersion::V2_2)?;
         let newest = (*version, newest.clone());
         Some(Self { configs, newest })

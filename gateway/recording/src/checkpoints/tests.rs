@@ -54,7 +54,7 @@ impl Site {
         }
     }
 
-    async fn keep(&self, line: &str) -> Keeping {
+    async fn keep(&self, line: &str) -> CheckpointUpdate {
         keep(&self.store, line).await.unwrap()
     }
 
@@ -72,11 +72,11 @@ async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let [first, second] = [1, 2].map(|at| site.checkpoint(&mut chain, at));
-    assert_eq!(site.keep(&first).await, Keeping::Kept);
-    assert_eq!(site.keep(&second).await, Keeping::Kept);
-    assert_eq!(site.keep(&second).await, Keeping::Kept);
-    assert_eq!(site.keep(&first).await, Keeping::Behind);
-    let all = kept(&site.store).await.unwrap();
+    assert_eq!(site.keep(&first).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&second).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&second).await, CheckpointUpdate::Kept);
+    assert_eq!(site.keep(&first).await, CheckpointUpdate::Behind);
+    let all = last_checkpoints(&site.store).await.unwrap();
     assert_eq!(all.len(), 1);
     assert_eq!(all[0].text, second);
 }
@@ -90,7 +90,7 @@ async fn of_two_keys_that_signed_a_chain_within_one_second_the_later_is_told() {
     let site = site.with_another_key();
     let second = site.checkpoint(&mut chain, 7);
     site.keep(&second).await;
-    let all = kept(&site.store).await.unwrap();
+    let all = last_checkpoints(&site.store).await.unwrap();
     let of = |text: &str| all.iter().find(|kept| kept.text == text).unwrap();
     assert!(of(&second).is_later_than(of(&first)));
     assert!(!of(&first).is_later_than(of(&second)) && !of(&first).is_later_than(of(&first)));
@@ -160,15 +160,18 @@ async fn a_chain_that_is_whole_and_over_is_not_missed_once_its_file_is_gone() {
     let new = site.checkpoint(&mut Site::chain(Vec::new()), 2);
     site.keep(&new).await;
     assert_eq!(site.missing(&[&new]).await, 0);
-    let all = kept(&site.store).await.unwrap();
-    let standing: Vec<&str> = standing(&all).map(|kept| kept.text.as_str()).collect();
+    let all = last_checkpoints(&site.store).await.unwrap();
+    let standing: Vec<&str> = required_checkpoints(&all).map(|kept| kept.text.as_str()).collect();
     assert_eq!(standing, [new.as_str()]);
     // Another gateway's is not over.
     let mut another = Site::new();
     another.store = site.store;
     let other = another.checkpoint(&mut Site::chain(Vec::new()), 3);
     another.keep(&other).await;
-    assert_eq!(attest_log::standing(&kept(&another.store).await.unwrap()).count(), 2);
+    assert_eq!(
+        attest_log::required_checkpoints(&last_checkpoints(&another.store).await.unwrap()).count(),
+        2
+    );
 }
 
 #[tokio::test]
@@ -191,7 +194,7 @@ async fn what_another_chain_has_taken_the_place_of_is_missed_once() {
         assert_eq!(site.missing(&[&line]).await, 0);
         fs::write(&log, "").unwrap();
     }
-    assert!(kept(&site.store).await.unwrap().len() <= 1 + SUPERSEDED_LIMIT + 1);
+    assert!(last_checkpoints(&site.store).await.unwrap().len() <= 1 + SUPERSEDED_LIMIT + 1);
 }
 
 fn abandoned() -> Abandoned {
@@ -202,7 +205,7 @@ fn abandoned() -> Abandoned {
 }
 
 fn required(all: &[LastCheckpoint]) -> Vec<&str> {
-    standing(all).map(|kept| kept.text.as_str()).collect()
+    required_checkpoints(all).map(|kept| kept.text.as_str()).collect()
 }
 
 #[tokio::test]
@@ -220,19 +223,19 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
     fs::write(&log, [a.as_str(), &lines[0], &lines[1], &lines[2], ""].join("\n")).unwrap();
     let signs = site.signs(&id);
     assert_eq!(missing(&site.store, &log, signs).await.unwrap().len(), 1);
-    assert_eq!(site.keep(&lines[2]).await, Keeping::Kept);
-    let all = kept(&site.store).await.unwrap();
+    assert_eq!(site.keep(&lines[2]).await, CheckpointUpdate::Kept);
+    let all = last_checkpoints(&site.store).await.unwrap();
     let mut both = required(&all);
     both.sort_unstable();
     let mut expected = [b.as_str(), lines[2].as_str()];
     expected.sort_unstable();
     assert_eq!(both, expected);
     assert_eq!(missing(&site.store, &log, signs).await.unwrap().len(), 1);
-    assert_eq!(of_other_keys(&site.store, "another", signs).await.unwrap().len(), 1);
+    assert_eq!(checkpoints_by_other_keys(&site.store, "another", signs).await.unwrap().len(), 1);
     // A chain that the new key begins takes the place of none by the old one.
     let point = all.iter().find(|kept| kept.text == b).unwrap().point();
     site.keep(&site.checkpoint(&mut Site::chain(vec![point]), 5)).await;
-    assert!(required(&kept(&site.store).await.unwrap()).contains(&b.as_str()));
+    assert!(required(&last_checkpoints(&site.store).await.unwrap()).contains(&b.as_str()));
     // Where the lines are the ones that were signed, nothing is missing.
     let mut chain = ChainProgress::after(b.as_bytes()).unwrap();
     let honest = site.checkpoint(&mut chain, 3);
@@ -244,11 +247,11 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
         panic!("not given up");
     };
     assert_eq!(done.len(), 1);
-    let all = kept(&site.store).await.unwrap();
+    let all = last_checkpoints(&site.store).await.unwrap();
     assert!(!required(&all).contains(&b.as_str()));
     let old = all.iter().find(|kept| kept.text == b).unwrap();
     assert_eq!(old.abandoned, Some(abandoned()), "it stays");
-    assert!(of_other_keys(&site.store, "gw", signs).await.unwrap().is_empty());
+    assert!(checkpoints_by_other_keys(&site.store, "gw", signs).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -265,19 +268,19 @@ async fn a_chain_that_was_given_up_stays_and_is_required_again_when_it_is_signed
     };
     // With the one that it alone has taken the place of.
     assert_eq!(done.len(), 2);
-    let all = kept(&site.store).await.unwrap();
+    let all = last_checkpoints(&site.store).await.unwrap();
     assert!(required(&all).is_empty());
     assert_eq!(all.iter().filter(|kept| kept.abandoned == Some(abandoned())).count(), 2);
     // The same gateway finds that it has lost it.
     assert_eq!(site.missing(&[]).await, 1);
     // Its last line is kept once more at each start.
     site.keep(&a).await;
-    assert_eq!(required(&kept(&site.store).await.unwrap()), [a.as_str()]);
+    assert_eq!(required(&last_checkpoints(&site.store).await.unwrap()), [a.as_str()]);
     let AbandonOutcome::Done(_) = abandon(&site.store, is_second, None, abandoned()).await.unwrap() else {
         panic!("not given up");
     };
     site.keep(&b).await;
-    assert_eq!(required(&kept(&site.store).await.unwrap()), [b.as_str()]);
+    assert_eq!(required(&last_checkpoints(&site.store).await.unwrap()), [b.as_str()]);
 }
 
 #[tokio::test]
@@ -291,5 +294,5 @@ async fn chains_that_were_given_up_are_not_forgotten_with_those_that_were_follow
     for at in 2..40 {
         site.keep(&site.checkpoint(&mut Site::chain(Vec::new()), at)).await;
     }
-    assert!(kept(&site.store).await.unwrap().iter().any(|kept| kept.text == first));
+    assert!(last_checkpoints(&site.store).await.unwrap().iter().any(|kept| kept.text == first));
 }

@@ -58,7 +58,7 @@ fn the_console_is_told_once_a_minute() {
 }
 
 /// Returns the seconds after which a source that wants one more is to retry.
-fn told(budget: &RateLimit, source: u32, now: u64) -> u64 {
+fn retry_after(budget: &RateLimit, source: u32, now: u64) -> u64 {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
     let Spending::Over { again, .. } = budget.spend(Ipv4Addr::from_bits(source).into(), 1, now) else {
         panic!("there was one more");
@@ -84,12 +84,12 @@ fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
         (3, ATTACKER + 1, 3),
         (3, ATTACKER + 2, 1),
     ] {
-        assert_eq!(told(&spent(sources), asks, 1000), after, "{sources} {asks}");
+        assert_eq!(retry_after(&spent(sources), asks, 1000), after, "{sources} {asks}");
         assert_eq!(granted(&spent(sources), asks, 1, 1000 + after), 1, "{sources} {asks}");
         assert_eq!(granted(&spent(sources), asks, 1, 1000 + after - 1), 0, "{sources} {asks}");
     }
     // What never comes is far away, and no division by nothing.
-    assert_eq!(told(&RateLimit::new(0, 0), ATTACKER, 1000), 1);
+    assert_eq!(retry_after(&RateLimit::new(0, 0), ATTACKER, 1000), 1);
 }
 
 #[test]
@@ -303,7 +303,7 @@ type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> ClientSource, u64);
 fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_and_no_other() {
     // Some thousands, or a new one each time.
     for addresses in [4000, u128::from(u64::MAX)] {
-        let known = |number: u128| ClientSource::known(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
+        let known = |number: u128| ClientSource::proven(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
         let others: [Honest<'_>; 5] = [
             ("another network of 64 bits", &|number| six((1 << 64) + number), 10),
             ("a network of 64 bits each", &|number| six(number << 64), 10),

@@ -100,7 +100,7 @@ impl<'r> EvidenceCase<'r> {
                 // Whoever may be accepted yet is told to come again.
                 let told = self.or_waits().await?;
                 refuse(&mut self.record, &refusal);
-                self.record.known = self.is_known().await;
+                self.record.known = self.is_known_machine().await;
                 Err(told.unwrap_or(refusal))
             }
         };
@@ -117,13 +117,13 @@ impl<'r> EvidenceCase<'r> {
                 Err(refusal) if refusal.is_outdated() => {}
                 earned => return earned,
             }
-            self.begin_anew(&begun)?;
+            self.restart(&begun)?;
         }
         self.earn(awaited).await
     }
 
     /// Starts again with the current pool and time: the store has neither.
-    fn begin_anew(&mut self, begun: &Record) -> Result<(), Refusal> {
+    fn restart(&mut self, begun: &Record) -> Result<(), Refusal> {
         let pool = super::super::pool(&self.endpoint.pools, self.asked.pool.name());
         // Who asks again is told if it is gone.
         self.asked.pool = pool.map_err(|_| Refusal::unavailable())?;
@@ -168,7 +168,7 @@ impl<'r> EvidenceCase<'r> {
             Ok(claims) => claims,
             // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
             Err(Reject::TokenMissing) => {
-                let refusal = endpoint.guesses.turned_out_wrong(asked.peer, asked.now, TokenError::Invalid.into());
+                let refusal = endpoint.guesses.count_failure(asked.peer, asked.now, TokenError::Invalid.into());
                 return Ok((vouched, Err(refusal)));
             }
             Err(reject) => return Ok((vouched, Err(reject.into()))),
@@ -287,7 +287,7 @@ impl<'r> EvidenceCase<'r> {
 
     /// Returns whether a refused machine is known: it is on the allowlist, in an inventory, or has a name, or its instance has an owner.
     /// The owner must be able to read the reason. A revoked machine is not known: its refusal need not be read repeatedly.
-    async fn is_known(&self) -> bool {
+    async fn is_known_machine(&self) -> bool {
         let Some(claims) = self.record.claims.clone() else { return false };
         let pools = self.endpoint.pools.all();
         let mut inventories = pools.iter().filter_map(|pool| pool.inventory.as_ref());
@@ -296,12 +296,12 @@ impl<'r> EvidenceCase<'r> {
         let known = self
             .endpoint
             .store
-            .read(move |transaction| is_known(transaction, &claims, is_named));
+            .read(move |transaction| is_known_machine(transaction, &claims, is_named));
         known.await.unwrap_or(false)
     }
 }
 
-fn is_known(transaction: &mut EntryTransaction<'_>, claims: &Claims, is_named: bool) -> Result<bool, StoreError> {
+fn is_known_machine(transaction: &mut EntryTransaction<'_>, claims: &Claims, is_named: bool) -> Result<bool, StoreError> {
     if revocations::refuse(transaction, &[], &identities_of(claims)).is_err() {
         return Ok(false);
     }

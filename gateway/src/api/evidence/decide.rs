@@ -203,7 +203,7 @@ impl DecisionInput {
         let record = &mut way.record;
         record.name = settled.inspect_err(|error| record.alerts.extend(error.alert()))?;
         if self.notes_attested {
-            let attested = AttestedMachine::of(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
+            let attested = AttestedMachine::new(claims, &record.pool, record.name.as_deref(), record.at, &record.id);
             attested::note(transaction, identity, &attested)?;
         }
         history.note(transaction, record.at, &record.id)?;
@@ -211,7 +211,7 @@ impl DecisionInput {
         if let Some(token) = token {
             let redeemed = token.redeem(transaction, node)?;
             record.use_number = Some(redeemed.use_number());
-            record.again = redeemed.again();
+            record.again = redeemed.is_repeated();
             record.alerts.extend(redeemed.stale().map(str::to_owned));
         }
         record.verdict = Verdict::Trusted;

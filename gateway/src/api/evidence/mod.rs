@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
-use attest_log::{Decision, Likenesses, Record, ShownEvidence};
+use attest_log::{Decision, DeltaBases, Record, ShownEvidence};
 use attest_machines::new_values::AwaitedValues;
 use attest_machines::objects::MachineObjects;
 use attest_recording::Acting;
@@ -55,7 +55,7 @@ pub(super) struct EvidenceEndpoint {
     seal: Arc<SealKeyRing>,
     ticket: TicketSettings,
     decisions: Decisions,
-    likenesses: Likenesses,
+    delta_bases: DeltaBases,
     /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
@@ -64,7 +64,7 @@ pub(super) struct EvidenceEndpoint {
 }
 
 impl EvidenceEndpoint {
-    pub(super) fn of(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         // That the administrator is asked, a gateway tells as an act of its own.
         let asking = Acting {
             verb: Verb::ReferenceValuesAsk,
@@ -75,14 +75,14 @@ impl EvidenceEndpoint {
             clock: gateway.clock,
             pools: Arc::clone(&gateway.pools),
             admission: Arc::clone(&gateway.admission),
-            guesses: Guesses::of(gateway),
+            guesses: Guesses::new(gateway),
             store: Arc::clone(&gateway.store),
             endorsers: Arc::clone(&gateway.endorsers),
             tls: Arc::clone(&gateway.tls),
             seal: Arc::clone(&gateway.seal),
             ticket: gateway.settings.ticket,
-            decisions: Decisions::of(gateway),
-            likenesses: Likenesses::default(),
+            decisions: Decisions::new(gateway),
+            delta_bases: DeltaBases::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
             new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
@@ -112,7 +112,7 @@ pub(super) async fn post(
         record.user_agent = super::user_agent(&headers);
         record
     };
-    if let Err(error) = endpoint.seal.look_for_key_of(&request.challenge).await {
+    if let Err(error) = endpoint.seal.refresh_for(&request.challenge).await {
         return Refusal::because(&error).into_response();
     }
     let opened = match OpenedChallenge::open(&endpoint.seal, &request.challenge, now) {
@@ -138,7 +138,7 @@ pub(super) async fn post(
     }
     let is_of_tpm = opened.peek().subject.tpm.is_some();
     if !is_of_tpm && let Some(again) = endpoint.over_budget(peer.ip(), now) {
-        return overload::told_when(Refusal::unavailable().into_response(), Some(again));
+        return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
     // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
     // any more.
@@ -168,11 +168,11 @@ pub(super) async fn post(
     };
     match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
         Ok(judged) => {
-            let decided = judged.decided(spent, request.evidence, &endpoint.likenesses);
+            let decided = judged.decided(spent, request.evidence, &endpoint.delta_bases);
             let answer = endpoint.decisions.answer(decided).await;
             if answer.status().is_success() {
                 // Its Ignition comes next, on a connection of its own.
-                endpoint.admission.known.note(peer.ip(), Instant::now());
+                endpoint.admission.trusted_sources.note(peer.ip(), Instant::now());
             }
             answer
         }
@@ -219,7 +219,7 @@ fn note(challenge: &Challenge, record: &mut Record) {
         ShownEvidence::Cloud
     };
     let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
-    record.identity = ek.map(|ek| NodeIdentity::of_tpm(ek).to_string());
+    record.identity = ek.map(|ek| NodeIdentity::from_ek(ek).to_string());
     record.name.clone_from(&challenge.name);
 }
 

@@ -33,9 +33,9 @@ impl From<TooBusy> for Refusal {
 
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
-        let code = Code::of_reject(&reject);
+        let code = Code::from_reject(&reject);
         let command = command_for(&reject);
-        let refusal = Self::guarded(code, reject.told(), reject.detail());
+        let refusal = Self::guarded(code, reject.client_message(), reject.detail());
         match command {
             Some(command) => refusal.with_command(command),
             None => refusal,

@@ -19,7 +19,7 @@ fn check(refusal: impl Into<Refusal>, code: &str) {
     let refusal = refusal.into();
     assert_eq!(refusal.code(), code);
     assert!(refusal.detail().contains(MARK), "the record: {}", refusal.detail());
-    assert!(!refusal.told().contains(MARK), "the node: {}", refusal.told());
+    assert!(!refusal.message().contains(MARK), "the node: {}", refusal.message());
     assert!(!refusal.next_step().contains(MARK), "the node: {}", refusal.next_step());
 }
 
@@ -106,7 +106,7 @@ fn attack_32_a_node_is_not_told_which_digests_are_accepted() {
         index: 4,
         bank: attest::HashAlg::Sha256,
         quoted: own(),
-        accepted: attest::Withheld::words(MARK),
+        accepted: attest::Withheld::from_text(MARK),
     };
     check(Reject::from(mismatch), "pcr-mismatch");
 }

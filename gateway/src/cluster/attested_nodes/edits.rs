@@ -34,16 +34,19 @@ pub(super) enum EditStep {
 pub(super) struct EditOutcome {
     /// Reason in one word, if nothing was done.
     refused: Option<&'static str>,
-    said: String,
+    message: String,
 }
 
 fn done(said: String) -> EditOutcome {
-    EditOutcome { refused: None, said }
+    EditOutcome {
+        refused: None,
+        message: said,
+    }
 }
 
 fn refused(why: &'static str, said: impl Into<String>) -> EditOutcome {
     let (refused, said) = (Some(why), said.into());
-    EditOutcome { refused, said }
+    EditOutcome { refused, message: said }
 }
 
 /// Returns the steps to do, the ban last: it counts, whatever else is written.
@@ -82,7 +85,7 @@ fn digest_of(approved: &Approved) -> String {
 
 /// Returns the object's answer to an edit.
 pub(super) fn answer(spec: &AttestedNodeSpec, machine: &StoredMachine, object: &str, outcomes: &[EditOutcome]) -> ConditionAnswer {
-    let mut said: Vec<&str> = outcomes.iter().map(|outcome| outcome.said.as_str()).collect();
+    let mut said: Vec<&str> = outcomes.iter().map(|outcome| outcome.message.as_str()).collect();
     let mut why = outcomes.iter().find_map(|outcome| outcome.refused);
     let by_command = machine.revoked.as_ref().is_some_and(|revoked| !is_by(revoked, object));
     if spec.banned == Some(false) && by_command {

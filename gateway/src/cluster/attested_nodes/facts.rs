@@ -127,7 +127,7 @@ impl MachineFacts {
             );
             let answer = ConditionAnswer::new(true, &reason_of_code(&new.set), message);
             status.config = Some(new.clone());
-            status.say(ConditionType::ConfigServed, answer, generation, *at);
+            status.set_condition(ConditionType::ConfigServed, answer, generation, *at);
         }
         let times = [
             &self.attestation.as_ref().map(|(at, _)| *at),
@@ -149,6 +149,6 @@ impl MachineFacts {
             }
             _ => return,
         };
-        status.say(ConditionType::Attested, answer, generation, *at);
+        status.set_condition(ConditionType::Attested, answer, generation, *at);
     }
 }

@@ -16,7 +16,7 @@ use super::machines::{self, StoredMachine};
 use super::object::{AttestedNode, AttestedNodeSpec};
 use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
-use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
 use crate::pools::live::LivePools;
 
 /// Interval of looks for changed objects.
@@ -34,9 +34,9 @@ const STRANGE_AT_ONCE: usize = 10;
 /// Number of objects that are written in one pass, before all are looked at again.
 const WRITTEN_AT_ONCE: usize = 100;
 
-pub(super) struct Leading {
+pub(super) struct LeaderPass {
     pub(super) cluster: Arc<ClusterClient>,
-    pub(super) kept: WatchCache<AttestedNode>,
+    pub(super) nodes: WatchCache<AttestedNode>,
     pub(super) store: Arc<dyn Store>,
     pub(super) pools: Arc<LivePools>,
     pub(super) clock: Clock,
@@ -66,7 +66,7 @@ impl AttestedNodePassError {
 #[derive(Debug, Default)]
 struct PassBacklog {
     /// Something was changed, or is not as it was seen.
-    again: bool,
+    needs_another_pass: bool,
     written: usize,
     /// Time that it took to read the store.
     read: Duration,
@@ -74,7 +74,7 @@ struct PassBacklog {
     names: BTreeSet<String>,
 }
 
-impl Leading {
+impl LeaderPass {
     /// Runs the leader task for as long as it is polled.
     pub(super) async fn run(mut self) {
         let mut turn = LeaderTask::new(Arc::clone(&self.store), "show machines");
@@ -86,7 +86,7 @@ impl Leading {
         loop {
             tokio::select! {
                 _ = every.tick() => {}
-                () = self.kept.changed(), if !is_changed => {
+                () = self.nodes.changed(), if !is_changed => {
                     is_changed = true;
                     continue;
                 }
@@ -105,7 +105,7 @@ impl Leading {
                     if failures.is_over() {
                         tracing::info!("cluster: {WHAT}: the objects match the store again");
                     }
-                    if left.again { least } else { PASS_EVERY }
+                    if left.needs_another_pass { least } else { PASS_EVERY }
                 }
                 Err(error) => {
                     if failures.is_new(error.cause()) {
@@ -120,16 +120,16 @@ impl Leading {
 
     /// Returns whether an object is to be looked at, or one is missing.
     fn is_open(&self, names: &BTreeSet<String>) -> bool {
-        let all = self.kept.all().unwrap_or_default();
+        let all = self.nodes.all().unwrap_or_default();
         let is_unseen = |node: &Arc<AttestedNode>| node.status().observed_generation != Some(node.generation());
         let there: BTreeSet<&str> = all.iter().map(|node| node.name()).collect();
         all.iter().any(is_unseen) || names.iter().any(|name| !there.contains(name.as_str()))
     }
 
     async fn pass(&self, turn: &mut LeaderTask, writer: &mut AttestedNodeWriter) -> Result<PassBacklog, AttestedNodePassError> {
-        let Some(all) = self.kept.all().filter(|_| is_told(&self.cluster)) else {
+        let Some(all) = self.nodes.all().filter(|_| is_current(&self.cluster)) else {
             return Ok(PassBacklog {
-                again: true,
+                needs_another_pass: true,
                 ..PassBacklog::default()
             });
         };
@@ -155,7 +155,7 @@ impl Leading {
         });
         for node in nodes {
             if left.written >= WRITTEN_AT_ONCE {
-                left.again = true;
+                left.needs_another_pass = true;
                 break;
             }
             let known = machines.get(node.name()).cloned();
@@ -164,17 +164,17 @@ impl Leading {
                 continue;
             };
             if writer.is_past(node) {
-                left.again = true;
+                left.needs_another_pass = true;
                 continue;
             }
-            let looked = self.look_at(node, &machine, &store, writer, &mut left).await;
+            let looked = self.reconcile_machine(node, &machine, &store, writer, &mut left).await;
             problems.note(node, looked, writer)?;
         }
         self.make(&machines, &all, writer, &mut left).await?;
-        strange.retain(|node| !is_said(node));
+        strange.retain(|node| !is_marked_foreign(node));
         for node in strange.into_iter().take(STRANGE_AT_ONCE) {
-            left.again = true;
-            let said = self.say_strange(node, writer).await;
+            left.needs_another_pass = true;
+            let said = self.mark_foreign(node, writer).await;
             problems.note(node, said, writer)?;
         }
         left.names = machines.into_keys().collect();
@@ -194,7 +194,7 @@ impl Leading {
     }
 
     /// Does what is wanted of a machine, and says what the store has of it.
-    async fn look_at(
+    async fn reconcile_machine(
         &self,
         node: &AttestedNode,
         machine: &StoredMachine,
@@ -205,7 +205,7 @@ impl Leading {
         let (name, generation, before) = (node.name(), node.generation(), node.status().into_owned());
         let (now, mut status) = (self.clock.now().as_secs(), before.clone());
         match node.spec() {
-            Err(why) => status.say(
+            Err(why) => status.set_condition(
                 ConditionType::Accepted,
                 ConditionAnswer::new(false, "SpecUnreadable", why),
                 generation,
@@ -214,7 +214,7 @@ impl Leading {
             Ok(spec) if !self.takes_edits => {
                 if *spec != AttestedNodeSpec::default() {
                     let why = "edits are off: the gateways' cluster.attested_nodes is not \"edit\"";
-                    status.say(
+                    status.set_condition(
                         ConditionType::Accepted,
                         ConditionAnswer::new(false, "EditsAreOff", why),
                         generation,
@@ -227,12 +227,12 @@ impl Leading {
                 let steps = edits::steps(spec, &before.handled, machine, name);
                 if !steps.is_empty() {
                     let Some(found) = writer.read(name).await? else {
-                        left.again = true;
+                        left.needs_another_pass = true;
                         return Ok(());
                     };
                     if found.resource_version() != node.resource_version() {
                         // Edited since: it is done as it is then.
-                        left.again = true;
+                        left.needs_another_pass = true;
                         return Ok(());
                     }
                     let by = By {
@@ -251,22 +251,22 @@ impl Leading {
                         match hands.perform(step, machine, name).await? {
                             Some(outcome) => outcomes.push(outcome),
                             None => {
-                                left.again = true;
+                                left.needs_another_pass = true;
                                 return Ok(());
                             }
                         }
                     }
                     tracing::info!("cluster: {WHAT}: {name}: {}", edits::answer(spec, machine, name, &outcomes).message);
                     // What the store has of it now is said the next time.
-                    left.again = true;
-                    status.say(
+                    left.needs_another_pass = true;
+                    status.set_condition(
                         ConditionType::Accepted,
                         edits::answer(spec, machine, name, &outcomes),
                         generation,
                         now,
                     );
                 } else if *spec != AttestedNodeSpec::default() && before.observed_generation != Some(generation) {
-                    status.say(ConditionType::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
+                    status.set_condition(ConditionType::Accepted, edits::answer(spec, machine, name, &[]), generation, now);
                 }
                 status.handled = edits::handled(spec);
             }
@@ -291,7 +291,7 @@ impl Leading {
         left.written += 1;
         match writer.write(node, &mut status).await? {
             Written::Yes => self.events(node, before, &status, writer).await?,
-            Written::Later => left.again = true,
+            Written::Later => left.needs_another_pass = true,
             Written::Never => {}
         }
         Ok(())
@@ -306,17 +306,17 @@ impl Leading {
         left: &mut PassBacklog,
     ) -> Result<(), AttestedNodePassError> {
         let there: HashMap<&str, ()> = all.iter().map(|node| (node.name(), ())).collect();
-        let mut count = of_machines(&self.kept);
+        let mut count = machine_count(&self.nodes);
         for (name, machine) in machines.iter().filter(|(name, _)| !there.contains_key(name.as_str())) {
             if left.written >= WRITTEN_AT_ONCE {
-                left.again = true;
+                left.needs_another_pass = true;
                 break;
             }
             if count >= MACHINES_LIMIT {
                 break;
             }
             let Some(made) = writer.create(name).await? else {
-                left.again = true;
+                left.needs_another_pass = true;
                 continue;
             };
             count += 1;
@@ -331,13 +331,13 @@ impl Leading {
     }
 
     /// Notes on an object that it is not a machine's. It is left in place: another client has made it.
-    async fn say_strange(&self, node: &AttestedNode, writer: &mut AttestedNodeWriter) -> Result<(), AttestedNodePassError> {
+    async fn mark_foreign(&self, node: &AttestedNode, writer: &mut AttestedNodeWriter) -> Result<(), AttestedNodePassError> {
         let (before, generation) = (node.status().into_owned(), node.generation());
         let mut status = before.clone();
         let why =
             "no machine has this name, so the edit was ignored: objects are named tpm-DIGEST, or CLOUD- and the SHA-256 of an identity";
         let now = self.clock.now().as_secs();
-        status.say(
+        status.set_condition(
             ConditionType::Accepted,
             ConditionAnswer::new(false, "NotAMachine", why),
             generation,
@@ -382,7 +382,7 @@ impl Leading {
             } else {
                 said.message.clone()
             };
-            writer.tell(node, reason, warning, &text, now).await?;
+            writer.post_event(node, reason, warning, &text, now).await?;
         }
         Ok(())
     }
@@ -416,7 +416,7 @@ impl Problems {
 }
 
 /// Returns whether this object has the note that it is not a machine's.
-fn is_said(node: &AttestedNode) -> bool {
+fn is_marked_foreign(node: &AttestedNode) -> bool {
     let status = node.status();
     status.observed_generation == Some(node.generation())
         && status

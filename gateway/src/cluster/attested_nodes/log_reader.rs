@@ -104,7 +104,7 @@ impl LogReader {
         let durable = self.durable.borrow().clone();
         if durable.cuts != self.cuts {
             // What was read ahead may be gone.
-            self.list_anew()?;
+            self.relist()?;
             self.cuts = durable.cuts;
         }
         loop {
@@ -119,9 +119,9 @@ impl LogReader {
                 FollowedLine::Nothing => return Ok(None),
                 FollowedLine::SetBack => {
                     // What was read ahead may be gone, and nothing else.
-                    if !self.list_anew()? {
+                    if !self.relist()? {
                         self.follower = LogFollower::from_beginning(&self.log);
-                        self.left_out.iter().for_each(|path| self.follower.leave_out(path));
+                        self.left_out.iter().for_each(|path| self.follower.skip_file(path));
                         self.last = None;
                         self.is_set_back = true;
                     }
@@ -133,12 +133,12 @@ impl LogReader {
             // What is no record is the auditor's to report.
             let Some(record) = record else { continue };
             if record.place.is_at_least(&durable.chain, durable.number.saturating_add(1)) {
-                self.list_anew()?;
+                self.relist()?;
                 return Ok(None);
             }
             // A file may have got another name while the files were listed.
             if self.is_gap(&record) && !std::mem::replace(&mut self.listed_anew, true) {
-                self.list_anew()?;
+                self.relist()?;
                 continue;
             }
             self.listed_anew = false;
@@ -156,7 +156,7 @@ impl LogReader {
     }
 
     /// Continues after the line that was returned last, in whatever file it is by then. Returns whether it still exists.
-    fn list_anew(&mut self) -> Result<bool, LogReadError> {
+    fn relist(&mut self) -> Result<bool, LogReadError> {
         let follower = match &self.last {
             Some(last) => LogFollower::after(&self.log, &last.position)?,
             None => Some(LogFollower::from_beginning(&self.log)),
@@ -164,7 +164,7 @@ impl LogReader {
         // If its file was removed, what comes after that is read already.
         let is_there = follower.is_some();
         if let Some(mut follower) = follower {
-            self.left_out.iter().for_each(|path| follower.leave_out(path));
+            self.left_out.iter().for_each(|path| follower.skip_file(path));
             self.follower = follower;
         }
         Ok(is_there)
@@ -174,7 +174,7 @@ impl LogReader {
     pub(crate) fn pass_over(&mut self, error: &LogReadError) -> bool {
         let can = error.is_for_good() && error.path != self.log && error.path != folder(&self.log);
         if can {
-            self.follower.leave_out(&error.path);
+            self.follower.skip_file(&error.path);
             self.left_out.push(error.path.clone());
         }
         can
@@ -303,7 +303,7 @@ mod tests {
         site.write("attestation.jsonl.2", &[&b]);
         reader.follower = LogFollower::from_beginning(&site.log());
         for overlooked in ["attestation.jsonl.1", "attestation.jsonl.2"] {
-            reader.follower.leave_out(&site.folder.path().join(overlooked));
+            reader.follower.skip_file(&site.folder.path().join(overlooked));
         }
         site.durable.send_replace(durable(3, 0));
         assert_eq!(read(&mut reader), [b, c]);

@@ -52,7 +52,7 @@ impl StoredMachine {
                 ConditionAnswer::new(true, by, format!("revoked at {}{why}", rfc3339(revoked.at)))
             },
         );
-        status.say(ConditionType::Banned, banned, generation, now);
+        status.set_condition(ConditionType::Banned, banned, generation, now);
         let approved = match &self.listed {
             Some(EkRecord { removed: Some(at), .. }) => {
                 ConditionAnswer::new(false, "Removed", format!("removed from the allowlist at {}", rfc3339(*at)))
@@ -65,10 +65,10 @@ impl StoredMachine {
                 "the EK has no entry in the allowlist; EK roots or the cloud may endorse it",
             ),
         };
-        status.say(ConditionType::Approved, approved, generation, now);
+        status.set_condition(ConditionType::Approved, approved, generation, now);
         if status.says(ConditionType::Attested).is_none() {
             let answer = ConditionAnswer::new(None, "NotSeen", "no attestation of this machine in the logs that were read");
-            status.say(ConditionType::Attested, answer, generation, now);
+            status.set_condition(ConditionType::Attested, answer, generation, now);
         }
     }
 }

@@ -25,14 +25,14 @@ mod writer;
 
 use std::sync::Arc;
 
-use attest_cluster_api::{ClusterClient, ClusterError, Heard, WatchCache, keep};
+use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;
 
 pub use object::{AttestedNode, object_name};
 
-use self::leader::Leading;
+use self::leader::LeaderPass;
 use self::object_cache::AttestedNodeCache;
 pub(crate) use self::object_cache::LogPlaces;
 use super::ClusterTasks;
@@ -48,7 +48,7 @@ const MACHINES_LIMIT: usize = 20_000;
 const FAILED_AT_ONCE: usize = 20;
 
 /// Asks once for them.
-pub(super) async fn look(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
+pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let found = cluster.ask(WHAT, nodes.list_metadata(&ListParams::default().limit(1))).await;
     (WHAT, found.map(drop))
@@ -61,16 +61,16 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
     tasks.spawn(keeping.trimmed(AttestedNode::trim).run());
     let followed = AttestedNodeCache {
         cluster: Arc::clone(cluster),
-        kept: kept.clone(),
+        nodes: kept.clone(),
         log: parts.log.clone(),
         durable: parts.durable.clone(),
         clock: parts.clock,
         metrics: Arc::clone(parts.metrics),
     };
     tasks.spawn(followed.run());
-    let leading = Leading {
+    let leading = LeaderPass {
         cluster: Arc::clone(cluster),
-        kept,
+        nodes: kept,
         store: Arc::clone(parts.store),
         pools: Arc::clone(parts.pools),
         clock: parts.clock,
@@ -81,12 +81,12 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, wante
 }
 
 /// Returns whether the watch is current. If not, the API is away or does not have such a kind, and nothing is written until it is back.
-fn is_told(cluster: &ClusterClient) -> bool {
-    cluster.health().watches().get(WHAT) == Some(&Heard::Well)
+fn is_current(cluster: &ClusterClient) -> bool {
+    cluster.health().watches().get(WHAT) == Some(&WatchStatus::Well)
 }
 
 /// Returns the number of objects that are machines': those that other clients may have made do not count.
-fn of_machines(kept: &WatchCache<AttestedNode>) -> usize {
+fn machine_count(kept: &WatchCache<AttestedNode>) -> usize {
     let all = kept.all().unwrap_or_default();
     all.iter().filter(|node| node.status().identity.is_some()).count()
 }

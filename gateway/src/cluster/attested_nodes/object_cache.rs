@@ -17,7 +17,7 @@ use super::object::AttestedNode;
 use super::position::{PositionFile, ReadPosition};
 use super::status::{AttestedNodeStatus, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
-use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_told, of_machines};
+use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
 use crate::metrics::Metrics;
 
 /// Interval of looks for new lines.
@@ -45,7 +45,7 @@ pub(crate) struct LogPlaces {
 
 pub(super) struct AttestedNodeCache {
     pub(super) cluster: Arc<ClusterClient>,
-    pub(super) kept: KeptNodes<AttestedNode>,
+    pub(super) nodes: KeptNodes<AttestedNode>,
     pub(super) log: LogPlaces,
     pub(super) durable: watch::Receiver<Durable>,
     pub(super) clock: Clock,
@@ -78,7 +78,7 @@ impl AttestedNodeCache {
                 }
                 Err(error) => Some(error),
             };
-            let told = self.tell(&mut news, &mut writer).await;
+            let told = self.write_updates(&mut news, &mut writer).await;
             self.metrics.attested_nodes_waiting(news.0.len());
             if news.0.is_empty()
                 && noted.elapsed() >= NOTE_EVERY
@@ -89,7 +89,7 @@ impl AttestedNodeCache {
             }
             let problem = told.err().map(|error| error.to_string()).or(unread);
             let pause = if let Some(problem) = problem {
-                said.say(&problem);
+                said.record(&problem);
                 RETRY_AFTER
             } else {
                 said.is_over();
@@ -111,7 +111,7 @@ impl AttestedNodeCache {
             });
             match begun.await? {
                 Ok(reader) => return Some(reader),
-                Err(error) => said.say(&error.to_string()),
+                Err(error) => said.record(&error.to_string()),
             }
             tokio::time::sleep(RETRY_AFTER).await;
         }
@@ -129,12 +129,12 @@ impl AttestedNodeCache {
     }
 
     /// Writes the facts that are held, some at a time; those that were written are dropped.
-    async fn tell(&self, news: &mut MachineUpdates, writer: &mut AttestedNodeWriter) -> Result<(), ClusterError> {
-        let (false, true, Some(all)) = (news.0.is_empty(), is_told(&self.cluster), self.kept.all()) else {
+    async fn write_updates(&self, news: &mut MachineUpdates, writer: &mut AttestedNodeWriter) -> Result<(), ClusterError> {
+        let (false, true, Some(all)) = (news.0.is_empty(), is_current(&self.cluster), self.nodes.all()) else {
             return Ok(());
         };
         let there: HashMap<&str, &Arc<AttestedNode>> = all.iter().map(|node| (node.name(), node)).collect();
-        let mut count = of_machines(&self.kept);
+        let mut count = machine_count(&self.nodes);
         let mut names: Vec<String> = news.0.keys().cloned().collect();
         names.sort_by_key(|name| writer.failures(name));
         names.truncate(WRITTEN_AT_ONCE);
@@ -142,7 +142,7 @@ impl AttestedNodeCache {
         for name in &names {
             let Some(facts) = news.0.get(name) else { continue };
             let node = there.get(name.as_str()).copied();
-            let told = match self.tell_or_make(name, node, facts, (writer, &mut count)).await {
+            let told = match self.write_or_create(name, node, facts, (writer, &mut count)).await {
                 Ok(told) => told,
                 Err(error) if error.is_answer() => {
                     writer.note(name, true);
@@ -175,7 +175,7 @@ impl AttestedNodeCache {
         Ok(())
     }
 
-    async fn tell_or_make(
+    async fn write_or_create(
         &self,
         name: &str,
         node: Option<&Arc<AttestedNode>>,
@@ -184,19 +184,24 @@ impl AttestedNodeCache {
     ) -> Result<Written, ClusterError> {
         match node {
             Some(node) if writer.is_past(node) => Ok(Written::Later),
-            Some(node) => self.tell_of(node, facts, writer).await,
+            Some(node) => self.write_facts(node, facts, writer).await,
             None if !facts.is_of_a_machine() || *count >= MACHINES_LIMIT => Ok(Written::Never),
             None => match writer.create(name).await? {
                 Some(made) => {
                     *count += 1;
-                    self.tell_of(&made, facts, writer).await
+                    self.write_facts(&made, facts, writer).await
                 }
                 None => Ok(Written::Later),
             },
         }
     }
 
-    async fn tell_of(&self, node: &AttestedNode, facts: &MachineFacts, writer: &mut AttestedNodeWriter) -> Result<Written, ClusterError> {
+    async fn write_facts(
+        &self,
+        node: &AttestedNode,
+        facts: &MachineFacts,
+        writer: &mut AttestedNodeWriter,
+    ) -> Result<Written, ClusterError> {
         let before = node.status().into_owned();
         let mut status = before.clone();
         facts.add_to(&mut status, node.generation());
@@ -225,11 +230,11 @@ impl AttestedNodeCache {
             } else {
                 ("AttestationRefused", true)
             };
-            writer.tell(node, reason, warning, &said.message, now).await?;
+            writer.post_event(node, reason, warning, &said.message, now).await?;
         }
         let sha256 = |status: &AttestedNodeStatus| status.config.as_ref().map(|config| config.sha256.clone());
         if let Some(said) = after.says(ConditionType::ConfigServed).filter(|_| sha256(before) != sha256(after)) {
-            writer.tell(node, "ConfigServed", false, &said.message, now).await?;
+            writer.post_event(node, "ConfigServed", false, &said.message, now).await?;
         }
         Ok(())
     }
@@ -270,7 +275,7 @@ fn read(reader: &mut LogReader, news: &mut MachineUpdates) -> Result<(Option<Rea
 
 fn note(places: &LogPlaces) -> PositionFile {
     let name = places.note.file_name().and_then(|name| name.to_str()).unwrap_or(WHAT);
-    PositionFile::of(folder(&places.note), name)
+    PositionFile::new(folder(&places.note), name)
 }
 
 /// Current problem, which is reported once.
@@ -278,7 +283,7 @@ fn note(places: &LogPlaces) -> PositionFile {
 struct Failing(Option<String>);
 
 impl Failing {
-    fn say(&mut self, why: &str) {
+    fn record(&mut self, why: &str) {
         if self.0.is_none() {
             tracing::warn!("cluster: {WHAT}: cannot publish decisions; retrying: {why}");
         }

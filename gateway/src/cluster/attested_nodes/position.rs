@@ -50,7 +50,7 @@ pub(crate) struct PositionFile(PathBuf);
 impl PositionFile {
     /// Returns the file of a reader, in the folder of the files of all readers.
     #[must_use]
-    pub(crate) fn of(folder: &Path, name: &str) -> Self {
+    pub(crate) fn new(folder: &Path, name: &str) -> Self {
         Self(folder.join(format!("{name}.json")))
     }
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_read_and_nothing_else_is() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = PositionFile::of(folder.path(), "reader");
+        let kept = PositionFile::new(folder.path(), "reader");
         assert_eq!(kept.read().unwrap(), None);
         kept.write(&place()).unwrap();
         assert_eq!(kept.read().unwrap(), Some(place()));

@@ -175,7 +175,7 @@ impl AttestedNodeStatus {
     }
 
     /// Says it, as of this time, seconds since 1970, and of this generation of the spec.
-    pub(super) fn say(&mut self, question: ConditionType, answer: ConditionAnswer, generation: i64, at: u64) {
+    pub(super) fn set_condition(&mut self, question: ConditionType, answer: ConditionAnswer, generation: i64, at: u64) {
         let status = match answer.holds {
             Some(true) => "True",
             Some(false) => "False",

@@ -203,15 +203,15 @@ fn what_another_gateway_has_told_later_stays() {
 #[test]
 fn a_condition_says_since_when_and_a_patch_what_is_otherwise() {
     let mut status = AttestedNodeStatus::default();
-    status.say(ConditionType::Banned, ConditionAnswer::new(false, "NotBanned", ""), 1, 10);
-    status.say(ConditionType::Banned, ConditionAnswer::new(false, "Other", "x".repeat(5000)), 2, 20);
+    status.set_condition(ConditionType::Banned, ConditionAnswer::new(false, "NotBanned", ""), 1, 10);
+    status.set_condition(ConditionType::Banned, ConditionAnswer::new(false, "Other", "x".repeat(5000)), 2, 20);
     let said = status.says(ConditionType::Banned).unwrap();
     assert_eq!(
         (&*said.last_transition_time, said.observed_generation),
         ("1970-01-01T00:00:10Z", Some(2))
     );
     assert_eq!(said.message.len(), 1024);
-    status.say(ConditionType::Banned, ConditionAnswer::new(true, "ByCommand", ""), 2, 30);
+    status.set_condition(ConditionType::Banned, ConditionAnswer::new(true, "ByCommand", ""), 2, 30);
     assert_eq!(
         status.says(ConditionType::Banned).unwrap().last_transition_time,
         "1970-01-01T00:00:30Z"

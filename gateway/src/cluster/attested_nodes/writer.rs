@@ -42,7 +42,7 @@ pub(super) struct AttestedNodeWriter {
     /// Number of times in a row that the API has refused to write each of these, though it answers.
     failed: HashMap<String, u32>,
     /// Set if it was reported that the schema is another.
-    said: bool,
+    schema_reported: bool,
     /// The log has a line that labels cannot be written.
     unlabelled: bool,
 }
@@ -53,11 +53,11 @@ impl AttestedNodeWriter {
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             cluster,
-            events: Events::of("attest-gateway"),
+            events: Events::new("attest-gateway"),
             pace,
             past: HashMap::new(),
             failed: HashMap::new(),
-            said: false,
+            schema_reported: false,
             unlabelled: false,
         }
     }
@@ -128,7 +128,7 @@ impl AttestedNodeWriter {
                 Ok(_) => {}
                 Err(error) if error.is_status(CONFLICT) || error.is_not_found() => return Ok(Written::Later),
                 Err(error) if error.is_status(INVALID) => {
-                    if !std::mem::replace(&mut self.said, true) {
+                    if !std::mem::replace(&mut self.schema_reported, true) {
                         tracing::warn!(
                             "cluster: {error}; check that the CustomResourceDefinition is this release's: `attest-gateway manifests render --with attested-nodes`"
                         );
@@ -181,7 +181,7 @@ impl AttestedNodeWriter {
     }
 
     /// Reports it as an event of the object, if the limit of this minute allows that.
-    pub(super) async fn tell(
+    pub(super) async fn post_event(
         &mut self,
         node: &AttestedNode,
         reason: &'static str,
@@ -196,7 +196,7 @@ impl AttestedNodeWriter {
             uid: node.uid(),
         };
         self.events
-            .say(&self.cluster, about, EventText { reason, warning }, text, now)
+            .post(&self.cluster, about, EventText { reason, warning }, text, now)
             .await
             .map(drop)
     }

@@ -33,7 +33,7 @@ const ONCE_MORE: Duration = Duration::from_secs(15);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Selects MachineConfigs that are of a role; rendered ones are of none.
-fn of_a_role() -> Selector {
+fn role_selector() -> Selector {
     Expression::Exists(ROLE_LABEL.to_owned()).into()
 }
 
@@ -100,22 +100,22 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, cluster: &Arc<ClusterClient>, live:
         // Older clusters have no such kinds.
         os_configs: metas(resources::machine_os_configs(), &all, "machineosconfigs", true),
         os_builds: metas(resources::machine_os_builds(), &all, "machineosbuilds", true),
-        machine_configs: metas(resources::machine_configs(), &of_a_role(), "machineconfigs", false),
+        machine_configs: metas(resources::machine_configs(), &role_selector(), "machineconfigs", false),
     };
     let live = Arc::clone(live);
-    tasks.spawn(async move { configs.tell(&live).await });
+    tasks.spawn(async move { configs.publish_changes(&live).await });
 }
 
 /// Asks once for the MachineConfigs that are needed before approval.
 pub(super) async fn ask(cluster: &ClusterClient) -> NeededState {
     match needed::ask(cluster).await {
-        Ok(needed) => NeededState::Told(Arc::new(needed)),
+        Ok(needed) => NeededState::Ready(Arc::new(needed)),
         Err(error) => NeededState::Failed(error.to_string()),
     }
 }
 
 /// Asks for one of each kind.
-pub(super) async fn look(cluster: &ClusterClient) -> Vec<(&'static str, Result<(), ClusterError>)> {
+pub(super) async fn check_access(cluster: &ClusterClient) -> Vec<(&'static str, Result<(), ClusterError>)> {
     let kinds = [
         ("machineconfigpools", resources::machine_config_pools()),
         ("machineconfigs", resources::machine_configs()),
@@ -131,7 +131,7 @@ pub(super) async fn look(cluster: &ClusterClient) -> Vec<(&'static str, Result<(
 
 impl Configs {
     /// Tells of each change, when it is over.
-    async fn tell(mut self, live: &LivePools) {
+    async fn publish_changes(mut self, live: &LivePools) {
         let (mut before, mut had, mut failures) = (None, Had::default(), FailureLog::default());
         let mut once_more: Option<(Instant, UpstreamUpdates)> = None;
         let mut retry: Option<Instant> = None;
@@ -141,15 +141,15 @@ impl Configs {
                 () = self.changed() => self.settle().await,
                 () = at(again) => {
                     if let Some((_, news)) = once_more.take() {
-                        live.told(&news).await;
+                        live.mark_due(&news).await;
                     }
                     continue;
                 }
                 () = at(retry) => {}
             }
-            if let Some(now) = self.standing() {
+            if let Some(now) = self.snapshot() {
                 if let Some(news) = now.news(before.as_ref()) {
-                    live.told(&news).await;
+                    live.mark_due(&news).await;
                     // Of those that were to be asked once more before, too.
                     let news = match once_more.take() {
                         Some((_, earlier)) => earlier.and(news),
@@ -180,8 +180,8 @@ impl Configs {
     }
 
     /// Returns the server's inputs; `None` until all of them were listed once.
-    fn standing(&self) -> Option<ConfigsSnapshot> {
-        Some(ConfigsSnapshot::of(
+    fn snapshot(&self) -> Option<ConfigsSnapshot> {
+        Some(ConfigsSnapshot::new(
             &self.pools.all()?,
             &self.controllers.all()?,
             &self.os_configs.all()?,
@@ -198,7 +198,7 @@ impl Configs {
         }
         match had.fetch(&self.cluster, &metas, pools).await {
             Ok(needed) => {
-                live.needs(NeededState::Told(Arc::new(needed)));
+                live.needs(NeededState::Ready(Arc::new(needed)));
                 failures.is_over();
                 None
             }

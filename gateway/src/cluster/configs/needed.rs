@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DynamicObject, ListParams, PartialObjectMeta};
 use serde_json::{Value, json};
 
-use super::of_a_role;
+use super::role_selector;
 use super::snapshot::Meta;
 use attest_pool::needed_before_approval::{Needed, is_needed};
 
@@ -83,7 +83,7 @@ pub(super) async fn ask(cluster: &ClusterClient) -> Result<Needed, NotHad> {
     let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resources::machine_config_pools());
     let pools = cluster.list("machineconfigpools", &pools, &ListParams::default()).await?;
     let configs: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &configs);
-    let of_a_role = ListParams::default().labels_from(&of_a_role());
+    let of_a_role = ListParams::default().labels_from(&role_selector());
     let metas = cluster.list("machineconfigs", &configs, &of_a_role).await?;
     let metas: Vec<Meta> = metas.into_iter().map(Meta::new).collect();
     Had::default().fetch(cluster, &metas, pools.iter().map(selecting).collect()).await

@@ -26,7 +26,7 @@ pub(super) struct ConfigsSnapshot {
 }
 
 impl ConfigsSnapshot {
-    pub(super) fn of(pools: &[Arc<DynamicObject>], controllers: &[Meta], os_configs: &[Meta], os_builds: &[Meta]) -> Self {
+    pub(super) fn new(pools: &[Arc<DynamicObject>], controllers: &[Meta], os_configs: &[Meta], os_builds: &[Meta]) -> Self {
         let pools = pools.iter().map(|pool| (pool.name_any(), rendered(&pool.data))).collect();
         // A ControllerConfig's status changes all the time; its specification has a generation.
         let controllers = controllers
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_pools_answers_are_others_when_new_nodes_get_another_rendered_config() {
-        let of = |pools: &[Arc<DynamicObject>]| ConfigsSnapshot::of(pools, &[], &[], &[]);
+        let of = |pools: &[Arc<DynamicObject>]| ConfigsSnapshot::new(pools, &[], &[], &[]);
         let check = |before: &[Arc<DynamicObject>], after: &[Arc<DynamicObject>], expected: &[&str]| {
             let news = of(after).news(Some(&of(before)));
             let expected: BTreeSet<String> = expected.iter().map(|name| (*name).to_owned()).collect();
@@ -128,7 +128,7 @@ mod tests {
     fn what_all_pools_have_is_news_to_all() {
         let of = |controller: &Meta, config: &Meta, build: &Meta| {
             let one = |meta: &Meta| vec![Arc::clone(meta)];
-            ConfigsSnapshot::of(&[], &one(controller), &one(config), &one(build))
+            ConfigsSnapshot::new(&[], &one(controller), &one(config), &one(build))
         };
         let (controller, config, build) = (
             meta("machine-config-controller", 4, "10"),
@@ -147,7 +147,7 @@ mod tests {
             of(&meta("machine-config-controller", 5, "13"), &config, &build),
             of(&controller, &meta("worker", 1, "13"), &build),
             of(&controller, &config, &meta("worker-1", 1, "13")),
-            ConfigsSnapshot::of(&[], &[], &[], &[]),
+            ConfigsSnapshot::new(&[], &[], &[], &[]),
         ] {
             assert_eq!(after.news(Some(&before)), Some(UpstreamUpdates::All));
         }

@@ -315,7 +315,7 @@ fn switch(
         None => installation.renew(
             newest,
             ca_key,
-            &GatewayNames::of(&today.certificate),
+            &GatewayNames::from_certificate(&today.certificate),
             &kind.wanted(Some(&today.certificate)),
             now,
         )?,
@@ -337,7 +337,7 @@ fn retire(config: &Path, discard_key: bool, caution: &Caution) -> anyhow::Result
         RotationStage::Switched => {}
         // What an interrupted command has left.
         RotationStage::Settled
-            if authority_keys::kept_key(&settings.tls, &today.authority)
+            if authority_keys::ca_key_path(&settings.tls, &today.authority)
                 .is_some_and(|path| path == authority_keys::next_authority_key(&settings.tls)) => {}
         RotationStage::Settled => bail!(
             "{} holds one CA, which is in use; there is no CA to retire",

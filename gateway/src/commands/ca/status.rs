@@ -52,7 +52,7 @@ fn newest(today: &Today) -> String {
 
 pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution) -> anyhow::Result<()> {
     if caution.force {
-        output::tell("--force: not checking which pointers are in use");
+        output::print_note("--force: not checking which pointers are in use");
         return Ok(());
     }
     let (_, safety) = sighted(config, today, &caution.within)?;
@@ -64,8 +64,8 @@ pub(super) fn refuse_unless_safe(config: &Path, today: &Today, caution: &Caution
             sightings_table(&safety.in_the_way)
         );
     }
-    if !safety.known {
-        output::tell(format_args!(
+    if !safety.any_pointer_seen {
+        output::print_note(format_args!(
             "no pointer was used within {within}, so it is unknown whether pointers lack the new CA"
         ));
     }
@@ -85,7 +85,7 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
                 ca.fingerprint.short(),
                 ca.subject.clone(),
                 rfc3339(ca.not_after),
-                authority_keys::kept_key(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
+                authority_keys::ca_key_path(&settings.tls, ca).map_or_else(|| "elsewhere".to_owned(), |path| path.display().to_string()),
                 if signs { "the certificate" } else { "-" }.to_owned(),
             ]
         })
@@ -141,7 +141,7 @@ fn next_step(settings: &Settings, today: &Today, safety: &Safety, within: &str) 
         ));
     }
     let stage = stage(today);
-    Ok(match (stage.next(), safety.is_safe(), safety.known) {
+    Ok(match (stage.next(), safety.is_safe(), safety.any_pointer_seen) {
         (None, ..) => foreign(settings, today),
         (Some(next), ..) if stage == RotationStage::Settled => format!("`attest-gateway {next}`, at any time: everything keeps working"),
         (Some(next), true, true) => {

@@ -1,6 +1,6 @@
 //! `attest-gateway certificate list`: every certificate and key in use.
 
-mod others;
+mod external;
 mod own;
 mod trusted;
 
@@ -48,7 +48,7 @@ enum CertificateState {
 }
 
 impl CertificateState {
-    const fn word(&self) -> &'static str {
+    const fn label(&self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::ExpiresSoon => "expires soon",
@@ -65,7 +65,7 @@ impl CertificateState {
     }
 
     /// Returns the state by the dates of a certificate.
-    fn of(certificate: &Certificate, now: UnixTime) -> Self {
+    fn from_dates(certificate: &Certificate, now: UnixTime) -> Self {
         let now = now.as_secs();
         if now < certificate.not_before {
             Self::NotYetValid
@@ -81,7 +81,7 @@ impl CertificateState {
 
 impl Serialize for CertificateState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.word().to_lowercase())
+        serializer.serialize_str(&self.label().to_lowercase())
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let now = Clock::System.now();
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
-    items.extend(others::items(&settings, now));
+    items.extend(external::items(&settings, now));
     match arguments.format.is_json() {
         true => output::json(&items)?,
         false => print(&items, now.as_secs())?,
@@ -139,7 +139,7 @@ fn print(items: &[Item], now: u64) -> anyhow::Result<()> {
                 || ("-".to_owned(), "-".to_owned()),
                 |expires| (rfc3339(expires), left(expires, now)),
             );
-            [item.name.clone(), expires, left, item.state.word().to_owned()]
+            [item.name.clone(), expires, left, item.state.label().to_owned()]
         })
         .collect();
     output::print(table(["NAME", "EXPIRES", "IN", "STATE"], &rows))?;

@@ -89,7 +89,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             addresses: ip.clone(),
         };
         let names = if given.is_empty() {
-            GatewayNames::of(&before.certificate)
+            GatewayNames::from_certificate(&before.certificate)
         } else {
             given
         };

@@ -9,7 +9,7 @@ use anyhow::{bail, ensure};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
 use attest_log::{Abandoned, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, last_chain};
-use attest_recording::{AbandonOutcome, abandon, kept};
+use attest_recording::{AbandonOutcome, abandon, last_checkpoints};
 use attest_system::clock::rfc3339;
 
 use super::super::acting::change_store_as;
@@ -42,7 +42,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
             wanted.len() >= DIGITS,
             "chain {wanted:?} is too short: give at least its first {DIGITS} digits, as `attest-gateway log status` prints them"
         );
-        let all = kept(&*store).await?;
+        let all = last_checkpoints(&*store).await?;
         let chain = the_chain(&all, wanted)?;
         let is_wanted = |kept: &LastCheckpoint| kept.line.chain.id == chain && Some(kept.key()) != own;
         ensure!(

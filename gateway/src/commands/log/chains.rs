@@ -40,7 +40,7 @@ impl Chains {
     }
 
     /// Says where the lines have to be cut apart, if they have to be.
-    pub(crate) fn say(&self) {
+    pub(crate) fn print(&self) {
         if self.cuts.is_empty() {
             return;
         }
@@ -49,7 +49,7 @@ impl Chains {
             0 => String::new(),
             more => format!(" and before {more} more lines"),
         };
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "attest-gateway: the output has lines of several chains. To verify it, cut it before line {}{more} (`csplit FILE {}`), and give all pieces to `attest-audit log audit`",
             named.join(", "),
             named.join(" ")

@@ -19,14 +19,14 @@ const POLL_EVERY: Duration = Duration::from_millis(500);
 /// Watch on a folder: see the module.
 pub(crate) struct FileChanges {
     folder: PathBuf,
-    told: Option<Inotify>,
+    inotify: Option<Inotify>,
 }
 
 impl FileChanges {
-    pub(crate) fn of(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         let mut changes = Self {
             folder: folder.to_owned(),
-            told: Inotify::init().ok(),
+            inotify: Inotify::init().ok(),
         };
         changes.watch();
         changes
@@ -35,7 +35,7 @@ impl FileChanges {
     /// Watches the folder that has the name now. If it is watched already, that changes nothing.
     fn watch(&mut self) {
         let events = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
-        if let Some(told) = &self.told {
+        if let Some(told) = &self.inotify {
             // It is looked every now and then all the same.
             drop(told.watches().add(&self.folder, events));
         }
@@ -47,7 +47,7 @@ impl FileChanges {
         if !at_least.is_zero() && is_gone(output, None, at_least) {
             return ReaderState::Gone;
         }
-        let Some(told) = &mut self.told else {
+        let Some(told) = &mut self.inotify else {
             return reader(is_gone(output, None, POLL_EVERY));
         };
         let gone = is_gone(output, Some(told), LOOK_EVERY);
@@ -89,7 +89,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         std::fs::create_dir(&state).unwrap();
-        let mut changes = FileChanges::of(&state);
+        let mut changes = FileChanges::read(&state);
         let (reader, output) = std::io::pipe().unwrap();
         std::fs::write(state.join("a"), "").unwrap();
         let begun = Instant::now();

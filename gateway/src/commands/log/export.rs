@@ -8,7 +8,7 @@ use attest_command_line::records::{LogSource, OpenedSource, UnreadFiles};
 use attest_gateway::settings::Settings;
 
 use super::chains::Chains;
-use super::known_by::source_with_identities;
+use super::node_identities::source_with_identities;
 use super::row::visible_json;
 use crate::commands::output::{Output, ReaderState, stdout};
 
@@ -34,7 +34,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             write(&opened, &source, &mut output, terminal)?
         }
     };
-    Ok(ExitCode::from(u8::from(unread.say())))
+    Ok(ExitCode::from(u8::from(unread.report())))
 }
 
 fn write<W: Write>(opened: &OpenedSource, source: &LogSource, output: &mut Output<W>, terminal: bool) -> anyhow::Result<UnreadFiles> {
@@ -49,7 +49,7 @@ fn write<W: Write>(opened: &OpenedSource, source: &LogSource, output: &mut Outpu
     })?;
     output.flush()?;
     if source.filter.is_empty() {
-        chains.say();
+        chains.print();
     }
     Ok(unread)
 }

@@ -10,7 +10,7 @@ use attest_log::with_before;
 use serde_json::Value;
 
 use super::export::put_as_it_is;
-use super::known_by::source_with_identities;
+use super::node_identities::source_with_identities;
 use super::row::{head, row, visible, visible_json};
 use crate::commands::output::{Output, ReaderState, stdout};
 
@@ -67,7 +67,7 @@ fn list(
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
-    Ok(ExitCode::from(u8::from(unread.say())))
+    Ok(ExitCode::from(u8::from(unread.report())))
 }
 
 fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector, format: OutputFormat) -> anyhow::Result<ExitCode> {
@@ -85,7 +85,7 @@ fn show_record(settings: &Settings, source: &LogSource, record: &RecordSelector,
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
-    let is_unread = unread.say();
+    let is_unread = unread.report();
     if found == 0 {
         bail!("the log has no such record; to list all records: `attest-gateway log show --all`");
     }

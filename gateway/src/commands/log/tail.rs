@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use attest_command_line::options::OutputFormat;
-use attest_command_line::records::{Filter, RecordFields, say_counted};
+use attest_command_line::records::{Filter, RecordFields, report_aggregated};
 use attest_gateway::settings::Settings;
-use attest_log::reading::{FollowedLine, LogFile, LogFiles, LogFollower, LogReadError, files_beside, last_of};
+use attest_log::reading::{FollowedLine, LogFile, LogFiles, LogFollower, LogReadError, last_of, log_files};
 use attest_system::files;
 
 use super::changes::FileChanges;
 use super::export::put_as_it_is;
-use super::known_by::with_identities;
+use super::node_identities::with_identities;
 use super::row::{head, row, visible};
 use crate::commands::output::{self, Output, ReaderState, stdout};
 
@@ -44,10 +44,10 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     let log = settings.attestation_log();
     let filter = &with_identities(settings, arguments.filter.clone(), &[])?;
     if let Some(doubts) = filter.doubts() {
-        output::tell(format_args!("attest-gateway: {doubts}"));
+        output::print_note(format_args!("attest-gateway: {doubts}"));
     }
     // Before anything is read: what comes after that is told of.
-    let mut changes = FileChanges::of(files::folder(&log));
+    let mut changes = FileChanges::read(files::folder(&log));
     let mut follower = begin(&log, filter, arguments.last)?;
     let (mut output, terminal) = stdout()?;
     if arguments.output == OutputFormat::Text {
@@ -59,7 +59,7 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
             // It is being replaced.
             Err(error) if error.path == files::folder(&log) && error.source.kind() == ErrorKind::NotFound => FollowedLine::Nothing,
             Err(error) if error.path != log && error.path != files::folder(&log) => {
-                leave_out(&mut follower, &error);
+                skip_file(&mut follower, &error);
                 left_out = true;
                 continue;
             }
@@ -68,14 +68,14 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
         let reader = match next {
             FollowedLine::Line(line, _) => print(&mut output, filter, arguments, &line, terminal)?,
             FollowedLine::TooLong(length) => {
-                output::tell(format_args!(
+                output::print_note(format_args!(
                     "attest-gateway: skipping a line of {length} bytes, which no gateway writes; for details: `attest-audit log audit`"
                 ));
                 ReaderState::There
             }
             FollowedLine::SetBack => {
                 output.flush()?;
-                output::tell(
+                output::print_note(
                     "attest-gateway: the log was truncated or replaced; continuing with the last lines of the present file. For details: `attest-audit log audit`",
                 );
                 follower = begin(&log, filter, arguments.last)?;
@@ -97,15 +97,15 @@ pub(crate) fn run(settings: &Settings, arguments: &Arguments) -> anyhow::Result<
     }
 }
 
-fn leave_out(follower: &mut LogFollower, error: &LogReadError) {
-    output::tell(format_args!("attest-gateway: {}; skipping this file", visible(&error.to_string())));
-    follower.leave_out(&error.path);
+fn skip_file(follower: &mut LogFollower, error: &LogReadError) {
+    output::print_note(format_args!("attest-gateway: {}; skipping this file", visible(&error.to_string())));
+    follower.skip_file(&error.path);
 }
 
 fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<LogFollower> {
-    let LogFiles { mut files, unreadable } = files_beside(log)?;
-    filter.leave_out_older(&mut files);
-    let wanted = |line: &[u8]| RecordFields::of(line).is_some_and(|fields| filter.takes(&fields, line));
+    let LogFiles { mut files, unreadable } = log_files(log)?;
+    filter.drop_older(&mut files);
+    let wanted = |line: &[u8]| RecordFields::parse(line).is_some_and(|fields| filter.takes(&fields, line));
     let mut follower = match last_of(&files, last, wanted) {
         (place, offset) if place < files.len() => follower(log, &files, place, offset)?,
         // None of what is there: from the last line's end on.
@@ -116,7 +116,7 @@ fn begin(log: &Path, filter: &Filter, last: usize) -> anyhow::Result<LogFollower
             follower
         }
     };
-    unreadable.iter().for_each(|error| leave_out(&mut follower, error));
+    unreadable.iter().for_each(|error| skip_file(&mut follower, error));
     Ok(follower)
 }
 
@@ -134,14 +134,14 @@ fn print<W: std::io::Write>(
     line: &[u8],
     terminal: bool,
 ) -> anyhow::Result<ReaderState> {
-    let Some(fields) = RecordFields::of(line) else {
-        output::tell("attest-gateway: skipping a line that is not a record; for details: `attest-audit log audit`");
+    let Some(fields) = RecordFields::parse(line) else {
+        output::print_note("attest-gateway: skipping a line that is not a record; for details: `attest-audit log audit`");
         return Ok(ReaderState::There);
     };
     if !filter.takes(&fields, line) {
         match filter.passes_over(&fields, line) {
             0 => {}
-            counted => say_counted(counted),
+            counted => report_aggregated(counted),
         }
         return Ok(ReaderState::There);
     }

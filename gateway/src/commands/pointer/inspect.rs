@@ -108,7 +108,7 @@ pub(super) fn run(config: &Path, file: &Path, format: OutputOption) -> anyhow::R
     judgement.print()
 }
 
-const fn word(earns: Earns) -> &'static str {
+const fn label(earns: Earns) -> &'static str {
     match earns {
         Earns::Full => "full",
         Earns::PreApproved => "pre-approved",
@@ -139,7 +139,7 @@ fn sources(settings: &Settings, reading: &ReadPointer) -> Vec<[String; 7]> {
         let none = || "-".to_owned();
         let url = source.url.as_ref();
         let grants = source.pool.as_deref().and_then(|pool| grants(settings, pool).ok());
-        let earns = |of: fn(&Grants) -> Earns| grants.as_ref().map_or("-", |grants| word(of(grants))).to_owned();
+        let earns = |of: fn(&Grants) -> Earns| grants.as_ref().map_or("-", |grants| label(of(grants))).to_owned();
         [
             url.map_or_else(|| format!("{}: no URL", source.place), public),
             url.and_then(Url::host_str).map_or_else(none, str::to_owned),
@@ -230,7 +230,7 @@ impl Judgement {
             .filter(|own| reading.certificates().any(|certificate| certificate.fingerprint == **own))
             .map(Fingerprint::short)
             .collect();
-        match attest_pointers::said(source.url.as_ref().and_then(Url::query), &bundle) {
+        match attest_pointers::parse_hint(source.url.as_ref().and_then(Url::query), &bundle) {
             None => self.remarks.push(
                 "the pointer's URL does not list its CAs (?ca=), so `attest-gateway ca status` cannot tell which it carries".to_owned(),
             ),
@@ -278,8 +278,8 @@ impl Judgement {
             self.reasons.push(format!(
                 "spec {} has no place for a ticket: nodes with this pointer cannot attest, and get {} instead of {}. Write it in spec 3.1 or newer (`attest-gateway pointer create --spec 3.1.0`), or give it a token",
                 reading.version,
-                word(grants.nothing),
-                word(grants.attested)
+                label(grants.nothing),
+                label(grants.attested)
             ));
         }
         match first {
@@ -287,7 +287,7 @@ impl Judgement {
             None if grants.nothing != Earns::Refuse => {
                 self.remarks.push(format!(
                     "the pointer has no token: without an attestation nodes get the {} config",
-                    word(grants.nothing)
+                    label(grants.nothing)
                 ));
             }
             None if grants.attested != Earns::Refuse => {

@@ -23,10 +23,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
     let (history, new_values) = (
-        of_history(pool.history),
-        of_new_values(pool.new_values.as_ref(), pool.policy.observes()),
+        describe_history(pool.history),
+        describe_new_values(pool.new_values.as_ref(), pool.policy.observes()),
     );
-    let text = format!("{}{history}{new_values}", words(&pool.policy));
+    let text = format!("{}{history}{new_values}", describe_rules(&pool.policy));
     if arguments.format.is_json() {
         output::json(&json!({ "pool": arguments.pool, "rules": text.lines().collect::<Vec<_>>() }))?;
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 }
 
 /// Describes the consequences for machines that have booted what no reference value has.
-fn of_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
+fn describe_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
         let becomes = match observes {
             true => "the machine is trusted, because the pool observes".to_owned(),
@@ -58,7 +58,7 @@ fn values(policy: &AppraisalPolicy) -> impl Iterator<Item = (&'static str, &Refe
 }
 
 /// Describes each rule in a line.
-fn words(policy: &AppraisalPolicy) -> String {
+fn describe_rules(policy: &AppraisalPolicy) -> String {
     let accepts: Vec<String> = policy.accepts().iter().map(ToString::to_string).collect();
     let mut text = format!("A node presents {}.\n", accepts.join(", or "));
     if policy.observes() {
@@ -69,7 +69,7 @@ fn words(policy: &AppraisalPolicy) -> String {
         text.push_str(&format!("[{section}]\n"));
         for requirement in values.requirements() {
             let observed = observed(policy.observes() && requirement.is_on_what_was_booted());
-            text.push_str(&format!("- {observed}{}\n", values.words(requirement)));
+            text.push_str(&format!("- {observed}{}\n", values.description(requirement)));
         }
     }
     if let Some(condition) = policy.condition() {
@@ -83,8 +83,8 @@ fn words(policy: &AppraisalPolicy) -> String {
 }
 
 /// Describes what is refused although all of that holds.
-fn of_history(rules: HistoryRules) -> String {
-    let lines: String = rules.words().map(|words| format!("- {words}\n")).collect();
+fn describe_history(rules: HistoryRules) -> String {
+    let lines: String = rules.descriptions().map(|words| format!("- {words}\n")).collect();
     match lines.as_str() {
         "" => lines,
         lines => format!("[history], compared with the last trusted attestation\n{lines}"),
@@ -122,8 +122,8 @@ mod tests {
         let values = ReferenceValues::new(HashAlg::Sha256, pcrs)
             .unwrap()
             .with_event_log(EventLogRule::Required);
-        let policy = AppraisalPolicy::of_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
-        let words = words(&policy);
+        let policy = AppraisalPolicy::for_tpm(values.with_boot(vec![Check::SecureBoot]).unwrap());
+        let words = describe_rules(&policy);
         for expected in [
             "A node presents tpm.",
             "[tpm]",
@@ -149,7 +149,7 @@ mod tests {
                 observe: true,
                 ..Rules::default()
             };
-            super::words(&AppraisalPolicy::new(vec![Kind::Tpm.into()], rules).unwrap())
+            super::describe_rules(&AppraisalPolicy::new(vec![Kind::Tpm.into()], rules).unwrap())
         };
         let of_boot = words("claims.tpm.pcrs['7'] == 'ab'");
         for expected in [
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn what_is_refused_by_a_tpms_history_is_said_and_nothing_where_nothing_is() {
-        assert_eq!(of_history(HistoryRules::default()), "");
+        assert_eq!(describe_history(HistoryRules::default()), "");
         let rules = HistoryRules {
             firmware_back: HistoryPolicy::Refuse,
             ..HistoryRules::default()
         };
-        let words = of_history(rules);
+        let words = describe_history(rules);
         assert!(
             words.contains("[history]") && words.contains("firmware is not older") && !words.contains("counters"),
             "{words}"

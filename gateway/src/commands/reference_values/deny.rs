@@ -33,7 +33,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         let id = completed(id, questions.into_iter().map(|row| row.id))?;
         match reason {
             Some(reason) => new_values::deny(&*store, pool, &id, reason, &by, now).await?,
-            None => new_values::take_back(&*store, pool, &id).await?,
+            None => new_values::withdraw_denial(&*store, pool, &id).await?,
         }
         Ok(id)
     })?;

@@ -91,7 +91,7 @@ fn rows(row: &QuestionRow, rules: Option<&NewValueRules>) -> Vec<[String; 8]> {
         None => "counted".to_owned(),
     };
     let each = row.question.values.iter().map(|value| {
-        let (what, digest) = (value.wanted.words(), value.key());
+        let (what, digest) = (value.wanted.description(), value.key());
         let digest = digest.split_once(' ').map_or(digest.as_str(), |(_, digest)| digest);
         [
             row.id.clone(),
@@ -117,7 +117,7 @@ fn below(row: &QuestionRow, rules: Option<&NewValueRules>, now: u64) -> String {
     if row.more > 0 {
         lines.push(format!("  - and {} more machines", row.more));
     }
-    let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.beside.iter().partition(|beside| beside.more.is_empty());
+    let (within, beyond): (Vec<&RelatedQuestion>, Vec<&RelatedQuestion>) = row.related.iter().partition(|beside| beside.more.is_empty());
     lines.extend(within.iter().map(|beside| {
         let RelatedQuestion { id, machines, .. } = beside;
         format!("  - {machines} machines of question {id}, whose values are all in this question")

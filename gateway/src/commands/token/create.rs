@@ -71,7 +71,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
     for pool in &pools {
         let grants = attest_pool::grants(&super::super::pool_folder(&settings, pool)?)?;
         if grants.token == Earns::Refuse {
-            output::tell(format_args!(
+            output::print_note(format_args!(
                 "pool {pool} accepts no tokens yet; set grants.token = \"full\" in its pool.toml"
             ));
         }
@@ -81,7 +81,7 @@ pub(super) fn create(config: &Path, arguments: &Create) -> anyhow::Result<()> {
         pools
             .iter()
             .filter_map(|pool| fetches_twice(&settings, pool))
-            .for_each(|why| output::tell(format_args!("{why}")));
+            .for_each(|why| output::print_note(format_args!("{why}")));
     }
     let rotation = rotation(&settings, arguments)?;
     let standard = rotation.as_ref().map_or(LIFETIME_SECONDS, |rotation| {
@@ -152,7 +152,7 @@ fn lost(config: &Path, by: By, created: &Created, error: anyhow::Error) -> anyho
 /// Returns a warning about a pool whose machines fetch more than once in their first boot. `None` for a pool that cannot be read at the
 /// moment, which is reported elsewhere.
 fn fetches_twice(settings: &Settings, pool: &str) -> Option<String> {
-    let why = super::super::pool(settings, pool).ok()?.boots_again()?;
+    let why = super::super::pool(settings, pool).ok()?.reboot_cause()?;
     Some(format!(
         "pool {pool}: its full config has {why}, so its machines reboot during their first boot and fetch twice. Without attest-node in their \
          initramfs each machine spends two uses; with --again 15m the second fetch from the same address is free (docs/how-to/tokens.md)"

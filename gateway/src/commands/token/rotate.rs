@@ -45,8 +45,8 @@ pub(super) fn rotate(config: &Path, arguments: &Rotate) -> anyhow::Result<()> {
         Ok(tokens::rotate(&*store, &wanted, options, &ca, now()).await?)
     })?;
     match previous_until {
-        Some(until) => output::tell(format_args!("token {name:?}: the previous token is valid until {}", rfc3339(until))),
-        None => output::tell(format_args!("token {name:?}: the previous token is invalid from now on")),
+        Some(until) => output::print_note(format_args!("token {name:?}: the previous token is valid until {}", rfc3339(until))),
+        None => output::print_note(format_args!("token {name:?}: the previous token is invalid from now on")),
     }
     describe(&created.record, SHOWN);
     shape.show(settings, &created).map_err(|error| lost(&created.record, error))?;

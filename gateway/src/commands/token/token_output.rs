@@ -63,13 +63,13 @@ pub(super) fn describe(record: &TokenRecord, text: &str) {
     } else {
         format!(", from {}", join(networks))
     };
-    output::tell(format_args!(
+    output::print_note(format_args!(
         "token {name:?} for {plural} {}, valid until {}, {uses}{again}{from}; {text}",
         pools.join(", "),
         rfc3339(*expires)
     ));
     if let Some(Rotation { every, grace, into, .. }) = rotation {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "token {name:?} is in {}; the gateway replaces it there every {}, and accepts the previous token for {}",
             into.display(),
             lasting(*every),

@@ -60,7 +60,7 @@ impl Ca {
     }
 
     fn authorities(&self) -> Authorities {
-        Authorities::of(vec![Certificate::parse(self.der.clone()).unwrap()]).unwrap()
+        Authorities::from_certificates(vec![Certificate::parse(self.der.clone()).unwrap()]).unwrap()
     }
 }
 
@@ -74,7 +74,7 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn of(name: &str) -> Self {
+    fn new(name: &str) -> Self {
         Self {
             subject: vec![
                 (DnType::OrganizationName, "system:nodes".to_owned()),
@@ -88,7 +88,7 @@ impl Leaf {
     }
 
     fn with(change: impl FnOnce(&mut Self)) -> Self {
-        let mut leaf = Self::of("worker-1");
+        let mut leaf = Self::new("worker-1");
         change(&mut leaf);
         leaf
     }
@@ -150,14 +150,14 @@ fn a_kubelets_certificate_is_taken() {
     );
     let longest = format!("{}.{}", "a".repeat(200), "b".repeat(52));
     for name in ["a", "0", "worker-1.example.com", &longest] {
-        assert_eq!(judge(&Leaf::of(name)), Ok(name.to_owned()));
+        assert_eq!(judge(&Leaf::new(name)), Ok(name.to_owned()));
     }
 }
 
 #[test]
 fn what_is_verified_is_what_a_record_says() {
     let ca = Ca::new("kube-csr-signer", None);
-    let leaf = Leaf::of("worker-1").signed_by(&ca);
+    let leaf = Leaf::new("worker-1").signed_by(&ca);
     let needless = Ca::new("needless", None).der;
     let verified = verify(&PresentedCertificate::new(&[leaf.clone(), needless]), &ca.authorities(), at(NOW)).unwrap();
     assert_eq!(verified.identity(), "kubelet:worker-1");
@@ -174,7 +174,7 @@ fn what_is_verified_is_what_a_record_says() {
 fn each_ca_is_taken_once_and_its_name_is_told_once() {
     let (first, renewed, second) = (Ca::new("a", None), Ca::new("a", None), Ca::new("b", None));
     let all = [&first, &first, &renewed, &second, &first].map(|ca| Certificate::parse(ca.der.clone()).unwrap());
-    let authorities = Authorities::of(all.into()).unwrap();
+    let authorities = Authorities::from_certificates(all.into()).unwrap();
     let kept: Vec<&[u8]> = authorities.certificates().map(|certificate| certificate.der.as_ref()).collect();
     assert_eq!(kept, [first.der.as_ref(), &renewed.der, &second.der]);
     let name = |common_name: u8| {
@@ -189,7 +189,7 @@ fn each_ca_is_taken_once_and_its_name_is_told_once() {
     let told: Vec<&[u8]> = verifier.root_hint_subjects().iter().map(AsRef::as_ref).collect();
     assert_eq!(told, [name(b'a'), name(b'b')]);
     for ca in [&first, &renewed, &second] {
-        let leaf = PresentedCertificate::new(&[Leaf::of("worker-1").signed_by(ca)]);
+        let leaf = PresentedCertificate::new(&[Leaf::new("worker-1").signed_by(ca)]);
         assert!(verify(&leaf, &authorities, at(NOW)).is_ok());
     }
 }
@@ -222,13 +222,13 @@ fn a_certificate_is_as_large_as_the_limit_says() {
 #[test]
 fn another_clusters_certificate_is_refused() {
     let (ours, other) = (Ca::new("kube-csr-signer", None), Ca::new("other", None));
-    let leaf = Leaf::of("worker-1").signed_by(&other);
+    let leaf = Leaf::new("worker-1").signed_by(&other);
     let unknown = |issuer: &str| Err(KubeletError::UnknownIssuer { issuer: issuer.to_owned() });
     assert_eq!(judge_chain(std::slice::from_ref(&leaf), &ours, NOW), unknown("CN=other"));
     assert_eq!(judge_chain(&[leaf.clone(), other.der.clone()], &ours, NOW), unknown("CN=other"));
     // The same name, and another key.
     let impostor = Ca::new("kube-csr-signer", None);
-    let leaf = Leaf::of("worker-1").signed_by(&impostor);
+    let leaf = Leaf::new("worker-1").signed_by(&impostor);
     assert_eq!(judge_chain(std::slice::from_ref(&leaf), &ours, NOW), Err(KubeletError::Signature));
     let nobody = verify(&PresentedCertificate::new(&[leaf]), &Authorities::default(), at(NOW));
     assert!(matches!(nobody, Err(KubeletError::UnknownIssuer { .. })), "no CA is configured");
@@ -237,7 +237,7 @@ fn another_clusters_certificate_is_refused() {
 #[test]
 fn dates_are_those_of_the_request() {
     let ca = Ca::new("kube-csr-signer", None);
-    let leaf = [Leaf::of("worker-1").signed_by(&ca)];
+    let leaf = [Leaf::new("worker-1").signed_by(&ca)];
     let name = Ok("worker-1".to_owned());
     assert_eq!(judge_chain(&leaf, &ca, NOW - HOUR), name);
     assert_eq!(judge_chain(&leaf, &ca, NOW + HOUR), name);
@@ -256,7 +256,7 @@ fn dates_are_those_of_the_request() {
         })
     );
     let stale = Ca::valid("kube-csr-signer", None, NOW - 10 * HOUR, NOW - 1);
-    let leaf = [Leaf::of("worker-1").signed_by(&stale)];
+    let leaf = [Leaf::new("worker-1").signed_by(&stale)];
     assert!(matches!(judge_chain(&leaf, &stale, NOW), Err(KubeletError::UnknownIssuer { .. })));
     assert_eq!(judge_chain(&leaf, &stale, NOW - 1), Ok("worker-1".to_owned()));
 }
@@ -354,22 +354,22 @@ fn a_chain_may_have_cas_between_and_is_bounded() {
         (3, Ok("worker-1".to_owned())),
         (4, Err(KubeletError::TooMany { found: 5 })),
     ] {
-        let mut chain = vec![Leaf::of("worker-1").signed_by(&between[length - 1])];
+        let mut chain = vec![Leaf::new("worker-1").signed_by(&between[length - 1])];
         chain.extend(between[..length].iter().rev().map(|ca| ca.der.clone()));
         assert_eq!(judge_chain(&chain, &root, NOW), judged);
     }
-    let skipped = [Leaf::of("worker-1").signed_by(&between[1]), between[0].der.clone()];
+    let skipped = [Leaf::new("worker-1").signed_by(&between[1]), between[0].der.clone()];
     assert!(matches!(judge_chain(&skipped, &root, NOW), Err(KubeletError::UnknownIssuer { .. })));
     // A kubelet cannot vouch for another.
     let mut kubelet = Ca::new("kubelet", Some(&root));
     kubelet.params.is_ca = IsCa::ExplicitNoCa;
     kubelet.der = kubelet.params.signed_by(&kubelet.key, &root.issuer()).unwrap().der().clone();
-    let forged = [Leaf::of("worker-1").signed_by(&kubelet), kubelet.der.clone()];
+    let forged = [Leaf::new("worker-1").signed_by(&kubelet), kubelet.der.clone()];
     assert_eq!(
         judge_chain(&forged, &root, NOW),
         Err(KubeletError::Path(webpki::Error::EndEntityUsedAsCa))
     );
-    assert!(Authorities::of(vec![Certificate::parse(kubelet.der).unwrap()]).is_err());
+    assert!(Authorities::from_certificates(vec![Certificate::parse(kubelet.der).unwrap()]).is_err());
 }
 
 /// The kube-apiserver enforces it, too: Go looks at a root's path length as at any other CA's.
@@ -383,7 +383,7 @@ fn a_ca_of_the_cluster_has_as_many_below_it_as_it_allows() {
         for number in 0..below {
             between.push(Ca::new(&format!("ca {number}"), Some(between.last().unwrap_or(&root))));
         }
-        let mut chain = vec![Leaf::of("worker-1").signed_by(between.last().unwrap_or(&root))];
+        let mut chain = vec![Leaf::new("worker-1").signed_by(between.last().unwrap_or(&root))];
         chain.extend(between.iter().rev().map(|ca| ca.der.clone()));
         judge_chain(&chain, &root, NOW)
     };
@@ -408,20 +408,20 @@ fn a_ca_of_the_cluster_has_as_many_below_it_as_it_allows() {
 fn attack_36_a_maze_of_cas_costs_few_signatures() {
     let ca = Ca::new("kube-csr-signer", None);
     let others: Vec<Ca> = (0..3).map(|_| Ca::new("kube-csr-signer", None)).collect();
-    let mut chain = vec![Leaf::of("worker-1").signed_by(&Ca::new("kube-csr-signer", None))];
+    let mut chain = vec![Leaf::new("worker-1").signed_by(&Ca::new("kube-csr-signer", None))];
     chain.extend(others.iter().map(|other| other.der.clone()));
     assert_eq!(judge_chain(&chain, &ca, NOW), Err(KubeletError::ChainTooLong));
     // One such beside the right one does no harm.
     chain.truncate(2);
     assert_eq!(judge_chain(&chain, &ca, NOW), Err(KubeletError::Signature));
-    let renewed = [Leaf::of("worker-1").signed_by(&ca), others[0].der.clone()];
+    let renewed = [Leaf::new("worker-1").signed_by(&ca), others[0].der.clone()];
     assert_eq!(judge_chain(&renewed, &ca, NOW), Ok("worker-1".to_owned()));
 }
 
 #[test]
 fn what_is_no_certificate_is_refused() {
     let ca = Ca::new("kube-csr-signer", None);
-    let good = Leaf::of("worker-1").signed_by(&ca).to_vec();
+    let good = Leaf::new("worker-1").signed_by(&ca).to_vec();
     let judge = |bytes: Vec<u8>| judge_chain(&[bytes.into()], &ca, NOW);
     assert_eq!(judge_chain(&[], &ca, NOW), Err(KubeletError::Empty));
     for garbage in [

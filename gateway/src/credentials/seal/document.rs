@@ -82,7 +82,7 @@ pub(super) struct SharedKeys {
     keys: Vec<SharedKey>,
 }
 
-/// Changes that [`SharedKeys::tend`] has made.
+/// Changes that [`SharedKeys::maintain`] has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SealMaintenance {
     /// There is a new key.
@@ -116,10 +116,10 @@ impl SealDocument {
 
     /// Returns all keys, or the id of one that was altered.
     pub(super) fn decrypt(self, key: &StoreKey) -> Result<SharedKeys, SealError> {
-        let is_whole = key.is_authentic(&self.set, &self.beside());
+        let is_whole = key.is_authentic(&self.set, &self.associated_data());
         let Self { store, keys, changes, .. } = self;
         let keys = keys.into_iter().map(
-            |encrypted| match key.decrypt(&encrypted.ciphertext, &encrypted.beside(key, &store)) {
+            |encrypted| match key.decrypt(&encrypted.ciphertext, &encrypted.associated_data(key, &store)) {
                 Some(secret) if could_be_an_id(&encrypted.id) => Ok(SharedKey {
                     id: encrypted.id,
                     made: encrypted.made,
@@ -140,7 +140,7 @@ impl SealDocument {
     }
 
     /// Returns the data that is authenticated for all keys together.
-    fn beside(&self) -> String {
+    fn associated_data(&self) -> String {
         let Self {
             key_file, store, changes, ..
         } = self;
@@ -155,7 +155,7 @@ impl SealDocument {
 
 impl EncryptedKey {
     /// Returns the data that is authenticated with the ciphertext. No part has a line break: ids are hexadecimal.
-    fn beside(&self, key: &StoreKey, store: &str) -> String {
+    fn associated_data(&self, key: &StoreKey, store: &str) -> String {
         let Self {
             id,
             made,
@@ -191,7 +191,7 @@ impl SharedKeys {
                 sealing_since: shared.sealing_since,
                 ciphertext: String::new(),
             };
-            encrypted.ciphertext = key.encrypt(&shared.secret, &encrypted.beside(key, &self.store))?;
+            encrypted.ciphertext = key.encrypt(&shared.secret, &encrypted.associated_data(key, &self.store))?;
             Ok::<_, SealError>(encrypted)
         };
         let mut document = SealDocument {
@@ -202,7 +202,7 @@ impl SharedKeys {
             keys: self.keys.iter().map(encrypt).collect::<Result<_, _>>()?,
             set: String::new(),
         };
-        document.set = key.authenticate(&document.beside())?;
+        document.set = key.authenticate(&document.associated_data())?;
         Ok(document)
     }
 
@@ -226,7 +226,7 @@ impl SharedKeys {
     }
 
     /// Drops what is over, and makes a new key if it is time for one.
-    pub(super) fn tend(&mut self, now: Times) -> Result<SealMaintenance, SealError> {
+    pub(super) fn maintain(&mut self, now: Times) -> Result<SealMaintenance, SealError> {
         let before = self.keys.len();
         self.drop_over(now);
         let changed = self.keys.len() < before;

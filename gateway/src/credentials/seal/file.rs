@@ -45,7 +45,7 @@ pub(super) fn replace(file: &Path) -> Result<(), SealError> {
 }
 
 /// Reads the file, and writes it if its keys have changed. Of two processes, one does so at a time.
-pub(super) fn tend(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(SealKeys, bool), SealError> {
+pub(super) fn maintain(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(SealKeys, bool), SealError> {
     let io = |source| SealError::Io {
         path: file.to_owned(),
         source,

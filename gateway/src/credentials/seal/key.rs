@@ -28,13 +28,13 @@ impl KeyBytes {
     }
 
     /// Returns `None` if these are not as many bytes as a key has.
-    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
 
-    /// Like [`KeyBytes::of`], for hexadecimal digits.
+    /// Like [`KeyBytes::from_bytes`], for hexadecimal digits.
     pub(super) fn from_hex(hex: &str) -> Option<Self> {
-        Self::of(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
+        Self::from_bytes(&Zeroizing::new(HEXLOWER.decode(hex.as_bytes()).ok()?))
     }
 
     pub(super) fn bytes(&self) -> &[u8; KEY_BYTES] {

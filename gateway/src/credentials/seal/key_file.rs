@@ -180,7 +180,7 @@ impl StoreKey {
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = Zeroizing::new(text.to_vec());
         let secret = self.cipher.open_in_place(nonce, Aad::from(beside.as_bytes()), &mut text).ok()?;
-        KeyBytes::of(secret)
+        KeyBytes::from_bytes(secret)
     }
 }
 
@@ -191,6 +191,6 @@ pub(super) mod tests {
 
     /// Returns a key of this byte alone.
     pub(in super::super) fn key(byte: u8) -> StoreKey {
-        StoreKey::new(KeyBytes::of(&[byte; 32]).unwrap()).unwrap()
+        StoreKey::new(KeyBytes::from_bytes(&[byte; 32]).unwrap()).unwrap()
     }
 }

@@ -61,7 +61,7 @@ pub struct Times {
 impl Times {
     /// Combines the store time and the time of this gateway's clock.
     #[must_use]
-    pub fn of(believed: u64, clock: u64) -> Self {
+    pub fn new(believed: u64, clock: u64) -> Self {
         let store = believed.min(clock);
         Self { store, clock }
     }
@@ -70,7 +70,7 @@ impl Times {
 impl From<u64> for Times {
     /// Uses one time for both clocks.
     fn from(now: u64) -> Self {
-        Self::of(now, now)
+        Self::new(now, now)
     }
 }
 
@@ -227,7 +227,7 @@ impl SealKeyRing {
     ///
     /// # Errors
     /// [`SealError`].
-    pub fn look_at_key_file(path: &Path) -> Result<(), SealError> {
+    pub fn check_key_file(path: &Path) -> Result<(), SealError> {
         KeyFile::read(path).map(drop)
     }
 
@@ -238,7 +238,7 @@ impl SealKeyRing {
     ///
     /// # Errors
     /// [`SealError`].
-    pub fn look_at_shared(entry: &StoreEntry, store: &StoreMark, key_file: &Path) -> Result<(), SealError> {
+    pub fn check_shared(entry: &StoreEntry, store: &StoreMark, key_file: &Path) -> Result<(), SealError> {
         let file = KeyFile::read(key_file)?;
         shared::open(entry, &store.id, &file).map(drop)
     }
@@ -255,7 +255,7 @@ impl SealKeyRing {
     ///
     /// # Errors
     /// [`SealError`].
-    pub fn replace_if_there(file: &Path) -> Result<(), SealError> {
+    pub fn replace_if_exists(file: &Path) -> Result<(), SealError> {
         match std::fs::symlink_metadata(file).is_ok() {
             true => file::replace(file),
             false => Ok(()),
@@ -267,7 +267,7 @@ impl SealKeyRing {
     /// # Errors
     /// [`SealError`].
     pub fn rotate(file: &Path, now: u64, keep: Duration) -> Result<(), SealError> {
-        file::tend(file, now, keep, true).map(drop)
+        file::maintain(file, now, keep, true).map(drop)
     }
 
     /// Like [`Seal::rotate`], for keys in a store: the new one seals when every replica has had time to read it.
@@ -305,19 +305,19 @@ impl SealKeyRing {
     ///
     /// # Errors
     /// [`SealError`]: the keys stay what they were, each until its end.
-    pub async fn tend(&self, now: impl Into<Times>, keep: Duration) -> Result<bool, SealError> {
+    pub async fn maintain(&self, now: impl Into<Times>, keep: Duration) -> Result<bool, SealError> {
         let now = now.into();
         match &self.home {
             Home::File(file) => {
                 let file = file.clone();
                 // A command may hold the file's lock.
-                let tended = tokio::task::spawn_blocking(move || file::tend(&file, now.clock, keep, false));
+                let tended = tokio::task::spawn_blocking(move || file::maintain(&file, now.clock, keep, false));
                 let (keys, made) = tended.await.map_err(|_| SealError::Interrupted)??;
                 self.set(|| Ok(keys))?;
                 Ok(made)
             }
             Home::Store(shared) => {
-                let tended = shared.tend(now).await;
+                let tended = shared.maintain(now).await;
                 if tended.is_err() {
                     shared.until_their_ends(now);
                 }
@@ -338,12 +338,12 @@ impl SealKeyRing {
     ///
     /// # Errors
     /// [`SealError`]: whether there is such a key is not known.
-    pub async fn look_for_key_of(&self, text: &str) -> Result<(), SealError> {
+    pub async fn refresh_for(&self, text: &str) -> Result<(), SealError> {
         let (Home::Store(shared), Some((id, _))) = (&self.home, text.split_once('.')) else {
             return Ok(());
         };
         let is_known = || !could_be_an_id(id) || self.keys().0.iter().any(|key| key.id == id);
-        if !is_known() && shared.read_again(is_known).await? {
+        if !is_known() && shared.reread(is_known).await? {
             self.set(|| shared.keys())?;
         }
         Ok(())

@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 32;
 pub(super) struct SharedSeal {
     store: Arc<dyn Store>,
     key_file: PathBuf,
-    known: StdMutex<CachedSeal>,
+    cached: StdMutex<CachedSeal>,
     read: Mutex<Option<LastRead>>,
 }
 
@@ -59,7 +59,7 @@ impl SharedSeal {
         Ok(Self {
             store,
             key_file: key_file.to_owned(),
-            known: StdMutex::new(CachedSeal { keys, now }),
+            cached: StdMutex::new(CachedSeal { keys, now }),
             read: Mutex::new(None),
         })
     }
@@ -71,8 +71,8 @@ impl SharedSeal {
     }
 
     /// Takes the keys over as they are in the store, with what is due; says whether there is a new one.
-    pub(super) async fn tend(&self, now: Times) -> Result<bool, SealError> {
-        let known = self.known();
+    pub(super) async fn maintain(&self, now: Times) -> Result<bool, SealError> {
+        let known = self.current_set();
         let (keys, made) = change(&*self.store, &self.key_file, now, &SealChange::Tend, Some(&known)).await?;
         self.take(keys, Some(now));
         Ok(made)
@@ -86,7 +86,7 @@ impl SharedSeal {
     }
 
     /// Reads the store, unless that was done just now, or `is_known` by then; says whether it was read meanwhile, by whomever.
-    pub(super) async fn read_again(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
+    pub(super) async fn reread(&self, is_known: impl Fn() -> bool) -> Result<bool, SealError> {
         let arrived = Instant::now();
         // Whoever comes meanwhile waits for what is read, and not for a turn: a slow store is not read by one after the other.
         let mut last = self.read.lock().await;
@@ -110,7 +110,7 @@ impl SharedSeal {
     }
 
     /// Returns the known set, before the store is read: a set that is read after that must not be older.
-    fn known(&self) -> KeySetId {
+    fn current_set(&self) -> KeySetId {
         let known = self.lock();
         KeySetId {
             store: known.keys.store.clone(),
@@ -119,7 +119,7 @@ impl SharedSeal {
     }
 
     async fn read(&self) -> Result<(), SealError> {
-        let known = self.known();
+        let known = self.current_set();
         let keys = StoredSeal::read(&*self.store, &self.key_file).await?.not_before(Some(&known))?.keys;
         if let Some(keys) = keys {
             self.take(keys, None);
@@ -137,7 +137,7 @@ impl SharedSeal {
     }
 
     fn lock(&self) -> MutexGuard<'_, CachedSeal> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,16 +153,16 @@ struct StoredSeal {
     /// The id of the key of the file that they are encrypted by.
     encrypted_by: Option<String>,
     /// Path of the file with the newest known set.
-    kept: Option<PathBuf>,
+    set_file: Option<PathBuf>,
     /// The newest set that was read here before.
-    known: Result<Option<KeySetId>, SealError>,
+    known_set: Result<Option<KeySetId>, SealError>,
 }
 
 impl StoredSeal {
     async fn read(store: &dyn Store, key_file: &Path) -> Result<Self, SealError> {
         let mut found = Self::unread(store, key_file).await?;
-        let known = std::mem::replace(&mut found.known, Ok(None))?;
-        found.known = Ok(known.clone());
+        let known = std::mem::replace(&mut found.known_set, Ok(None))?;
+        found.known_set = Ok(known.clone());
         if let Some(entry) = &found.entry {
             (found.encrypted_by, found.keys) = open(entry, &found.store, &found.file)?.unzip();
         }
@@ -176,7 +176,7 @@ impl StoredSeal {
                 found: keys.changes,
                 known: known.changes,
                 by: self
-                    .kept
+                    .set_file
                     .map_or_else(|| "this gateway".to_owned(), |path| path.display().to_string()),
             }),
             _ => Ok(self),
@@ -185,7 +185,7 @@ impl StoredSeal {
 
     /// Returns whether keys of this store are known or were read here earlier, and the store has no entry.
     fn is_gone(&self, known: Option<&KeySetId>) -> bool {
-        let read = self.known.as_ref().ok().and_then(Option::as_ref);
+        let read = self.known_set.as_ref().ok().and_then(Option::as_ref);
         self.entry.is_none() && read.into_iter().chain(known).any(|set| set.store == self.store)
     }
 
@@ -214,8 +214,13 @@ impl StoredSeal {
 
     /// Returns the number of a new set at this time. It is higher than that of any earlier set, even of an unreadable one: no set is
     /// changed once a second. A forged entry in its place has no influence.
-    fn anew(&self, now: u64) -> u64 {
-        let known = self.known.as_ref().ok().and_then(Option::as_ref).map_or(0, |known| known.changes);
+    fn next_set_number(&self, now: u64) -> u64 {
+        let known = self
+            .known_set
+            .as_ref()
+            .ok()
+            .and_then(Option::as_ref)
+            .map_or(0, |known| known.changes);
         let next = self.entry.as_ref().map_or(1, |entry| {
             let found = open(entry, &self.store, &self.file).ok().flatten();
             now.max(found.map_or(0, |(_, keys)| keys.changes).saturating_add(1))
@@ -231,12 +236,12 @@ impl StoredSeal {
         Ok(Self {
             entry,
             // After it was read: an engine may know only then.
-            store: store.standing().ok_or(SealError::Nameless)?.id,
+            store: store.store_mark().ok_or(SealError::Nameless)?.id,
             file,
             keys: None,
             encrypted_by: None,
-            kept,
-            known,
+            set_file: kept,
+            known_set: known,
         })
     }
 
@@ -251,7 +256,7 @@ impl StoredSeal {
 
     /// Writes these in their place; returns whether no other replica was faster.
     async fn write(self, store: &dyn Store, keys: &SharedKeys, newest_key: bool) -> Result<bool, SealError> {
-        let (kept, file) = (self.kept.clone(), &self.file);
+        let (kept, file) = (self.set_file.clone(), &self.file);
         // Replicas whose file is an older one go on until they have the newer.
         let key = match self.encrypted_by.as_deref() {
             Some(id) if !newest_key => self.file.key(id)?,
@@ -298,17 +303,17 @@ pub(super) async fn change(
         };
         let gone = found.is_gone(known);
         let (keys, made) = match found.keys.take() {
-            None => (SharedKeys::new(found.store.clone(), now, found.anew(now.store))?, true),
+            None => (SharedKeys::new(found.store.clone(), now, found.next_set_number(now.store))?, true),
             Some(mut keys) => {
                 let SealMaintenance { made, changed } = match change {
                     SealChange::Rotate => {
                         keys.rotate(now.store)?;
                         SealMaintenance { made: true, changed: true }
                     }
-                    SealChange::Tend | SealChange::Drop { .. } => keys.tend(now)?,
+                    SealChange::Tend | SealChange::Drop { .. } => keys.maintain(now)?,
                 };
                 if !changed {
-                    StoredSeal::keep(found.kept.as_deref(), &found.file, &keys).await?;
+                    StoredSeal::keep(found.set_file.as_deref(), &found.file, &keys).await?;
                     return Ok((keys, false));
                 }
                 keys.changes = keys.changes.saturating_add(1);
@@ -346,7 +351,7 @@ pub(super) async fn replace_key_file(store: &dyn Store, key_file: &Path, now: Ti
                 keys.changes = keys.changes.saturating_add(1);
                 keys
             }
-            None => SharedKeys::new(found.store.clone(), now, found.anew(now.store))?,
+            None => SharedKeys::new(found.store.clone(), now, found.next_set_number(now.store))?,
         };
         if found.write(store, &keys, true).await? {
             KeyFile::read(key_file)?.begins_with(&new)?.end_replacing()?;

@@ -39,7 +39,7 @@ struct SealStateFile {
 
 /// Returns the file of a store, if it has one.
 pub(super) fn file(store: &dyn Store) -> Option<PathBuf> {
-    Some(files::folder(store.beside()?).join(FILE))
+    Some(files::folder(store.mark_path()?).join(FILE))
 }
 
 /// Returns the newest set that was read here. A file by a key that the key file no longer has counts for nothing.
@@ -61,7 +61,7 @@ pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<KeySetId>, 
         store: document.store,
         changes: document.changes,
     };
-    match document.v == VERSION && key.is_authentic(&document.tag, &beside(key, &set)) {
+    match document.v == VERSION && key.is_authentic(&document.tag, &associated_data(key, &set)) {
         true => Ok(Some(set)),
         false => Err(altered()),
     }
@@ -74,14 +74,14 @@ pub(super) fn write(path: &Path, key: &StoreKey, set: &KeySetId) -> Result<(), S
         key_file: key.id.clone(),
         store: set.store.clone(),
         changes: set.changes,
-        tag: key.authenticate(&beside(key, set))?,
+        tag: key.authenticate(&associated_data(key, set))?,
     };
     let text = serde_json::to_string(&document)?;
     Ok(files::replace(path, files::PRIVATE, &format!("{text}\n"))?)
 }
 
 /// Returns the data that is authenticated. No part has a line break.
-fn beside(key: &StoreKey, set: &KeySetId) -> String {
+fn associated_data(key: &StoreKey, set: &KeySetId) -> String {
     let KeySetId { store, changes } = set;
     format!("{DOMAIN}\n{}\n{store}\n{changes}", key.id)
 }

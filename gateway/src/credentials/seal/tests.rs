@@ -51,18 +51,18 @@ fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
 
 #[test]
 fn the_dates_of_keys_that_replicas_share_are_of_the_clock_that_is_behind() {
-    assert_eq!(Times::of(5, 3), Times { store: 3, clock: 3 });
-    assert_eq!(Times::of(3, 5), Times { store: 3, clock: 5 });
+    assert_eq!(Times::new(5, 3), Times { store: 3, clock: 3 });
+    assert_eq!(Times::new(3, 5), Times { store: 3, clock: 5 });
 }
 
 #[test]
 fn a_key_that_is_there_is_replaced_and_none_is_made_where_there_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
-    SealKeyRing::replace_if_there(&file).unwrap();
+    SealKeyRing::replace_if_exists(&file).unwrap();
     assert!(!file.exists());
     let text = SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
-    SealKeyRing::replace_if_there(&file).unwrap();
+    SealKeyRing::replace_if_exists(&file).unwrap();
     assert_eq!(SealKeyRing::open(&file).unwrap().unseal(Sealed::Ticket, &text), Err(NotSealed));
 }
 
@@ -93,16 +93,19 @@ async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expir
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     let seal = SealKeyRing::open(&file).unwrap();
-    assert!(seal.tend(100 * DAY, KEEP).await.unwrap(), "nobody says how old the first key is");
-    assert!(!seal.tend(130 * DAY - 1, KEEP).await.unwrap());
+    assert!(
+        seal.maintain(100 * DAY, KEEP).await.unwrap(),
+        "nobody says how old the first key is"
+    );
+    assert!(!seal.maintain(130 * DAY - 1, KEEP).await.unwrap());
     let old = seal.seal(Sealed::Ticket, b"x").unwrap();
-    assert!(seal.tend(130 * DAY, KEEP).await.unwrap(), "a month is over");
+    assert!(seal.maintain(130 * DAY, KEEP).await.unwrap(), "a month is over");
     let new = seal.seal(Sealed::Ticket, b"x").unwrap();
     assert_ne!(old.split_once('.').unwrap().0, new.split_once('.').unwrap().0);
     let opens = |seal: &SealKeyRing, text: &str| seal.unseal(Sealed::Ticket, text).is_ok();
-    seal.tend(130 * DAY + 600, KEEP).await.unwrap();
+    seal.maintain(130 * DAY + 600, KEEP).await.unwrap();
     assert!(opens(&seal, &old) && opens(&seal, &new));
-    seal.tend(130 * DAY + 601, KEEP).await.unwrap();
+    seal.maintain(130 * DAY + 601, KEEP).await.unwrap();
     assert!(!opens(&seal, &old) && opens(&seal, &new));
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2, "the head, and one key");
     // By a command, while the gateway runs.
@@ -111,7 +114,7 @@ async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expir
         !opens(&seal, &SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()),
         "not seen yet"
     );
-    assert!(!seal.tend(131 * DAY, KEEP).await.unwrap());
+    assert!(!seal.maintain(131 * DAY, KEEP).await.unwrap());
     assert!(opens(&seal, &SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap()) && opens(&seal, &new));
     SealKeyRing::replace(&file).unwrap();
     let replaced = SealKeyRing::open(&file).unwrap();

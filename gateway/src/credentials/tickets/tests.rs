@@ -39,7 +39,7 @@ impl Case {
 
     fn issue_as(&self, settings: &TicketSettings, by_allowlist: bool) -> String {
         let earned = TicketGrant {
-            identity: &NodeIdentity::of_tpm(self.ek),
+            identity: &NodeIdentity::from_ek(self.ek),
             instance: None,
             holder: None,
             name: None,
@@ -121,7 +121,7 @@ fn a_ticket_is_good_to_its_last_second() {
 #[tokio::test]
 async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_by_is_revoked() {
     let case = case();
-    let tpm = NodeIdentity::of_tpm(case.ek);
+    let tpm = NodeIdentity::from_ek(case.ek);
     let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
     let settings = TicketSettings { uses: 9, ..SETTINGS };
     // A TPM in an instance, and an instance that has none.
@@ -350,7 +350,7 @@ async fn attack_28_a_late_ticket_is_worth_nothing_once_its_node_is_revoked_or_no
     let case = case();
     case.allow(&[]).await;
     let text = case.issue_late(true);
-    let tpm = NodeIdentity::of_tpm(case.ek).to_string();
+    let tpm = NodeIdentity::from_ek(case.ek).to_string();
     revocations::revoke(&case.store, &[tpm.clone()].into(), 1, None).await.unwrap();
     assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Revocation(_))));
     case.store.remove(EntryKind::Revoked, &tpm).await.unwrap();

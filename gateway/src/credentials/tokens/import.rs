@@ -81,16 +81,16 @@ impl Imported {
             let bootstrap = bootstrap::read(content).map_err(ImportError::Manifest)?;
             return Ok(Self {
                 expires: bootstrap.expires,
-                ..Self::of(&bootstrap.text)?
+                ..Self::parse(&bootstrap.text)?
             });
         }
         match secret_manifest::value(content, "token") {
-            Some(value) => Self::of(&value.map_err(ImportError::Manifest)?),
-            None => Self::of(content),
+            Some(value) => Self::parse(&value.map_err(ImportError::Manifest)?),
+            None => Self::parse(content),
         }
     }
 
-    fn of(text: &str) -> Result<Self, ImportError> {
+    fn parse(text: &str) -> Result<Self, ImportError> {
         let text = text.strip_suffix('\n').unwrap_or(text);
         let text = text.strip_suffix('\r').unwrap_or(text);
         if text.is_empty() {

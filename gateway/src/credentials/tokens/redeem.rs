@@ -27,7 +27,7 @@ pub struct RedeemedToken {
     name: String,
     pool: String,
     use_number: u32,
-    again: bool,
+    is_repeated: bool,
     stale: Option<String>,
 }
 
@@ -52,8 +52,8 @@ impl RedeemedToken {
 
     /// Returns whether the same node has made this use before: it counts once.
     #[must_use]
-    pub const fn again(&self) -> bool {
-        self.again
+    pub const fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// Returns a message to the administrator if the token was rotated: some pointer has the old one.
@@ -187,7 +187,7 @@ impl PresentedToken {
             name,
             pool: self.pool,
             use_number,
-            again,
+            is_repeated: again,
             stale,
         })
     }

@@ -77,7 +77,7 @@ async fn one(
     // Made on an embedded store, which several gateways have now: it is the one's whose folder holds it.
     let is_anybodys = rotation.replica.is_none() && store.serves_as().is_some();
     if !is_due || is_anybodys {
-        match look(id, record, rotation, ca).await {
+        match check_folder(id, record, rotation, ca).await {
             Ok(TokenFolder::Whole | TokenFolder::Mended) if is_due => {}
             Ok(TokenFolder::Whole) => return None,
             Ok(TokenFolder::Mended) => return Some(RotationResult::Refreshed),
@@ -131,7 +131,7 @@ enum TokenFolder {
 }
 
 /// Checks that the folder holds the token with this hash, and repairs its other files.
-async fn look(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<TokenFolder, PublishError> {
+async fn check_folder(id: &str, record: &TokenRecord, rotation: &Rotation, ca: &Path) -> Result<TokenFolder, PublishError> {
     let (id, record, rotation, ca) = (id.to_owned(), record.clone(), rotation.clone(), ca.to_owned());
     let looked = tokio::task::spawn_blocking(move || {
         let text = publication::published(&record, &rotation)?;

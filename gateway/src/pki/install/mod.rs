@@ -13,7 +13,7 @@ use data_encoding::BASE64;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-use super::authority_keys::{authority_key, beside, find_authority_key, holds, next_authority_key, old_authority_key, signing_keys};
+use super::authority_keys::{authority_key, find_authority_key, holds, next_authority_key, old_authority_key, sibling_path, signing_keys};
 use super::error::InstallError;
 use super::issue::{self, Algorithm, CertificateRequest, CreateError, GatewayNames, IssuedCertificate, SigningKey};
 use super::{ServingCertificate, ServingError};
@@ -49,7 +49,7 @@ pub fn first(
     now: UnixTime,
 ) -> Result<(), InstallError> {
     let keys = pem_keys(key);
-    ServingCertificate::of(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
+    ServingCertificate::from_contents(files, authorities.to_vec(), chain.to_vec(), keys, now)?;
     let folder = files::folder(&files.certificate);
     make_private_folder(folder).map_err(|source| WriteError {
         path: folder.to_owned(),
@@ -130,7 +130,7 @@ impl<'a> Installation<'a> {
             certificate: certificate.to_owned(),
             ..self.files.clone()
         };
-        ServingCertificate::of(&files, vec![ca.clone()], chain.clone(), pem_keys(&key), now)?;
+        ServingCertificate::from_contents(&files, vec![ca.clone()], chain.clone(), pem_keys(&key), now)?;
         self.replace(&chain, &key, now)?;
         Ok(leaf)
     }
@@ -146,7 +146,7 @@ impl<'a> Installation<'a> {
     /// pair.
     fn steps(&self, chain: &[Certificate], key: &str, now: UnixTime) -> Result<Vec<InstallStep>, InstallError> {
         let authorities = source::authorities(&self.files.ca)?;
-        ServingCertificate::of(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
+        ServingCertificate::from_contents(self.files, authorities, chain.to_vec(), pem_keys(key), now)?;
         // Where today's pair is broken already there is nothing to keep up.
         let leaf = source::certificates(&self.files.certificate)
             .ok()
@@ -257,7 +257,7 @@ impl<'a> Installation<'a> {
             let mut old = old_authority_key(self.files);
             if old.exists() {
                 // That of the rotation before.
-                old = beside(self.files, &format!("old-{}", now.as_secs()));
+                old = sibling_path(self.files, &format!("old-{}", now.as_secs()));
             }
             files::rename(&path, &old)?;
             retired.old_key = Some(old);

@@ -5,7 +5,7 @@
 use std::fs;
 
 use super::*;
-use crate::pki::authority_keys::kept_key;
+use crate::pki::authority_keys::ca_key_path;
 use crate::pki::issue::Algorithm;
 
 const NOW: u64 = 1_800_000_000;
@@ -59,7 +59,7 @@ impl Folder {
     fn switch(&self) {
         let today = self.today();
         let newest = today.authorities.last().unwrap();
-        let names = GatewayNames::of(&today.certificate);
+        let names = GatewayNames::from_certificate(&today.certificate);
         let installation = Installation::open(&self.files).unwrap();
         installation
             .renew(newest, None, &names, &CertificateRequest::default(), at(NOW))
@@ -82,7 +82,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
     let made = issue::serving(
         &before.authority,
         &key,
-        &GatewayNames::of(&before.certificate),
+        &GatewayNames::from_certificate(&before.certificate),
         &CertificateRequest::default(),
         at(NOW),
     )
@@ -104,7 +104,7 @@ fn after_each_step_of_a_renewal_there_is_a_pair() {
         let again = folder_with(&folder);
         let today = again.today();
         let installation = Installation::open(&again.files).unwrap();
-        let names = GatewayNames::of(&today.certificate);
+        let names = GatewayNames::from_certificate(&today.certificate);
         installation
             .renew(&today.authority, None, &names, &CertificateRequest::default(), at(NOW))
             .unwrap();
@@ -126,7 +126,7 @@ fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
     let new = folder.introduce();
     assert_eq!(folder.today().authorities, [old.clone(), new.clone()]);
     assert_eq!(folder.today().authority, old);
-    assert_eq!(kept_key(&folder.files, &new), Some(folder.path("mcs-ca-next.key")));
+    assert_eq!(ca_key_path(&folder.files, &new), Some(folder.path("mcs-ca-next.key")));
     folder.switch();
     assert_eq!(folder.today().authority, new);
     assert_eq!(folder.today().authorities.len(), 2);
@@ -143,14 +143,14 @@ fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
     fs::rename(folder.path("mcs-ca.key"), folder.path("mcs-ca-next.key")).unwrap();
     assert_eq!(retire(false).key, Some(folder.path("mcs-ca.key")));
     assert_eq!(folder.today().authorities, std::slice::from_ref(&new));
-    assert_eq!(kept_key(&folder.files, &new), Some(folder.path("mcs-ca.key")));
-    assert_eq!(kept_key(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
+    assert_eq!(ca_key_path(&folder.files, &new), Some(folder.path("mcs-ca.key")));
+    assert_eq!(ca_key_path(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
     // The next rotation does not overwrite the key of the one before.
     folder.introduce();
     folder.switch();
     let retired = retire(false);
     assert_eq!(retired.old_key, Some(folder.path(&format!("mcs-ca-old-{NOW}.key"))));
-    assert_eq!(kept_key(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
+    assert_eq!(ca_key_path(&folder.files, &old), Some(folder.path("mcs-ca-old.key")));
     folder.introduce();
     folder.switch();
     let discarded = Installation::open(&folder.files).unwrap().retire(true, at(NOW + 1)).unwrap();
@@ -203,7 +203,7 @@ fn what_has_expired_can_be_renewed() {
     assert!(ServingCertificate::load(&folder.files, later).is_err());
     let today = folder.today();
     let installation = Installation::open(&folder.files).unwrap();
-    let names = GatewayNames::of(&today.certificate);
+    let names = GatewayNames::from_certificate(&today.certificate);
     // Not by a CA that has ended with it.
     let refused = installation.renew(&today.authority, None, &names, &CertificateRequest::default(), later);
     assert!(refused.unwrap_err().to_string().contains("is valid from"));

@@ -37,7 +37,7 @@ pub struct LivePools {
     /// MachineConfigs that nodes need before they are approved, as the cluster states them.
     needed: ArcSwap<NeededState>,
     /// Signal that the cluster has reported something new.
-    told: Notify,
+    cluster_changed: Notify,
     /// Messages about folders whose names cannot be those of pools.
     misnamed: RwLock<BTreeSet<String>>,
 }
@@ -47,13 +47,13 @@ pub struct LivePools {
 struct Reloading {
     servers: BTreeMap<String, UpstreamServer>,
     /// Stamps of the folders of pools that are served exactly as their folders are.
-    known: BTreeMap<String, PoolState>,
+    pool_states: BTreeMap<String, PoolState>,
 }
 
 /// Stamps of a pool's files when it was read, and the folders to watch.
 #[derive(Debug, Default)]
 struct PoolState {
-    seen: FileStamps,
+    stamps: FileStamps,
     watched: BTreeSet<PathBuf>,
 }
 

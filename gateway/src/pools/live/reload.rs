@@ -40,7 +40,7 @@ impl LivePools {
             reloading: Mutex::default(),
             watched: RwLock::default(),
             needed: ArcSwap::from_pointee(needed),
-            told: Notify::new(),
+            cluster_changed: Notify::new(),
             misnamed: RwLock::default(),
         };
         let mut reloading = live.reloading.lock().await;
@@ -53,7 +53,10 @@ impl LivePools {
             reads.push(live.read(name, folder, None).await);
         }
         one_pool_each(&mut reads, &BTreeMap::new());
-        for FolderRead { name, found, known, .. } in reads {
+        for FolderRead {
+            name, found, state: known, ..
+        } in reads
+        {
             watched.extend(known.watched.iter().cloned());
             let made = match found {
                 LoadResult::Pool(result) => *result,
@@ -66,7 +69,7 @@ impl LivePools {
             };
             let pool = match made {
                 Ok(pool) => {
-                    reloading.known.insert(name.clone(), known);
+                    reloading.pool_states.insert(name.clone(), known);
                     Live {
                         pool: Some(Arc::new(pool)),
                         broken: None,
@@ -106,9 +109,9 @@ impl LivePools {
         let mut watched = BTreeSet::from([self.folder.clone()]);
         let mut still = match occasion {
             ReloadCause::Signal => BTreeMap::new(),
-            ReloadCause::Change | ReloadCause::Revalidation => still(std::mem::take(&mut reloading.known)).await,
+            ReloadCause::Change | ReloadCause::Revalidation => still(std::mem::take(&mut reloading.pool_states)).await,
         };
-        reloading.known.clear();
+        reloading.pool_states.clear();
         let mut reads = Vec::new();
         for (name, folder) in folders {
             let read = match still.remove(&name) {
@@ -130,7 +133,7 @@ impl LivePools {
             name,
             found,
             settled,
-            known,
+            state: known,
             ..
         } in reads
         {
@@ -139,7 +142,7 @@ impl LivePools {
             let live = match found {
                 _ if !settled => old.cloned(),
                 LoadResult::Same => {
-                    reloading.known.insert(name.clone(), known);
+                    reloading.pool_states.insert(name.clone(), known);
                     old.cloned()
                 }
                 LoadResult::Upstream(folder) => {
@@ -150,7 +153,7 @@ impl LivePools {
                     let result = *result;
                     if result.is_ok() {
                         reloading.servers.remove(&name);
-                        reloading.known.insert(name.clone(), known);
+                        reloading.pool_states.insert(name.clone(), known);
                     }
                     Some(self.changed(&name, old, result.map(|pool| (pool, None)), &mut news))
                 }
@@ -191,13 +194,13 @@ impl LivePools {
             let is_read = read.is_ok();
             let found = match read {
                 Ok(folder) if folder.file.upstream.is_some() => LoadResult::Upstream(Box::new(folder)),
-                Ok(folder) if settled => LoadResult::Pool(Pool::of_folder(&pool, folder).into()),
+                Ok(folder) if settled => LoadResult::Pool(Pool::from_folder(&pool, folder).into()),
                 // Nobody asks what would come of it.
                 Ok(_) => LoadResult::Same,
                 Err(error) => LoadResult::Pool(Err(error).into()),
             };
             let known = PoolState {
-                seen: reader.seen,
+                stamps: reader.stamps,
                 watched: reader.watched,
             };
             Ok((found, inventory, is_read, settled, known))
@@ -212,7 +215,7 @@ impl LivePools {
             inventory,
             is_read,
             settled,
-            known,
+            state: known,
         }
     }
 
@@ -318,7 +321,7 @@ struct FolderRead {
     /// Set if its folder could be read.
     is_read: bool,
     settled: bool,
-    known: PoolState,
+    state: PoolState,
 }
 
 impl FolderRead {
@@ -330,7 +333,7 @@ impl FolderRead {
             inventory: None,
             is_read: false,
             settled: true,
-            known,
+            state: known,
         }
     }
 }
@@ -338,7 +341,7 @@ impl FolderRead {
 /// Returns those in whose folders nothing has changed.
 async fn still(mut known: BTreeMap<String, PoolState>) -> BTreeMap<String, PoolState> {
     let looked = blocking(move || {
-        known.retain(|_, known| known.seen.is_still());
+        known.retain(|_, known| known.stamps.is_still());
         Ok(known)
     });
     // All are read.

@@ -63,26 +63,26 @@ impl LivePools {
     }
 
     /// Marks the servers of these pools as due, by the pools' names there, because the cluster has something new for them.
-    pub async fn told(&self, news: &UpstreamUpdates) {
+    pub async fn mark_due(&self, news: &UpstreamUpdates) {
         let now = Instant::now();
         for server in self.reloading.lock().await.servers.values_mut() {
             if news.is_of(server.upstream.pool()) {
                 server.due = now;
             }
         }
-        self.told.notify_one();
+        self.cluster_changed.notify_one();
     }
 
     /// Sets the MachineConfigs that nodes need before they are approved, as the cluster states them. Pools that depend on them are made
     /// again.
     pub fn needs(&self, needed: NeededState) {
         self.needed.store(Arc::new(needed));
-        self.told.notify_one();
+        self.cluster_changed.notify_one();
     }
 
     /// Completes when the cluster has reported something new.
     pub(in crate::pools) async fn news(&self) {
-        self.told.notified().await;
+        self.cluster_changed.notified().await;
     }
 
     /// Makes a pool of its folder, and of another server's answer if that is its source. If that server fails, its last answer still makes
@@ -97,7 +97,7 @@ impl LivePools {
         let Some(settings) = folder.file.upstream.clone() else {
             servers.remove(name);
             let name = name.to_owned();
-            return Ok((blocking(move || Pool::of_folder(&name, folder)).await?, None));
+            return Ok((blocking(move || Pool::from_folder(&name, folder)).await?, None));
         };
         let failed = |source| PoolError::Upstream {
             pool: name.to_owned(),
@@ -139,7 +139,7 @@ impl LivePools {
         }
         match (&server.last, failure) {
             (Some(fetched), failure) => Ok((
-                Pool::of_upstream(name, folder, server.upstream.settings(), fetched, &self.needed.load())?,
+                Pool::from_upstream(name, folder, server.upstream.settings(), fetched, &self.needed.load())?,
                 failure,
             )),
             (None, Some(failure)) => Err(failure),

@@ -172,7 +172,7 @@ impl Upstream {
                 }
             }
         }
-        let Some(fetched) = FetchedConfig::of(versions) else {
+        let Some(fetched) = FetchedConfig::from_configs(versions) else {
             return Err(UpstreamError::NotGiven {
                 upstream: self.name.clone(),
                 status: newest_status.map(|status| status.as_u16()),

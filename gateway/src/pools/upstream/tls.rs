@@ -50,7 +50,7 @@ struct PinnedKeys(Vec<SpkiSha256>);
 impl ServerKnowledge for PinnedKeys {
     fn accept(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         let Self(keys) = self;
-        let seen = SpkiSha256::of_certificate(certificate);
+        let seen = SpkiSha256::from_certificate(certificate);
         if keys.is_empty() || seen.is_some_and(|key| keys.contains(&key)) {
             Ok(())
         } else {

@@ -23,7 +23,7 @@ fn digest(sha256: &str) -> Value {
 }
 
 /// Returns the anchors and keys that are read only at the start.
-pub(super) fn of_start(gateway: &Gateway) -> Things {
+pub(super) fn startup_items(gateway: &Gateway) -> Things {
     let anchor = |role: &str, sha256: &str| ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256));
     let roots = gateway.endorsers.ek_roots().iter().map(|sha256| anchor("ek_roots", sha256));
     // A file that gets the name of a root makes a change of trust, though the certificate stays.

@@ -58,7 +58,7 @@ pub enum RequestCause {
 impl RequestCause {
     /// Returns the cause of a failed request.
     #[must_use]
-    pub fn of(error: &kube::Error) -> Self {
+    pub fn from_error(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => match status.code {
                 UNAUTHORIZED => Self::Unauthorized,
@@ -82,7 +82,7 @@ impl ClusterError {
     #[must_use]
     pub fn cause(&self) -> RequestCause {
         match self {
-            Self::Api { error, .. } => RequestCause::of(error),
+            Self::Api { error, .. } => RequestCause::from_error(error),
             Self::Silent { .. } => RequestCause::Unavailable,
             other => RequestCause::Other(other.to_string()),
         }
@@ -209,21 +209,27 @@ mod tests {
         let text = explain(&answered(401, "Unauthorized", "Unauthorized"));
         assert!(text.starts_with("401 Unauthorized: ") && text.contains("has expired"), "{text}");
         assert!(!text.contains("right"), "{text}");
-        assert_eq!(RequestCause::of(&answered(401, "Unauthorized", "")), RequestCause::Unauthorized);
-        assert_eq!(RequestCause::of(&answered(403, "Forbidden", "")), RequestCause::Refused(403));
+        assert_eq!(
+            RequestCause::from_error(&answered(401, "Unauthorized", "")),
+            RequestCause::Unauthorized
+        );
+        assert_eq!(
+            RequestCause::from_error(&answered(403, "Forbidden", "")),
+            RequestCause::Refused(403)
+        );
     }
 
     #[test]
     fn causes_of_all_requests_are_told_from_those_of_one() {
         for code in [401, 429, 500, 503, 504] {
-            assert!(RequestCause::of(&answered(code, "", "")).concerns_all(), "{code}");
+            assert!(RequestCause::from_error(&answered(code, "", "")).concerns_all(), "{code}");
         }
         for code in [400, 403, 404, 410, 422] {
-            assert!(!RequestCause::of(&answered(code, "", "")).concerns_all(), "{code}");
+            assert!(!RequestCause::from_error(&answered(code, "", "")).concerns_all(), "{code}");
         }
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let refused = kube::Error::Service(Box::new(refused));
-        assert!(RequestCause::of(&refused).concerns_all());
+        assert!(RequestCause::from_error(&refused).concerns_all());
         assert_eq!(explain(&refused), "connection refused");
     }
 }

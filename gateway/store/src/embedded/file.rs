@@ -58,7 +58,7 @@ pub(crate) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
     connection.busy_handler(Some(turnstile::wait)).at(file)?;
     // The gateway was killed, or is running, or somebody has put one of the two files in place of another: SQLite would mix them without
     // a word. A gateway that was stopped in order leaves one file, in which there is nothing to mix.
-    if unfinished && !look_through(file, &connection, LOOK_THROUGH_LIMIT)? {
+    if unfinished && !check_integrity(file, &connection, LOOK_THROUGH_LIMIT)? {
         tracing::warn!(
             "{} and its write-ahead log are too large to check in {} s: cannot verify that they belong together",
             file.display(),
@@ -75,7 +75,7 @@ pub(crate) fn connect(file: &Path) -> Result<(Connection, Inode), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`], and [`StoreError::Engine`].
-pub(crate) fn look_through(file: &Path, connection: &Connection, limit: Duration) -> Result<bool, StoreError> {
+pub(crate) fn check_integrity(file: &Path, connection: &Connection, limit: Duration) -> Result<bool, StoreError> {
     let interrupt = connection.get_interrupt_handle();
     let (running, over) = mpsc::channel::<()>();
     let looked = thread::scope(|scope| {
@@ -101,16 +101,18 @@ pub(crate) fn look_through(file: &Path, connection: &Connection, limit: Duration
 
 /// Durable, and with today's tables.
 pub(crate) fn prepare(connection: &Connection) -> Result<(), StoreError> {
-    connection.pragma_update(None, "page_size", PAGE_BYTES).of(connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL").of(connection)?;
-    connection.pragma_update(None, "synchronous", "FULL").of(connection)?;
+    connection.pragma_update(None, "page_size", PAGE_BYTES).explain(connection)?;
+    connection.pragma_update(None, "journal_mode", "WAL").explain(connection)?;
+    connection.pragma_update(None, "synchronous", "FULL").explain(connection)?;
     schema::create(connection)
 }
 
 /// Does what only one process may do at a time.
 pub(super) fn under_lock(connection: &Connection, work: impl FnOnce(&StoreMark) -> Result<(), StoreError>) -> Result<(), StoreError> {
-    connection.execute_batch("BEGIN IMMEDIATE").of(connection)?;
-    let done = schema::standing(connection).of(connection).and_then(|standing| work(&standing));
-    connection.execute_batch("ROLLBACK").of(connection)?;
+    connection.execute_batch("BEGIN IMMEDIATE").explain(connection)?;
+    let done = schema::read_mark(connection)
+        .explain(connection)
+        .and_then(|standing| work(&standing));
+    connection.execute_batch("ROLLBACK").explain(connection)?;
     done
 }

@@ -17,18 +17,18 @@ const IDLE_LIMIT: usize = 16;
 pub(super) struct Readers {
     file: PathBuf,
     inode: Inode,
-    standing: Arc<Mutex<StoreMark>>,
+    mark: Arc<Mutex<StoreMark>>,
     log: Arc<WriteAhead>,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Readers {
-    pub(super) const fn of(file: PathBuf, inode: Inode, standing: Arc<Mutex<StoreMark>>, log: Arc<WriteAhead>) -> Self {
+    pub(super) const fn new(file: PathBuf, inode: Inode, standing: Arc<Mutex<StoreMark>>, log: Arc<WriteAhead>) -> Self {
         let idle = Mutex::new(Vec::new());
         Self {
             file,
             inode,
-            standing,
+            mark: standing,
             log,
             idle,
         }
@@ -37,7 +37,7 @@ impl Readers {
     /// Runs the work on one snapshot, which has everything that was answered earlier. Returns `None` if the work has to write, or cannot
     /// run here: the writer then runs it, or reports the cause.
     pub(super) fn read(&self, work: &mut Work) -> Option<Result<(), StoreError>> {
-        let known = self.standing.lock().ok()?.clone();
+        let known = self.mark.lock().ok()?.clone();
         // The store that was opened, and not one that has its name by now.
         if inode(&self.file).ok() != Some(self.inode) {
             return None;
@@ -70,7 +70,7 @@ impl Readers {
 
     /// Takes over a mark that another process has committed: decisions based on it are recorded with that mark.
     fn learn(&self, found: StoreMark) {
-        let mut known = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.mark.lock().unwrap_or_else(PoisonError::into_inner);
         if found.id == known.id && found.mark > known.mark {
             // It may not have synced it yet.
             self.log.is_committed();
@@ -106,7 +106,7 @@ struct Glance<'c> {
 impl Glance<'_> {
     /// Begins to read, if this is the known store, and it was not rolled back.
     fn begin(&self, known: &StoreMark) -> Result<StoreMark, WorkInterrupted> {
-        let found = self.statement("BEGIN").and_then(|()| schema::standing(self.connection));
+        let found = self.statement("BEGIN").and_then(|()| schema::read_mark(self.connection));
         match found {
             Ok(found) if found.id == known.id && found.mark >= known.mark => Ok(found),
             _ => Err(WorkInterrupted::Engine),

@@ -139,7 +139,7 @@ async fn a_store_that_was_read_is_one_file_when_it_is_closed() {
     store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
     store.get(EntryKind::Name, "a").await.unwrap();
     drop(store);
-    assert_eq!(Embedded::beside(&file(&folder)).map(|beside| beside.exists()), [false; 3]);
+    assert_eq!(Embedded::sqlite_files(&file(&folder)).map(|beside| beside.exists()), [false; 3]);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ pub(super) struct WriteAhead {
     commits: AtomicU64,
     synced: Mutex<Synced>,
     /// Set once a failure to truncate the log was reported.
-    told: AtomicBool,
+    failure_reported: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -39,14 +39,14 @@ enum Synced {
 
 impl WriteAhead {
     /// Returns the log of the store in this file. Data that an earlier process has left in it counts as not synced.
-    pub(super) fn of(store: &Path) -> Self {
+    pub(super) fn new(store: &Path) -> Self {
         let mut path = store.as_os_str().to_owned();
         path.push("-wal");
         Self {
             path: path.into(),
             commits: AtomicU64::new(1),
             synced: Mutex::new(Synced::UpTo { commits: 0, file: None }),
-            told: AtomicBool::new(false),
+            failure_reported: AtomicBool::new(false),
         }
     }
 
@@ -62,9 +62,9 @@ impl WriteAhead {
             return;
         }
         match truncate(connection) {
-            Ok(()) => self.told.store(false, Ordering::Relaxed),
+            Ok(()) => self.failure_reported.store(false, Ordering::Relaxed),
             // It is tried again and again, and said once.
-            Err(error) if !self.told.swap(true, Ordering::Relaxed) => {
+            Err(error) if !self.failure_reported.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(%error, "cannot move the write-ahead log into the store's file; it keeps its size");
             }
             Err(_) => {}
@@ -136,7 +136,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (store, path) = (folder.path().join("gateway.db"), folder.path().join("gateway.db-wal"));
         fs::write(&path, "").unwrap();
-        let log = WriteAhead::of(&store);
+        let log = WriteAhead::new(&store);
         log.sync().unwrap();
         fs::remove_file(&path).unwrap();
         log.sync().unwrap();
@@ -149,7 +149,7 @@ mod tests {
         fs::write(&path, "").unwrap();
         // It is there again, and what was committed is not.
         assert_eq!(log.sync().unwrap_err().to_string(), said);
-        WriteAhead::of(&store).sync().unwrap();
+        WriteAhead::new(&store).sync().unwrap();
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         writing.pragma_update(None, "journal_mode", "WAL").unwrap();
         writing.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
         writing.execute_batch("CREATE TABLE some (bytes)").unwrap();
-        let log = WriteAhead::of(&store);
+        let log = WriteAhead::new(&store);
         let length = || fs::metadata(&log.path).unwrap().len();
         log.give_back(&mut writing);
         assert!(length() > 0, "it is small");

@@ -31,9 +31,9 @@ use super::members::FailureKind;
 use super::open_store::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 use super::own::{CommitOutcome, Own};
-use super::plan::{Job, plan, refuse_first};
+use super::plan::{EtcdJob, plan, refuse_first};
 use super::presence;
-use super::requests::{get, revision, seen};
+use super::requests::{get, read_value, revision};
 
 pub(super) struct EtcdCommitter {
     opened: Arc<OpenEtcdStore>,
@@ -58,7 +58,7 @@ impl EtcdCommitter {
     }
 
     /// Runs until no more jobs can come; then finishes the background work.
-    pub(super) async fn run(mut self, jobs: mpsc::Receiver<Job>) {
+    pub(super) async fn run(mut self, jobs: mpsc::Receiver<EtcdJob>) {
         CommitLoop::run(&mut self, jobs).await;
         self.opened.leave_all().await;
         presence::end(&self.opened).await;
@@ -97,7 +97,7 @@ impl EtcdCommitter {
                 Ok(CommitOutcome::Unknown) => Err(EtcdTrouble::Doubt(lost)),
                 Err(failure) => Err(EtcdTrouble::Doubt(failure)),
             },
-            Err(full) if full.kind == FailureKind::NoSpace => match self.own.look(until).await {
+            Err(full) if full.kind == FailureKind::NoSpace => match self.own.resolve_commit(until).await {
                 Ok(CommitOutcome::Happened) => Ok(Committed::Done),
                 Ok(CommitOutcome::Never) => Err(EtcdTrouble::Member(full)),
                 Ok(CommitOutcome::Unknown) | Err(_) => Err(EtcdTrouble::Doubt(full)),
@@ -123,18 +123,18 @@ impl EtcdCommitter {
             then.extend([counted(&keys.mark()), counted(&self.opened.wrote), self.own.put()]);
         }
         for key in &batch.reads {
-            let stored = keys.of(key);
+            let stored = keys.full_key(key);
             let revision = fetched.get(key).map_or(0, |seen| seen.mod_revision);
             when.push(Compare::mod_revision(stored.as_str(), CompareOp::Equal, revision));
             gets.push(get(&stored));
         }
         then.extend(batch.writes.iter().map(|(key, value)| match value {
-            Some(value) => TxnOp::put(keys.of(key), value.as_str(), None),
-            None => TxnOp::delete(keys.of(key), None),
+            Some(value) => TxnOp::put(keys.full_key(key), value.as_str(), None),
+            None => TxnOp::delete(keys.full_key(key), None),
         }));
         then.extend(batch.removed.iter().map(|range| {
-            let until = DeleteOptions::new().with_range(keys.of(&range.until));
-            TxnOp::delete(keys.of(&range.from), Some(until))
+            let until = DeleteOptions::new().with_range(keys.full_key(&range.until));
+            TxnOp::delete(keys.full_key(&range.from), Some(until))
         }));
         Txn::new().when(when).and_then(then).or_else(self.opened.guard_gets(gets))
     }
@@ -153,7 +153,7 @@ impl EtcdCommitter {
             }
             return Ok(Committed::Done);
         }
-        let mut others = answers.iter().skip(GUARD_GETS).map(seen);
+        let mut others = answers.iter().skip(GUARD_GETS).map(read_value);
         // It is another one if the lease is over.
         if let Some(own) = others.next() {
             self.own.not_made(&own);
@@ -172,10 +172,10 @@ impl CommitLoop for EtcdCommitter {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.apart.again
+        self.apart.next_attempt
     }
 
-    async fn round(&mut self, waiting: &mut VecDeque<Job>) {
+    async fn round(&mut self, waiting: &mut VecDeque<EtcdJob>) {
         let mut fetched = Fetched::new();
         let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
         let begun = Instant::now();
@@ -250,7 +250,7 @@ impl CommitLoop for EtcdCommitter {
                         (fetched, fetches) = (Fetched::new(), 0);
                         continue;
                     }
-                    Err(trouble) => self.opened.told(trouble).await,
+                    Err(trouble) => self.opened.report_trouble(trouble).await,
                 },
             };
             tracing::warn!("{}", self.opened.error(&trouble));
@@ -263,7 +263,7 @@ impl CommitLoop for EtcdCommitter {
 /// Fetches the values under these keys.
 async fn fetch(opened: &OpenEtcdStore, keys: &BTreeSet<String>, until: Instant) -> Result<Fetched, EtcdTrouble> {
     let keys: Vec<&String> = keys.iter().take(MOST_KEYS).collect();
-    let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.of(key))).collect();
+    let gets: Vec<TxnOp> = keys.iter().map(|key| get(&opened.keys.full_key(key))).collect();
     let answers = opened.read(until, &gets).await?;
-    Ok(keys.into_iter().cloned().zip(answers.iter().map(seen)).collect())
+    Ok(keys.into_iter().cloned().zip(answers.iter().map(read_value)).collect())
 }

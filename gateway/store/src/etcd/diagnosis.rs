@@ -22,7 +22,7 @@ use crate::settings::EtcdSettings;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Returns the problem between this gateway and an endpoint, if TLS is the cause.
-pub(super) async fn of_tls(settings: &EtcdSettings, endpoint: &str) -> Option<String> {
+pub(super) async fn diagnose_tls(settings: &EtcdSettings, endpoint: &str) -> Option<String> {
     if !settings.is_encrypted() {
         return None;
     }

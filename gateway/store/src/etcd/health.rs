@@ -22,7 +22,7 @@ impl Etcd {
     pub fn health(settings: &EtcdSettings) -> Result<StoreHealth, StoreError> {
         let (place, settings) = (settings.place(), settings.clone());
         Threads::start("etcd", &place)?.wait(async move {
-            let members = Members::of(&settings)?;
+            let members = Members::from_settings(&settings)?;
             let mut health = StoreHealth::default();
             statuses(&members, Instant::now() + settings.timeout, &mut health).await;
             alarms(&members, Instant::now() + settings.timeout, &mut health).await;

@@ -93,12 +93,12 @@ pub(super) fn new_id() -> Result<String, StoreError> {
 }
 
 /// Reads the identity of the store below the prefix. Writes nothing.
-pub(super) async fn look(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<ExistingStore>, StoreError> {
-    Ok(look_at(settings, members, until).await?.0)
+pub(super) async fn read_identity(settings: &EtcdSettings, members: &Members, until: Instant) -> Result<Option<ExistingStore>, StoreError> {
+    Ok(read_identity_at(settings, members, until).await?.0)
 }
 
-/// Like [`look`], and also returns the revision of that state.
-pub(super) async fn look_at(
+/// Like [`read_identity`], and also returns the revision of that state.
+pub(super) async fn read_identity_at(
     settings: &EtcdSettings,
     members: &Members,
     until: Instant,
@@ -124,7 +124,7 @@ pub(super) async fn look_at(
     let answer = match asked.await {
         Ok(answer) => answer,
         Err(failure) => {
-            let problem = diagnosis::of_tls(settings, &failure.endpoint).await;
+            let problem = diagnosis::diagnose_tls(settings, &failure.endpoint).await;
             let problem = problem.unwrap_or(failure.problem);
             return Err(members.explain(&MemberFailure { problem, ..failure }, false));
         }
@@ -219,7 +219,7 @@ pub(super) async fn rename(
     }
     let replaced = replaced.split_off(replaced.len().saturating_sub(MOST_REPLACED));
     replace(settings, members, found, &StoreIdentity::new(new_id()?, began, replaced), until).await?;
-    let now = look(settings, members, until)
+    let now = read_identity(settings, members, until)
         .await?
         .filter(|now| found.is_none_or(|found| found.mark.id != now.mark.id));
     Ok(now.ok_or_else(|| StoreError::Replaced(members.place.clone().into()))?.mark)
@@ -276,7 +276,10 @@ async fn replace(
     // Somebody may have begun to copy something there.
     let not_taken = Compare::create_revision(keys.taking(), CompareOp::Equal, 0);
     let every = DeleteOptions::new().with_prefix();
-    let begins_anew = [TxnOp::delete(keys.of(TIME), None), TxnOp::delete(keys.set_back(""), Some(every))];
+    let begins_anew = [
+        TxnOp::delete(keys.full_key(TIME), None),
+        TxnOp::delete(keys.set_back(""), Some(every)),
+    ];
     let writes: Vec<TxnOp> = writes(&keys, identity).into_iter().chain(begins_anew).collect();
     let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {

@@ -14,12 +14,12 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
-use super::super::migration::{HouseError, MigrationTarget};
+use super::super::migration::{ExportError, MigrationTarget};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
 use super::overlay::{BATCH_BYTES, MOST_KEYS};
-use super::requests::{get, seen};
+use super::requests::{get, read_value};
 use super::snapshot::EtcdPages;
 use crate::settings::EtcdSettings;
 
@@ -27,8 +27,8 @@ use crate::settings::EtcdSettings;
 pub(crate) struct EtcdImport {
     below: Arc<EtcdPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
-    beside: PathBuf,
-    known: ExpectedStore,
+    mark_path: PathBuf,
+    expected: ExpectedStore,
     /// The value that this process has put under `taking`.
     session: String,
     /// Pairs that were not sent yet.
@@ -38,11 +38,11 @@ pub(crate) struct EtcdImport {
 
 impl EtcdImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
-    pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = Arc::new(EtcdPages::of(settings)?);
+    pub(crate) fn begin(settings: &EtcdSettings, beside: &Path) -> Result<Self, ExportError> {
+        let below = Arc::new(EtcdPages::open(settings)?);
         let taking = Self {
-            beside: beside.to_owned(),
-            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            mark_path: beside.to_owned(),
+            expected: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session: identity::new_id()?,
             waiting: Vec::new(),
             bytes: 0,
@@ -63,7 +63,7 @@ impl EtcdImport {
         let free = match (&unfinished, there) {
             (Some(session), _) => Compare::value(keys.taking(), CompareOp::Equal, session.as_str()),
             (None, 0) => Compare::create_revision(keys.taking(), CompareOp::Equal, 0),
-            (None, _) => return Err(HouseError::NotEmpty(there)),
+            (None, _) => return Err(ExportError::NotEmpty(there)),
         };
         let no_store = Compare::create_revision(keys.identity(), CompareOp::Equal, 0);
         let mine = TxnOp::put(keys.taking(), taking.session.as_str(), None);
@@ -74,7 +74,7 @@ impl EtcdImport {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &EtcdSettings) -> Result<(), StoreError> {
-        let below = Arc::new(EtcdPages::of(settings)?);
+        let below = Arc::new(EtcdPages::open(settings)?);
         let looked = below.send(Txn::new().and_then([get(&below.keys.taking())]))?;
         let Some(session) = taken_by(&looked) else { return Ok(()) };
         Self::remove(&below, &session)
@@ -88,7 +88,7 @@ impl EtcdImport {
             let looked = below.send(Txn::new().and_then([get(&below.keys.taking()), get(&below.keys.identity())]))?;
             let answers = looked.op_responses();
             // An answer may have been lost, and the first request done.
-            if answers.iter().any(|answer| seen(answer).value.is_some()) {
+            if answers.iter().any(|answer| read_value(answer).value.is_some()) {
                 return Err(StoreError::Replaced(below.members.place.clone().into()));
             }
         }
@@ -118,7 +118,7 @@ impl EtcdImport {
         let puts: Vec<TxnOp> = self
             .waiting
             .drain(..)
-            .map(|pair| TxnOp::put(self.below.keys.of(&pair.key), pair.value, None))
+            .map(|pair| TxnOp::put(self.below.keys.full_key(&pair.key), pair.value, None))
             .collect();
         self.bytes = 0;
         self.must(Txn::new().when([self.is_mine()]).and_then(puts))
@@ -127,12 +127,12 @@ impl EtcdImport {
 
 /// Returns the session of the process that imports, by the first answer.
 fn taken_by(looked: &TxnResponse) -> Option<String> {
-    seen(looked.op_responses().first()?).value
+    read_value(looked.op_responses().first()?).value
 }
 
 impl MigrationTarget for EtcdImport {
-    fn known(&self) -> &ExpectedStore {
-        &self.known
+    fn expected_store(&self) -> &ExpectedStore {
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -152,8 +152,8 @@ impl MigrationTarget for EtcdImport {
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
         let keys = &self.below.keys;
-        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
-        let (identity, now) = identity::taken(id, self.known.furthest().max(from.mark), instead_of);
+        let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
+        let (identity, now) = identity::taken(id, self.expected.furthest().max(from.mark), instead_of);
         let writes = identity::writes(keys, &identity)
             .into_iter()
             .chain([TxnOp::delete(keys.taking(), None)]);
@@ -162,12 +162,12 @@ impl MigrationTarget for EtcdImport {
             .send(Txn::new().when([self.is_mine()]).and_then(writes.collect::<Vec<_>>()))?;
         if !finished.succeeded() {
             // An answer may have been lost, and the first request done.
-            let (found, _) = self.below.look()?;
+            let (found, _) = self.below.read_identity()?;
             if found.is_none_or(|found| found.mark.id != now.id) {
                 return Err(StoreError::Replaced(self.below.members.place.clone().into()));
             }
         }
-        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
+        under_lock(&self.mark_path, || expected_store::replace_mark(&self.mark_path, &now))?;
         Ok(now)
     }
 }

@@ -62,7 +62,7 @@ impl KeyPrefix {
     }
 
     /// Returns the etcd key for a transaction's key.
-    pub(super) fn of(&self, key: &str) -> String {
+    pub(super) fn full_key(&self, key: &str) -> String {
         if key.starts_with(LEADER) || key.starts_with(SERVING) {
             format!("{}/{key}", self.0)
         } else {

@@ -24,7 +24,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn lead(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
+    pub async fn acquire_lease(&self, work: &str, lease: Duration) -> Result<Option<Leadership>, StoreError> {
         let runtime = self.open.desk.threads.handle.clone();
         let opened = Arc::clone(&self.open.opened);
         let (key, value) = (format!("{LEADER}{work}"), identity::new_id()?);
@@ -76,7 +76,7 @@ async fn take(opened: &OpenEtcdStore, key: &str, value: &str, lease: Duration) -
     let seconds = i64::try_from(lease.as_secs()).unwrap_or(i64::MAX);
     let grant = |mut client: Client| async move { client.lease_grant(seconds, None).await };
     let id = opened.members.ask(until, grant).await.map_err(explain)?.id();
-    let stored = opened.keys.of(key);
+    let stored = opened.keys.full_key(key);
     let known = opened.reached();
     let mut when = opened.guard(known);
     when.push(Compare::create_revision(stored.as_str(), CompareOp::Equal, 0));

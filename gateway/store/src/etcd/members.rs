@@ -59,7 +59,7 @@ pub(super) struct Members {
 
 impl Members {
     /// Reads certificates and keys; makes no connection.
-    pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
+    pub(super) fn from_settings(settings: &EtcdSettings) -> Result<Self, StoreError> {
         let count = u32::try_from(settings.endpoints.len().max(1)).unwrap_or(u32::MAX);
         let attempt = (settings.timeout / count).max(LEAST_ATTEMPT);
         let mut options = ConnectOptions::new()

@@ -37,7 +37,7 @@ use open_store::OpenEtcdStore;
 use overlay::MOST_KEYS;
 use presence::Presence;
 use requests::pair;
-pub(super) use snapshot::{EtcdSnapshot, served_by, there};
+pub(super) use snapshot::{EtcdSnapshot, existing_store, served_by};
 use tokio::time::Instant;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
@@ -47,7 +47,7 @@ pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{AcceptedStore, Lead, Replacement, StoreError, StoreMark, Wrote, replica};
+use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreMark, Wrote, replica};
 use crate::settings::EtcdSettings;
 
 /// Maximum size of an answer that is accepted: a page of a store.
@@ -83,10 +83,10 @@ impl Etcd {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, replica) = threads.wait(async move {
             // Known first: what is found is then at least as new.
-            let known = ExpectedStore::beside(&folder)?;
+            let known = ExpectedStore::load(&folder)?;
             let (opened, replica) = open(&settings, &known, &folder).await?;
             if known.file.is_none() {
-                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.mark)))?;
             }
             Ok((opened, replica))
         })?;
@@ -102,12 +102,12 @@ impl Etcd {
     ///
     /// # Errors
     /// Like [`Etcd::open`].
-    pub fn look(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
+    pub fn exists(settings: &EtcdSettings, beside: &Path) -> Result<bool, StoreError> {
         let (place, settings, folder) = (settings.place(), settings.clone(), beside.to_owned());
         Threads::start("etcd", &place)?.wait(async move {
-            let known = ExpectedStore::beside(&folder)?;
-            let members = Members::of(&settings)?;
-            let found = identity::look(&settings, &members, Instant::now() + settings.timeout).await?;
+            let known = ExpectedStore::load(&folder)?;
+            let members = Members::from_settings(&settings)?;
+            let found = identity::read_identity(&settings, &members, Instant::now() + settings.timeout).await?;
             set_back::check(&known, Path::new(&members.place), found.as_ref())?;
             Ok(found.is_some())
         })
@@ -126,8 +126,8 @@ impl Etcd {
         let look = || {
             let settings = settings.clone();
             threads.wait(async move {
-                let members = Members::of(&settings)?;
-                identity::look(&settings, &members, Instant::now() + settings.timeout).await
+                let members = Members::from_settings(&settings)?;
+                identity::read_identity(&settings, &members, Instant::now() + settings.timeout).await
             })
         };
         let name_anew = |replacement: &Replacement, furthest| {
@@ -144,29 +144,29 @@ impl Etcd {
 
     fn keys(&self, range: &KeyRange) -> (String, String) {
         let OpenEtcdStore { keys, .. } = &*self.open.opened;
-        (keys.of(&range.from), keys.of(&range.until))
+        (keys.full_key(&range.from), keys.full_key(&range.until))
     }
 }
 
 /// Opens the store, and says which of its gateways this is.
 async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> Result<(OpenEtcdStore, String), StoreError> {
-    let (members, keys) = (Members::of(settings)?, KeyPrefix::below(&settings.prefix));
+    let (members, keys) = (Members::from_settings(settings)?, KeyPrefix::below(&settings.prefix));
     let place = Path::new(&settings.place()).to_owned();
     let until = Instant::now() + settings.timeout;
-    let found = match identity::look(settings, &members, until).await? {
+    let found = match identity::read_identity(settings, &members, until).await? {
         Some(found) => Some(found),
         None => {
             set_back::check(known, &place, None::<&ExistingStore>)?;
             identity::begin(settings, &members, until).await?;
-            identity::look(settings, &members, until).await?
+            identity::read_identity(settings, &members, until).await?
         }
     };
     if let Some(found) = &found {
-        rollback::tell(known, &members, &keys, found, until).await;
+        rollback::report_rollback(known, &members, &keys, found, until).await;
     }
     set_back::check(known, &place, found.as_ref())?;
     let found = found.ok_or(StoreError::Replaced(place))?;
-    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let replica = under_lock(beside, || replica::load_or_create_id(files::folder(beside)))?;
     let wrote = Wrote {
         replica: replica.clone(),
         commits: found.wrote(&replica).unsigned_abs(),
@@ -179,7 +179,7 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
         keys,
         identity,
         began,
-        standing: Mutex::new(StoreMark {
+        mark: Mutex::new(StoreMark {
             wrote: Some(wrote),
             ..mark
         }),
@@ -192,9 +192,9 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
 
 /// Gives another id to the store that was found.
 async fn rename(settings: &EtcdSettings, Replacement { known, found }: &Replacement, mark: u64) -> Result<StoreMark, StoreError> {
-    let members = Members::of(settings)?;
+    let members = Members::from_settings(settings)?;
     let until = Instant::now() + settings.timeout;
-    let there = identity::look(settings, &members, until).await?;
+    let there = identity::read_identity(settings, &members, until).await?;
     if there.as_ref().map(|there| &there.mark.id) != found.as_ref().map(|found| &found.id) {
         return Err(StoreError::Replaced(members.place.into()));
     }
@@ -259,7 +259,7 @@ impl Engine for Etcd {
         let (opened, replica, beside) = (
             Arc::clone(&self.open.opened),
             self.open.replica.clone(),
-            self.open.desk.beside.clone(),
+            self.open.desk.mark_path.clone(),
         );
         self.open
             .desk
@@ -274,25 +274,25 @@ impl Engine for Etcd {
             .await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        let leads = Self::lead(self, work, LEASE).await?;
-        Ok(leads.map(|leads| leads.lead(self.clone())))
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        let leads = Self::acquire_lease(self, work, LEASE).await?;
+        Ok(leads.map(|leads| leads.into_leader(self.clone())))
     }
 
     fn most_writes(&self) -> usize {
         MOST_WRITES
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        Some(locked(&self.open.opened.standing).clone())
+    fn store_mark(&self) -> Option<StoreMark> {
+        Some(locked(&self.open.opened.mark).clone())
     }
 
-    fn beside(&self) -> Option<&Path> {
-        Some(&self.open.desk.beside)
+    fn mark_path(&self) -> Option<&Path> {
+        Some(&self.open.desk.mark_path)
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let standing = locked(&self.open.opened.standing).clone();
+        let standing = locked(&self.open.opened.mark).clone();
         self.open.desk.keep_mark(standing).await
     }
 }

@@ -14,7 +14,7 @@ use super::identity::{self, VERSION};
 use super::keys::KeyPrefix;
 use super::members::{FailureKind, MemberFailure, Members};
 use super::replica_key::ReplicaKey;
-use super::requests::{comes_short, get, seen, version};
+use super::requests::{comes_short, get, read_value, version};
 
 /// Number of gets that tell why a request was refused.
 pub(super) const GUARD_GETS: usize = 5;
@@ -32,7 +32,7 @@ pub(super) struct OpenEtcdStore {
     pub wrote: String,
     /// Key under which gateways report that the store was rolled back.
     pub set_back: String,
-    pub standing: Mutex<StoreMark>,
+    pub mark: Mutex<StoreMark>,
     pub timeout: Duration,
     /// Leases by which this process leads.
     pub leases: Mutex<Vec<i64>>,
@@ -109,7 +109,7 @@ impl OpenEtcdStore {
 
     /// Returns the progress of the store, as far as is known.
     pub(super) fn reached(&self) -> Reached {
-        let standing = locked(&self.standing);
+        let standing = locked(&self.mark);
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         Reached {
             puts: count(standing.mark.saturating_sub(self.began)),
@@ -119,7 +119,7 @@ impl OpenEtcdStore {
 
     /// Raises the known numbers of commits: those of all gateways, and those of this one.
     pub(super) fn raise(&self, puts: i64, commits: i64) {
-        let mut standing = locked(&self.standing);
+        let mut standing = locked(&self.mark);
         standing.mark = standing.mark.max(self.began.saturating_add(puts.unsigned_abs()));
         if let Some(wrote) = &mut standing.wrote {
             wrote.commits = wrote.commits.max(commits.unsigned_abs());
@@ -137,7 +137,7 @@ impl OpenEtcdStore {
             Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
         ]
         .into_iter()
-        .chain(self.replica_key.get().map(|key| key.is_there()))
+        .chain(self.replica_key.get().map(|key| key.compare_exists()))
         .collect()
     }
 
@@ -164,11 +164,11 @@ impl OpenEtcdStore {
         let [identity, mark, wrote, set_back, schema, rest @ ..] = answers else {
             return Err(EtcdTrouble::Replaced);
         };
-        let identity = seen(identity).value;
+        let identity = read_value(identity).value;
         if identity.as_ref() != Some(&self.identity) {
             return Err(gone(identity.as_deref()));
         }
-        if seen(set_back).value.is_some() {
+        if read_value(set_back).value.is_some() {
             return Err(EtcdTrouble::Replaced);
         }
         let (puts, commits) = (version(mark), version(wrote));
@@ -177,7 +177,7 @@ impl OpenEtcdStore {
                 return Err(EtcdTrouble::SetBack(Box::new(comes_short(key, known.unsigned_abs()))));
             }
         }
-        let schema = seen(schema).value.and_then(|schema| schema.parse().ok());
+        let schema = read_value(schema).value.and_then(|schema| schema.parse().ok());
         match schema {
             Some(VERSION) => self.raise(puts, commits),
             Some(newer) if newer > VERSION => return Err(EtcdTrouble::Newer(newer)),
@@ -185,7 +185,7 @@ impl OpenEtcdStore {
         }
         // It was asked for if this process served by then.
         match (self.replica_key.get(), rest.get(others)) {
-            (Some(key), Some(found)) if !key.is_own(seen(found).value.as_deref()) => Err(EtcdTrouble::Absent),
+            (Some(key), Some(found)) if !key.is_own(read_value(found).value.as_deref()) => Err(EtcdTrouble::Absent),
             _ => Ok(()),
         }
     }
@@ -210,7 +210,7 @@ impl OpenEtcdStore {
         let mut answers = answer.op_responses();
         if !answer.succeeded() {
             let trouble = self.check(known, &answers, 0).err().unwrap_or(EtcdTrouble::Contended);
-            return Err(self.told(trouble).await);
+            return Err(self.report_trouble(trouble).await);
         }
         // How far it has come, whoever has written.
         let commits = answers.pop().as_ref().map_or(0, version);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::members::{FailureKind, MemberFailure};
 use super::open_store::OpenEtcdStore;
 use super::overlay::ReadValue;
-use super::requests::{get, revision, seen, version};
+use super::requests::{get, read_value, revision, version};
 
 /// Lifetime of the key of a process that was killed. A process that runs takes a new lease when this is over.
 const LEASE_SECONDS: i64 = 86_400;
@@ -138,7 +138,7 @@ impl Own {
     }
 
     /// Finds out what became of a commit that etcd has answered: it is made by now, or not at all.
-    pub(super) async fn look(&mut self, until: Instant) -> Result<CommitOutcome, MemberFailure> {
+    pub(super) async fn resolve_commit(&mut self, until: Instant) -> Result<CommitOutcome, MemberFailure> {
         let Some(sent) = self.doubt else { return Ok(CommitOutcome::Never) };
         let read = Txn::new().and_then([self.get(), get(&self.opened.keys.mark()), get(&self.opened.wrote)]);
         let asked = self.opened.members.ask(until, |mut client| {
@@ -150,7 +150,7 @@ impl Own {
     }
 
     fn read(&mut self, sent: u64, answers: &[TxnOpResponse]) -> CommitOutcome {
-        let found = answers.first().map(seen);
+        let found = answers.first().map(read_value);
         // It was not there before the first commit.
         let before = self.mod_revision == 0;
         self.made(found.as_ref().map_or(0, |found| found.mod_revision));

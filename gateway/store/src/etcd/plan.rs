@@ -10,17 +10,17 @@ use super::open_store::OpenEtcdStore;
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 
 /// A work, and who waits for it.
-pub(super) type Job = queue::QueuedJob<Work>;
+pub(super) type EtcdJob = queue::QueuedJob<Work>;
 
 /// Returns how many of the first works were looked at, and the plan for them.
-pub(super) fn plan(waiting: &mut VecDeque<Job>, most: usize, fetched: &Fetched) -> (usize, CommitPlan<EtcdBatch>) {
+pub(super) fn plan(waiting: &mut VecDeque<EtcdJob>, most: usize, fetched: &Fetched) -> (usize, CommitPlan<EtcdBatch>) {
     plan::plan(waiting, most, MOST_KEYS, EtcdBatch::default(), |batch, work| {
         batch.run(fetched, work)
     })
 }
 
 /// Refuses the first work, which fits into no commit.
-pub(super) fn refuse_first(waiting: &mut VecDeque<Job>, opened: &OpenEtcdStore) {
+pub(super) fn refuse_first(waiting: &mut VecDeque<EtcdJob>, opened: &OpenEtcdStore) {
     let error = StoreError::Engine {
         engine: "etcd",
         place: opened.members.place.clone(),

@@ -17,7 +17,7 @@ use super::identity;
 use super::leader::keep_alive;
 use super::open_store::{OpenEtcdStore, gone};
 use super::replica_key::ReplicaKey;
-use super::requests::{get, seen};
+use super::requests::{get, read_value};
 
 /// The lease of a gateway that serves, and the key under it.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum PresenceResult {
 
 impl Presence {
     pub(super) fn new(opened: &OpenEtcdStore, replica: &str, state: &Path) -> Result<Self, StoreError> {
-        let serving = ServingEntry::of(&identity::new_id()?, state);
+        let serving = ServingEntry::new(&identity::new_id()?, state);
         Ok(Self {
             key: Arc::new(ReplicaKey::new(opened.keys.replica(replica), serving.text())),
             serving,
@@ -131,7 +131,7 @@ impl Presence {
         }
         give_back(opened, lease).await;
         if found.is_none() && instead_of.is_none() {
-            let identity = answers.get(1).and_then(|answer| seen(answer).value);
+            let identity = answers.get(1).and_then(|answer| read_value(answer).value);
             return Err(opened.error(&gone(identity.as_deref())));
         }
         Ok(PresenceResult::Others(value, of))
@@ -156,14 +156,14 @@ impl Presence {
             let (until, lease) = (Instant::now() + LEASE / 3, self.key.lease.load(Ordering::Relaxed));
             let kept = opened.members.ask_one(until, |client| keep_alive(client, lease)).await;
             let is_over = missed || matches!(kept, Ok(0));
-            if is_over && let Err(error) = self.take_again(&opened).await {
+            if is_over && let Err(error) = self.reacquire(&opened).await {
                 tracing::error!("lost this gateway's lease in etcd; refusing decisions until it has a new one: {error}");
                 sleep(LOOK_EVERY).await;
             }
         }
     }
 
-    async fn take_again(&self, opened: &OpenEtcdStore) -> Result<(), StoreError> {
+    async fn reacquire(&self, opened: &OpenEtcdStore) -> Result<(), StoreError> {
         match self.take(opened, None).await? {
             PresenceResult::Own => Ok(()),
             PresenceResult::Others(value, _) => Err(self.copied(opened, &host(&value))),

@@ -31,7 +31,7 @@ impl ReplicaKey {
     }
 
     /// What each request wants.
-    pub(super) fn is_there(&self) -> Compare {
+    pub(super) fn compare_exists(&self) -> Compare {
         Compare::value(self.name.as_str(), CompareOp::Equal, self.value.as_str())
     }
 

@@ -37,7 +37,7 @@ pub(super) fn pair(keys: &KeyPrefix, found: &etcd_client::KeyValue) -> Result<Ke
 }
 
 /// Returns the value and the revision in an answer to a get of one key.
-pub(super) fn seen(answer: &TxnOpResponse) -> ReadValue {
+pub(super) fn read_value(answer: &TxnOpResponse) -> ReadValue {
     let found = match answer {
         TxnOpResponse::Get(found) => found.kvs().first(),
         _ => None,

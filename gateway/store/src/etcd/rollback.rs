@@ -49,7 +49,7 @@ fn what_it_lacks(known: &ExpectedStore, keys: &KeyPrefix, found: &ExistingStore)
 }
 
 /// Reports that the store that was found was rolled back, if so: gateways that cannot tell would go on with it.
-pub(super) async fn tell(known: &ExpectedStore, members: &Members, keys: &KeyPrefix, found: &ExistingStore, until: Instant) {
+pub(super) async fn report_rollback(known: &ExpectedStore, members: &Members, keys: &KeyPrefix, found: &ExistingStore, until: Instant) {
     if let Some(lack) = what_it_lacks(known, keys, found) {
         let is_it = Compare::value(keys.identity(), CompareOp::Equal, found.identity.as_str());
         write(members, keys, &found.mark.id, vec![is_it, lack], until).await;
@@ -76,16 +76,16 @@ async fn write(members: &Members, keys: &KeyPrefix, id: &str, by: Vec<Compare>, 
 
 impl OpenEtcdStore {
     /// Reports the rollback of the store, if the trouble is one.
-    pub(super) async fn told(&self, trouble: EtcdTrouble) -> EtcdTrouble {
+    pub(super) async fn report_trouble(&self, trouble: EtcdTrouble) -> EtcdTrouble {
         if let EtcdTrouble::SetBack(lack) = &trouble {
-            self.tell_set_back((**lack).clone()).await;
+            self.report_if_confirmed((**lack).clone()).await;
         }
         trouble
     }
 
     /// Reports that the opened store was rolled back, if etcd confirms it by this comparison.
-    async fn tell_set_back(&self, lack: Compare) {
-        let id = locked(&self.standing).id.clone();
+    async fn report_if_confirmed(&self, lack: Compare) {
+        let id = locked(&self.mark).id.clone();
         let until = Instant::now() + self.timeout;
         write(&self.members, &self.keys, &id, vec![self.is_the_store(), lack], until).await;
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::ExpectedStore;
-use super::super::migration::{HouseError, MigrationSource};
+use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::serving::host;
 use super::super::remote::set_back;
@@ -37,11 +37,11 @@ pub(super) struct EtcdPages {
 }
 
 impl EtcdPages {
-    pub(super) fn of(settings: &EtcdSettings) -> Result<Self, StoreError> {
+    pub(super) fn open(settings: &EtcdSettings) -> Result<Self, StoreError> {
         Ok(Self {
             threads: Threads::start("etcd", &settings.place())?,
             settings: settings.clone(),
-            members: Members::of(settings)?,
+            members: Members::from_settings(settings)?,
             keys: KeyPrefix::below(&settings.prefix),
         })
     }
@@ -64,20 +64,20 @@ impl EtcdPages {
 
     /// Returns the operation that deletes all content of the store.
     pub(super) fn delete_all(&self) -> TxnOp {
-        let (from, until) = (self.keys.of(""), self.keys.of("\u{10ffff}"));
+        let (from, until) = (self.keys.full_key(""), self.keys.full_key("\u{10ffff}"));
         TxnOp::delete(from, Some(DeleteOptions::new().with_range(until)))
     }
 
     /// The store that is there, and the revision at which it was looked at.
-    pub(super) fn look(self: &Arc<Self>) -> Result<(Option<ExistingStore>, i64), StoreError> {
+    pub(super) fn read_identity(self: &Arc<Self>) -> Result<(Option<ExistingStore>, i64), StoreError> {
         let below = Arc::clone(self);
         self.threads
-            .wait(async move { identity::look_at(&below.settings, &below.members, below.until()).await })
+            .wait(async move { identity::read_identity_at(&below.settings, &below.members, below.until()).await })
     }
 
     /// The first of a range at this revision; 0 is now.
     pub(super) fn page(self: &Arc<Self>, range: &KeyRange, most: usize, revision: i64) -> Result<Vec<KeyValue>, StoreError> {
-        let (from, until) = (self.keys.of(&range.from), self.keys.of(&range.until));
+        let (from, until) = (self.keys.full_key(&range.from), self.keys.full_key(&range.until));
         let options = GetOptions::new()
             .with_range(until)
             .with_limit(i64::try_from(most).unwrap_or(i64::MAX))
@@ -98,11 +98,11 @@ impl EtcdPages {
 }
 
 impl EtcdSnapshot {
-    pub(crate) fn of(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(settings: &EtcdSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = ExpectedStore::beside(beside)?;
-        let below = Arc::new(EtcdPages::of(settings)?);
-        let (found, revision) = below.look()?;
+        let known = ExpectedStore::load(beside)?;
+        let below = Arc::new(EtcdPages::open(settings)?);
+        let (found, revision) = below.read_identity()?;
         let place = Path::new(&below.members.place);
         set_back::check_to_move(&known, place, found.as_ref())?;
         let Some(found) = found else {
@@ -130,7 +130,7 @@ impl EtcdSnapshot {
             return Ok(true);
         }
         // An answer may have been lost, and the first request done.
-        let (now, _) = self.below.look()?;
+        let (now, _) = self.below.read_identity()?;
         Ok(now.is_some_and(|now| now.identity == identity))
     }
 }
@@ -149,38 +149,38 @@ impl MigrationSource for EtcdSnapshot {
     }
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
-        let (found, _) = self.below.look()?;
+        let (found, _) = self.below.read_identity()?;
         let found = found.filter(|found| found.moved == self.found.moved);
         Ok(found
             .ok_or_else(|| StoreError::Replaced(self.below.members.place.clone().into()))?
             .mark)
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         if self.replace_identity(&self.found.identity_moved(Some(to)))? {
             return Ok(());
         }
-        match (served_by(&self.below.settings)?, self.below.look()?.0) {
-            (hosts, _) if !hosts.is_empty() => Err(HouseError::Served {
+        match (served_by(&self.below.settings)?, self.below.read_identity()?.0) {
+            (hosts, _) if !hosts.is_empty() => Err(ExportError::Served {
                 place: self.below.members.place.clone(),
                 hosts: hosts.join(", "),
             }),
             (_, Some(ExistingStore { moved: Some(moved), .. })) => Err(moved.error(self.below.members.place.as_ref()).into()),
-            _ => Err(HouseError::WentOn),
+            _ => Err(ExportError::WentOn),
         }
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
+    fn undo_move(&mut self) -> Result<(), ExportError> {
         match self.replace_identity(&self.found.identity_moved(None))? {
             true => Ok(()),
-            false => Err(HouseError::WentOn),
+            false => Err(ExportError::WentOn),
         }
     }
 }
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreError> {
-    let below = Arc::new(EtcdPages::of(settings)?);
+    let below = Arc::new(EtcdPages::open(settings)?);
     let (from, until) = (below.keys.replica(""), below.keys.replica("\u{10ffff}"));
     let asking = Arc::clone(&below);
     below.threads.wait(async move {
@@ -199,8 +199,8 @@ pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreErr
 }
 
 /// Returns the store that is there, regardless of the known one.
-pub(crate) fn there(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
-    match Arc::new(EtcdPages::of(settings)?).look() {
+pub(crate) fn existing_store(settings: &EtcdSettings) -> Result<Option<StoreMark>, StoreError> {
+    match Arc::new(EtcdPages::open(settings)?).read_identity() {
         Ok((found, _)) => Ok(found.filter(|found| found.moved.is_none()).map(|found| found.mark)),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

@@ -10,7 +10,7 @@ use super::super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
 use super::super::sqlite::{Explain, SqliteTransaction, count, page};
 use super::super::{StoreError, StoreMark, schema};
-use super::{HouseError, MigrationSource, MigrationTarget, everything};
+use super::{ExportError, MigrationSource, MigrationTarget, everything};
 
 /// Snapshot of the content of a file.
 pub(super) struct EmbeddedSnapshot {
@@ -21,13 +21,13 @@ pub(super) struct EmbeddedSnapshot {
 }
 
 impl EmbeddedSnapshot {
-    pub(super) fn of(file: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(file: &Path) -> Result<Self, StoreError> {
         let (connection, _) = connect(file)?;
-        ExpectedStore::beside(file)?.check_to_move(file, &schema::look(file, &connection)?)?;
+        ExpectedStore::load(file)?.check_to_move(file, &schema::inspect(file, &connection)?)?;
         prepare(&connection)?;
         // What is read from here on is the store at this moment.
-        connection.execute_batch("BEGIN").of(&connection)?;
-        let (store, moved) = standing(&connection)?;
+        connection.execute_batch("BEGIN").explain(&connection)?;
+        let (store, moved) = read_mark(&connection)?;
         let file = file.to_owned();
         Ok(Self {
             file,
@@ -38,25 +38,25 @@ impl EmbeddedSnapshot {
     }
 
     /// Runs the work if the store is unchanged; no process writes meanwhile.
-    fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), HouseError> {
+    fn unchanged(&self, work: impl FnOnce(&Connection) -> Result<(), StoreError>) -> Result<(), ExportError> {
         let connection = &self.connection;
-        connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").of(connection)?;
-        let done = match standing(connection)? {
-            (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(HouseError::from),
+        connection.execute_batch("ROLLBACK; BEGIN IMMEDIATE").explain(connection)?;
+        let done = match read_mark(connection)? {
+            (store, moved) if store == self.store && moved == self.moved => work(connection).map_err(ExportError::from),
             (_, Some(moved)) => Err(moved.error(&self.file).into()),
-            _ => Err(HouseError::WentOn),
+            _ => Err(ExportError::WentOn),
         };
         // Whatever comes next begins with the end of a transaction.
         let end = if done.is_ok() { "COMMIT; BEGIN" } else { "ROLLBACK; BEGIN" };
-        connection.execute_batch(end).of(connection)?;
+        connection.execute_batch(end).explain(connection)?;
         done
     }
 }
 
 /// Returns the store's mark, with its original id, and its new place if it was moved.
-fn standing(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
-    let standing = schema::standing(connection).of(connection)?;
-    Ok(match schema::moved(connection).of(connection)? {
+fn read_mark(connection: &Connection) -> Result<(StoreMark, Option<Moved>), StoreError> {
+    let standing = schema::read_mark(connection).explain(connection)?;
+    Ok(match schema::moved(connection).explain(connection)? {
         None => (standing, None),
         Some((id, moved)) => (StoreMark { id, ..standing }, Some(moved)),
     })
@@ -72,32 +72,32 @@ impl MigrationSource for EmbeddedSnapshot {
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        page(&self.connection, range, most).of(&self.connection)
+        page(&self.connection, range, most).explain(&self.connection)
     }
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
         let connection = &self.connection;
-        connection.execute_batch("ROLLBACK; BEGIN").of(connection)?;
-        Ok(standing(connection)?.0)
+        connection.execute_batch("ROLLBACK; BEGIN").explain(connection)?;
+        Ok(read_mark(connection)?.0)
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         self.unchanged(|connection| schema::move_to(connection, to))
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
-        self.unchanged(schema::take_back)
+    fn undo_move(&mut self) -> Result<(), ExportError> {
+        self.unchanged(schema::undo_move)
     }
 }
 
 /// Returns the store that is there, regardless of the known one. No import can run meanwhile.
-pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
+pub(super) fn existing_store(file: &Path) -> Result<Option<StoreMark>, StoreError> {
     if !file.exists() {
         return Ok(None);
     }
     let (connection, _) = connect(file)?;
-    connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
-    Ok(match schema::look(file, &connection)? {
+    connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
+    Ok(match schema::inspect(file, &connection)? {
         StoreFile::Store(mark) => Some(mark),
         StoreFile::Nothing | StoreFile::Moved(..) => None,
     })
@@ -107,38 +107,42 @@ pub(super) fn there(file: &Path) -> Result<Option<StoreMark>, StoreError> {
 pub(super) struct EmbeddedImport {
     file: PathBuf,
     connection: Connection,
-    known: ExpectedStore,
+    expected: ExpectedStore,
 }
 
 impl EmbeddedImport {
-    pub(super) fn begin(file: &Path) -> Result<Self, HouseError> {
-        let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file))?;
+    pub(super) fn begin(file: &Path) -> Result<Self, ExportError> {
+        let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file))?;
         make_file(file)?;
         let (connection, _) = connect(file)?;
-        if schema::look(file, &connection)? != StoreFile::Nothing {
+        if schema::inspect(file, &connection)? != StoreFile::Nothing {
             prepare(&connection)?;
-            nothing_there(&connection)?;
+            check_empty(&connection)?;
         }
         prepare(&connection)?;
-        connection.execute_batch("BEGIN IMMEDIATE").of(&connection)?;
+        connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
         let file = file.to_owned();
-        let taking = Self { file, connection, known };
+        let taking = Self {
+            file,
+            connection,
+            expected: known,
+        };
         // Somebody may have been faster.
-        nothing_there(&taking.connection)?;
+        check_empty(&taking.connection)?;
         Ok(taking)
     }
 }
 
-fn nothing_there(connection: &Connection) -> Result<(), HouseError> {
-    match count(connection, &everything()).of(connection)? {
+fn check_empty(connection: &Connection) -> Result<(), ExportError> {
+    match count(connection, &everything()).explain(connection)? {
         0 => Ok(()),
-        keys => Err(HouseError::NotEmpty(keys)),
+        keys => Err(ExportError::NotEmpty(keys)),
     }
 }
 
 impl MigrationTarget for EmbeddedImport {
-    fn known(&self) -> &ExpectedStore {
-        &self.known
+    fn expected_store(&self) -> &ExpectedStore {
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -148,14 +152,14 @@ impl MigrationTarget for EmbeddedImport {
     }
 
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        page(&self.connection, range, most).of(&self.connection)
+        page(&self.connection, range, most).explain(&self.connection)
     }
 
     fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
-        schema::take_decisions(&self.connection, self.known.expected(), Some(from))?;
-        let now = schema::name(&self.connection, id, self.known.furthest().max(from.mark))?;
+        schema::take_decisions(&self.connection, self.expected.expected(), Some(from))?;
+        let now = schema::name(&self.connection, id, self.expected.furthest().max(from.mark))?;
         replace_mark(&self.file, &now)?;
-        self.connection.execute_batch("COMMIT").of(&self.connection)?;
+        self.connection.execute_batch("COMMIT").explain(&self.connection)?;
         Ok(now)
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::StoreMark;
 use super::super::engine::KeyValue;
-use super::{Contents, Exported, HouseError, MigrationSource, PAGE, StoreDigest, walk};
+use super::{Contents, ExportError, Exported, MigrationSource, PAGE, StoreDigest, walk};
 
 pub(super) const FORMAT: &str = "attest-gateway store";
 const VERSION: u32 = 1;
@@ -22,7 +22,7 @@ struct ExportHeader {
 }
 
 /// Writes the whole content of a store.
-pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) -> Result<Exported, HouseError> {
+pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let store = source.store();
     let head = ExportHeader {
         format: FORMAT.to_owned(),
@@ -36,13 +36,16 @@ pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) 
     Ok(Exported { store, contents })
 }
 
-fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), HouseError> {
+fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), ExportError> {
     serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
     Ok(out.write_all(b"\n")?)
 }
 
 /// Reads a file to its end, and checks that it is complete.
-pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) -> Result<(), HouseError>) -> Result<Exported, HouseError> {
+pub(super) fn read(
+    mut lines: Box<dyn BufRead>,
+    take: &mut dyn FnMut(&KeyValue) -> Result<(), ExportError>,
+) -> Result<Exported, ExportError> {
     let mut number = 1;
     let head: ExportHeader = serde_json::from_str(&next(&mut lines, number)?)
         .map_err(|error| problem(number, &format!("is not the head of an exported store: {error}")))?;
@@ -73,7 +76,7 @@ pub(super) fn read(mut lines: Box<dyn BufRead>, take: &mut dyn FnMut(&KeyValue) 
     }
 }
 
-fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
+fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, ExportError> {
     let mut text = String::new();
     io::Read::take(lines, LINE_LIMIT_BYTES).read_line(&mut text)?;
     if text.ends_with('\n') {
@@ -84,7 +87,7 @@ fn next(lines: &mut dyn BufRead, number: u64) -> Result<String, HouseError> {
 }
 
 /// Checks the last line: the count and the digest of all others.
-fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Result<Contents, HouseError> {
+fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Result<Contents, ExportError> {
     let said: Contents = serde_json::from_str(text).map_err(|error| problem(number, &format!("cannot be read: {error}")))?;
     if said != found {
         let differ = format!(
@@ -100,8 +103,8 @@ fn end(lines: &mut dyn BufRead, number: u64, text: &str, found: Contents) -> Res
     }
 }
 
-pub(super) fn problem(line: u64, problem: &str) -> HouseError {
-    HouseError::File {
+pub(super) fn problem(line: u64, problem: &str) -> ExportError {
+    ExportError::File {
         line,
         problem: problem.to_owned(),
     }

@@ -51,16 +51,16 @@ async fn exported() -> (TempDir, Vec<u8>, Exported) {
     // The gateway may serve.
     let mut text = Vec::new();
     let exported = export(&settings(&folder), &mut text).unwrap();
-    assert_eq!(Store::standing(&store), Some(exported.store.clone()));
+    assert_eq!(Store::store_mark(&store), Some(exported.store.clone()));
     (folder, text, exported)
 }
 
-fn import_text(folder: &TempDir, text: &[u8]) -> Result<(AcceptedStore, Contents), HouseError> {
+fn import_text(folder: &TempDir, text: &[u8]) -> Result<(AcceptedStore, Contents), ExportError> {
     let text = text.to_vec();
     import(
         &settings(folder),
         || Ok(Box::new(Cursor::new(text.clone()))),
-        |_| Ok::<_, HouseError>(()),
+        |_| Ok::<_, ExportError>(()),
     )
 }
 
@@ -73,7 +73,7 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
     assert_eq!(accepted.replacement.found, Some(exported.store.clone()));
     assert!(accepted.now.id != exported.store.id && accepted.now.mark > exported.store.mark);
     let store = Embedded::open(&file(&new)).unwrap();
-    assert_eq!(Store::standing(&store), Some(accepted.now));
+    assert_eq!(Store::store_mark(&store), Some(accepted.now));
     let other = Embedded::open(&file(&old)).unwrap();
     for kind in [EntryKind::Name, EntryKind::Ticket] {
         assert_eq!(store.list(kind).await.unwrap(), other.list(kind).await.unwrap());
@@ -92,7 +92,7 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
         exported.contents,
         "it was written to"
     );
-    assert!(matches!(import_text(&new, &text), Err(HouseError::NotEmpty(_))));
+    assert!(matches!(import_text(&new, &text), Err(ExportError::NotEmpty(_))));
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_file_that_is_torn_altered_or_in_another_order_is_refused_and_nothing_
         assert_ne!(*case, text, "{number}: nothing is altered");
         let new = tempfile::tempdir().unwrap();
         let refused = import_text(&new, case.as_bytes());
-        assert!(matches!(refused, Err(HouseError::File { .. })), "{number}: {refused:?}");
+        assert!(matches!(refused, Err(ExportError::File { .. })), "{number}: {refused:?}");
         assert!(!file(&new).exists(), "{number}");
     }
 }
@@ -168,8 +168,8 @@ async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
         let length = if reads.get() == 1 { text.len() } else { text.len() / 2 };
         Ok::<Box<dyn BufRead>, io::Error>(Box::new(Cursor::new(text[..length].to_vec())))
     };
-    let refused = import(&settings(&new), open, |_| Ok::<_, HouseError>(()));
-    assert!(matches!(refused, Err(HouseError::File { .. })), "{refused:?}");
+    let refused = import(&settings(&new), open, |_| Ok::<_, ExportError>(()));
+    assert!(matches!(refused, Err(ExportError::File { .. })), "{refused:?}");
     assert_eq!(fs::read(new.path().join("store.mark")).unwrap(), mark);
     let store = Embedded::open(&file(&new)).unwrap();
     assert_eq!(store.list(EntryKind::Name).await.unwrap(), []);

@@ -107,7 +107,7 @@ fn beginning(text: &str) -> String {
 }
 
 impl StoreLocation {
-    pub(super) async fn of(settings: &KubernetesSettings) -> Result<Self, StoreError> {
+    pub(super) async fn from_settings(settings: &KubernetesSettings) -> Result<Self, StoreError> {
         let place = settings.place();
         let unusable = |error: &ClusterError| StoreError::Engine {
             engine: "kubernetes",
@@ -151,7 +151,7 @@ impl StoreLocation {
     /// store.
     pub(super) async fn commit(&self, until: Instant) -> Result<Option<String>, RequestFailure> {
         let found = self.ask(until, || self.secrets.get_metadata_opt(&self.name)).await?;
-        Ok(found.map(|found| said(&found.metadata, COMMIT)))
+        Ok(found.map(|found| annotation_text(&found.metadata, COMMIT)))
     }
 
     /// Returns the current head, if it exists.
@@ -159,7 +159,7 @@ impl StoreLocation {
         let Some(found) = self.ask(until, || self.secrets.get_opt(&self.name)).await? else {
             return Ok(None);
         };
-        let commit = said(&found.metadata, COMMIT);
+        let commit = annotation_text(&found.metadata, COMMIT);
         let data = found.data.and_then(|mut data| data.remove(DATA));
         let data = data.ok_or_else(|| RequestFailure::Foreign(format!("it has no data {DATA:?}")))?;
         Head::decode(&data.0, &commit).map(Some).map_err(|unread| match unread {
@@ -248,7 +248,7 @@ impl StoreLocation {
         let Some(found) = self.ask(until, || self.secrets.get_metadata_opt(&self.name)).await? else {
             return Ok(());
         };
-        if said(&found.metadata, COMMIT) != commit {
+        if annotation_text(&found.metadata, COMMIT) != commit {
             return Ok(());
         }
         let parameters = DeleteParams::default().preconditions(Preconditions {
@@ -326,7 +326,7 @@ impl StoreLocation {
     }
 }
 
-fn said(metadata: &kube::api::ObjectMeta, annotation: &str) -> String {
+fn annotation_text(metadata: &kube::api::ObjectMeta, annotation: &str) -> String {
     let annotations = metadata.annotations.as_ref();
     annotations.and_then(|all| all.get(annotation)).cloned().unwrap_or_default()
 }

@@ -32,7 +32,7 @@ impl PendingChanges {
         self.writes.is_empty() && self.removed.is_empty()
     }
 
-    pub(super) fn of(&self, key: &str) -> KeyChange<'_> {
+    pub(super) fn get(&self, key: &str) -> KeyChange<'_> {
         match self.writes.get(key) {
             Some(Some(value)) => KeyChange::Value(value),
             Some(None) => KeyChange::Gone,
@@ -155,7 +155,7 @@ mod tests {
                 changes = changes.without(&folded);
             }
             for key in (0..6u8).map(|key| key.to_string()) {
-                let found = match changes.of(&key) {
+                let found = match changes.get(&key) {
                     KeyChange::Value(value) => Some(value.to_owned()),
                     KeyChange::Gone => None,
                     KeyChange::Nothing => below.get(&key).cloned(),

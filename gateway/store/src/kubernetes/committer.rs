@@ -167,7 +167,7 @@ impl KubernetesCommitter {
                     return (count, folded);
                 }
                 if self.is_contended() && self.yielded != self.writer.view.head.turn {
-                    return (count, self.let_others_commit(until).await.map(|()| false));
+                    return (count, self.yield_to_waiting(until).await.map(|()| false));
                 }
                 let next = self.writer.next(|head| {
                     head.count(&self.opened.replica);
@@ -189,7 +189,7 @@ impl KubernetesCommitter {
     }
 
     /// Lets processes commit first that have waited longer, until the state stays unchanged for as long as they need to begin.
-    async fn let_others_commit(&mut self, until: Instant) -> Result<(), KubernetesTrouble> {
+    async fn yield_to_waiting(&mut self, until: Instant) -> Result<(), KubernetesTrouble> {
         let session = self.opened.session.clone();
         let mut unchanged = false;
         while self.is_contended() && !unchanged {
@@ -236,7 +236,7 @@ impl CommitLoop for KubernetesCommitter {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.writer.beat_due().into_iter().chain(self.apart.again).min()
+        self.writer.beat_due().into_iter().chain(self.apart.next_attempt).min()
     }
 
     async fn round(&mut self, waiting: &mut VecDeque<Job>) {
@@ -270,7 +270,7 @@ impl CommitLoop for KubernetesCommitter {
                 // Retried at once, on the state that the conflict has brought: after a pause it would lose again to a process that does not pause.
                 Err(KubernetesTrouble::Contended) if Instant::now() < until => (is_fresh, self.contended) = (true, Some(Instant::now())),
                 Err(trouble) => {
-                    let trouble = self.writer.told(trouble).await;
+                    let trouble = self.writer.report_trouble(trouble).await;
                     // Each of those who asked is told. The log says it once, and again when the cause is another.
                     if self.failing.replace(trouble.kind()) != Some(trouble.kind()) {
                         tracing::warn!("{}", self.opened.error(&trouble));

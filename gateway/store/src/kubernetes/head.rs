@@ -201,7 +201,7 @@ impl Head {
         while let (count, Some(oldest)) = idle(&next)
             && count >= MOST_SESSIONS
         {
-            next.leave_out(&oldest);
+            next.forget(&oldest);
         }
         Ok(next)
     }
@@ -222,7 +222,7 @@ impl Head {
     }
 
     /// Forgets a process; what it holds is free.
-    pub(super) fn leave_out(&mut self, session: &str) {
+    pub(super) fn forget(&mut self, session: &str) {
         if let Some(gone) = self.sessions.remove(session) {
             self.dropped = self.dropped.max(gone.turn);
         }

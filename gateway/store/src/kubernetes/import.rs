@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
-use super::super::migration::{HouseError, MigrationTarget};
+use super::super::migration::{ExportError, MigrationTarget};
 use super::super::remote::set_back::RollbackStatement;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark, schema};
@@ -26,8 +26,8 @@ use crate::settings::KubernetesSettings;
 pub(crate) struct KubernetesImport {
     below: Arc<KubernetesPages>,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
-    beside: PathBuf,
-    known: ExpectedStore,
+    mark_path: PathBuf,
+    expected: ExpectedStore,
     /// The session that this process has put there.
     session: String,
     /// Pairs that were not sent yet.
@@ -40,19 +40,19 @@ pub(crate) struct KubernetesImport {
 
 impl KubernetesImport {
     /// Begins an import, where there is nothing, or another import that was not completed.
-    pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, HouseError> {
-        let below = KubernetesPages::of(settings)?;
+    pub(crate) fn begin(settings: &KubernetesSettings, beside: &Path) -> Result<Self, ExportError> {
+        let below = KubernetesPages::open(settings)?;
         let session = schema::new_id()?;
         let mut head = Head::new(String::new())?;
         head.taking = Some(session.clone());
         let begun = head.clone();
         let there = below.wait(|below| async move { below.begin(&begun).await })?;
         if let Some(keys) = there {
-            return Err(HouseError::NotEmpty(keys));
+            return Err(ExportError::NotEmpty(keys));
         }
         Ok(Self {
-            beside: beside.to_owned(),
-            known: ExpectedStore::beside(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
+            mark_path: beside.to_owned(),
+            expected: ExpectedStore::load(beside).or_else(|_| ExpectedStore::but_for_file(beside))?,
             session,
             waiting: Pairs::new(),
             bytes: 0,
@@ -64,7 +64,7 @@ impl KubernetesImport {
 
     /// Aborts a running import of any process: removes what has arrived.
     pub(crate) fn abandon(settings: &KubernetesSettings) -> Result<(), StoreError> {
-        KubernetesPages::of(settings)?.wait(|below| async move { below.abandon().await })
+        KubernetesPages::open(settings)?.wait(|below| async move { below.abandon().await })
     }
 
     fn send_waiting(&mut self) -> Result<(), StoreError> {
@@ -160,8 +160,8 @@ impl KubernetesPages {
 }
 
 impl MigrationTarget for KubernetesImport {
-    fn known(&self) -> &ExpectedStore {
-        &self.known
+    fn expected_store(&self) -> &ExpectedStore {
+        &self.expected
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -201,13 +201,13 @@ impl MigrationTarget for KubernetesImport {
         self.send_waiting()?;
         let mut whole = Head::new(id.to_owned())?;
         whole.leaves.clone_from(&self.view.head.leaves);
-        whole.mark = self.known.furthest().max(from.mark).saturating_add(1);
-        let instead_of = [Some(from), self.known.expected()].into_iter().flatten();
+        whole.mark = self.expected.furthest().max(from.mark).saturating_add(1);
+        let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
         whole.replaced = instead_of.map(|mark| mark.id.clone()).collect();
         whole.replaced.dedup();
         let (now, session) = (whole.mark(), self.session.clone());
         self.below.wait(|below| async move { below.finish(&session, &whole).await })?;
-        under_lock(&self.beside, || expected_store::replace_mark(&self.beside, &now))?;
+        under_lock(&self.mark_path, || expected_store::replace_mark(&self.mark_path, &now))?;
         Ok(now)
     }
 }

@@ -28,7 +28,7 @@ impl HeadWriter {
         }
         let until = Instant::now() + self.opened.timeout;
         let left = self.change(until, |head, context| {
-            head.leave_out(context.session);
+            head.forget(context.session);
             true
         });
         if let Err(trouble) = left.await {
@@ -131,6 +131,6 @@ pub(super) fn expire(head: &mut Head, context: &Context<'_>) {
         .map(|(id, _)| id.clone())
         .collect();
     for session in dead {
-        head.leave_out(&session);
+        head.forget(&session);
     }
 }

@@ -29,9 +29,9 @@ use attest_system::files;
 use committer::KubernetesCommitter;
 pub(super) use import::KubernetesImport;
 use open_store::{KubernetesTrouble, OpenKubernetesStore};
-use opening::{look, open, rename};
+use opening::{open, read_head, rename};
 use plan::{Change, CommitRequest};
-pub(super) use snapshot::{KubernetesSnapshot, served_by, there};
+pub(super) use snapshot::{KubernetesSnapshot, existing_store, served_by};
 use tokio::time::Instant;
 use view::{Missing, View};
 
@@ -42,7 +42,7 @@ pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{AcceptedStore, Lead, Replacement, StoreError, StoreHealth, StoreMark};
+use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreHealth, StoreMark};
 use crate::settings::KubernetesSettings;
 
 /// Most challenges that are remembered when more come. Their ids are random: 48 KiB of commits, some 200 challenges, are spread over all
@@ -118,10 +118,10 @@ impl Kubernetes {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         let (opened, head) = threads.wait(async move {
             // Known first: what is found is then at least as new.
-            let known = ExpectedStore::beside(&folder)?;
+            let known = ExpectedStore::load(&folder)?;
             let (opened, head) = open(&settings, &known, &folder, limits).await?;
             if known.file.is_none() {
-                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.standing)))?;
+                under_lock(&folder, || expected_store::write_mark(&folder, &locked(&opened.mark)))?;
             }
             Ok((opened, head))
         })?;
@@ -137,12 +137,12 @@ impl Kubernetes {
     ///
     /// # Errors
     /// Like [`Kubernetes::open`].
-    pub fn look(settings: &KubernetesSettings, beside: &Path) -> Result<bool, StoreError> {
+    pub fn exists(settings: &KubernetesSettings, beside: &Path) -> Result<bool, StoreError> {
         let (settings, folder) = (settings.clone(), beside.to_owned());
         Threads::start(THREADS, &settings.place())?.wait(async move {
-            let known = ExpectedStore::beside(&folder)?;
-            let place = StoreLocation::of(&settings).await?;
-            let found = look(&place, Instant::now() + settings.timeout).await?;
+            let known = ExpectedStore::load(&folder)?;
+            let place = StoreLocation::from_settings(&settings).await?;
+            let found = read_head(&place, Instant::now() + settings.timeout).await?;
             set_back::check(&known, place.place.as_ref(), found.as_ref())?;
             Ok(found.is_some())
         })
@@ -151,13 +151,13 @@ impl Kubernetes {
     /// Returns the health report of the store.
     ///
     /// # Errors
-    /// Like [`Kubernetes::look`].
+    /// Like [`Kubernetes::exists`].
     pub fn health(settings: &KubernetesSettings) -> Result<StoreHealth, StoreError> {
         let settings = settings.clone();
         Threads::start(THREADS, &settings.place())?.wait(async move {
-            let place = StoreLocation::of(&settings).await?;
+            let place = StoreLocation::from_settings(&settings).await?;
             let mut health = StoreHealth::default();
-            if let Some(head) = look(&place, Instant::now() + settings.timeout).await? {
+            if let Some(head) = read_head(&place, Instant::now() + settings.timeout).await? {
                 let packed = head.encode()?.len();
                 health.good.push(format!(
                     "{}: {} KiB, which each commit writes, and {} leaves",
@@ -181,10 +181,10 @@ impl Kubernetes {
     ) -> Result<AcceptedStore, E> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let (timeout, asking) = (settings.timeout, settings.clone());
-        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::from_settings(&asking).await })?;
         let looks = || {
             let place = place.clone();
-            threads.wait(async move { look(&place, Instant::now() + timeout).await })
+            threads.wait(async move { read_head(&place, Instant::now() + timeout).await })
         };
         let name_anew = |replacement: &Replacement, furthest| {
             let (place, replacement) = (place.clone(), replacement.clone());
@@ -198,7 +198,7 @@ impl Kubernetes {
     }
 
     /// Reads the current state, and returns the result of the last run.
-    async fn look_at<T: Send + 'static>(&self, look: impl Fn(&View) -> Result<T, Missing> + Send + 'static) -> Result<T, StoreError> {
+    async fn read_state<T: Send + 'static>(&self, look: impl Fn(&View) -> Result<T, Missing> + Send + 'static) -> Result<T, StoreError> {
         let found = Arc::new(Mutex::new(None));
         let place = Arc::clone(&found);
         let look = Box::new(move |view: &View| {
@@ -232,11 +232,11 @@ impl Engine for Kubernetes {
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
-        self.look_at(move |view| view.page(&range, most)).await
+        self.read_state(move |view| view.page(&range, most)).await
     }
 
     async fn count(&self, range: KeyRange) -> Result<u64, StoreError> {
-        self.look_at(move |view| view.count(&range)).await
+        self.read_state(move |view| view.count(&range)).await
     }
 
     fn replica(&self) -> Option<&str> {
@@ -244,7 +244,7 @@ impl Engine for Kubernetes {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        let (store, beside) = (self.clone(), self.open.desk.beside.clone());
+        let (store, beside) = (self.clone(), self.open.desk.mark_path.clone());
         self.open
             .desk
             .spawn(async move {
@@ -255,9 +255,9 @@ impl Engine for Kubernetes {
             .await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        let leads = self.lead_work(work).await?;
-        Ok(leads.map(|leads| leads.lead(self.clone())))
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        let leads = self.acquire_lease(work).await?;
+        Ok(leads.map(|leads| leads.into_leader(self.clone())))
     }
 
     fn most_writes(&self) -> usize {
@@ -276,20 +276,20 @@ impl Engine for Kubernetes {
         Ok(())
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        Some(locked(&self.open.opened.standing).clone())
+    fn store_mark(&self) -> Option<StoreMark> {
+        Some(locked(&self.open.opened.mark).clone())
     }
 
     fn recent_mark(&self) -> Option<u64> {
         self.open.opened.recent_mark()
     }
 
-    fn beside(&self) -> Option<&Path> {
-        Some(&self.open.desk.beside)
+    fn mark_path(&self) -> Option<&Path> {
+        Some(&self.open.desk.mark_path)
     }
 
     async fn keep_mark(&self) -> Result<(), StoreError> {
-        let standing = locked(&self.open.opened.standing).clone();
+        let standing = locked(&self.open.opened.mark).clone();
         self.open.desk.keep_mark(standing).await
     }
 }

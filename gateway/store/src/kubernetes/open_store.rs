@@ -25,7 +25,7 @@ pub(super) struct OpenKubernetesStore {
     pub replica: String,
     /// Random: of no two processes the same.
     pub session: String,
-    pub standing: Mutex<StoreMark>,
+    pub mark: Mutex<StoreMark>,
     /// Time when `standing` was last confirmed.
     pub confirmed: Mutex<Option<Instant>>,
     pub timeout: Duration,
@@ -159,7 +159,7 @@ impl OpenKubernetesStore {
 
     /// Returns whether it is the opened store in an earlier state.
     pub(super) fn is_behind(&self, head: &Head) -> bool {
-        let standing = locked(&self.standing);
+        let standing = locked(&self.mark);
         let commits = standing.wrote.as_ref().map_or(0, |wrote| wrote.commits);
         head.id == self.id && (head.mark < standing.mark || head.commits(&self.replica).is_some_and(|found| found < commits))
     }
@@ -173,7 +173,7 @@ impl OpenKubernetesStore {
     pub(super) fn recent_mark(&self) -> Option<u64> {
         let confirmed = (*locked(&self.confirmed))?;
         let is_recent = self.serving.get().is_some() && confirmed.elapsed() < self.limits.lease;
-        is_recent.then(|| locked(&self.standing).mark)
+        is_recent.then(|| locked(&self.mark).mark)
     }
 
     /// Notes that `standing` is confirmed at this moment.
@@ -185,7 +185,7 @@ impl OpenKubernetesStore {
     pub(super) fn reached(&self, head: &Head) {
         self.confirmed();
         self.leaves.store(head.leaves.len(), Ordering::Relaxed);
-        let mut standing = locked(&self.standing);
+        let mut standing = locked(&self.mark);
         standing.mark = standing.mark.max(head.mark);
         if let (Some(wrote), Some(commits)) = (&mut standing.wrote, head.commits(&self.replica)) {
             wrote.commits = wrote.commits.max(commits);

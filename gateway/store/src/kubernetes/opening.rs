@@ -18,7 +18,7 @@ use super::open_store::OpenKubernetesStore;
 use crate::settings::KubernetesSettings;
 
 /// Returns the head, if there is a store. Writes nothing.
-pub(super) async fn look(place: &StoreLocation, until: Instant) -> Result<Option<Head>, StoreError> {
+pub(super) async fn read_head(place: &StoreLocation, until: Instant) -> Result<Option<Head>, StoreError> {
     let head = place.head(until).await.map_err(|failure| place.error(&failure, false))?;
     match head {
         Some(head) if head.taking.is_some() => Err(StoreError::Unfinished(place.place.clone().into())),
@@ -33,26 +33,26 @@ pub(super) async fn open(
     beside: &Path,
     limits: KubernetesLimits,
 ) -> Result<(OpenKubernetesStore, Head), StoreError> {
-    let place = StoreLocation::of(settings).await?;
+    let place = StoreLocation::from_settings(settings).await?;
     let path = PathBuf::from(&place.place);
     let until = Instant::now() + settings.timeout;
-    let found = match look(&place, until).await? {
+    let found = match read_head(&place, until).await? {
         Some(found) => found,
         None => {
             set_back::check(known, &path, None::<&Head>)?;
             begin(&place, &Head::new(schema::new_id()?)?, until).await?;
-            let begun = look(&place, until).await?;
+            let begun = read_head(&place, until).await?;
             begun.ok_or_else(|| StoreError::Replaced(path.clone()))?
         }
     };
     if found.set_back.is_none() && lack(known, &found).is_some() {
         let session = schema::new_id()?;
-        if let Err(error) = tell_set_back(&place, &found, &session, until).await {
+        if let Err(error) = report_rollback(&place, &found, &session, until).await {
             tracing::error!("store {} was rolled back; cannot tell the other gateways: {error}", place.place);
         }
     }
     set_back::check(known, &path, Some(&found))?;
-    let replica = under_lock(beside, || replica::of_state(files::folder(beside)))?;
+    let replica = under_lock(beside, || replica::load_or_create_id(files::folder(beside)))?;
     let wrote = Wrote {
         replica: replica.clone(),
         commits: found.commits(&replica).unwrap_or(0),
@@ -61,7 +61,7 @@ pub(super) async fn open(
         id: found.id.clone(),
         replica,
         session: schema::new_id()?,
-        standing: Mutex::new(StoreMark {
+        mark: Mutex::new(StoreMark {
             wrote: Some(wrote),
             ..found.mark()
         }),
@@ -86,9 +86,9 @@ pub(super) async fn begin(place: &StoreLocation, head: &Head, until: Instant) ->
 }
 
 /// Reports to all gateways that the store that was found was rolled back, if it is still the current state.
-pub(super) async fn tell_set_back(place: &StoreLocation, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
+pub(super) async fn report_rollback(place: &StoreLocation, found: &Head, session: &str, until: Instant) -> Result<(), StoreError> {
     let mut next = found.next(session, 1)?;
-    next.leave_out(session);
+    next.forget(session);
     next.set_back = Some(host_of_this());
     let told = place.swap(&found.commit, &next, &next.encode()?, until).await;
     match told {
@@ -113,7 +113,7 @@ pub(super) async fn rename(
     // Why the API did not let it be changed: that says more than that there was no time for another try.
     let mut why = None;
     loop {
-        let there = match (look(place, until).await, &why) {
+        let there = match (read_head(place, until).await, &why) {
             (Err(_), Some(why)) => return Err(place.error(why, true)),
             (there, _) => there?,
         };
@@ -139,7 +139,7 @@ pub(super) async fn rename(
             }
             Some(there) => {
                 let mut next = there.next(&id, 1)?;
-                next.leave_out(&id);
+                next.forget(&id);
                 next.rename(id.clone(), furthest, [there.id.as_str()].into_iter().chain(known));
                 place.swap(&there.commit, &next, &next.encode()?, until).await
             }

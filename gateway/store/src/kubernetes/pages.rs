@@ -13,7 +13,7 @@ use super::THREADS;
 use super::api::{AGAIN_AFTER, RequestFailure, StoreLocation, Swapped};
 use super::head::{Head, LeafReference};
 use super::leaves;
-use super::opening::look;
+use super::opening::read_head;
 use super::presence::serving;
 use super::view::{Missing, View};
 use crate::settings::KubernetesSettings;
@@ -29,10 +29,10 @@ pub(super) struct KubernetesPages {
 }
 
 impl KubernetesPages {
-    pub(super) fn of(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
+    pub(super) fn open(settings: &KubernetesSettings) -> Result<Arc<Self>, StoreError> {
         let threads = Threads::start(THREADS, &settings.place())?;
         let asking = settings.clone();
-        let place = threads.wait(async move { StoreLocation::of(&asking).await })?;
+        let place = threads.wait(async move { StoreLocation::from_settings(&asking).await })?;
         Ok(Arc::new(Self {
             threads,
             place,
@@ -61,15 +61,15 @@ impl KubernetesPages {
         self.place.error(failure, false)
     }
 
-    pub(super) async fn look(&self) -> Result<Option<Head>, StoreError> {
-        look(&self.place, self.until()).await
+    pub(super) async fn read_head(&self) -> Result<Option<Head>, StoreError> {
+        read_head(&self.place, self.until()).await
     }
 
     /// All of a store, at one moment.
     pub(super) async fn whole(&self) -> Result<Option<View>, StoreError> {
         let until = Instant::now() + self.timeout * WHOLE;
         loop {
-            let Some(head) = self.look().await? else { return Ok(None) };
+            let Some(head) = self.read_head().await? else { return Ok(None) };
             let mut view = View::new(head);
             match self.fetch(&mut view, None, until).await? {
                 None => return Ok(Some(view)),
@@ -109,7 +109,7 @@ impl KubernetesPages {
         let begun = Instant::now();
         let mut first: Option<BTreeMap<String, u64>> = None;
         loop {
-            let Some(head) = self.look().await? else { return Ok(Ok(None)) };
+            let Some(head) = self.read_head().await? else { return Ok(Ok(None)) };
             let now = serving(&head);
             if now.is_empty() {
                 return Ok(Ok(Some(head)));
@@ -125,7 +125,7 @@ impl KubernetesPages {
                 let own = schema::new_id()?;
                 let mut next = head.next(&own, 1)?;
                 for session in numbers.keys().chain([&own]) {
-                    next.leave_out(session);
+                    next.forget(session);
                 }
                 self.swap(&head, &next, begun + LEASE * 2).await?;
                 continue;

@@ -44,7 +44,7 @@ fn hold(key: String, value: String, is_left: impl Fn(&str, bool) -> bool + Send 
             Some((session, of)) if session == context.session && of == value => return false,
             Some((session, of)) if is_left(&of, session == context.session) => match head.sessions.get_mut(&session) {
                 Some(own) if session == context.session => drop(own.holds.remove(&key)),
-                _ => head.leave_out(&session),
+                _ => head.forget(&session),
             },
             Some((session, of)) => {
                 let number = head.sessions.get(&session).map_or(0, |session| session.number);
@@ -66,7 +66,7 @@ impl Kubernetes {
     pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
         let opened = &self.open.opened;
         let key = keys::serving(&opened.replica);
-        let serving = ServingEntry::of(&opened.session, state);
+        let serving = ServingEntry::new(&opened.session, state);
         let text = serving.text();
         let (begun, mut first) = (Instant::now(), None);
         loop {
@@ -101,7 +101,7 @@ impl Kubernetes {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn lead_work(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
+    pub async fn acquire_lease(&self, work: &str) -> Result<Option<Leadership>, StoreError> {
         let (key, value) = (format!("{LEADER}{work}"), schema::new_id()?);
         let opened = Arc::clone(&self.open.opened);
         // What this process has been given by a commit of which it was not told, or has given up, nobody else would take from it.

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::ExpectedStore;
-use super::super::migration::{HouseError, MigrationSource};
+use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, RollbackStatement};
 use super::super::{StoreError, StoreMark, schema};
@@ -23,10 +23,10 @@ pub(crate) struct KubernetesSnapshot {
 }
 
 impl KubernetesSnapshot {
-    pub(crate) fn of(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(settings: &KubernetesSettings, beside: &Path) -> Result<Self, StoreError> {
         // Known first: what is found is then at least as new.
-        let known = ExpectedStore::beside(beside)?;
-        let below = KubernetesPages::of(settings)?;
+        let known = ExpectedStore::load(beside)?;
+        let below = KubernetesPages::open(settings)?;
         let view = below.wait(|below| async move { below.whole().await })?;
         let place = Path::new(&below.place.place);
         set_back::check_to_move(&known, place, view.as_ref().map(|view| &*view.head))?;
@@ -40,7 +40,7 @@ impl KubernetesSnapshot {
     }
 
     /// Records the new place of the store, or that it was not moved, if it is unchanged and no gateway serves on it.
-    fn say(&self, moved: Option<Moved>) -> Result<Result<(), Vec<String>>, StoreError> {
+    fn record_move(&self, moved: Option<Moved>) -> Result<Result<(), Vec<String>>, StoreError> {
         let was = Arc::clone(&self.view.head);
         self.below.wait(|below| async move {
             let until = Instant::now() + below.timeout * WHOLE;
@@ -58,7 +58,7 @@ impl KubernetesSnapshot {
                 }
                 let own = schema::new_id()?;
                 let mut next = head.next(&own, 1)?;
-                next.leave_out(&own);
+                next.forget(&own);
                 next.moved.clone_from(&moved);
                 below.swap(&head, &next, until).await?;
             }
@@ -80,30 +80,30 @@ impl MigrationSource for KubernetesSnapshot {
     }
 
     fn store_now(&mut self) -> Result<StoreMark, StoreError> {
-        let head = self.below.wait(|below| async move { below.look().await })?;
+        let head = self.below.wait(|below| async move { below.read_head().await })?;
         let head = head.filter(|head| head.moved == self.view.head.moved);
         Ok(head.ok_or_else(|| self.below.replaced())?.mark())
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
-        match self.say(Some(to.clone())) {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
+        match self.record_move(Some(to.clone())) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(hosts)) => Err(HouseError::Served {
+            Ok(Err(hosts)) => Err(ExportError::Served {
                 place: self.below.place.place.clone(),
                 hosts: hosts.join(", "),
             }),
-            Err(StoreError::Replaced(place)) => match self.below.wait(|below| async move { below.look().await })? {
+            Err(StoreError::Replaced(place)) => match self.below.wait(|below| async move { below.read_head().await })? {
                 Some(Head { moved: Some(moved), .. }) => Err(moved.error(&place).into()),
-                _ => Err(HouseError::WentOn),
+                _ => Err(ExportError::WentOn),
             },
             Err(error) => Err(error.into()),
         }
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
-        match self.say(None) {
+    fn undo_move(&mut self) -> Result<(), ExportError> {
+        match self.record_move(None) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(StoreError::Replaced(_)) => Err(HouseError::WentOn),
+            Ok(Err(_)) | Err(StoreError::Replaced(_)) => Err(ExportError::WentOn),
             Err(error) => Err(error.into()),
         }
     }
@@ -111,13 +111,13 @@ impl MigrationSource for KubernetesSnapshot {
 
 /// On which hosts gateways serve on the store.
 pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, StoreError> {
-    let served = KubernetesPages::of(settings)?.wait(|below| async move { below.served_by().await })?;
+    let served = KubernetesPages::open(settings)?.wait(|below| async move { below.served_by().await })?;
     Ok(served.err().unwrap_or_default())
 }
 
 /// Returns the store that is there, regardless of the known one.
-pub(crate) fn there(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
-    match KubernetesPages::of(settings)?.wait(|below| async move { below.look().await }) {
+pub(crate) fn existing_store(settings: &KubernetesSettings) -> Result<Option<StoreMark>, StoreError> {
+    match KubernetesPages::open(settings)?.wait(|below| async move { below.read_head().await }) {
         Ok(found) => Ok(found.filter(|head| head.moved.is_none()).map(|head| head.mark())),
         Err(StoreError::Unfinished(_)) => Ok(None),
         Err(error) => Err(error),

@@ -9,7 +9,7 @@ use super::super::StoreError;
 use super::api::{MOST_HEAD_BYTES, RequestFailure, Swapped};
 use super::head::Head;
 use super::open_store::{KubernetesTrouble, OpenKubernetesStore};
-use super::opening::tell_set_back;
+use super::opening::report_rollback;
 use super::plan::{Context, MOST_CONFLICTS, pause};
 use super::view::View;
 
@@ -226,11 +226,11 @@ impl HeadWriter {
     }
 
     /// Reports the rollback of the store, if that is the trouble: gateways that cannot tell would go on with it.
-    pub(super) async fn told(&mut self, trouble: KubernetesTrouble) -> KubernetesTrouble {
+    pub(super) async fn report_trouble(&mut self, trouble: KubernetesTrouble) -> KubernetesTrouble {
         let head = Arc::clone(&self.view.head);
         if matches!(trouble, KubernetesTrouble::Replaced) && head.set_back.is_none() && self.opened.is_behind(&head) {
             let until = Instant::now() + self.opened.timeout;
-            if let Err(error) = tell_set_back(&self.opened.place, &head, &self.opened.session, until).await {
+            if let Err(error) = report_rollback(&self.opened.place, &head, &self.opened.session, until).await {
                 tracing::error!(
                     "store {} was rolled back; cannot tell the other gateways: {error}",
                     self.opened.place.place

@@ -42,7 +42,7 @@ impl View {
         if let Some((_, value)) = self.head.holder(key) {
             return Ok(Some(value));
         }
-        match self.head.changes.of(key) {
+        match self.head.changes.get(key) {
             KeyChange::Value(value) => return Ok(Some(value)),
             KeyChange::Gone => return Ok(None),
             KeyChange::Nothing => {}
@@ -188,7 +188,7 @@ struct KubernetesTransaction<'a> {
 impl Transaction for KubernetesTransaction<'_> {
     fn get(&mut self, key: &str) -> Result<Option<String>, WorkInterrupted> {
         for changes in [&self.changes, &self.batch.changes] {
-            match changes.of(key) {
+            match changes.get(key) {
                 KeyChange::Value(value) => return Ok(Some(value.to_owned())),
                 KeyChange::Gone => return Ok(None),
                 KeyChange::Nothing => {}

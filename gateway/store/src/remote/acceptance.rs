@@ -21,7 +21,7 @@ pub(crate) fn accept<F: RollbackStatement, E: From<StoreError>>(
     first: impl FnOnce(&Replacement) -> Result<(), E>,
     rename: impl FnOnce(&Replacement, u64) -> Result<StoreMark, StoreError>,
 ) -> Result<AcceptedStore, E> {
-    let known = ExpectedStore::beside(beside);
+    let known = ExpectedStore::load(beside);
     let readable = known.is_ok();
     let known = known.or_else(|_| ExpectedStore::but_for_file(beside))?;
     let found = look()?;

@@ -37,7 +37,7 @@ pub(crate) struct Desk<A> {
     closed: Mutex<std::sync::mpsc::Receiver<()>>,
     pub threads: Threads,
     /// The store's file, if it were embedded: files next to it tell what is known of the store.
-    pub beside: PathBuf,
+    pub mark_path: PathBuf,
     timeout: Duration,
     says: Arc<dyn Says>,
 }
@@ -67,7 +67,7 @@ impl<A: Send + 'static> Desk<A> {
             later: Arc::default(),
             closed: Mutex::new(closed),
             threads,
-            beside: beside.to_owned(),
+            mark_path: beside.to_owned(),
             timeout,
             says,
         }
@@ -136,7 +136,7 @@ impl<A: Send + 'static> Desk<A> {
 
     /// Writes the store's mark to the file next to it.
     pub(crate) async fn keep_mark(&self, standing: StoreMark) -> Result<(), StoreError> {
-        let beside = self.beside.clone();
+        let beside = self.mark_path.clone();
         let write = move || under_lock(&beside, || expected_store::write_mark(&beside, &standing));
         let written = self.threads.handle.spawn_blocking(write);
         written.await.map_err(|_| StoreError::Closed)?

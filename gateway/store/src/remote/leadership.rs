@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::engine::Engine;
 use crate::fence::{Fence, Fenced};
-use crate::leader::{Lead, LeaderLock};
+use crate::leader::{LeaderGuard, LeaderLock};
 
 /// Leadership of a work. After it is dropped, others may lead.
 pub struct Leadership {
@@ -50,9 +50,9 @@ impl Leadership {
     }
 
     /// Returns the store of this engine, behind the fence.
-    pub(crate) fn lead(self, engine: impl Engine + 'static) -> Lead {
+    pub(crate) fn into_leader(self, engine: impl Engine + 'static) -> LeaderGuard {
         let fenced = Fenced::new(engine, self.fence());
-        Lead::of(Arc::new(fenced), Box::new(self))
+        LeaderGuard::new(Arc::new(fenced), Box::new(self))
     }
 }
 

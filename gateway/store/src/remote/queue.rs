@@ -26,14 +26,14 @@ pub(crate) struct QueuedJob<A> {
 pub(crate) struct Apart<A> {
     works: VecDeque<QueuedJob<A>>,
     /// Time of the next attempt; `None` without works.
-    pub again: Option<Instant>,
+    pub next_attempt: Option<Instant>,
 }
 
 impl<A> Default for Apart<A> {
     fn default() -> Self {
         Self {
             works: VecDeque::new(),
-            again: None,
+            next_attempt: None,
         }
     }
 }
@@ -42,7 +42,7 @@ impl<A> Apart<A> {
     /// Keeps what could not be done for later.
     pub(crate) fn keep(&mut self, works: VecDeque<QueuedJob<A>>) {
         if !works.is_empty() {
-            self.again = Some(Instant::now() + LATER_PAUSE);
+            self.next_attempt = Some(Instant::now() + LATER_PAUSE);
             self.works.extend(works);
         }
     }
@@ -62,21 +62,21 @@ impl<A> Apart<A> {
 
     /// Returns the works whose time has come.
     pub(crate) fn due(&mut self) -> VecDeque<QueuedJob<A>> {
-        match self.again {
+        match self.next_attempt {
             Some(again) if again <= Instant::now() => self.all(),
             _ => VecDeque::new(),
         }
     }
 
     pub(crate) fn all(&mut self) -> VecDeque<QueuedJob<A>> {
-        self.again = None;
+        self.next_attempt = None;
         std::mem::take(&mut self.works)
     }
 
     /// Puts back those that were not among the first ones, which were done.
     pub(crate) fn go_on_with(&mut self, left: VecDeque<QueuedJob<A>>) {
         if !left.is_empty() {
-            self.again = self.again.or_else(|| Some(Instant::now()));
+            self.next_attempt = self.next_attempt.or_else(|| Some(Instant::now()));
             self.works.extend(left);
         }
     }

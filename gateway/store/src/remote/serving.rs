@@ -43,7 +43,7 @@ struct StatePlace {
 
 impl ServingEntry {
     /// Returns the record of a process with this session and state folder.
-    pub(crate) fn of(session: &str, state: &Path) -> Self {
+    pub(crate) fn new(session: &str, state: &Path) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let place = boot.and_then(|boot| {
             let folder = fs::metadata(state).ok()?;

@@ -45,7 +45,7 @@ pub(crate) fn check(config: &Value, system: &System, found: &mut Refusals) {
     for (index, filesystem) in list(config, "/storage/filesystems") {
         let at = format!("storage.filesystems[{index}]");
         let device = text(filesystem, "device").unwrap_or_default();
-        let why = filesystem_again(filesystem, config, system, device)
+        let why = filesystem_mismatch(filesystem, config, system, device)
             .or_else(|| mounted_below_no_folder(filesystem, system))
             .or_else(|| hides(filesystem, system, device));
         if let Some(why) = why {
@@ -74,14 +74,14 @@ fn check_disk(disk: &Value, at: &str, system: &System, found: &mut Refusals) {
     let there = device.partitions(system);
     for (index, partition) in list(disk, "/partitions") {
         let wanted = number(partition, "number").unwrap_or_default();
-        if let Some(why) = partition_again(partition, there.get(&wanted)) {
+        if let Some(why) = partition_mismatch(partition, there.get(&wanted)) {
             found.refuse(&format!("{at}.partitions[{index}]"), &format!("{path}, number {wanted}"), why);
         }
     }
 }
 
 /// Returns why a partition of a disk in use cannot be changed to match the config. An existing partition that matches is left alone.
-fn partition_again(wanted: &Value, there: Option<&DiskPartition>) -> Option<String> {
+fn partition_mismatch(wanted: &Value, there: Option<&DiskPartition>) -> Option<String> {
     let Some(there) = there else {
         return (!is_false(wanted, "shouldExist")).then(|| {
             "it does not exist: Ignition would create it on a disk that is in use, and stop the boot if there is no room".to_owned()
@@ -119,7 +119,7 @@ fn partition_again(wanted: &Value, there: Option<&DiskPartition>) -> Option<Stri
     ))
 }
 
-fn filesystem_again(filesystem: &Value, config: &Value, system: &System, device: &str) -> Option<String> {
+fn filesystem_mismatch(filesystem: &Value, config: &Value, system: &System, device: &str) -> Option<String> {
     let format = text(filesystem, "format")?;
     // Not on a block device.
     if format == "virtiofs" {

@@ -16,7 +16,7 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
         if let Some(why) = users
             .iter()
             .find(|known| known.name == name)
-            .and_then(|known| again(user, known, &users, system))
+            .and_then(|known| account_mismatch(user, known, &users, system))
         {
             found.refuse(&format!("passwd.users[{index}]"), name, why);
         }
@@ -48,7 +48,7 @@ pub(crate) fn check(config: &Value, system: &System, ignition: (u32, u32), found
 }
 
 /// Returns why an existing user cannot be changed to match the config.
-fn again(user: &Value, known: &SystemAccount, users: &[SystemAccount], system: &System) -> Option<String> {
+fn account_mismatch(user: &Value, known: &SystemAccount, users: &[SystemAccount], system: &System) -> Option<String> {
     if is_false(user, "shouldExist") {
         return Some("it exists: Ignition would remove it with its home directory".to_owned());
     }

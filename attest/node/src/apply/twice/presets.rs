@@ -29,7 +29,7 @@ const DEFAULT_TARGET: &str = "default.target";
 pub(crate) struct Presets(Vec<(String, String)>);
 
 impl Presets {
-    pub(crate) fn of(system: &System) -> Self {
+    pub(crate) fn read(system: &System) -> Self {
         let mut files = BTreeMap::new();
         for folder in FOLDERS {
             let presets = names(&system.path(folder)).into_iter().filter(|name| name.ends_with(".preset"));
@@ -140,7 +140,7 @@ mod tests {
             "# enable comment.service\nenable first.service\nenable at@.service a\nignore left.service\n",
         );
         preset("etc", "10-own.preset", "disable first.service\n enable s[a-c]t-*.s?rvice\n");
-        let presets = Presets::of(&System::new(root.path()));
+        let presets = Presets::read(&System::new(root.path()));
         for (unit, expect) in [
             ("first.service", true),
             ("hidden.service", true),
@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(presets.disable(unit), expect, "{unit}");
         }
         let none = tempfile::tempdir().unwrap();
-        assert!(!Presets::of(&System::new(none.path())).disable("other.service"));
+        assert!(!Presets::read(&System::new(none.path())).disable("other.service"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) fn needs_presets(config: &Value, system: &System) -> bool {
 /// Refuses units that presets would disable on systems whose systemd does so: enabled by links, but by no preset, and not named by any
 /// config.
 pub(crate) fn check_enabled(config: &Value, base: &[BaseConfig], system: &System, found: &mut Refusals) {
-    let presets = Presets::of(system);
+    let presets = Presets::read(system);
     let base: Vec<Value> = base::merged(config, base).collect();
     let speaks_of = |config: &Value, name: &str| {
         list(config, "/systemd/units").any(|(_, unit)| {

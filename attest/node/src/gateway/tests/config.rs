@@ -48,13 +48,13 @@ fn server(ca: &Ca, clients: Option<&Ca>, answers: Vec<Option<String>>) -> (Strin
             } else {
                 answers.peek().cloned()
             };
-            serve_and_tell(&config, connection.unwrap(), answer.flatten(), &seen);
+            serve_and_report(&config, connection.unwrap(), answer.flatten(), &seen);
         }
     });
     (base, receiver)
 }
 
-fn serve_and_tell(config: &Arc<ServerConfig>, mut connection: TcpStream, answer: Option<String>, seen: &Sender<Seen>) {
+fn serve_and_report(config: &Arc<ServerConfig>, mut connection: TcpStream, answer: Option<String>, seen: &Sender<Seen>) {
     let mut tls = ServerConnection::new(Arc::clone(config)).unwrap();
     let mut stream = Stream::new(&mut tls, &mut connection);
     let mut request = Vec::new();

@@ -65,7 +65,7 @@ fn cells(row: &DifferenceRow<'_>) -> (String, String) {
         DifferenceRow::Second(other) => (String::new(), whole(other)),
         DifferenceRow::Changed(one, other) => {
             let texts = (one.whole_summary(), other.whole_summary());
-            let split = Split::of(&texts.0, &texts.1);
+            let split = Split::new(&texts.0, &texts.1);
             let marked = |part: &str| {
                 let part = match part {
                     "" => String::new(),

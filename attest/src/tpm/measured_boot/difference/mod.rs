@@ -100,7 +100,7 @@ fn aligned<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Differe
 fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<DifferenceRow<'b>> {
     let mut rows = Vec::new();
     if first.len() > ALIGNED_LIMIT || second.len() > ALIGNED_LIMIT {
-        beside(first, second, &mut rows);
+        pair_rows(first, second, &mut rows);
         return rows;
     }
     // How long the rest's is, from each place in both.
@@ -125,7 +125,7 @@ fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Differen
     let (mut only_first, mut only_second) = (Vec::new(), Vec::new());
     while let (Some(one), Some(other)) = (first.get(row), second.get(column)) {
         if one.digest == other.digest {
-            beside(&only_first, &only_second, &mut rows);
+            pair_rows(&only_first, &only_second, &mut rows);
             (only_first, only_second) = (Vec::new(), Vec::new());
             rows.push(DifferenceRow::Same(one, other));
             (row, column) = (row + 1, column + 1);
@@ -139,12 +139,12 @@ fn middle<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent]) -> Vec<Differen
     }
     only_first.extend(first.iter().skip(row));
     only_second.extend(second.iter().skip(column));
-    beside(&only_first, &only_second, &mut rows);
+    pair_rows(&only_first, &only_second, &mut rows);
     rows
 }
 
 /// Adds rows for different events between two equal ones, pair by pair.
-fn beside<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<DifferenceRow<'b>>) {
+fn pair_rows<'b>(first: &[&'b BootEvent], second: &[&'b BootEvent], rows: &mut Vec<DifferenceRow<'b>>) {
     let both = first.len().min(second.len());
     rows.extend(first.iter().zip(second).map(|(one, other)| DifferenceRow::Changed(one, other)));
     rows.extend(first.iter().skip(both).map(|one| DifferenceRow::First(one)));

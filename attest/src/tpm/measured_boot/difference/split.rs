@@ -16,7 +16,7 @@ pub(super) struct Split<'t> {
 }
 
 impl<'t> Split<'t> {
-    pub(super) fn of(one: &'t str, other: &'t str) -> Self {
+    pub(super) fn new(one: &'t str, other: &'t str) -> Self {
         let same = |(one, other): &(char, char)| one == other;
         let length = |(char, _): (char, char)| char.len_utf8();
         let before: usize = one.chars().zip(other.chars()).take_while(same).map(length).sum();

@@ -59,7 +59,7 @@ fn line(f: &mut fmt::Formatter<'_>, row: &DifferenceRow<'_>) -> fmt::Result {
         DifferenceRow::First(one) => ('<', of(one, &one.whole_summary()), nothing()),
         DifferenceRow::Second(other) => ('>', nothing(), of(other, &other.whole_summary())),
         DifferenceRow::Changed(one, other) => {
-            let (first, second) = Split::of(&one.whole_summary(), &other.whole_summary()).shortened();
+            let (first, second) = Split::new(&one.whole_summary(), &other.whole_summary()).shortened();
             ('≠', of(one, &first), of(other, &second))
         }
     };

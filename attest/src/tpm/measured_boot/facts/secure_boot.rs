@@ -26,7 +26,7 @@ pub struct Pcr7<'b, 'l> {
 }
 
 /// Secure Boot's variables, and every other event of PCR 7 that is not a listed one.
-type Parts<'b> = (Vec<&'b SecureBootVariable>, Vec<&'b BootEvent>);
+type Pcr7Parts<'b> = (Vec<&'b SecureBootVariable>, Vec<&'b BootEvent>);
 
 impl MeasuredBoot {
     /// PCR 7, where events of unknown meaning are accepted if `is_listed` holds of their digests.
@@ -137,7 +137,7 @@ impl<'b> Pcr7<'b, '_> {
     }
 
     /// Refuses an event that is neither known nor listed.
-    fn check_known(&self, event: &BootEvent) -> Fact<()> {
+    fn check_accepted(&self, event: &BootEvent) -> Fact<()> {
         if is_unknown(event) && !(self.is_listed)(&event.digest) {
             return Err(NotProven::UnknownEvent {
                 pcr: 7,
@@ -148,12 +148,12 @@ impl<'b> Pcr7<'b, '_> {
         Ok(())
     }
 
-    fn parts(&self) -> Fact<Parts<'b>> {
+    fn parts(&self) -> Fact<Pcr7Parts<'b>> {
         let (before, after) = self.boot.around_separator(7)?;
         let mut variables = Vec::with_capacity(SECURE_BOOT_VARIABLES);
         let mut others = Vec::new();
         for event in before.into_iter().chain(after) {
-            self.check_known(event)?;
+            self.check_accepted(event)?;
             match &event.meaning {
                 Meaning::SecureBootVariable { variable } => variables.push(variable),
                 Meaning::Action { action: Action::DebugMode } => return Err(NotProven::DebugMode { event: event.number }),
@@ -233,7 +233,7 @@ impl<'b> Pcr7<'b, '_> {
         if events().any(|event| says_dma_was_possible(event)) {
             return Ok(true);
         }
-        events().try_for_each(|event| self.check_known(event)).map(|()| false)
+        events().try_for_each(|event| self.check_accepted(event)).map(|()| false)
     }
 
     /// The SBAT level that shim enforces, each that it measured; none, if there was no shim that does.

@@ -6,12 +6,12 @@ use aws_lc_rs::digest;
 
 pub(super) use pcr_7::SECURE_BOOT_VARIABLES;
 
+use super::digest_labels::DigestLabels;
 use super::event::{BootEvent, BootValue, GrubKind, Meaning, Proof, UkiSection, VariableValue};
 use super::gpt::PartitionTable;
 use super::reader::FieldReader;
 use super::text::LogText;
 use super::variable::VariableData;
-use super::words::Words;
 use super::{BOOT_OPTIONS_LIMIT, device_path};
 use crate::tpm::event_log::{EventType, TrustedEvent};
 use crate::tpm::wire::HashAlg;
@@ -33,7 +33,7 @@ const BOOT_VARIABLES: [EventType; 2] = [EventType(0x8000_0002), EventType(0x8000
 /// Reads events one after the other, and knows where in each PCR it is.
 pub(super) struct EventReader {
     bank: HashAlg,
-    words: Words,
+    words: DigestLabels,
     /// Number of Secure Boot's variables that PCR 7 has begun with.
     secure_boot: usize,
     /// Number of optional variables that have followed them.
@@ -50,7 +50,7 @@ impl EventReader {
     pub(super) fn new(bank: HashAlg) -> Self {
         Self {
             bank,
-            words: Words::new(bank),
+            words: DigestLabels::new(bank),
             secure_boot: 0,
             optional: 0,
             authorities: false,
@@ -237,7 +237,7 @@ fn boot_variable(variable: &VariableData<'_>, proven: bool) -> Meaning {
 
 /// Any other event of PCR 4 or 2: its digest has to be accepted, regardless of its type in the log.
 fn image(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    let said_path = device_path::of_image(event.untrusted_data());
+    let said_path = device_path::image_path(event.untrusted_data());
     (Meaning::Image { said_path }, Proof::Digest)
 }
 
@@ -250,7 +250,7 @@ fn file(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
     let meaning = match data.get(8..).map(|text| text.strip_suffix(&[0]).unwrap_or(text)) {
         Some(LOAD_OPTIONS) => Meaning::LoadOptions,
         Some(INITRD) => Meaning::Initrd,
-        _ => match said(data) {
+        _ => match logged_text(data) {
             Some(said_name) => Meaning::File { said_name },
             None => Meaning::Unknown { said: None },
         },
@@ -272,7 +272,7 @@ fn firmware_blob(event: &TrustedEvent<'_>) -> Option<(Meaning, Proof)> {
         BLOB => None,
         BLOB2 => {
             let [length] = data.array()?;
-            said(data.take_bytes(usize::from(length))?)
+            logged_text(data.take_bytes(usize::from(length))?)
         }
         _ => return None,
     };
@@ -285,19 +285,19 @@ fn firmware_blob(event: &TrustedEvent<'_>) -> Option<(Meaning, Proof)> {
 }
 
 fn mok(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    match said(event.untrusted_data()) {
+    match logged_text(event.untrusted_data()) {
         Some(said_name) => (Meaning::MokVariable { said_name }, Proof::Digest),
         None => unknown(event),
     }
 }
 
 fn unknown(event: &TrustedEvent<'_>) -> (Meaning, Proof) {
-    let said = said(event.untrusted_data());
+    let said = logged_text(event.untrusted_data());
     (Meaning::Unknown { said }, Proof::Digest)
 }
 
 /// Reads a text that is logged with a digest, for people.
-fn said(data: &[u8]) -> Option<LogText> {
+fn logged_text(data: &[u8]) -> Option<LogText> {
     let text = data.strip_suffix(&[0]).unwrap_or(data);
     printable(text)
 }

@@ -67,7 +67,7 @@ impl GrubConfig {
         for (index, text) in config.split(|&byte| byte == b'\n').enumerate() {
             let line = index + 1;
             let order = |what| Err(GrubConfigError::Order { line, what });
-            let Some(words) = words(text, line)? else { continue };
+            let Some(words) = split_words(text, line)? else { continue };
             let [name, arguments @ ..] = words.as_slice() else { continue };
             if commands.len() == COMMANDS_LIMIT {
                 return Err(GrubConfigError::Commands);
@@ -96,7 +96,7 @@ impl GrubConfig {
                     booted = true;
                     GrubCommand::Plain(text)
                 }
-                plain if PLAIN.contains(&plain) && sets_what_is_known(plain, arguments) => GrubCommand::Plain(text),
+                plain if PLAIN.contains(&plain) && sets_expected_variable(plain, arguments) => GrubCommand::Plain(text),
                 other => {
                     return Err(GrubConfigError::Unknown {
                         line,
@@ -156,7 +156,7 @@ impl GrubConfig {
     }
 }
 
-fn sets_what_is_known(command: &str, arguments: &[&str]) -> bool {
+fn sets_expected_variable(command: &str, arguments: &[&str]) -> bool {
     let known = |argument: &&str| {
         let variable = argument.split_once('=').map(|(name, _)| name);
         variable.is_some_and(|name| VARIABLES.contains(&name))
@@ -165,7 +165,7 @@ fn sets_what_is_known(command: &str, arguments: &[&str]) -> bool {
 }
 
 /// The words of a line. Nothing for an empty one.
-pub(super) fn words(line: &[u8], number: usize) -> Result<Option<Vec<&str>>, GrubConfigError> {
+pub(super) fn split_words(line: &[u8], number: usize) -> Result<Option<Vec<&str>>, GrubConfigError> {
     // GRUB takes a "#" for a comment's beginning only where a word could begin. Here it is one only where a line could.
     let first = line.iter().position(|byte| !matches!(byte, b' ' | b'\t'));
     let Some(line) = first.and_then(|first| line.get(first..)).filter(|line| line.first() != Some(&b'#')) else {

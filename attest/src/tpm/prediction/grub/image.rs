@@ -13,7 +13,7 @@ use object::LittleEndian as LE;
 use object::elf::{EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
-use super::config::{SET_ROOT, words};
+use super::config::{SET_ROOT, split_words};
 use crate::tpm::prediction::pe::{PeImage, SMALL_SECTION_LIMIT_BYTES};
 
 /// Largest section of objects: Debian's has 4 MiB, with its memory disk.
@@ -101,17 +101,17 @@ impl GrubImage {
     /// # Errors
     /// The reason why it is not known what the image measures.
     pub fn recognise(image: &PeImage<'_>) -> Result<Self, String> {
-        let release = GrubRelease::of(image)?;
+        let release = GrubRelease::from_image(image)?;
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b"mods");
         let section = section.and_then(|section| section.content()).unwrap_or_default();
         let section = section
             .read(OBJECTS_LIMIT_BYTES)
             .map_err(|error| format!("GRUB's image, section mods: {error}"))?;
         let objects = ImageObjects::read(&section)?;
-        objects.only_what_was_seen(release)?;
+        objects.check_expected_objects(release)?;
         let (mut roots, mut prefix) = (Vec::new(), objects.prefix.to_owned());
         for (index, line) in objects.config.split(|&byte| byte == b'\n').enumerate() {
-            let words = words(line, index + 1).map_err(|_| objects.runs_a_config())?;
+            let words = split_words(line, index + 1).map_err(|_| objects.runs_a_config())?;
             let Some(words) = words else { continue };
             let command = words.join(" ");
             match (command.strip_prefix(SET_ROOT), command.strip_prefix(SET_PREFIX)) {
@@ -149,7 +149,7 @@ impl GrubImage {
 
 impl GrubRelease {
     /// Reads the release from the component's line in `.sbat`: name, generation, vendor, package, version, URL (shim's SBAT.md).
-    fn of(image: &PeImage<'_>) -> Result<Self, String> {
+    fn from_image(image: &PeImage<'_>) -> Result<Self, String> {
         let section = image.sections().iter().find(|section| section.name.as_bytes() == b".sbat");
         let text = section
             .and_then(|section| section.content())
@@ -237,7 +237,7 @@ impl<'a> ImageObjects<'a> {
         Ok(())
     }
 
-    fn only_what_was_seen(&self, release: GrubRelease) -> Result<(), String> {
+    fn check_expected_objects(&self, release: GrubRelease) -> Result<(), String> {
         let more = (release == GrubRelease::Debian206).then_some(MODULE_OF_206);
         let seen: BTreeSet<&str> = MODULES.into_iter().chain(more).collect();
         let names = |names: BTreeSet<&str>| {

@@ -58,12 +58,12 @@ impl GrubBoot<'_> {
         match self.follows(config.as_ref()) {
             Ok((config, release, images)) => self.values(config, release, images, prediction)?,
             Err(why) => {
-                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
+                prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
                 self.digests(config.as_ref().ok(), prediction)?;
             }
         }
         if self.shim.is_some() {
-            prediction.leave_out(&[SHIM_PCR], "shim measures its key lists, which are in the machine's NVRAM");
+            prediction.omit(&[SHIM_PCR], "shim measures its key lists, which are in the machine's NVRAM");
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl GrubBoot<'_> {
         };
         match stub {
             Ok(()) => prediction.settle(STUB_PCR, BootPhase::AtKernel),
-            Err(why) => prediction.leave_out(&[STUB_PCR], why),
+            Err(why) => prediction.omit(&[STUB_PCR], why),
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ impl Written {
 }
 
 fn listed(log: &Path) -> Vec<LogFile> {
-    let LogFiles { files, unreadable } = files_beside(log).unwrap();
+    let LogFiles { files, unreadable } = log_files(log).unwrap();
     assert!(unreadable.is_empty(), "{unreadable:?}");
     files
 }
@@ -131,7 +131,7 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
 fn files_that_have_got_one_anothers_names_are_listed_again() {
     let log = Written::new();
     let found = names(&log.log()).unwrap();
-    let listed = LogFiles::of(&found);
+    let listed = LogFiles::from_paths(&found);
     assert!(listed.has_its_names());
     fs::remove_file(log.path("attestation.jsonl-moved")).unwrap();
     fs::rename(log.log(), log.path("attestation.jsonl-moved")).unwrap();
@@ -213,7 +213,7 @@ fn what_cannot_be_read_is_named_and_hides_nothing_else() {
     let whole = fs::read(&path).unwrap();
     for damaged in [&b"no gzip"[..], &[], &whole[..20]] {
         fs::write(&path, damaged).unwrap();
-        let LogFiles { files, unreadable } = files_beside(&log.log()).unwrap();
+        let LogFiles { files, unreadable } = log_files(&log.log()).unwrap();
         assert_eq!(numbers(&files), [1, 2, 4, 5]);
         assert_eq!(
             unreadable.iter().map(|error| &error.path).collect::<Vec<_>>(),

@@ -23,7 +23,7 @@ fn read(text: &str, is_asked: impl Fn(&str) -> bool) -> Result<SegmentContent, S
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("segment");
     fs::write(&path, text).unwrap();
-    SegmentContent::of(&path, is_asked).map_err(|error| match error {
+    SegmentContent::read(&path, is_asked).map_err(|error| match error {
         RetentionError::Altered { problem, .. } => problem,
         other => panic!("{other}"),
     })
@@ -48,7 +48,7 @@ fn what_is_said_of_a_segment_is_what_it_holds() {
     let last = content.chains.last().unwrap();
     assert_eq!((last.id.as_str(), last.last), ("d", 1));
     let kept = [hash(&second), hash(&third)];
-    assert_eq!(content.kept(), kept);
+    assert_eq!(content.kept_hashes(), kept);
     let Removal {
         lines,
         bytes,

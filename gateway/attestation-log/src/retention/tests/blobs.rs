@@ -1,6 +1,6 @@
 //! Blobs that may go, and what is asked before they do.
 
-use super::super::super::delta::{self, Likened, Likenesses};
+use super::super::super::delta::{self, DeltaBases, Likened};
 use super::*;
 
 fn names(blobs: &[&str]) -> std::collections::BTreeSet<String> {
@@ -12,7 +12,7 @@ async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
-    let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+    let survey = process.journal.run_exclusive(move || Survey::read(&log)).await.unwrap().unwrap();
     let mut going = Going::new(&process.retention, survey.past(RULE, NOW).remove(0), RetentionCause::Age);
     assert!(going.advance(&process.journal, NOW).await.unwrap());
     // Its lines have hashes of lines, too, which look the same.
@@ -29,7 +29,7 @@ async fn nothing_is_asked_for_the_sake_of_blobs_if_none_may_go() {
     let process = site.open(RetentionRule::default());
     assert!(process.retention.keeps_all() && !site.open_with_nothing().keeps_all());
     // Nor what is called as a segment is, if all are kept.
-    assert_eq!(process.tend(&site).await.unwrap(), None);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
 }
 
 impl Site {
@@ -44,9 +44,9 @@ async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it
     drop(site.written().await);
     let process = site.open(RetentionRule::default());
     fs::rename(site.log(), site.path("elsewhere")).unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None, "nothing may go");
+    assert_eq!(process.run_retention(&site).await.unwrap(), None, "nothing may go");
     unnamed_blobs::note(&site.log(), names(&["gone"])).unwrap();
-    let error = process.tend(&site).await.unwrap_err();
+    let error = process.run_retention(&site).await.unwrap_err();
     assert!(matches!(error, RetentionError::Moved), "{error}");
     assert_eq!(unnamed_blobs::noted(&site.log()).unwrap(), names(&["gone"]));
 }
@@ -64,7 +64,7 @@ async fn what_was_noted_and_cannot_be_read_is_told() {
         );
     }
     drop(process);
-    site.open(RetentionRule::default()).tend(&site).await.unwrap_err();
+    site.open(RetentionRule::default()).run_retention(&site).await.unwrap_err();
     assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
 }
 
@@ -85,7 +85,7 @@ fn text(site: &Site) -> String {
 
 impl Process {
     /// Records a boot of this machine, like the gateway does.
-    async fn boot(&self, likenesses: &Likenesses, at: u64, machine: u64) -> Likened {
+    async fn boot(&self, likenesses: &DeltaBases, at: u64, machine: u64) -> Likened {
         let likened = likenesses.liken(event_log(machine), true);
         let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
         record.basis = Some(Basis {
@@ -101,7 +101,7 @@ impl Process {
 
 #[tokio::test]
 async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
-    let (site, likenesses) = (Site::new(), Likenesses::default());
+    let (site, likenesses) = (Site::new(), DeltaBases::default());
     let process = site.open(RULE);
     let read = |likened: &Likened| delta::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());
     process.journal.checkpoint(1).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     process.journal.checkpoint(260).await.unwrap();
     assert_eq!(second.difference.as_ref().map(|difference| &difference.from), Some(&first.sha256));
     // The segment goes that holds the log's own record.
-    process.tend(&site).await.unwrap();
+    process.run_retention(&site).await.unwrap();
     assert!(!text(&site).contains(&format!("event_log_sha256\":\"{}", first.sha256)) && text(&site).contains(&first.sha256));
     assert_eq!(read(&second).unwrap(), event_log(2));
     // And that of the one that is like it.
@@ -121,7 +121,7 @@ async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_writ
     let rule = RetentionRule { age, ..RULE };
     let later = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
     later
-        .tend(&process.journal, &site.decisions, Clock::Fixed(NOW))
+        .run(&process.journal, &site.decisions, Clock::Fixed(NOW))
         .await
         .into_result()
         .unwrap();

@@ -8,7 +8,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
         let site = Site::new();
         let process = site.written().await;
         let log = site.log();
-        let survey = process.journal.aside(move || Survey::of(&log)).await.unwrap().unwrap();
+        let survey = process.journal.run_exclusive(move || Survey::read(&log)).await.unwrap().unwrap();
         let due = survey.past(RULE, NOW).remove(0);
         let mut going = Going::new(&process.retention, due, RetentionCause::Age);
         for _ in 0..steps {
@@ -19,7 +19,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
         assert_eq!(site.removed(), if steps < 3 { vec![] } else { vec![(1, 3)] }, "{steps}");
         assert_eq!(site.blobs(&["a", "b"]), ["a", "b"]);
         drop(process);
-        site.open(RULE).tend(&site).await.unwrap();
+        site.open(RULE).run_retention(&site).await.unwrap();
         assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]), "{steps}");
         assert_eq!(site.blobs(&["a", "b"]), ["b"], "{steps}");
         let mut kept = Vec::new();
@@ -30,7 +30,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
         assert_eq!(numbers, [1, 3], "{steps}: once");
         // Said, and killed before it was done, it is said again.
         assert_eq!(
-            said(&site).into_values().collect::<Vec<_>>(),
+            removal_records(&site).into_values().collect::<Vec<_>>(),
             [if steps == 2 { 2 } else { 1 }],
             "{steps}"
         );
@@ -45,7 +45,7 @@ async fn killed_while_blobs_go_the_rest_goes_at_the_next_start_whatever_the_rule
     unnamed_blobs::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();
     drop(process);
     fs::remove_file(&closed_segments(&site.log()).unwrap()[0]).unwrap();
-    site.open(RetentionRule::default()).tend(&site).await.unwrap();
+    site.open(RetentionRule::default()).run_retention(&site).await.unwrap();
     assert_eq!((site.blobs(&["a", "b", "c"]), site.segments()), (vec!["b", "c"], 2));
     // By hand, and no line says so.
     assert!(matches!(

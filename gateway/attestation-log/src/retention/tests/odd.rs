@@ -13,7 +13,7 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
         let site = Site::new();
         let process = site.written().await;
         // The other end of the thread: nothing is compressed any more.
-        process.journal.aside(|| ()).await.unwrap();
+        process.journal.run_exclusive(|| ()).await.unwrap();
         let segment = closed_segments(&site.log()).unwrap().remove(0);
         let mut text = String::new();
         each_line(&segment, |line| text.extend([std::str::from_utf8(line).unwrap(), "\n"]));
@@ -26,10 +26,10 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
             bytes: None,
         };
         let retention = Retention::new(site.log(), rule, vec![process.blobs.clone()]);
-        let tended = retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
+        let tended = retention.run(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
         let error = tended.into_result().unwrap_err().to_string();
         assert!(error.contains("is not as it was written"), "{error}");
-        assert_eq!((site.segments(), said(&site).len()), (3, 0));
+        assert_eq!((site.segments(), removal_records(&site).len()), (3, 0));
     }
 }
 
@@ -41,10 +41,10 @@ async fn a_segment_that_is_there_compressed_and_not_stays_until_it_is_one() {
     let plain = zipped.with_extension("");
     // Somebody unpacks it, and is not done.
     fs::write(&plain, "{").unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None);
-    assert!(plain.exists() && zipped.exists() && said(&site).is_empty());
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
+    assert!(plain.exists() && zipped.exists() && removal_records(&site).is_empty());
     fs::remove_file(plain).unwrap();
-    process.tend(&site).await.unwrap();
+    process.run_retention(&site).await.unwrap();
     assert!(!zipped.exists());
 }
 
@@ -91,7 +91,10 @@ async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_
             odd.put(&path);
             // Whoever compresses is not held up either.
             process.journal.compress_closed();
-            let RetentionResult { held, beside } = process.retention.tend(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
+            let RetentionResult {
+                held,
+                other_errors: beside,
+            } = process.retention.run(&process.journal, &site.decisions, Clock::Fixed(NOW)).await;
             assert_eq!((held.unwrap(), site.segments()), (None, 2), "{odd:?}{end}");
             let told: Vec<String> = beside.iter().map(ToString::to_string).collect();
             let is_told = told

@@ -26,8 +26,8 @@ fn total_bytes(site: &Site) -> u64 {
 }
 
 /// Returns the end of each segment, and whether it exists twice.
-fn seen(site: &Site) -> Vec<(u64, bool)> {
-    let survey = Survey::of(&site.log()).unwrap();
+fn segment_ends(site: &Site) -> Vec<(u64, bool)> {
+    let survey = Survey::read(&site.log()).unwrap();
     let due = survey.past(BY_SIZE, NOW);
     due.iter().map(|due| (due.segment.ended, due.segment.twice)).collect()
 }
@@ -45,19 +45,19 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
         segments: 2,
         undecided: Some(needs_the_second.clone()),
     };
-    assert_eq!(process.tend(&site).await.unwrap(), Some(held.clone()));
+    assert_eq!(process.run_retention(&site).await.unwrap(), Some(held.clone()));
     assert_eq!((site.segments(), site.removed()), (2, vec![(1, 3)]));
     // It was read, and is not read again as long as it stays.
-    process.journal.aside(|| ()).await.unwrap();
+    process.journal.run_exclusive(|| ()).await.unwrap();
     let second = closed_segments(&site.log()).unwrap().remove(0);
     let mut whole = fs::read(&second).unwrap();
     let sum = whole.len() - 5;
     whole[sum] ^= 1;
     fs::write(&second, &whole).unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), Some(held));
+    assert_eq!(process.run_retention(&site).await.unwrap(), Some(held));
     // It is before it goes.
     site.decisions.settle(&needs_the_second.id);
-    process.tend(&site).await.unwrap_err();
+    process.run_retention(&site).await.unwrap_err();
     assert!(second.exists() && site.segments() == 2);
 }
 
@@ -67,11 +67,11 @@ async fn what_comes_after_a_segment_that_stays_stays() {
     let site = Site::new();
     let mut process = site.written().await;
     with(&mut process, &site, ALL);
-    process.journal.aside(|| ()).await.unwrap();
+    process.journal.run_exclusive(|| ()).await.unwrap();
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
     fs::write(zipped.with_extension(""), "{").unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None);
-    assert_eq!(said(&site).len(), 0);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
+    assert_eq!(removal_records(&site).len(), 0);
     // A line in it is of the future, and none of what begins a file.
     let site = Site::new();
     let process = site.open(RULE);
@@ -82,8 +82,8 @@ async fn what_comes_after_a_segment_that_stays_stays() {
         process.record(at, &[]).await;
     }
     process.journal.checkpoint(50).await.unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None);
-    assert_eq!(said(&site).len(), 0);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
+    assert_eq!(removal_records(&site).len(), 0);
 }
 
 #[tokio::test]
@@ -96,15 +96,15 @@ async fn until_when_a_segment_was_written_is_told_by_those_before_it_and_by_the_
         process.record(at, &[]).await;
         process.journal.checkpoint(at).await.unwrap();
     }
-    process.journal.aside(|| ()).await.unwrap();
-    assert_eq!(seen(&site), [(80, false), (80, false), (90, false)]);
+    process.journal.run_exclusive(|| ()).await.unwrap();
+    assert_eq!(segment_ends(&site), [(80, false), (80, false), (90, false)]);
     // There compressed and not, it is one segment. By its name it is the last.
     let zipped = closed_segments(&site.log()).unwrap().remove(2);
     let plain = zipped.with_extension("");
     let mut text = String::new();
     each_line(&zipped, |line| text.extend([std::str::from_utf8(line).unwrap(), "\n"]));
     fs::write(&plain, text).unwrap();
-    assert_eq!(seen(&site), [(80, false), (80, true), (90, false)]);
+    assert_eq!(segment_ends(&site), [(80, false), (80, true), (90, false)]);
 }
 
 #[tokio::test]
@@ -118,27 +118,31 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
     }
     // Second 75: the second one was written when the clock was set back from 80.
     let (first, second) = (pending("first", 75), pending("second", 76));
-    process.journal.aside(|| ()).await.unwrap();
+    process.journal.run_exclusive(|| ()).await.unwrap();
     let all_but_one = RetentionRule {
         age: None,
         bytes: Some(total_bytes(&site) - 1),
     };
     with(&mut process, &site, all_but_one);
-    assert_eq!(process.tend(&site).await.unwrap(), None);
-    assert_eq!(said(&site).len(), 1);
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
+    assert_eq!(removal_records(&site).len(), 1);
     with(&mut process, &site, BY_SIZE);
     for pending in [&second, &first] {
         site.decisions.decide(pending);
     }
-    let held = process.tend(&site).await.unwrap().unwrap();
-    assert_eq!((held.undecided, said(&site).len()), (Some(first.clone()), 1), "the oldest is told");
+    let held = process.run_retention(&site).await.unwrap().unwrap();
+    assert_eq!(
+        (held.undecided, removal_records(&site).len()),
+        (Some(first.clone()), 1),
+        "the oldest is told"
+    );
     for pending in [&second, &first] {
         site.decisions.settle(&pending.id);
     }
     // Second 110: a line of the third one is younger than the file after it.
     site.decisions.decide(&pending("third", 110));
-    let held = process.tend(&site).await.unwrap().unwrap();
-    assert_eq!((held.undecided, said(&site).len()), (Some(pending("third", 110)), 2));
+    let held = process.run_retention(&site).await.unwrap().unwrap();
+    assert_eq!((held.undecided, removal_records(&site).len()), (Some(pending("third", 110)), 2));
 }
 
 #[tokio::test]
@@ -151,7 +155,7 @@ async fn what_is_too_much_is_so_with_the_log_that_is_written() {
             age: None,
             bytes: Some(bytes),
         };
-        assert_eq!(Survey::of(&site.log()).unwrap().past(rule, NOW).len(), count);
+        assert_eq!(Survey::read(&site.log()).unwrap().past(rule, NOW).len(), count);
     }
 }
 
@@ -161,8 +165,8 @@ async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
     let process = site.written().await;
     let rotated = site.path("attestation.jsonl.1.gz");
     fs::rename(closed_segments(&site.log()).unwrap().remove(0), &rotated).unwrap();
-    assert_eq!(process.tend(&site).await.unwrap(), None);
-    assert!(rotated.exists() && said(&site).is_empty());
+    assert_eq!(process.run_retention(&site).await.unwrap(), None);
+    assert!(rotated.exists() && removal_records(&site).is_empty());
 }
 
 #[tokio::test]
@@ -177,8 +181,8 @@ async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
     assert_ne!(altered, lines[1]);
     let plain = zipped.with_extension("");
     fs::write(&plain, format!("{altered}\n")).unwrap();
-    assert_eq!(seen(&site), [(50, true), (160, false), (260, false)]);
-    let survey = Survey::of(&site.log()).unwrap();
+    assert_eq!(segment_ends(&site), [(50, true), (160, false), (260, false)]);
+    let survey = Survey::read(&site.log()).unwrap();
     let length = |file: &Path| fs::metadata(file).unwrap().len();
     assert_eq!(survey.past(BY_SIZE, NOW)[0].segment.bytes, length(&zipped) + length(&plain));
 }
@@ -191,7 +195,7 @@ async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
     let (damaged, other) = (name("000000000097.gz"), name("000000000098"));
     fs::write(&damaged, "no gzip\n").unwrap();
     fs::write(&other, "no record\n").unwrap();
-    let told: Vec<String> = Survey::of(&site.log()).unwrap().odd.iter().map(ToString::to_string).collect();
+    let told: Vec<String> = Survey::read(&site.log()).unwrap().odd.iter().map(ToString::to_string).collect();
     let of = |path: &Path| told.iter().find(|told| told.contains(&format!("{} ", path.display()))).unwrap();
     assert_eq!(told.len(), 2);
     assert!(of(&other).contains("it does not begin with a record"), "{told:?}");

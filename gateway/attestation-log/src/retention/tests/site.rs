@@ -70,7 +70,7 @@ impl Site {
             process.journal.checkpoint(at + 10).await.unwrap();
         }
         // What was closed is compressed.
-        process.journal.aside(|| ()).await.unwrap();
+        process.journal.run_exclusive(|| ()).await.unwrap();
         process
     }
 
@@ -151,9 +151,9 @@ impl Process {
         self.journal.record(&record, named, ()).await.unwrap().into_inner();
     }
 
-    pub(crate) async fn tend(&self, site: &Site) -> Result<Option<RetainedSegments>, RetentionError> {
+    pub(crate) async fn run_retention(&self, site: &Site) -> Result<Option<RetainedSegments>, RetentionError> {
         self.retention
-            .tend(&self.journal, &site.decisions, Clock::Fixed(NOW))
+            .run(&self.journal, &site.decisions, Clock::Fixed(NOW))
             .await
             .into_result()
     }
@@ -170,7 +170,7 @@ pub(crate) fn each(lines: &mut FileLines<Bytes>, mut with: impl FnMut(&[u8])) {
 }
 
 /// Counts the lines that record the removal of each segment.
-pub(crate) fn said(site: &Site) -> BTreeMap<String, usize> {
+pub(crate) fn removal_records(site: &Site) -> BTreeMap<String, usize> {
     let mut said = BTreeMap::new();
     let mut say = |line: &[u8]| {
         let line: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();

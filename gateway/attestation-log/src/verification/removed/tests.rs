@@ -41,11 +41,11 @@ fn removal(chains: &[Span], kept: &[u64]) -> Removal {
         bytes: 1,
         sha256: LineHash::NONE,
         chains: chains.to_vec(),
-        kept: KeptLines::of(kept.iter().map(|number| hash(*number))),
+        kept: KeptLines::from_hashes(kept.iter().map(|number| hash(*number))),
     }
 }
 
-fn said(number: u64, removal: Removal) -> RemovalStatement {
+fn statement(number: u64, removal: Removal) -> RemovalStatement {
     let chain = "c".to_owned();
     RemovalStatement { chain, number, removal }
 }
@@ -56,13 +56,13 @@ fn keep(removed: &mut Removed, chain: &str, number: u64, removal: Option<Removal
         line: number,
     };
     let hash = hash(number);
-    let lines = removed.kept.entry((chain.to_owned(), number)).or_default();
+    let lines = removed.kept_lines.entry((chain.to_owned(), number)).or_default();
     lines.push(KeptLine { place, hash, removal });
 }
 
 /// Returns the first and the last line of each removed part of chain `c`.
 fn gone(resolved: &RemovedLines) -> Vec<(u64, u64)> {
-    resolved.of("c").iter().map(|gone| (gone.first, gone.last)).collect()
+    resolved.get("c").iter().map(|gone| (gone.first, gone.last)).collect()
 }
 
 /// Line 10 records a removal. The case: the chain of the lines found unsigned, these lines, the checkpoints and whether they are good, and
@@ -97,7 +97,7 @@ const fn found(first: u64, last: u64) -> UncoveredLines {
 fn who_says_it_is_believed_if_it_is_held_and_was_not_found() {
     for (chain, found, checkpoints, is_believed) in FOUND {
         let removed = Removed {
-            said: vec![said(10, removal(&[span("c", 1, 4)], &[]))],
+            statements: vec![statement(10, removal(&[span("c", 1, 4)], &[]))],
             found: BTreeMap::from([(chain.to_owned(), vec![found])]),
             ..Removed::default()
         };
@@ -115,7 +115,7 @@ fn who_says_it_is_believed_if_it_is_held_and_was_not_found() {
 fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
     for (chain, found, checkpoints, is_believed) in &FOUND[..13] {
         let mut removed = Removed {
-            said: vec![said(40, removal(&[span("c", 5, 35)], &[10]))],
+            statements: vec![statement(40, removal(&[span("c", 5, 35)], &[10]))],
             found: BTreeMap::from([((*chain).to_owned(), vec![*found])]),
             ..Removed::default()
         };
@@ -133,12 +133,12 @@ fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
 /// Resolves removals: line 40 records that of lines 5 to 20 of chain `c`, and of 1 to 7 of another, lines 8 and 20 are kept.
 fn looked(kept: &[(u64, u64)]) -> (Vec<String>, RemovedLines) {
     let mut removed = Removed {
-        said: vec![said(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],
+        statements: vec![statement(40, removal(&[span("c", 5, 20), span("d", 1, 7)], &[8, 20]))],
         ..Removed::default()
     };
     for (number, is) in kept {
         keep(&mut removed, "c", *number, None);
-        removed.kept.get_mut(&("c".to_owned(), *number)).unwrap()[0].hash = hash(*is);
+        removed.kept_lines.get_mut(&("c".to_owned(), *number)).unwrap()[0].hash = hash(*is);
     }
     let resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
     let findings = resolved.findings.iter().map(|finding| match finding {
@@ -179,7 +179,10 @@ fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() 
         (span("c", 8, 7), 8, false),
     ] {
         let mut removed = Removed {
-            said: vec![said(40, removal(std::slice::from_ref(&chains), if is_twice { &[8] } else { &[] }))],
+            statements: vec![statement(
+                40,
+                removal(std::slice::from_ref(&chains), if is_twice { &[8] } else { &[] }),
+            )],
             ..Removed::default()
         };
         keep(&mut removed, "c", kept, None);
@@ -230,11 +233,11 @@ fn what_was_kept_and_is_neither_there_nor_removed_is_of_nothing() {
         ("d", 9, 9, true),
     ] {
         let mut removed = Removed {
-            said: vec![said(40, removal(&[span("c", 18, 22)], if number == 20 { &[20] } else { &[] }))],
+            statements: vec![statement(40, removal(&[span("c", 18, 22)], if number == 20 { &[20] } else { &[] }))],
             ..Removed::default()
         };
         keep(&mut removed, chain, number, None);
-        removed.kept.get_mut(&(chain.to_owned(), number)).unwrap()[0].hash = hash(is);
+        removed.kept_lines.get_mut(&(chain.to_owned(), number)).unwrap()[0].hash = hash(is);
         let mut resolved = removed.resolve(&signed(key(), &[(50, true)]), &BTreeMap::new(), |_, _| true);
         assert_eq!(resolved.findings, []);
         resolved.hold_against(&chains);
@@ -272,7 +275,7 @@ fn a_line_that_is_known_was_removed_if_it_was_kept() {
 
 #[test]
 fn what_is_not_there_was_removed_or_is_missing() {
-    let gone = |first, last, by| Gone {
+    let gone = |first, last, by| RemovedRange {
         first,
         last,
         head: LineHash::NONE,
@@ -296,7 +299,7 @@ fn what_is_not_there_was_removed_or_is_missing() {
 fn lines_that_are_said_to_end_before_they_begin_are_none() {
     let head = LineHash::NONE;
     let by = ("c".to_owned(), 20);
-    let said = [Gone {
+    let said = [RemovedRange {
         first: 3,
         last: 2,
         head,

@@ -68,8 +68,8 @@ impl ComparedBoot {
 
     fn boot(&self, files: &GatewayFiles, log: &[PathBuf], by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
         let boot = match self {
-            Self::Record(_, record) => of_record(files, log, record, by),
-            Self::File(path) => of_file(path),
+            Self::Record(_, record) => read_record_boot(files, log, record, by),
+            Self::File(path) => read_boot_file(path),
         };
         boot.with_context(|| visible(&self.name()))
     }
@@ -102,7 +102,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 }
 
 /// Returns the measured boot that the evidence of a record has proven.
-fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
+fn read_record_boot(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by: Option<Kind>) -> anyhow::Result<MeasuredBoot> {
     let mut found: Option<Vec<u8>> = None;
     let mut more = false;
     let unread = LogSource::all_of(log).open(&files.own_log(log)?, None)?.each(|read| {
@@ -111,7 +111,7 @@ fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by:
         }
         Ok(ReaderState::There)
     })?;
-    unread.say();
+    unread.report();
     let Some(line) = found else {
         bail!("the log has no such record");
     };
@@ -125,7 +125,7 @@ fn of_record(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector, by:
 }
 
 /// Returns the measured boot in a file, with the PCRs that its events lead to.
-fn of_file(path: &Path) -> anyhow::Result<MeasuredBoot> {
+fn read_boot_file(path: &Path) -> anyhow::Result<MeasuredBoot> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(LOG_LIMIT_BYTES)?.saturating_add(1);
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;
@@ -140,7 +140,7 @@ fn of_file(path: &Path) -> anyhow::Result<MeasuredBoot> {
     let replayed = log.replay(bank, FILE_PCRS)?;
     let value = |pcr| Some((pcr, HexDigest::new(replayed.value(pcr)?)?));
     let values: BTreeMap<u8, HexDigest> = FILE_PCRS.filter_map(value).collect();
-    Ok(MeasuredBoot::of(&log.check_against(bank, &values)?))
+    Ok(MeasuredBoot::from_events(&log.check_against(bank, &values)?))
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ struct Served {
 }
 
 impl Served {
-    fn of(fields: RecordFields) -> anyhow::Result<Self> {
+    fn from_fields(fields: RecordFields) -> anyhow::Result<Self> {
         let RecordFields { id, time, pool, .. } = fields;
         let Some(sha256) = fields.config_sha256 else {
             bail!(
@@ -86,7 +86,7 @@ impl Served {
 
 pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { record, folder, out, log } = arguments;
-    let served = Served::of(find(files, log, record)?)?;
+    let served = Served::from_fields(find(files, log, record)?)?;
     let pool = pool(&served.pool, folder)?;
     let rendered = pool.for_administrator(served.set).get(served.version)?;
     if rendered.sha256 != served.sha256 {
@@ -122,7 +122,7 @@ fn pool(name: &str, folder: &Path) -> anyhow::Result<Pool> {
             upstream.url
         );
     }
-    Ok(Pool::of_folder(name, read)?)
+    Ok(Pool::from_folder(name, read)?)
 }
 
 /// Returns the one record that is requested.
@@ -138,7 +138,7 @@ fn find(files: &GatewayFiles, log: &[PathBuf], record: &RecordSelector) -> anyho
             ReaderState::Gone
         })
     })?;
-    unread.say();
+    unread.report();
     let ids: Vec<String> = found.iter().map(|fields| visible(&fields.id)).collect();
     match (found.pop(), found.is_empty()) {
         (None, _) => bail!("the log has no such record"),

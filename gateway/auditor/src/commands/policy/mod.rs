@@ -40,12 +40,12 @@ fn since(days: Option<u64>, now: UnixTime) -> u64 {
 }
 
 /// Says now and then how much is done of how much.
-fn told(of_what: &'static str) -> impl FnMut(usize, usize) {
+fn progress_reporter(of_what: &'static str) -> impl FnMut(usize, usize) {
     let mut told = Instant::now();
     move |of, done| {
         if told.elapsed() >= TOLD_EACH {
             told = Instant::now();
-            output::tell(format_args!("{done} of {of} {of_what}"));
+            output::print_note(format_args!("{done} of {of} {of_what}"));
         }
     }
 }

@@ -12,7 +12,7 @@ use attest_log::Blobs;
 use attest_system::clock::Clock;
 use attest_system::files;
 
-use super::{GatewayFiles, since, told};
+use super::{GatewayFiles, progress_reporter, since};
 
 /// Rows of values that few machines have; the rest is in the file.
 const RARE_LIMIT: usize = 100;
@@ -61,11 +61,11 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     };
     let log = recorded::files(&files.attestation_log()?)?;
     let blobs = Blobs::at(&files.evidence(&[])?).remembering();
-    let proposal = propose(&log, &blobs, &asked, told("attestations"))?;
+    let proposal = propose(&log, &blobs, &asked, progress_reporter("attestations"))?;
     if let Some(out) = &arguments.out {
         write(out, &proposal)?;
     }
-    output::print(words(&proposal))?;
+    output::print(describe(&proposal))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -84,7 +84,7 @@ fn write(out: &Path, proposal: &Proposal) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn words(proposal: &Proposal) -> String {
+fn describe(proposal: &Proposal) -> String {
     let Proposal { path, before, after, .. } = proposal;
     let mut text = format!("From the boots of {} machines.\n", proposal.machines);
     if proposal.older > 0 {

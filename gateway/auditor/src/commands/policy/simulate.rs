@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use attest_audit::replay::simulation::{Machines, RefusalCause, Simulation, SimulationRequest, simulate};
+use attest_audit::replay::simulation::{MachineGroup, RefusalCause, Simulation, SimulationRequest, simulate};
 use attest_command_line::options::OutputOption;
 use attest_command_line::{objects, output, recorded, table};
 use attest_log::Blobs;
 use attest_system::clock::Clock;
 use serde_json::json;
 
-use super::{GatewayFiles, since, told};
+use super::{GatewayFiles, progress_reporter, since};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -45,9 +45,9 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     };
     let log = recorded::files(&files.attestation_log()?)?;
     let blobs = Blobs::at(&files.evidence(&[])?).remembering();
-    let found = simulate(&log, &blobs, &asked, told("machines"))?;
+    let found = simulate(&log, &blobs, &asked, progress_reporter("machines"))?;
     if policy.observes() {
-        output::tell("the file observes: it would only record the refusals about the boot that are listed here");
+        output::print_note("the file observes: it would only record the refusals about the boot that are listed here");
     }
     if arguments.format.is_json() {
         output::json(&json!({
@@ -59,10 +59,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             "not_verified": objects(GROUP_COLUMNS, &rows(&found.not_judged)),
         }))?;
     } else {
-        output::print(words(&found))?;
+        output::print(describe(&found))?;
     }
     if found.machines() == 0 {
-        output::tell("no evidence of this pool's machines was recorded in that time");
+        output::print_note("no evidence of this pool's machines was recorded in that time");
     }
     let sound = found.machines() > 0 && found.shut_out() == 0 && found.not_judged.is_empty();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -70,7 +70,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 
 const GROUP_COLUMNS: [&str; 5] = ["MACHINES", "TRUSTED BEFORE", "CODE", "COMMON REASON", "AMONG THEM"];
 
-fn words(found: &Simulation) -> String {
+fn describe(found: &Simulation) -> String {
     let mut rows = rows(&found.refused);
     rows.extend(self::rows(&found.not_judged));
     let groups = if rows.is_empty() {
@@ -89,10 +89,10 @@ fn words(found: &Simulation) -> String {
 }
 
 /// The largest group first.
-fn rows(groups: &BTreeMap<RefusalCause, Machines>) -> Vec<[String; 5]> {
+fn rows(groups: &BTreeMap<RefusalCause, MachineGroup>) -> Vec<[String; 5]> {
     let mut groups: Vec<_> = groups.iter().collect();
     groups.sort_by_key(|(_, machines)| std::cmp::Reverse(machines.count));
-    let row = |(cause, machines): (&RefusalCause, &Machines)| {
+    let row = |(cause, machines): (&RefusalCause, &MachineGroup)| {
         let named: Vec<&str> = machines.named.iter().map(String::as_str).collect();
         [
             machines.count.to_string(),

@@ -60,7 +60,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let claims = again.claims.clone().without_further_pcrs(&policy);
     let further = further_pcrs(&again.claims, &claims);
     if !further.is_empty() {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "ignoring quoted PCRs that pool {} does not ask for: {}",
             arguments.pool,
             further.join(", ")
@@ -68,7 +68,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     }
     let (rows, is_accepted) = judged(&claims, &policy.strict(), now);
     if policy.observes() {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "{}: this pool observes: it only records the refusals about the boot that are listed here",
             arguments.pool
         ));
@@ -93,7 +93,7 @@ fn further_pcrs(all: &Claims, left: &Claims) -> Vec<String> {
 fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[String; 3]>, bool) {
     let mut rows = Vec::new();
     for judged in policy.judged(claims, now) {
-        let (holds, why) = said(&judged.holds);
+        let (holds, why) = outcome(&judged.holds);
         let requirement = format!("{}: {}", judged.kind.section(), judged.requirement);
         rows.push([requirement, holds.to_owned(), why]);
     }
@@ -107,13 +107,13 @@ fn judged(claims: &Claims, policy: &AppraisalPolicy, now: UnixTime) -> (Vec<[Str
     }
     // What the rules of clouds say, and all together.
     let all = appraise(claims.clone(), policy, now);
-    let (holds, why) = said(&all);
+    let (holds, why) = outcome(&all);
     rows.push(["whole policy".to_owned(), holds.to_owned(), why]);
     (rows, all.is_ok())
 }
 
 /// Returns whether it holds, as a word, and the reason if not.
-fn said<T>(holds: &Result<T, Reject>) -> (&'static str, String) {
+fn outcome<T>(holds: &Result<T, Reject>) -> (&'static str, String) {
     match holds {
         Ok(_) => ("yes", String::new()),
         Err(reject) => ("NO", format!("{}: {}", reject.code(), reject.detail())),

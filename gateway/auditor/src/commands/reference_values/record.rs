@@ -56,9 +56,9 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
             id, pool, would_refuse, ..
         },
         line,
-    ) = recorded::of_node(&files.attestation_log()?, &arguments.node)?;
+    ) = recorded::last_trusted_decision(&files.attestation_log()?, &arguments.node)?;
     for WouldRefuse { code, reason } in would_refuse {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "the pool observed, and would have refused this machine's boot: {}",
             clean(&format!("{code}: {reason}"))
         ));
@@ -67,9 +67,9 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     let booted = recorded::booted(&again.claims, arguments.by).with_context(|| format!("decision {id}"))?;
     let nothing = BTreeMap::new();
     let pcrs = if arguments.pcrs { booted.quoted.pcrs } else { &nothing };
-    let recording = RecordedValues::of(booted.boot, pcrs, arguments.pcr_7_events);
-    tell_left_out(&recording, arguments.pcr_7_events);
-    tell_changing(&recording);
+    let recording = RecordedValues::from_boot(booted.boot, pcrs, arguments.pcr_7_events);
+    report_omitted(&recording, arguments.pcr_7_events);
+    report_changing(&recording);
     let set = ReferenceSet::new(vec![Generation {
         name: arguments.name.clone(),
         added: now(),
@@ -106,11 +106,11 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
 }
 
 /// Reports which checks would refuse this very boot by these values, and why; and which events are not among them.
-fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
+fn report_omitted(recording: &RecordedValues, lists_unknown: bool) {
     for (check, why) in &recording.left_out {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "left out: no values for {:?}: {}",
-            check.word(),
+            check.label(),
             clean(&why.to_string())
         ));
     }
@@ -118,16 +118,16 @@ fn tell_left_out(recording: &RecordedValues, lists_unknown: bool) {
         let UnknownEvent { event, digest, summary } = event;
         let what = format!("event {event} of PCR 7 has an unknown meaning: {digest} ({})", clean(summary));
         match lists_unknown {
-            true => output::tell(format_args!("listed as pcr_7_events: {what}")),
-            false => output::tell(format_args!("left out: {what}; --pcr-7-events lists it")),
+            true => output::print_note(format_args!("listed as pcr_7_events: {what}")),
+            false => output::print_note(format_args!("left out: {what}; --pcr-7-events lists it")),
         }
     }
 }
 
 /// Says which of the values are contents that change while a machine runs.
-fn tell_changing(recording: &RecordedValues) {
+fn report_changing(recording: &RecordedValues) {
     for event in &recording.grub_environments {
-        output::tell(format_args!(
+        output::print_note(format_args!(
             "files: the node names event {event} as GRUB's environment block (grubenv), which GRUB and the system write: \"files\" accepts only its current content"
         ));
     }
@@ -142,7 +142,7 @@ fn without_value(
     set: &ReferenceSet,
 ) -> anyhow::Result<Option<String>> {
     let Some(folder) = attest_pool::folders(&files.pools()?)?.pools.remove(pool) else {
-        output::tell(format_args!("pool {pool:?} no longer exists: not checking its rules"));
+        output::print_note(format_args!("pool {pool:?} no longer exists: not checking its rules"));
         return Ok(None);
     };
     let rules = attest_pool::rules(&folder)?;

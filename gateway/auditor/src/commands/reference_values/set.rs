@@ -27,11 +27,11 @@ pub(crate) fn set(
     for value in prediction.pcrs().iter().filter(|value| !value.is_behind_the_initrd()) {
         values.pcrs.push(PcrValue {
             pcr: value.pcr,
-            digests: of_banks(banks, &value.values),
+            digests: select_banks(banks, &value.values),
         });
     }
     for event in prediction.events() {
-        let digests = of_banks(banks, &event.digests);
+        let digests = select_banks(banks, &event.digests);
         let named = EventValue {
             digests: digests.clone(),
             name: Some(short(&event.what)),
@@ -77,7 +77,7 @@ fn put<T: PartialEq>(list: &mut Vec<T>, value: T) {
     }
 }
 
-fn of_banks(banks: &[HashAlg], digests: &BankDigests) -> attest::reference_sets::Digests {
+fn select_banks(banks: &[HashAlg], digests: &BankDigests) -> attest::reference_sets::Digests {
     banks.iter().filter_map(|&bank| Some((bank, digests.get(bank)?.clone()))).collect()
 }
 

@@ -39,7 +39,7 @@ pub(in super::super) fn csr(name: &str, node: &str) -> Csr {
         expiration_seconds: None,
         stage: CsrStage::Pending,
         approved: None,
-        request: VerifiedCsr::read(&RequestContent::of(node).pem()),
+        request: VerifiedCsr::read(&RequestContent::for_kubelet_client(node).pem()),
     }
 }
 
@@ -288,12 +288,13 @@ fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
 fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
     check("a lifetime", |case| case.csr.expiration_seconds = Some(600), "csr-lifetime");
     let with_names = |case: &mut Case| {
-        let request = RequestContent::of(NODE).but(|made| made.attributes = vec![content::alternatives(&[content::dns(NODE)])]);
+        let request =
+            RequestContent::for_kubelet_client(NODE).but(|made| made.attributes = vec![content::alternatives(&[content::dns(NODE)])]);
         case.csr.request = VerifiedCsr::read(&request.pem());
     };
     check("names", with_names, "csr-alternative-names");
     let unsigned = |case: &mut Case| {
-        let request = RequestContent::of(NODE);
+        let request = RequestContent::for_kubelet_client(NODE);
         case.csr.request = VerifiedCsr::read(&content::pem(&request.signed(&request.info(), b"")));
     };
     check("no signature", unsigned, "csr-request");

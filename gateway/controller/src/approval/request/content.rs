@@ -84,7 +84,7 @@ pub(crate) struct RequestContent {
 
 impl RequestContent {
     /// A kubelet's for its client certificate.
-    pub(crate) fn of(node: &str) -> Self {
+    pub(crate) fn for_kubelet_client(node: &str) -> Self {
         Self::by(KeyPair::generate().unwrap(), node)
     }
 

@@ -10,7 +10,7 @@ use super::*;
 const NODE: &str = "worker-1.example.com";
 
 fn made() -> RequestContent {
-    RequestContent::of(NODE)
+    RequestContent::for_kubelet_client(NODE)
 }
 
 #[track_caller]
@@ -28,7 +28,7 @@ fn a_kubelets_request_is_read() {
     let made = made();
     let read = VerifiedCsr::read(&made.pem()).unwrap();
     assert_eq!(read.name, NODE);
-    assert_eq!(read.key, SpkiSha256::of_spki(&made.key.subject_public_key_info()));
+    assert_eq!(read.key, SpkiSha256::from_spki(&made.key.subject_public_key_info()));
     assert!(read.is_without_alternatives());
     let names = vec![dns("worker-1"), dns(NODE), ip(&[10, 0, 0, 7]), ip(&[0xfd; 16])];
     let read = VerifiedCsr::read(&made.but(|made| made.attributes = vec![alternatives(&names)]).pem()).unwrap();

@@ -35,10 +35,14 @@ fn request(names: &[Vec<u8>]) -> Result<VerifiedCsr, super::super::request::Requ
     } else {
         vec![content::alternatives(names)]
     };
-    VerifiedCsr::read(&RequestContent::of(NODE).but(|made| made.attributes = attributes).pem())
+    VerifiedCsr::read(
+        &RequestContent::for_kubelet_client(NODE)
+            .but(|made| made.attributes = attributes)
+            .pem(),
+    )
 }
 
-fn of_node() -> Case {
+fn node_case() -> Case {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     Case {
         csr: Csr {
@@ -84,7 +88,7 @@ fn of_node() -> Case {
 
 #[track_caller]
 fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
-    let mut case = of_node();
+    let mut case = node_case();
     change(&mut case);
     let facts = CsrFacts {
         rules: &case.rules,
@@ -234,7 +238,7 @@ fn only_who_asks_for_itself_and_was_approved_here() {
     );
     check("its own", |case| case.held.owner = Some(IDENTITY.to_owned()), None);
     let unsigned = |case: &mut Case| {
-        let made = RequestContent::of(NODE);
+        let made = RequestContent::for_kubelet_client(NODE);
         case.csr.request = VerifiedCsr::read(&content::pem(&made.signed(&made.info(), b"")));
     };
     check("unsigned", unsigned, Some("csr-request"));

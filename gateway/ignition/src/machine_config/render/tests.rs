@@ -327,7 +327,7 @@ proptest! {
         let Some(rendered) = render_pool(&manifests, pool).unwrap() else { return Ok(()) };
         let (some, all) = (rendered.pre_approved.config(), rendered.full.config());
         prop_assert!(keys(&some).is_subset(&keys(&all)));
-        let mine = |config: &&MachineConfig| Selector::of_pool(pool).selects(&config.labels);
+        let mine = |config: &&MachineConfig| Selector::for_pool(pool).selects(&config.labels);
         let (needed, other): (Vec<_>, Vec<_>) = manifests.machine_configs.iter().filter(mine).partition(|config| config.needed_before_node_approved);
         // Strictly: what only others say is not in it.
         let of = |configs: &[&MachineConfig]| -> BTreeSet<String> {

@@ -82,7 +82,7 @@ const MACHINE_CONFIG: &str = r#"{"kind": "MachineConfig", "metadata": {"name": "
 
 /// Builds the object for files chosen from another server's config.
 fn chosen(files: &[Value]) -> Result<(Config, Appended), String> {
-    of_chosen(config(json!({"storage": {"files": files}})), "worker").map_err(|error| error.to_string())
+    from_chosen_parts(config(json!({"storage": {"files": files}})), "worker").map_err(|error| error.to_string())
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
     assert!(name.starts_with("rendered-worker-pre-approved-"), "{name}");
     // What is appended is in no object, and changes no name: a credential that rotates makes no new one.
     let content = appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap();
-    let object = SecondStageObject::of(&content, "worker").unwrap();
+    let object = SecondStageObject::parse(&content, "worker").unwrap();
     assert_eq!(object.name, *name);
     let text = object.value.to_string();
     for other in ["credential", "the whole", "rendered-worker-1", "encapsulated"] {
@@ -164,21 +164,21 @@ fn the_object_is_in_the_oldest_version_that_can_say_it() {
         for (key, part) in part.as_object().unwrap() {
             value[key] = part.clone();
         }
-        let (config, appended) = of_chosen(config(value), "worker").unwrap();
-        can_be_said(&config).unwrap();
-        let object = SecondStageObject::of(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
+        let (config, appended) = from_chosen_parts(config(value), "worker").unwrap();
+        check_readable(&config).unwrap();
+        let object = SecondStageObject::parse(&appended.content(&config, None, SpecVersion::NEWEST, 0).unwrap(), "worker").unwrap();
         object.value["spec"]["config"]["ignition"]["version"].as_str().unwrap().to_owned()
     };
     assert_eq!(version(json!({})), "3.1.0");
     assert_eq!(version(json!({"kernelArguments": {"shouldExist": ["a"]}})), "3.3.0");
     let sticky = Config::from_value(json!({"ignition": {"version": "3.6.0"}, "storage": {"files": [{"path": "/a", "mode": 0o1777}]}}));
-    assert!(can_be_said(&sticky.unwrap()).is_err());
+    assert!(check_readable(&sticky.unwrap()).is_err());
 }
 
 #[test]
 fn the_object_is_no_pools_ingredient_and_not_the_operators() {
     let content = br#"{"apiVersion": "a", "kind": "b", "metadata": {"name": "rendered-a-pre-approved-1"}, "spec": {}}"#;
-    let object = SecondStageObject::of(content, "worker").unwrap();
+    let object = SecondStageObject::parse(content, "worker").unwrap();
     assert_eq!(object.name, "rendered-a-pre-approved-1");
     let metadata = &object.value["metadata"];
     let keys: Vec<&String> = metadata["labels"].as_object().unwrap().keys().collect();
@@ -186,7 +186,7 @@ fn the_object_is_no_pools_ingredient_and_not_the_operators() {
     assert!(!object.value.to_string().contains("machineconfiguration.openshift.io/role"));
     assert!(!object.value.to_string().contains(GENERATED_ANNOTATION));
     for bad in ["", "[]", "{}", r#"{"metadata": {}}"#, r#"{"metadata": {"name": 1}}"#] {
-        assert!(SecondStageObject::of(bad.as_bytes(), "worker").is_err(), "{bad}");
+        assert!(SecondStageObject::parse(bad.as_bytes(), "worker").is_err(), "{bad}");
     }
 }
 
@@ -225,7 +225,7 @@ fn a_name_is_of_its_pool_and_of_no_other() {
 fn the_object_says_what_it_was_made_of() {
     let of = |spec: Value| {
         let content = json!({"metadata": {"name": "a", "annotations": {SPEC_DIGEST: "x", "b": "c"}}, "spec": spec}).to_string();
-        let object = SecondStageObject::of(content.as_bytes(), "worker").unwrap().value;
+        let object = SecondStageObject::parse(content.as_bytes(), "worker").unwrap().value;
         let annotations = object["metadata"]["annotations"].as_object().unwrap().clone();
         assert_eq!(annotations.len(), 1, "{annotations:?}");
         annotations[SPEC_DIGEST].as_str().unwrap().to_owned()

@@ -23,14 +23,14 @@ impl EvidenceCase<'_> {
             (_, Some(Err(reject))) => return Err(reject.into()),
         };
         let (machines, now) = (&self.endpoint.machines, self.asked.now.as_secs());
-        let known = machines.known(rules, now)?;
+        let known = machines.current(rules, now)?;
         let machine = claims.instance().unwrap_or_else(|| claims.identity());
         if known.names(claims) {
-            machines.is_there(machine.as_str());
+            machines.end_wait(machine.as_str());
         } else if machines.is_awaited(machine.as_str(), rules, now) {
             return Err(Refusal::machine_awaited(machine));
         }
-        let named = known.of(claims, &rules.of, &others(&self.endpoint.pools, pool, machine));
+        let named = known.find(claims, &rules.of, &other_pools(&self.endpoint.pools, pool, machine));
         let named = basis.machine.insert(named);
         Ok(machine_objects::admit(inventory, Some(named), claims)?.cloned())
     }
@@ -38,7 +38,7 @@ impl EvidenceCase<'_> {
 
 /// Returns the other pools that have machines of the cluster's. If another pool's inventory names this machine, it is that pool's whatever
 /// its object says.
-fn others(pools: &LivePools, pool: &Pool, machine: &NodeIdentity) -> Vec<(String, MachineSets)> {
+fn other_pools(pools: &LivePools, pool: &Pool, machine: &NodeIdentity) -> Vec<(String, MachineSets)> {
     let others = pools.all().into_iter().filter(|other| other.name() != pool.name());
     others
         .filter_map(|other| {

@@ -56,7 +56,7 @@ impl EvidenceCase<'_> {
         let machine = claims.identity().as_str();
         let step = self.ask(pool, rules, machine, values, false).await?;
         let count = |event| self.endpoint.metrics.new_value(event);
-        let awaited = |wait: &Wait| Refusal::value_awaited(&waits_for(values, wait), pool.name(), rules.again_seconds());
+        let awaited = |wait: &Wait| Refusal::value_awaited(&waits_for(values, wait), pool.name(), rules.retry_seconds());
         match step {
             MachineStep::Begins(wait) => {
                 count("began");

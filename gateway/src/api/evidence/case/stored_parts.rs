@@ -2,7 +2,7 @@
 
 use attest::Challenge;
 use attest::protocol::Evidence;
-use attest_log::{Basis, LargeParts, Likened, Likenesses, RequestDigests, Verdict};
+use attest_log::{Basis, DeltaBases, LargeParts, Likened, RequestDigests, Verdict};
 use axum::response::Response;
 
 use super::{DecidedCase, DecisionBasis};
@@ -12,7 +12,7 @@ use crate::credentials::challenges::Spent;
 
 impl DecidedCase {
     /// Returns the decision with those of its inputs that may be kept.
-    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &Likenesses) -> Decided<Result<Response, Refusal>> {
+    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &DeltaBases) -> Decided<Result<Response, Refusal>> {
         let Self { mut record, made, outcome } = self;
         let DecisionBasis {
             anchors,
@@ -26,14 +26,18 @@ impl DecidedCase {
         let exposes = evidence.aws_identity_document.is_some() && !claimed;
         if proven && !exposes && evidence.too_large().is_none() {
             basis.challenge = Some(spent.into_challenge());
-            kept = anchors.into_kept();
+            kept = anchors.into_large_parts();
             let is_trusted = record.verdict == Verdict::Trusted;
             kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));
         } else {
             basis = by_digest(&evidence);
         }
         record.basis = Some(basis);
-        Decided { record, kept, outcome }
+        Decided {
+            record,
+            large_parts: kept,
+            outcome,
+        }
     }
 }
 
@@ -48,14 +52,14 @@ fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
 /// Returns the basis of a refusal of evidence that has proven nothing, or would help a reader of the log: digests only.
 pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
     Basis {
-        digests: Some(RequestDigests::of_evidence(evidence)),
+        digests: Some(RequestDigests::from_evidence(evidence)),
         ..Basis::default()
     }
 }
 
 /// Puts the evidence into the record without its secrets. Event logs are stored separately: once for all machines with the same log, or as
 /// the difference from a stored one.
-fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &Likenesses, is_trusted: bool) -> LargeParts {
+fn keep_evidence(mut evidence: Evidence, basis: &mut Basis, likenesses: &DeltaBases, is_trusted: bool) -> LargeParts {
     // Whoever hears what the cloud says of the instance would be the node with it.
     basis.cloud.claimant_sha256 = evidence.claimant_sha256();
     evidence.forget_secrets();

@@ -64,10 +64,10 @@ struct Case {
 
 impl Case {
     async fn new() -> Self {
-        Self::of_pool(POOL_TOML).await
+        Self::for_pool(POOL_TOML).await
     }
 
-    async fn of_pool(text: &str) -> Self {
+    async fn for_pool(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pool = folder.path().join("worker");
         for set in ["full", "pre-approved"] {
@@ -75,7 +75,7 @@ impl Case {
             fs::write(pool.join(set).join("config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#).unwrap();
         }
         fs::write(pool.join("pool.toml"), text).unwrap();
-        let pool = Arc::new(load("worker", &pool, &NeededState::Untold).await.unwrap());
+        let pool = Arc::new(load("worker", &pool, &NeededState::Pending).await.unwrap());
         Self {
             store: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
             claims: claims(&pool),
@@ -121,10 +121,10 @@ impl Case {
 
     /// Returns a refusal with this code, which leaves the store as it was.
     async fn refused(&self, code: &str, change: impl Fn(&mut DecisionInput)) -> EvidenceRefusal {
-        let before = Store::standing(&self.store);
+        let before = Store::store_mark(&self.store);
         let turned = self.decide(change).await.err().unwrap();
         assert_eq!(turned.refusal.code(), code);
-        assert_eq!(Store::standing(&self.store), before, "{code}: a refusal writes nothing");
+        assert_eq!(Store::store_mark(&self.store), before, "{code}: a refusal writes nothing");
         if let Some(record) = &turned.record {
             assert_eq!((record.use_number, record.ticket.is_some()), (None, false), "{code}");
         }
@@ -188,9 +188,9 @@ fn revocation() -> String {
 #[tokio::test]
 async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
     let case = Case::new().await;
-    let before = Store::standing(&case.store).unwrap().mark;
+    let before = Store::store_mark(&case.store).unwrap().mark;
     let record = case.earned(|_| {}).await;
-    assert_eq!(Store::standing(&case.store).unwrap().mark, before + 1);
+    assert_eq!(Store::store_mark(&case.store).unwrap().mark, before + 1);
     assert_eq!(
         (record.verdict, record.name.as_deref(), record.alerts.len()),
         (Verdict::Trusted, Some(NAME), 0)
@@ -248,7 +248,7 @@ async fn a_machine_is_refused_by_the_pool_before_it_takes_anything() {
     let gone = Refusal::attested_not_accepted("worker");
     case.refused("attested-not-accepted", |verified| verified.admitted = Err(gone.clone()))
         .await;
-    let refuses_all = Case::of_pool(&POOL_TOML.replace("attested = \"full\"", "attested = \"refuse\"")).await;
+    let refuses_all = Case::for_pool(&POOL_TOML.replace("attested = \"full\"", "attested = \"refuse\"")).await;
     refuses_all.refused("attested-not-accepted", |_| {}).await;
     // By an allowlist that is another by now, nothing is decided.
     let ek: EkDigest = "cd".repeat(32).parse().unwrap();

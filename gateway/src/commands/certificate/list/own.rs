@@ -92,7 +92,7 @@ pub(super) fn public_keys(path: &Path) -> Result<Vec<SpkiSha256>, String> {
         let spki = key
             .public_key()
             .ok_or_else(|| format!("{}: a private key without a public one", path.display()))?;
-        public.push(SpkiSha256::of_spki(&spki));
+        public.push(SpkiSha256::from_spki(&spki));
     }
     Ok(public)
 }
@@ -137,7 +137,7 @@ fn ca(
     };
     Item {
         name: format!("MCS CA {}", authority.fingerprint.short()),
-        state: CertificateState::of(authority, now),
+        state: CertificateState::from_dates(authority, now),
         problem: None,
         purpose: CA_PURPOSE,
         made: format!("{}; {by}; {key}", described(authority)),
@@ -158,7 +158,7 @@ fn certificate(settings: &Settings, problem: Option<String>, now: UnixTime) -> I
         .and_then(|chain| chain.iter().map(|certificate| certificate.not_after).min());
     let item = Item {
         name: "MCS certificate".to_owned(),
-        state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::of(leaf, now)),
+        state: leaf.map_or(CertificateState::Good, |leaf| CertificateState::from_dates(leaf, now)),
         problem: None,
         purpose: "proves to nodes, in each TLS handshake, that this is the gateway of their pointer",
         made: leaf.map_or_else(
@@ -279,7 +279,7 @@ fn store_key(path: &Path) -> Item {
         expires: None,
         rotates: "`attest-gateway store create-key --rotate`, then copy the file to all replicas; if it was stolen, also `attest-gateway seal rotate --drop`".to_owned(),
     };
-    private(item, path, SealKeyRing::look_at_key_file(path).map_err(|error| error.to_string()))
+    private(item, path, SealKeyRing::check_key_file(path).map_err(|error| error.to_string()))
 }
 
 fn seal(settings: &Settings) -> Item {

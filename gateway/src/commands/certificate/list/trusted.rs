@@ -23,7 +23,7 @@ pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
 }
 
 /// Returns the certificates of a file that was made elsewhere; one broken item if they cannot be read.
-pub(super) fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
+pub(super) fn file_items(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Vec<Item> {
     match source::authorities(path) {
         Ok(certificates) => certificates.iter().map(|certificate| with(item(), certificate, now)).collect(),
         Err(error) => vec![item().problem(error)],
@@ -33,7 +33,7 @@ pub(super) fn of_file(path: &Path, now: UnixTime, item: impl Fn() -> Item) -> Ve
 pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item {
     Item {
         name: format!("{} {}", item.name, certificate.fingerprint.short()),
-        state: CertificateState::of(certificate, now),
+        state: CertificateState::from_dates(certificate, now),
         made: format!("{}; {}", described(certificate), item.made),
         expires: Some(certificate.not_after),
         ..item
@@ -41,8 +41,8 @@ pub(super) fn with(item: Item, certificate: &Certificate, now: UnixTime) -> Item
 }
 
 /// Returns the state of a manufacturer's certificate. An expired one endorses no TPM, and that is all: the others do.
-pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> CertificateState {
-    match CertificateState::of(certificate, now) {
+pub(super) fn manufacturer_state(certificate: &Certificate, now: UnixTime) -> CertificateState {
+    match CertificateState::from_dates(certificate, now) {
         CertificateState::Expired => CertificateState::OutOfUse,
         state => state,
     }
@@ -50,7 +50,7 @@ pub(super) fn of_maker(certificate: &Certificate, now: UnixTime) -> CertificateS
 
 fn kubelet_client_ca(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let Some(path) = &settings.tls.client_ca else { return Vec::new() };
-    of_file(path, now, || Item {
+    file_items(path, now, || Item {
         name: "kubelet client CA".to_owned(),
         state: CertificateState::Good,
         problem: None,
@@ -97,7 +97,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
             .map_or_else(Vec::new, |first| {
                 vec![Item {
                     made: format!("by TPM manufacturers. The first to expire: {}", described(first)),
-                    state: of_maker(first, now),
+                    state: manufacturer_state(first, now),
                     expires: Some(first.not_after),
                     ..item(&format!("{} EK roots", read.len()))
                 }]
@@ -105,7 +105,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
     } else {
         read.iter()
             .map(|certificate| Item {
-                state: of_maker(certificate, now),
+                state: manufacturer_state(certificate, now),
                 ..with(item("EK root"), certificate, now)
             })
             .collect()
@@ -151,7 +151,7 @@ fn upstreams(settings: &Settings, now: UnixTime) -> Vec<Item> {
         let Some(upstream) = upstream.map(|upstream| upstream.in_folder(&folder)) else {
             continue;
         };
-        items.extend(of_file(&upstream.ca, now, || Item {
+        items.extend(file_items(&upstream.ca, now, || Item {
             rotates: format!(
                 "replace the file of [upstream] ca in {}, and send SIGHUP (not needed in the pool's folder). During the change it may hold both CAs",
                 file.display()

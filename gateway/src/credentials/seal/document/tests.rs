@@ -29,7 +29,7 @@ fn new(now: impl Into<Times>) -> SharedKeys {
 }
 
 fn makes_one(keys: &mut SharedKeys, now: impl Into<Times>) -> bool {
-    keys.tend(now.into()).unwrap().made
+    keys.maintain(now.into()).unwrap().made
 }
 
 fn sealing(keys: &SharedKeys, now: u64) -> String {
@@ -49,8 +49,8 @@ fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_ove
     assert_eq!(ids(&keys.keys(month).unwrap()), [second.as_str(), &first]);
     // Whoever's clock is far behind seals with what is there for longest.
     assert_eq!(ids(&keys.keys(0).unwrap()), [first.as_str(), &second]);
-    assert!(keys.tend(month.into()).unwrap().changed, "it is noted that it seals");
-    assert!(!keys.tend((month + 1).into()).unwrap().changed);
+    assert!(keys.maintain(month.into()).unwrap().changed, "it is noted that it seals");
+    assert!(!keys.maintain((month + 1).into()).unwrap().changed);
     keys.drop_over((month + KEEP_SECONDS).into());
     assert_eq!(keys.keys.len(), 2);
     keys.drop_over((month + KEEP_SECONDS + 1).into());
@@ -91,20 +91,20 @@ fn what_a_key_has_sealed_by_the_clock_outlives_days_of_the_store_s_time() {
         store: NOW + LEAD_SECONDS + 10 * running,
         clock: NOW + 30 * DAY + running,
     };
-    keys.tend(at(0)).unwrap();
+    keys.maintain(at(0)).unwrap();
     assert_ne!(sealing(&keys, at(0).store), first);
     for running in [2 * DAY, 5 * DAY, 10 * DAY] {
         let mut keys_then = SharedKeys {
-            keys: keys.keys.iter().map(again).collect(),
+            keys: keys.keys.iter().map(copy_key).collect(),
             ..new(NOW)
         };
-        keys_then.tend(at(running)).unwrap();
+        keys_then.maintain(at(running)).unwrap();
         assert!(
             keys_then.keys.iter().any(|key| key.id == first),
             "what it sealed at last is good for days after {running} s"
         );
     }
-    keys.tend(at(KEEP_SECONDS + 1)).unwrap();
+    keys.maintain(at(KEEP_SECONDS + 1)).unwrap();
     assert!(!keys.keys.iter().any(|key| key.id == first));
 }
 
@@ -114,26 +114,26 @@ fn a_clock_that_is_ahead_ends_no_key_by_itself() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     let seals = NOW + LEAD_SECONDS;
-    keys.tend(seals.into()).unwrap();
+    keys.maintain(seals.into()).unwrap();
     let (store, clock) = (seals + KEEP_SECONDS, seals + 100 * DAY);
-    keys.tend(Times { store, clock }).unwrap();
+    keys.maintain(Times { store, clock }).unwrap();
     assert_eq!(keys.keys.len(), 2);
     let (store, clock) = (seals + KEEP_SECONDS + 1, seals + KEEP_SECONDS);
-    keys.tend(Times { store, clock }).unwrap();
+    keys.maintain(Times { store, clock }).unwrap();
     assert_eq!(keys.keys.len(), 2);
     let clock = seals + KEEP_SECONDS + 1;
-    keys.tend(Times { store, clock }).unwrap();
+    keys.maintain(Times { store, clock }).unwrap();
     assert_eq!(keys.keys.len(), 1);
 }
 
-fn again(key: &SharedKey) -> SharedKey {
+fn copy_key(key: &SharedKey) -> SharedKey {
     SharedKey {
         id: key.id.clone(),
         made: key.made,
         seals_from: key.seals_from,
         ends: key.ends,
         sealing_since: key.sealing_since,
-        secret: KeyBytes::of(key.secret.bytes()).unwrap(),
+        secret: KeyBytes::from_bytes(key.secret.bytes()).unwrap(),
     }
 }
 
@@ -164,17 +164,17 @@ fn a_key_of_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
 fn a_gateway_whose_clock_is_behind_does_no_harm() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
-    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    keys.maintain((NOW + LEAD_SECONDS).into()).unwrap();
     let (first, second) = (keys.keys[0].id.clone(), keys.keys[1].id.clone());
     let behind = Times { store: 7, clock: 7 };
     assert!(!makes_one(&mut keys, behind));
-    assert!(!keys.tend(behind).unwrap().changed, "once is enough");
+    assert!(!keys.maintain(behind).unwrap().changed, "once is enough");
     assert_eq!(sealing(&keys, 7), first);
     // For the others nothing is otherwise.
     assert_eq!(sealing(&keys, NOW + DAY), second);
     assert!(!makes_one(&mut keys, NOW + DAY));
     assert_eq!(keys.keys.len(), 2);
-    keys.tend((NOW + LEAD_SECONDS + KEEP_SECONDS).into()).unwrap();
+    keys.maintain((NOW + LEAD_SECONDS + KEEP_SECONDS).into()).unwrap();
     assert_eq!(keys.keys.len(), 2);
 }
 
@@ -233,8 +233,8 @@ fn that_keys_were_dropped_is_a_change() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     let seals = NOW + LEAD_SECONDS;
-    assert!(keys.tend(seals.into()).unwrap().changed);
-    let tended = keys.tend((seals + KEEP_SECONDS + 1).into()).unwrap();
+    assert!(keys.maintain(seals.into()).unwrap().changed);
+    let tended = keys.maintain((seals + KEEP_SECONDS + 1).into()).unwrap();
     assert_eq!((tended.made, tended.changed, keys.keys.len()), (false, true, 1));
 }
 
@@ -251,8 +251,8 @@ fn a_key_that_was_rotated_by_a_clock_that_was_ahead_does_not_hold_up_the_next_on
 fn since_when_a_key_seals_is_noted_anew_only_of_one_whose_date_has_not_come() {
     for (ahead, is_noted) in [(CLOCKS_DIFFER_SECONDS, false), (CLOCKS_DIFFER_SECONDS + 1, true)] {
         let mut keys = new(NOW + ahead);
-        assert_eq!(keys.tend(NOW.into()).unwrap().changed, is_noted, "{ahead}");
-        assert!(!keys.tend(NOW.into()).unwrap().changed);
+        assert_eq!(keys.maintain(NOW.into()).unwrap().changed, is_noted, "{ahead}");
+        assert!(!keys.maintain(NOW.into()).unwrap().changed);
     }
     // It seals rightly, and only who has seen it first had a clock that was ahead.
     let mut keys = new(NOW);
@@ -262,8 +262,8 @@ fn since_when_a_key_seals_is_noted_anew_only_of_one_whose_date_has_not_come() {
         store: seals,
         clock: seals + 100 * DAY,
     };
-    assert!(keys.tend(ahead).unwrap().changed);
-    assert!(!keys.tend(seals.into()).unwrap().changed);
+    assert!(keys.maintain(ahead).unwrap().changed);
+    assert!(!keys.maintain(seals.into()).unwrap().changed);
 }
 
 fn file_key() -> StoreKey {
@@ -298,7 +298,7 @@ fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
     keys.rotate(NOW).unwrap();
     let before = keys.encrypt(&file_key()).unwrap();
     // It is noted that the second one seals.
-    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    keys.maintain((NOW + LEAD_SECONDS).into()).unwrap();
     let mut document = keys.encrypt(&file_key()).unwrap();
     assert!(document.clone().decrypt(&file_key()).is_ok());
     document.keys[1] = before.keys[1].clone();
@@ -310,7 +310,7 @@ fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
 fn what_stands_beside_a_key_is_its_own() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
-    keys.tend((NOW + LEAD_SECONDS).into()).unwrap();
+    keys.maintain((NOW + LEAD_SECONDS).into()).unwrap();
     let good = keys.encrypt(&file_key()).unwrap();
     assert!(good.clone().decrypt(&file_key()).is_ok());
     let refused = |what: &str, alter: &dyn Fn(&mut SealDocument)| {
@@ -343,7 +343,10 @@ fn what_stands_beside_a_key_is_its_own() {
             sealing_since: None,
             ciphertext,
         };
-        assert_eq!(shifted.beside(&key, &store), document.keys[0].beside(&key, &store));
+        assert_eq!(
+            shifted.associated_data(&key, &store),
+            document.keys[0].associated_data(&key, &store)
+        );
         document.keys[0] = shifted;
     });
 }

@@ -24,7 +24,7 @@ fn sealing(shared: &SharedSeal) -> String {
 async fn a_set_is_taken_unless_a_newer_one_of_that_store_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
-    let store = shared.known().store;
+    let store = shared.current_set().store;
     let mut known = sealing(&shared);
     for (store, changes, is_taken) in [
         (store.as_str(), 7, true),
@@ -61,9 +61,9 @@ async fn who_has_waited_while_the_store_was_read_is_told_so_and_who_came_after_t
         });
         drop(reading);
     };
-    assert!(tokio::join!(shared.read_again(|| false), read).0.unwrap());
+    assert!(tokio::join!(shared.reread(|| false), read).0.unwrap());
     let ended = shared.read.lock().await.as_ref().unwrap().ended;
-    let again = shared.read_again(|| false).await.unwrap();
+    let again = shared.reread(|| false).await.unwrap();
     // Unless the second in which that is good is over by now.
     let ended_then = shared.read.lock().await.as_ref().unwrap().ended;
     assert_eq!(again, ended_then != ended);
@@ -79,8 +79,8 @@ async fn what_is_known_by_then_is_not_asked_of_a_store_that_cannot_be_read() {
         ended: arrived + Duration::from_secs(3600),
         could: false,
     });
-    assert!(!shared.read_again(|| true).await.unwrap());
-    assert!(matches!(shared.read_again(|| false).await, Err(SealError::Unread)));
+    assert!(!shared.reread(|| true).await.unwrap());
+    assert!(matches!(shared.reread(|| false).await, Err(SealError::Unread)));
 }
 
 #[tokio::test]
@@ -97,9 +97,9 @@ async fn who_came_before_the_store_was_read_is_told_by_that_however_late_its_tur
         });
         drop(reading);
     };
-    let late = tokio::join!(shared.read_again(|| false), read).0;
+    let late = tokio::join!(shared.reread(|| false), read).0;
     assert!(matches!(late, Err(SealError::Unread)), "{late:?}");
-    assert!(shared.read_again(|| false).await.unwrap(), "who comes then has it read");
+    assert!(shared.reread(|| false).await.unwrap(), "who comes then has it read");
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn the_store_is_read_for_what_could_be_another_key_and_for_nothing_else() 
         ("0123456789abcdef0.x", false),
         ("0123456789abcdef.x", true),
     ] {
-        seal.look_for_key_of(text).await.unwrap();
+        seal.refresh_for(text).await.unwrap();
         let super::super::Home::Store(shared) = &seal.home else { return };
         assert_eq!(shared.read.lock().await.is_some(), is_read, "{text}");
     }

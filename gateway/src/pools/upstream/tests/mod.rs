@@ -229,7 +229,7 @@ async fn a_change_is_seen() {
     // One version fewer is a change too.
     let mut fewer: BTreeMap<_, _> = third.configs().clone();
     fewer.remove(&SpecVersion::V3_1);
-    assert!(!third.is_same(&FetchedConfig::of(fewer).unwrap()));
+    assert!(!third.is_same(&FetchedConfig::from_configs(fewer).unwrap()));
 }
 
 #[tokio::test]

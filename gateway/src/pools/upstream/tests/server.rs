@@ -77,7 +77,7 @@ fn certificates(folder: &TempDir) -> (ServerConfigParts, SpkiSha256) {
     let key = KeyPair::generate().unwrap();
     let leaf = CertificateParams::new(vec![HOST.to_owned(), "127.0.0.1".to_owned()]).unwrap();
     let leaf = leaf.signed_by(&key, &Issuer::from_params(&ca, &ca_key)).unwrap();
-    let spki = SpkiSha256::of_spki(&key.subject_public_key_info());
+    let spki = SpkiSha256::from_spki(&key.subject_public_key_info());
     ((leaf.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).unwrap()), spki)
 }
 

@@ -19,7 +19,7 @@ fn settings(etcd: &EtcdServer) -> EtcdSettings {
     }
 }
 
-fn begin(etcd: &EtcdServer, folder: &TempDir) -> Result<EtcdImport, HouseError> {
+fn begin(etcd: &EtcdServer, folder: &TempDir) -> Result<EtcdImport, ExportError> {
     EtcdImport::begin(&settings(etcd), &folder.path().join("gateway.db"))
 }
 
@@ -46,7 +46,7 @@ fn all() -> KeyRange {
 }
 
 fn below(etcd: &EtcdServer) -> Arc<EtcdPages> {
-    Arc::new(EtcdPages::of(&settings(etcd)).unwrap())
+    Arc::new(EtcdPages::open(&settings(etcd)).unwrap())
 }
 
 fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {
@@ -70,7 +70,7 @@ fn whoever_begins_last_goes_on_and_the_one_before_puts_and_finishes_nothing() {
     // An answer was lost, and it is asked again.
     assert_eq!(second.finish(&mark("from", 1), &"2".repeat(32)).unwrap(), now);
     is_replaced(first.finish(&mark("from", 1), &"1".repeat(32)));
-    assert_eq!(below(&etcd).look().unwrap().0.unwrap().mark, now);
+    assert_eq!(below(&etcd).read_identity().unwrap().0.unwrap().mark, now);
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn what_is_a_store_is_not_taken_over_and_not_removed() {
     let session = taking.session.clone();
     taking.finish(&mark("from", 1), &"1".repeat(32)).unwrap();
     let holds = || etcd.ctl(&["get", "--prefix", "--keys-only", "to/kv/"]);
-    assert!(matches!(begin(&etcd, &folder), Err(HouseError::NotEmpty(4))));
+    assert!(matches!(begin(&etcd, &folder), Err(ExportError::NotEmpty(4))));
     // Who has seen it before it was one, and stood still meanwhile.
     is_replaced(EtcdImport::remove(&below(&etcd), &session));
     assert!(holds().contains("to/kv/a"));
     // Somebody has put it back from elsewhere.
     etcd.ctl(&["put", "to/taking", "another"]);
-    assert!(matches!(begin(&etcd, &folder), Err(HouseError::Store(StoreError::Replaced(_)))));
+    assert!(matches!(begin(&etcd, &folder), Err(ExportError::Store(StoreError::Replaced(_)))));
     assert!(holds().contains("to/kv/a"));
 }
 
@@ -162,11 +162,11 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
         let mut taking = begin(&etcd, &folder).unwrap();
         let now = taking.finish(&mark(&of, from), &"1".repeat(32)).unwrap();
         assert_eq!((now.id, now.mark), ("1".repeat(32), expected));
-        let found = below(&etcd).look().unwrap().0.unwrap();
+        let found = below(&etcd).read_identity().unwrap().0.unwrap();
         assert_eq!(found.mark.mark, expected);
         assert!(found.is_instead_of(&of));
         assert_eq!(found.is_instead_of(&was), known.is_some());
-        assert_eq!(ExpectedStore::beside(&beside).unwrap().file.unwrap().mark, expected);
+        assert_eq!(ExpectedStore::load(&beside).unwrap().file.unwrap().mark, expected);
     }
 }
 
@@ -178,5 +178,5 @@ fn what_was_known_and_cannot_be_read_is_in_nobody_s_way() {
         .unwrap()
         .finish(&mark(&"b".repeat(32), 5), &"1".repeat(32))
         .unwrap();
-    assert_eq!(ExpectedStore::beside(&folder.path().join("gateway.db")).unwrap().file, Some(now));
+    assert_eq!(ExpectedStore::load(&folder.path().join("gateway.db")).unwrap().file, Some(now));
 }

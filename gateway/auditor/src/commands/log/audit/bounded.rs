@@ -20,7 +20,7 @@ pub(crate) struct Bounded<const N: usize> {
 
 impl<const N: usize> Bounded<N> {
     /// Returns an empty table that holds at most `limit` rows.
-    pub(crate) const fn of(limit: usize) -> Self {
+    pub(crate) const fn new(limit: usize) -> Self {
         Self {
             limit,
             rows: Vec::new(),
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn holds_the_first_rows_and_counts_the_rest() {
-        let mut rows = Bounded::of(NOTES_LIMIT);
+        let mut rows = Bounded::new(NOTES_LIMIT);
         for number in 0..NOTES_LIMIT + 3 {
             rows.push([number.to_string()]);
         }
         assert_eq!((rows.rows().len(), rows.more()), (NOTES_LIMIT, 3));
-        let mut long = Bounded::of(ROWS_LIMIT);
+        let mut long = Bounded::new(ROWS_LIMIT);
         let text = "x".repeat(CELL_LIMIT_CHARACTERS);
         let most = TEXT_LIMIT_BYTES / CELL_LIMIT_CHARACTERS;
         for _ in 0..most + 2 {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn holds_the_beginning_of_a_long_text() {
-        let mut rows = Bounded::of(ROWS_LIMIT);
+        let mut rows = Bounded::new(ROWS_LIMIT);
         rows.push(["ä".repeat(CELL_LIMIT_CHARACTERS), "ä".repeat(CELL_LIMIT_CHARACTERS + 1)]);
         let lengths = rows
             .rows()

@@ -50,7 +50,7 @@ pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&LogFiles) -> a
         let listed = open(paths)?;
         let read = read(&listed);
         let unreadable = listed.unreadable.iter().map(|error| error.path.as_path());
-        if again == AGAIN_LIMIT || listed.files.iter().map(LogFile::path).chain(unreadable).all(is_there) {
+        if again == AGAIN_LIMIT || listed.files.iter().map(LogFile::path).chain(unreadable).all(exists) {
             return read;
         }
         again += 1;
@@ -58,7 +58,7 @@ pub(crate) fn settled<T>(paths: &[PathBuf], mut read: impl FnMut(&LogFiles) -> a
 }
 
 /// Returns whether the file is there, under its name or the name after compression.
-fn is_there(path: &Path) -> bool {
+fn exists(path: &Path) -> bool {
     path.exists() || path.with_added_extension("gz").exists()
 }
 
@@ -67,7 +67,7 @@ fn is_kept(path: &Path) -> bool {
 }
 
 /// Returns what was kept of segments that were removed, next to these.
-fn kept(paths: &[PathBuf]) -> anyhow::Result<LogFiles> {
+fn kept_files(paths: &[PathBuf]) -> anyhow::Result<LogFiles> {
     let beside = |path: &PathBuf| match path {
         folder if folder.is_dir() => folder.join(KEPT_NAME),
         kept if is_kept(kept) => kept.clone(),
@@ -131,7 +131,7 @@ pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVeri
             verifier.unreadable(error.to_string());
         }
     }
-    let kept = kept(paths)?;
+    let kept = kept_files(paths)?;
     for file in &kept.files {
         verifier.kept_file(&name(file));
         // A last one without an end was cut off when its gateway was killed: it is written again before anything is removed.
@@ -176,7 +176,7 @@ struct LineTime {
 }
 
 impl<'f> Ordered<'f> {
-    pub(crate) fn of(files: &'f [LogFile], report: &VerificationReport) -> Self {
+    pub(crate) fn new(files: &'f [LogFile], report: &VerificationReport) -> Self {
         let began: BTreeMap<&str, u64> = report.chains.iter().map(|chain| (chain.chain.as_str(), chain.first_at)).collect();
         let mut groups: Vec<(BTreeSet<&str>, Vec<usize>)> = vec![(BTreeSet::new(), Vec::new())];
         for (index, file) in report.files.iter().enumerate() {

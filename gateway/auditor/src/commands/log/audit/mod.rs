@@ -15,7 +15,7 @@ use attest_command_line::{in_full, objects, output, table, visible};
 use attest_log::reading::LogFile;
 use attest_log::{
     Abandoned, Blobs, ChainReport, CheckpointLine, LastCheckpoint, LineHash, LogKey, LogPublicKey, LogVerifier, Point, VerificationContext,
-    VerificationReport, is_replica_name, standing,
+    VerificationReport, is_replica_name, required_checkpoints,
 };
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
@@ -133,7 +133,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     // What was signed is read before the logs are.
     let (mut asked, mut known) = (true, None);
     if let Some(file) = &arguments.checkpoints {
-        known = Some(of_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
+        known = Some(read_checkpoints(file, &arguments.replica, &mut trust, &mut notes)?);
     } else if arguments.without_checkpoints {
         notes.push("no signed checkpoints were given".to_owned());
     } else if arguments.log.is_empty() {
@@ -152,9 +152,9 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         let elsewhere = Elsewhere {
             continued: continued || report.is_shorter(),
             several: false,
-            others: known
+            has_other_logs: known
                 .as_deref()
-                .map_or(!arguments.replica.is_empty(), |known| others_are_known(known, &report)),
+                .map_or(!arguments.replica.is_empty(), |known| has_other_checkpoints(known, &report)),
             // What was abandoned may be what a decision of a late line was recorded in.
             lost: known
                 .as_deref()
@@ -195,7 +195,7 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         output::line("the log has no record, but a gateway's log is never empty")?;
     }
     if let Some(decision) = arguments.decision.as_ref().filter(|_| counts.wanted == 0) {
-        say(format_args!("decision {decision} is not in the log"))?;
+        print_line(format_args!("decision {decision} is not in the log"))?;
     }
     Ok(code)
 }
@@ -321,7 +321,7 @@ fn checkpoint(file: &Path, keys: &BTreeSet<LogPublicKey>) -> anyhow::Result<Poin
 
 /// Reads the checkpoints, and requires the lines that they sign, by whichever key: a gateway whose key was replaced with its log is another
 /// one. Returns all checkpoints.
-fn of_checkpoints(
+fn read_checkpoints(
     file: &Path,
     replicas: &[String],
     trust: &mut VerificationContext,
@@ -356,11 +356,11 @@ fn of_checkpoints(
     }
     notes.extend(notes_of(&all));
     let named = |kept: &&LastCheckpoint| replicas.is_empty() || replicas.contains(&kept.line.checkpoint.replica);
-    let required: Vec<Point> = standing(&all).filter(named).map(LastCheckpoint::point).collect();
+    let required: Vec<Point> = required_checkpoints(&all).filter(named).map(LastCheckpoint::point).collect();
     let name = |kept: &LastCheckpoint| (kept.line.chain.id.clone(), kept.line.checkpoint.replica.clone());
-    trust.whose.extend(all.iter().map(name));
+    trust.chain_owners.extend(all.iter().map(name));
     trust
-        .known
+        .known_points
         .extend(all.iter().map(LastCheckpoint::point).filter(|point| !required.contains(point)));
     trust.required.extend(required);
     Ok(all)
@@ -381,9 +381,10 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
             ));
         }
     }
-    for kept in standing(all) {
+    for kept in required_checkpoints(all) {
         let id = &kept.line.chain.id;
-        let newer = standing(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
+        let newer =
+            required_checkpoints(all).find(|other| other.line.chain.id == *id && other.is_later_than(kept) && other.key() != kept.key());
         if let Some(newer) = newer {
             said.push(format!(
                 "chain {id} of gateway {}: log.key was replaced: signed up to line {} by {}, and up to line {} by {}; to accept that, run `attest-gateway log abandon {id}` on its host",
@@ -399,12 +400,12 @@ fn notes_of(all: &[LastCheckpoint]) -> Vec<String> {
 }
 
 /// Returns whether there are checkpoints of gateways other than those whose logs were read.
-fn others_are_known(known: &[LastCheckpoint], report: &VerificationReport) -> bool {
+fn has_other_checkpoints(known: &[LastCheckpoint], report: &VerificationReport) -> bool {
     let read: BTreeSet<&str> = report.chains.iter().map(|chain| chain.chain.as_str()).collect();
     let is_read = |kept: &&LastCheckpoint| read.contains(kept.line.chain.id.as_str());
     let keys: BTreeSet<LogPublicKey> = known.iter().filter(is_read).map(|kept| kept.line.checkpoint.key).collect();
     // Of lines of no chain nobody knows whose they are.
-    !keys.is_empty() && standing(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
+    !keys.is_empty() && required_checkpoints(known).any(|kept| !keys.contains(&kept.line.checkpoint.key))
 }
 
 /// Returns the chains of gateways without a checkpoint.
@@ -432,20 +433,20 @@ impl Reviewed {
             counts: _,
         } = self;
         output::print(table(DECISION_COLUMNS, rows.rows()))?;
-        say_more(rows.more(), "decisions")?;
+        print_more(rows.more(), "decisions")?;
         if !acts.rows().is_empty() {
             output::print(format_args!("\n{}\n", table(ACT_COLUMNS, acts.rows())))?;
-            say_more(acts.more(), "acts")?;
+            print_more(acts.more(), "acts")?;
         }
         for [note] in notes.rows() {
-            say(note)?;
+            print_line(note)?;
         }
-        say_more(notes.more(), "such lines")
+        print_more(notes.more(), "such lines")
     }
 }
 
 /// Says how many there were that are not shown.
-fn say_more(more: u64, what: &str) -> anyhow::Result<()> {
+fn print_more(more: u64, what: &str) -> anyhow::Result<()> {
     match more {
         0 => Ok(()),
         more => output::line(format_args!("and {more} more {what} (not shown)")),
@@ -461,7 +462,7 @@ fn review_all(
     elsewhere: Elsewhere,
 ) -> anyhow::Result<Reviewed> {
     let blobs = Blobs::at(evidence);
-    let mut lines = Ordered::of(files, report);
+    let mut lines = Ordered::new(files, report);
     let several = lines.are_several();
     let elsewhere = Elsewhere { several, ..elsewhere };
     let mut reviewer = Reviewer::new(&blobs, elsewhere);
@@ -470,12 +471,12 @@ fn review_all(
         while let Some(line) = lines.next() {
             reviewer.foresee(&String::from_utf8_lossy(&line.text));
         }
-        lines = Ordered::of(files, report);
+        lines = Ordered::new(files, report);
     }
     let mut reviewed = Reviewed {
-        rows: Bounded::of(ROWS_LIMIT),
-        acts: Bounded::of(ROWS_LIMIT),
-        notes: Bounded::of(NOTES_LIMIT),
+        rows: Bounded::new(ROWS_LIMIT),
+        acts: Bounded::new(ROWS_LIMIT),
+        notes: Bounded::new(NOTES_LIMIT),
         counts: Counts::default(),
     };
     let Reviewed { rows, acts, notes, counts } = &mut reviewed;
@@ -507,19 +508,19 @@ fn show(report: &VerificationReport, notes: &[String], asked: bool) -> anyhow::R
         output::print(table(CHAIN_COLUMNS, &rows))?;
     }
     for note in notes {
-        say(note)?;
+        print_line(note)?;
     }
     for note in &report.notes {
-        say(note)?;
+        print_line(note)?;
     }
     for finding in &report.findings {
-        say(finding)?;
+        print_line(finding)?;
     }
     Ok(())
 }
 
 /// Prints a line of which parts may be foreign: of a log, or of names of files.
-fn say(line: impl ToString) -> anyhow::Result<()> {
+fn print_line(line: impl ToString) -> anyhow::Result<()> {
     output::line(visible(&line.to_string()))
 }
 

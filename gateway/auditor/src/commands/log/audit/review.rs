@@ -144,7 +144,7 @@ impl<'b> Reviewer<'b> {
     fn event(&mut self, event: LogEvent, text: &str) -> Review {
         let mut differences = Differences::default();
         self.head((event.v, &event.time, event.at, &event.id), &mut differences);
-        differences.said.extend(event.differences_of(text));
+        differences.messages.extend(event.differences_of(text));
         let (again, judged) = of_nobody::review(&event, &mut differences);
         let act = match event.what {
             EventKind::Admin { admin } | EventKind::StoreAccepted { admin, .. } => Some(admin),
@@ -159,7 +159,7 @@ impl<'b> Reviewer<'b> {
             time: event.time,
             identity: String::new(),
             act: act.filter(|act| self.acts.is_new(act, &mut differences)),
-            differences: differences.said,
+            differences: differences.messages,
             warnings: differences.warnings,
         }
     }
@@ -170,9 +170,9 @@ impl<'b> Reviewer<'b> {
         differences.same("v", &v, &VERSION);
         differences.same("time", &time, &rfc3339(at).as_str());
         if id.len() > ID_LIMIT_BYTES {
-            differences.say("its id is too long");
+            differences.add("its id is too long");
         } else if !self.ids.insert(id.to_owned()) {
-            differences.say("an earlier decision has the same id");
+            differences.add("an earlier decision has the same id");
         }
         if at < self.latest {
             differences.warn(format!("it is older than an earlier line: {time} after {}", rfc3339(self.latest)));
@@ -224,7 +224,7 @@ impl<'b> Reviewer<'b> {
             id,
             time,
             identity: identity.unwrap_or_default(),
-            differences: differences.said,
+            differences: differences.messages,
             warnings: differences.warnings,
             act: None,
         })
@@ -284,11 +284,11 @@ impl ReviewedDecision {
             (_, Verdict::Refused) | (Decision::Evidence, Verdict::Trusted) | (Decision::Config, Verdict::Served)
         );
         if !fits {
-            differences.say("a decision of this kind cannot have this verdict");
+            differences.add("a decision of this kind cannot have this verdict");
         }
         match self.verdict {
             Verdict::Refused => {
-                differences.there("code", self.code.as_ref());
+                differences.check_present("code", self.code.as_ref());
                 differences.absent("grant", self.grant.as_ref());
                 differences.absent("config_sha256", self.config_sha256.as_ref());
                 differences.absent("ticket", self.ticket.as_ref());
@@ -296,7 +296,7 @@ impl ReviewedDecision {
             }
             Verdict::Trusted | Verdict::Served => {
                 differences.absent("code", self.code.as_ref());
-                differences.there("grant", self.grant.as_ref());
+                differences.check_present("grant", self.grant.as_ref());
                 self.check_grant(differences);
             }
         }
@@ -306,14 +306,14 @@ impl ReviewedDecision {
     /// Checks that the grant is what the pool gives for what was shown.
     fn check_grant(&self, differences: &mut Differences) {
         let Some(grants) = self.grants else {
-            return differences.say("grants is missing");
+            return differences.add("grants is missing");
         };
         let earns = match self.shown {
             ShownEvidence::Tpm | ShownEvidence::Cloud | ShownEvidence::Ticket => grants.attested,
             ShownEvidence::Token => grants.token,
             ShownEvidence::Kubelet => grants.kubelet,
             ShownEvidence::Nothing => grants.nothing,
-            ShownEvidence::Unreadable => return differences.say("unreadable evidence cannot have been granted anything"),
+            ShownEvidence::Unreadable => return differences.add("unreadable evidence cannot have been granted anything"),
         };
         differences.same("grant", &self.grant, &earns.set());
     }

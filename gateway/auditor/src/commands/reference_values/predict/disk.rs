@@ -67,14 +67,14 @@ pub(crate) struct PredictedDisk<'d> {
     /// Files that systemd's stub would take in addition to an image.
     given: Vec<String>,
     /// Images that are there, and that nothing on the way from firmware to the kernel starts.
-    beside: Vec<String>,
+    unused_images: Vec<String>,
 }
 
 /// Finds what the disk boots.
 pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
-    let volumes = || std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
+    let volumes = || std::iter::once(&disk.system).chain(disk.other_volumes.iter().map(|(_, volume)| volume));
     let loaders = loaders(&disk.system)?;
-    let beside = beside(&disk.system, &loaders)?;
+    let beside = other_images(&disk.system, &loaders)?;
     let (mut unified, mut kernels) = (Vec::new(), Vec::new());
     let first = loaders.first().filter(|(stage, _)| *stage == ImageFormat::UnifiedKernelImage);
     let mut given = given(&disk.system, first.map(|(_, found)| found.path.as_str()))?;
@@ -98,7 +98,7 @@ pub(crate) fn read(disk: &Disk) -> anyhow::Result<PredictedDisk<'_>> {
         kernels,
         grub,
         given,
-        beside,
+        unused_images: beside,
     })
 }
 
@@ -125,13 +125,13 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(ImageFormat, DiskFile<'_>)>> 
     let mut loaders = Vec::new();
     for (first, second, instead) in FIRST {
         let Some(found) = find(system, FALLBACK, first)? else { continue };
-        let stage = ImageFormat::of(&found)?;
+        let stage = ImageFormat::detect(&found)?;
         loaders.push((stage, found));
         if stage == ImageFormat::Shim {
             loaders.extend(find(system, FALLBACK, instead)?.map(|found| (ImageFormat::Fallback, found)));
             let found = find(system, FALLBACK, second)?.map_or_else(|| elsewhere(system, second), |found| Ok(Some(found)))?;
             let found = found.with_context(|| format!("shim starts {second}, which is not on the EFI system partition"))?;
-            loaders.push((ImageFormat::of(&found)?, found));
+            loaders.push((ImageFormat::detect(&found)?, found));
         }
         return Ok(loaders);
     }
@@ -149,7 +149,7 @@ fn elsewhere<'d>(system: &'d Volume, name: &str) -> anyhow::Result<Option<DiskFi
 }
 
 /// Returns the images in boot loaders' folders with other content than the images that were read.
-fn beside(system: &Volume, loaders: &[(ImageFormat, DiskFile<'_>)]) -> anyhow::Result<Vec<String>> {
+fn other_images(system: &Volume, loaders: &[(ImageFormat, DiskFile<'_>)]) -> anyhow::Result<Vec<String>> {
     let mut beside = Vec::new();
     for folder in system.names("EFI")?.iter().filter(|folder| !folder.eq_ignore_ascii_case("Linux")) {
         for name in system.names(&format!("EFI/{folder}"))?.iter().filter(|name| is_image(name)) {
@@ -215,7 +215,7 @@ fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKerne
 }
 
 impl ImageFormat {
-    fn of(found: &DiskFile<'_>) -> anyhow::Result<Self> {
+    fn detect(found: &DiskFile<'_>) -> anyhow::Result<Self> {
         let image = image(found)?;
         let section = |name: &[u8]| {
             // Names of more than eight bytes are cut off.
@@ -244,9 +244,9 @@ impl PredictedDisk<'_> {
 
     /// Predicts the measurements of the boot.
     pub(crate) fn predict(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
-        if !self.beside.is_empty() {
-            let named = self.beside.join(", ");
-            prediction.leave_out(
+        if !self.unused_images.is_empty() {
+            let named = self.unused_images.join(", ");
+            prediction.omit(
                 &[IMAGES_PCR],
                 format!("the disk also has files that the values do not include: {named}"),
             );
@@ -258,7 +258,7 @@ impl PredictedDisk<'_> {
                 given.sort();
                 given.dedup();
                 let why = format!("systemd-stub reads these files in addition to the image: {}", given.join(", "));
-                prediction.leave_out(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
+                prediction.omit(&[FILES_PCR, BESIDE_PCR, EXTENSIONS_PCR], why);
                 false
             }
             ([ImageFormat::UnifiedKernelImage], ..) => self.predict_unified(&[], secure_boot, files, prediction).map(|()| true)?,
@@ -303,12 +303,12 @@ impl PredictedDisk<'_> {
             None => return Ok(false),
             Some(GrubFileSource::Known { config, kernel }) => (config, kernel),
             Some(GrubFileSource::Unknown { configs, why }) => {
-                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
+                prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
                 for config in configs {
                     let reason = GrubConfig::parse(&config.bytes).err();
                     let reason = reason.map(|error| format!("{}: {error}", config.path));
                     if let Some(reason) = reason.filter(|reason| reason != why) {
-                        prediction.leave_out(&[COMMANDS_PCR], reason);
+                        prediction.omit(&[COMMANDS_PCR], reason);
                     }
                     files.read_on_disk(&config.path, &Bytes::from(&config.bytes).sha256()?);
                     predict_config(&config.bytes, prediction);
@@ -322,7 +322,7 @@ impl PredictedDisk<'_> {
             other => {
                 let before = other.iter().map(|(_, found)| found.path.as_str()).collect::<Vec<_>>().join(", ");
                 let why = format!("the machine decides which of these it starts, and in which order: {before}");
-                prediction.leave_out(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
+                prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why);
                 predict_config(&config.bytes, prediction);
                 return Ok(false);
             }
@@ -356,7 +356,7 @@ impl PredictedDisk<'_> {
             let parsed = match Kernel::parse(kernel.bytes()) {
                 Ok(parsed) => parsed,
                 Err(error) => {
-                    prediction.leave_out(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
+                    prediction.omit(&[IMAGES_PCR], format!("{}: {error}", kernel.path));
                     continue;
                 }
             };
@@ -374,12 +374,12 @@ impl PredictedDisk<'_> {
         }
         let has_kernel = |(stage, _): &(ImageFormat, DiskFile<'_>)| *stage == ImageFormat::UnifiedKernelImage;
         if self.kernels.is_empty() && self.unified.is_empty() && !self.loaders.iter().any(has_kernel) {
-            prediction.leave_out(
+            prediction.omit(
                 &[IMAGES_PCR, FILES_PCR],
                 "no kernel was found on the disk's FAT and ext4 file systems",
             );
         }
-        prediction.leave_out(&[COMMANDS_PCR], "the boot loader assembles the command line");
+        prediction.omit(&[COMMANDS_PCR], "the boot loader assembles the command line");
         Ok(())
     }
 }

@@ -80,7 +80,7 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
 fn configs(disk: &Disk) -> anyhow::Result<Vec<GrubConfigFile>> {
     let vendors = disk.system.names("EFI")?.into_iter().map(|folder| format!("EFI/{folder}"));
     let vendors = vendors.map(|folder| (&disk.system, folder));
-    let volumes = std::iter::once(&disk.system).chain(disk.others.iter().map(|(_, volume)| volume));
+    let volumes = std::iter::once(&disk.system).chain(disk.other_volumes.iter().map(|(_, volume)| volume));
     let own = volumes.flat_map(|volume| GRUB_FOLDERS.map(|folder| (volume, folder.to_owned())));
     let mut configs = Vec::new();
     for (volume, folder) in vendors.chain(own) {

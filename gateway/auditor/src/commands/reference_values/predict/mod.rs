@@ -177,7 +177,7 @@ impl FirmwareImage {
 
     fn bytes(&self) -> Bytes<'_> {
         match self {
-            Self::File { file, length } => Bytes::of_file(file, *length),
+            Self::File { file, length } => Bytes::from_file(file, *length),
             Self::Memory(bytes) => bytes.into(),
         }
     }
@@ -239,7 +239,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         (None, None, None) => bail!("nothing to predict: pass --uki, --kernel or --disk"),
     }
     predict_keys(arguments, has_shim, &files, &mut prediction)?;
-    prediction.leave_out(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
+    prediction.omit(&OF_THE_MACHINE, WHY_OF_THE_MACHINE);
     let said = match &arguments.set {
         None => serde_json::to_string_pretty(&prediction)? + "\n",
         Some(name) => {
@@ -315,14 +315,14 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
 fn predict_keys(arguments: &Arguments, has_shim: bool, files: &Files, prediction: &mut Prediction) -> anyhow::Result<()> {
     let keys = &arguments.keys;
     let (Some(pk), Some(kek), Some(db)) = (&keys.pk, &keys.kek, &keys.db) else {
-        prediction.leave_out(
+        prediction.omit(
             &[SECURE_BOOT_PCR],
             "the machine's PK, KEK, db and dbx are missing: pass --pk, --kek, --db and --dbx",
         );
         return Ok(());
     };
     if has_shim {
-        prediction.leave_out(
+        prediction.omit(
             &[SECURE_BOOT_PCR],
             "shim measures its SBAT level, which is in the machine's NVRAM, and the certificates of the images that it starts",
         );

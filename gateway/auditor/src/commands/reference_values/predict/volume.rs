@@ -30,7 +30,7 @@ pub(crate) struct Disk {
     /// Its number in the partition table, which begins at 1.
     pub system_number: u32,
     /// The others whose file systems are read, with the names of the partitions.
-    pub others: Vec<(String, Volume)>,
+    pub other_volumes: Vec<(String, Volume)>,
 }
 
 /// File system on a disk.
@@ -61,7 +61,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    fn of(file: &Arc<File>, start: u64, length: u64) -> Self {
+    fn new(file: &Arc<File>, start: u64, length: u64) -> Self {
         Self {
             file: Arc::clone(file),
             start,
@@ -157,7 +157,7 @@ impl Disk {
         let (mut system, mut others) = (None, Vec::new());
         for (number, partition) in disk.partitions().iter().take(PARTITIONS_LIMIT) {
             let size = *disk.logical_block_size();
-            let window = || Ok::<_, io::Error>(Window::of(&file, partition.bytes_start(size)?, partition.bytes_len(size)?));
+            let window = || Ok::<_, io::Error>(Window::new(&file, partition.bytes_start(size)?, partition.bytes_len(size)?));
             if partition.part_type_guid == gpt::partition_types::EFI {
                 if system.is_some() {
                     bail!("more than one EFI system partition: cannot determine which one the firmware boots from");
@@ -175,7 +175,7 @@ impl Disk {
         Ok(Self {
             system,
             system_number,
-            others,
+            other_volumes: others,
         })
     }
 }
@@ -266,7 +266,7 @@ impl Volume {
 impl VolumeFile<'_> {
     /// Returns the file's content, which is read when it is needed.
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        Bytes::of_file(self, self.length)
+        Bytes::from_file(self, self.length)
     }
 }
 

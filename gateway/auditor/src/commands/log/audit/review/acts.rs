@@ -24,7 +24,7 @@ impl Acts {
             None => true,
             Some(before) if before == said => false,
             Some(_) => {
-                differences.say(format!("another line with id {id} has different content"));
+                differences.add(format!("another line with id {id} has different content"));
                 true
             }
         }

@@ -26,21 +26,21 @@ impl ReviewedDecision {
             };
             // Whatever was shown, nobody may have waited for the answer.
             if self.by() != DecidedBy::Gateway && !family.iter().any(|begin| code.starts_with(begin)) {
-                differences.say(format!("code is {code:?}, which does not fit the presented credential"));
+                differences.add(format!("code is {code:?}, which does not fit the presented credential"));
             }
             return (self.recorded(), ReviewStatus::Whole);
         }
-        differences.there("config_sha256", self.config_sha256.as_ref());
-        differences.there("spec_version", self.spec_version.as_ref());
+        differences.check_present("config_sha256", self.config_sha256.as_ref());
+        differences.check_present("spec_version", self.spec_version.as_ref());
         let number = self.use_number.unwrap_or_default();
         match self.shown {
             ShownEvidence::Ticket => {}
             ShownEvidence::Token => {
                 differences.absent("identity", self.identity.as_ref());
                 differences.absent("earned_by", self.earned_by.as_ref());
-                differences.there("name", self.name.as_ref());
+                differences.check_present("name", self.name.as_ref());
                 if number == 0 {
-                    differences.say("use_number is missing");
+                    differences.add("use_number is missing");
                 }
             }
             ShownEvidence::Nothing => {
@@ -50,13 +50,13 @@ impl ReviewedDecision {
                 differences.absent("use_number", self.use_number.as_ref());
             }
             _ => {
-                differences.say("no config is served for the presented credential");
+                differences.add("no config is served for the presented credential");
                 return (self.recorded(), ReviewStatus::Whole);
             }
         }
         let made = TicketUse {
             number,
-            again: self.again,
+            is_repeated: self.again,
             late_seconds: self.late_seconds,
         };
         let reason = served_for(self.shown, Some(made));
@@ -91,7 +91,7 @@ impl ReviewedDecision {
             }
         };
         if !same {
-            differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
+            differences.add(format!("it was decided {}, and comes out as {again}", self.recorded()));
         }
         (again, ReviewStatus::Whole)
     }

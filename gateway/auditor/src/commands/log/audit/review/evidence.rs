@@ -20,11 +20,11 @@ impl ReviewedDecision {
             ("use_number", self.use_number.is_some()),
         ] {
             if there {
-                differences.say(format!("{field} does not belong there"));
+                differences.add(format!("{field} does not belong there"));
             }
         }
         if self.basis.as_ref().is_none_or(|basis| basis.digests.is_none()) {
-            differences.say("basis.digests is missing");
+            differences.add("basis.digests is missing");
         }
         ("by digest".to_owned(), ReviewStatus::ByDigest)
     }
@@ -57,7 +57,7 @@ impl ReviewedDecision {
             self.check_challenge(basis, differences);
         }
         if self.recorded_late.is_some() {
-            differences.say("recorded_late does not belong there");
+            differences.add("recorded_late does not belong there");
         }
         let (again, holds) = match replay(text, blobs) {
             Ok(result) => {
@@ -82,7 +82,7 @@ impl ReviewedDecision {
             Err(error) => (format!("cannot: {error}"), false),
         };
         if !holds {
-            differences.say(format!("it was decided {}, and comes out as {again}", self.recorded()));
+            differences.add(format!("it was decided {}, and comes out as {again}", self.recorded()));
         }
         (again, ReviewStatus::Whole)
     }
@@ -101,7 +101,7 @@ impl ReviewedDecision {
         differences.same("shown", &self.shown, &shown);
         let lifetime = challenge.expires.checked_sub(challenge.issued);
         if self.at > challenge.expires || lifetime.is_none_or(|lifetime| lifetime > CHALLENGE_LIMIT_SECONDS) {
-            differences.say(format!(
+            differences.add(format!(
                 "it was decided at {}, but its challenge was valid from {} to {}",
                 self.at, challenge.issued, challenge.expires
             ));
@@ -122,11 +122,11 @@ impl ReviewedDecision {
         }
         let token = self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
         if self.use_number.is_some() != token {
-            differences.say("use_number is required exactly if a token comes with the evidence");
+            differences.add("use_number is required exactly if a token comes with the evidence");
         }
         if self.claims.is_none() {
             let ek = subject.tpm.as_ref().and_then(|tpm| tpm.attester.ek_digest().ok());
-            differences.same("identity", &self.identity, &ek.map(|ek| NodeIdentity::of_tpm(ek).to_string()));
+            differences.same("identity", &self.identity, &ek.map(|ek| NodeIdentity::from_ek(ek).to_string()));
             differences.absent("instance", self.instance.as_ref());
         }
     }
@@ -140,7 +140,7 @@ impl ReviewedDecision {
         differences.same("instance", &self.instance, &instance.map(ToString::to_string));
         let proven = serde_json::to_value(claims).unwrap_or_default();
         if self.claims.as_ref() != Some(&proven) {
-            differences.say("claims differ from those that the evidence proves");
+            differences.add("claims differ from those that the evidence proves");
         }
         if self.verdict == Verdict::Trusted {
             differences.same("would_refuse", &self.would_refuse, &WouldRefuse::all_of(result));
@@ -156,8 +156,8 @@ impl ReviewedDecision {
                     && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
                     && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
                     && ticket.uses > 0 => {}
-            Some(_) => differences.say("the ticket's terms are impossible"),
-            None => differences.say("ticket is missing"),
+            Some(_) => differences.add("the ticket's terms are impossible"),
+            None => differences.add("ticket is missing"),
         }
     }
 }

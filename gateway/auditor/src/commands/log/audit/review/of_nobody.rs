@@ -12,7 +12,7 @@ pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'stat
         EventKind::StoreAccepted { admin, .. } => {
             differences.same("admin.v", &admin.v, &VERSION);
             if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&admin.verb) {
-                differences.say(format!("{} accepts no store", admin.verb));
+                differences.add(format!("{} accepts no store", admin.verb));
             }
             differences.warn(format!("another store was accepted here: {}", event.reason));
             ("accepted", ReviewStatus::Whole)
@@ -40,6 +40,6 @@ fn done(act: &Act, reason: &str, differences: &mut Differences) {
     differences.same("admin.v", &act.v, &VERSION);
     differences.same("reason", &reason, &act.to_string().as_str());
     if act.refused.is_some() && !act.things.is_empty() {
-        differences.say("a refused action cannot have changed anything");
+        differences.add("a refused action cannot have changed anything");
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Elsewhere {
     /// Lines of several gateways are read, each with the time of its own clock.
     pub several: bool,
     /// Other gateways have logs that are not read: one of them may have given a ticket.
-    pub others: bool,
+    pub has_other_logs: bool,
     /// A log was given up, or it is not known what there is.
     pub lost: bool,
 }
@@ -83,7 +83,7 @@ impl Tickets {
         let Some(earned_by) = &line.earned_by else {
             // A ticket that could not be opened says nothing.
             if served {
-                differences.say("earned_by is missing");
+                differences.add("earned_by is missing");
             }
             return;
         };
@@ -104,17 +104,17 @@ impl Tickets {
             return;
         }
         match earned.recorded_late {
-            Some(RecordedLate::Unanswered) => differences.say("its ticket was never sent: the decision that earned it was recorded late"),
-            Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.others || self.elsewhere.lost => {
+            Some(RecordedLate::Unanswered) => differences.add("its ticket was never sent: the decision that earned it was recorded late"),
+            Some(RecordedLate::Unknown) if self.elsewhere.continued || self.elsewhere.has_other_logs || self.elsewhere.lost => {
                 differences.warn("the decision that earned it was recorded late, without its evidence");
             }
             Some(RecordedLate::Unknown) => {
-                differences.say("the decision that earned it was recorded late, without its evidence, and all logs are given");
+                differences.add("the decision that earned it was recorded late, without its evidence, and all logs are given");
             }
             None => {}
         }
         let Some(number) = line.use_number else {
-            return differences.say("use_number is missing");
+            return differences.add("use_number is missing");
         };
         if let Some(ticket) = earned.ticket {
             let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
@@ -124,7 +124,7 @@ impl Tickets {
                 (None, _) => {}
                 (Some(late), _) if number == 1 => {
                     if late > ticket.late_seconds {
-                        differences.say("its ticket was too old");
+                        differences.add("its ticket was too old");
                     }
                 }
                 // It is for the number to say which use is the first: where clocks differ, it may be read later.
@@ -132,17 +132,17 @@ impl Tickets {
                 (Some(_), Some(first)) if *first > ticket.expires && self.elsewhere.several => {
                     differences.warn("its ticket was too old, unless clocks differ");
                 }
-                (Some(_), None) if self.elsewhere.others => {
+                (Some(_), None) if self.elsewhere.has_other_logs => {
                     differences.warn("its ticket was too old, unless the log of another gateway, not given here, has its first use");
                 }
-                _ => differences.say("its ticket was too old"),
+                _ => differences.add("its ticket was too old"),
             }
         }
         if !self.uses.insert((earned_by.clone(), number)) {
-            differences.say(format!("use {number} is recorded twice"));
+            differences.add(format!("use {number} is recorded twice"));
         }
         if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
-            differences.say(format!("use {number} of its ticket is missing"));
+            differences.add(format!("use {number} of its ticket is missing"));
         }
     }
 
@@ -157,17 +157,17 @@ impl Tickets {
     ) {
         let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
         if ids.contains(earned_by) {
-            differences.say(format!(
+            differences.add(format!(
                 "earned_by is {earned_by}, which is not an earlier decision that earned a ticket"
             ));
         } else if self.elsewhere.continued && in_time {
             differences.warn(format!("{earned_by}, which earned it, is not earlier in this log"));
-        } else if self.elsewhere.others {
+        } else if self.elsewhere.has_other_logs {
             differences.warn(format!(
                 "{earned_by}, which earned it, is not in these logs: the log of another gateway may have it"
             ));
         } else {
-            differences.say(format!(
+            differences.add(format!(
                 "earned_by is {earned_by}, which is not an earlier decision that earned a ticket; if another gateway made it, pass its log, too, or name this log's gateway with --replica"
             ));
         }

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::io::{BufRead, Cursor, Read, Write};
 
 use attest_gateway::settings::Settings;
-use attest_store::{AcceptedStore, Contents, EntryKind, HouseError, Store, StoreEntry, export, import};
+use attest_store::{AcceptedStore, Contents, EntryKind, ExportError, Store, StoreEntry, export, import};
 
-use super::house::gateway;
+use super::export::gateway;
 use super::*;
 use crate::support::Gateway;
 
@@ -21,13 +21,13 @@ fn exported(settings: &Settings) -> (String, Contents) {
 }
 
 /// Writer that stores its data, and runs a step at this length.
-struct Meanwhile<F> {
+struct Interleaved<F> {
     text: Vec<u8>,
     at: usize,
     then: Option<F>,
 }
 
-impl<F: FnOnce()> Write for Meanwhile<F> {
+impl<F: FnOnce()> Write for Interleaved<F> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.text.extend_from_slice(bytes);
         if self.text.len() >= self.at
@@ -60,7 +60,7 @@ async fn a_backup_is_of_one_moment_whoever_writes_meanwhile() {
     let settings = settings_of(&gateway);
     let (before, contents) = exported(&settings);
     // When the first keys are written down, and the last ones are not read yet, the last ones change.
-    let mut out = Meanwhile {
+    let mut out = Interleaved {
         text: Vec::new(),
         at: 1000,
         then: Some(|| {
@@ -139,7 +139,7 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
         let (settings, text) = (second.clone(), of_second.clone());
         move || {
             let open = || Ok::<Box<dyn BufRead>, _>(Box::new(Cursor::new(text.clone().into_bytes())));
-            import(&settings.store, open, |_| Ok::<_, HouseError>(())).unwrap();
+            import(&settings.store, open, |_| Ok::<_, ExportError>(())).unwrap();
         }
     };
     let then: RefCell<Option<Box<dyn FnOnce()>>> = RefCell::new(Some(Box::new(take_second)));
@@ -158,13 +158,13 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
             then: RefCell::new(then),
         }))
     };
-    let taken: Result<(AcceptedStore, Contents), HouseError> = import(&first.store, open, |_| {
+    let taken: Result<(AcceptedStore, Contents), ExportError> = import(&first.store, open, |_| {
         if let Some(then) = then.take() {
             then();
         }
         Ok(())
     });
-    assert!(matches!(taken, Err(HouseError::Store(StoreError::Replaced(_)))), "{taken:?}");
+    assert!(matches!(taken, Err(ExportError::Store(StoreError::Replaced(_)))), "{taken:?}");
     let keys = site.etcd.ctl(&["get", "--prefix", "--keys-only", "a/gateway/"]);
     assert!(!keys.contains("first-"), "nothing of the first one is there");
     let (text, _) = exported(&second);

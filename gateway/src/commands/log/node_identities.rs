@@ -29,13 +29,13 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
         return Ok(filter);
     };
     if log.is_empty() {
-        match of_store(settings, &node) {
+        match identities_in_store(settings, &node) {
             Ok(Some(identities)) => {
                 filter.know_by(identities);
                 return Ok(filter);
             }
             Ok(None) => {}
-            Err(error) => output::tell(format_args!(
+            Err(error) => output::print_note(format_args!(
                 "attest-gateway: cannot read the identities of {node} from the store; taking them from the log: {error:#}"
             )),
         }
@@ -55,12 +55,12 @@ pub(crate) fn with_identities(settings: &Settings, mut filter: Filter, log: &[Pa
 
 /// Returns the identities by which the store knows a node, without its name; `None` if the store does not exist here. The store is read in
 /// a thread of its own, which acts as the state's owner. Other files that the command reads and writes may belong to another user.
-fn of_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
+fn identities_in_store(settings: &Settings, node: &str) -> anyhow::Result<Option<Vec<String>>> {
     let read = || {
         if !owner::act_quietly(settings)? {
             return Ok(None);
         }
-        match AnyStore::look(&settings.store) {
+        match AnyStore::exists(&settings.store) {
             // A log that was copied from its gateway.
             Ok(false) | Err(StoreError::Lost { .. }) => return Ok(None),
             looked => looked?,

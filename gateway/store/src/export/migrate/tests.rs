@@ -49,7 +49,7 @@ impl Place {
     /// Returns whether it is the store, and has the original content.
     async fn holds(&self) -> bool {
         // Whoever opens nothing begins a store.
-        let Ok(true) = AnyStore::look(&self.settings) else { return false };
+        let Ok(true) = AnyStore::exists(&self.settings) else { return false };
         let Ok(store) = self.open() else { return false };
         store.get(EntryKind::Name, "worker-1").await.unwrap().is_some()
     }
@@ -128,20 +128,20 @@ impl MigrationSource for Breaks<dyn MigrationSource> {
         self.inner.moved()
     }
 
-    fn move_to(&mut self, to: &Moved) -> Result<(), HouseError> {
+    fn move_to(&mut self, to: &Moved) -> Result<(), ExportError> {
         self.step(Step::BeforeMove)?;
         self.inner.move_to(to)?;
         Ok(self.step(Step::AfterMove)?)
     }
 
-    fn take_back(&mut self) -> Result<(), HouseError> {
-        self.inner.take_back()
+    fn undo_move(&mut self) -> Result<(), ExportError> {
+        self.inner.undo_move()
     }
 }
 
 impl MigrationTarget for Breaks<dyn MigrationTarget> {
-    fn known(&self) -> &ExpectedStore {
-        self.inner.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.inner.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -165,11 +165,11 @@ impl MigrationTarget for Breaks<dyn MigrationTarget> {
 fn broken_off(from: &StoreSettings, to: &StoreSettings, at: Step) {
     let (mut source, mut target) = (Breaks::at(at, source(from).unwrap()), Breaks::at(at, target(to).unwrap()));
     let becomes = becomes(&source, from, to).unwrap();
-    let moved = move_over(&mut source, &mut target, &becomes, || alone(from), |_| Ok::<_, HouseError>(()));
-    assert!(matches!(moved, Err(HouseError::Store(StoreError::Closed))), "{at:?}: {moved:?}");
+    let moved = move_over(&mut source, &mut target, &becomes, || alone(from), |_| Ok::<_, ExportError>(()));
+    assert!(matches!(moved, Err(ExportError::Store(StoreError::Closed))), "{at:?}: {moved:?}");
 }
 
-fn copied(from: &Place, to: &Place) -> Result<CopiedStore, HouseError> {
+fn copied(from: &Place, to: &Place) -> Result<CopiedStore, ExportError> {
     copy(&from.settings, &to.settings, |_| Ok(()))
 }
 
@@ -206,7 +206,7 @@ async fn one_of_both_is_the_store(new: impl Fn() -> (Place, Place)) {
             // Done again it comes to its end, wherever it was.
             let copied_again = copied(&from, &to).unwrap();
             assert_eq!(copied_again.contents.is_none(), is_whole, "{step:?}");
-            assert_eq!(Store::standing(&to.open().unwrap()).unwrap().id, copied_again.accepted.now.id);
+            assert_eq!(Store::store_mark(&to.open().unwrap()).unwrap().id, copied_again.accepted.now.id);
             assert_eq!((from.was_moved(), to.holds().await), (true, true), "{step:?}");
             assert!(undo(&from.settings, &to.settings).is_err());
             // Once more is nothing more.
@@ -218,8 +218,8 @@ async fn one_of_both_is_the_store(new: impl Fn() -> (Place, Place)) {
 async fn taken_back(from: &Place, to: &Place, is_moved: bool, is_whole: bool) {
     let undone = undo(&from.settings, &to.settings);
     match (is_moved, is_whole) {
-        (false, _) => assert!(matches!(undone, Err(HouseError::NotMoved(_))), "{undone:?}"),
-        (true, true) => assert!(matches!(undone, Err(HouseError::Whole { .. })), "{undone:?}"),
+        (false, _) => assert!(matches!(undone, Err(ExportError::NotMoved(_))), "{undone:?}"),
+        (true, true) => assert!(matches!(undone, Err(ExportError::Whole { .. })), "{undone:?}"),
         (true, false) => {
             undone.unwrap();
             assert!(from.holds().await && !to.holds().await);
@@ -273,14 +273,14 @@ async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
         undo(&from.settings, &elsewhere.settings).map(drop),
     ] {
         assert!(
-            matches!(&refused, Err(HouseError::Store(StoreError::Moved { to, .. })) if to.ends_with("below to")),
+            matches!(&refused, Err(ExportError::Store(StoreError::Moved { to, .. })) if to.ends_with("below to")),
             "{refused:?}"
         );
     }
     let mut text = Vec::new();
     assert!(matches!(
         super::super::export(&from.settings, &mut text),
-        Err(HouseError::Store(StoreError::Moved { .. }))
+        Err(ExportError::Store(StoreError::Moved { .. }))
     ));
     // The administrator's last way out, when what was moved is lost: another store, of which a line is told.
     AnyStore::accept(&from.settings, |_| Ok::<_, StoreError>(())).unwrap();
@@ -302,7 +302,7 @@ async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
         }),
         &becomes,
         || alone(&from.settings),
-        |_| Ok::<_, HouseError>(()),
+        |_| Ok::<_, ExportError>(()),
     );
     assert!(moved.is_err(), "{moved:?}");
     assert_eq!(etcd.ctl(&["get", "--prefix", "to/"]), "");
@@ -313,8 +313,8 @@ async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
 struct StandsStill<'t, F>(&'t mut dyn MigrationTarget, F);
 
 impl<F: Fn()> MigrationTarget for StandsStill<'_, F> {
-    fn known(&self) -> &ExpectedStore {
-        self.0.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.0.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -392,18 +392,18 @@ async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() 
                         },
                     ))
                     .unwrap();
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             })
         });
-        assert!(matches!(refused, Err(HouseError::WentOn)), "{refused:?}");
+        assert!(matches!(refused, Err(ExportError::WentOn)), "{refused:?}");
         assert!(from.holds().await && !to.holds().await);
         if etcd_source {
             let key = format!("{prefix}/replica/0123456789abcdef");
             let refused = copy(&from.settings, &to.settings, |_| {
                 etcd.ctl(&["put", &key, "{}"]);
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             });
-            assert!(matches!(refused, Err(HouseError::Served { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(ExportError::Served { .. })), "{refused:?}");
             etcd.ctl(&["del", &key]);
             assert!(from.holds().await && !to.holds().await);
         }

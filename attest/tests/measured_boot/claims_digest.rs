@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::*;
 use attest::tpm::measured_boot::SAID_FORM;
 
-fn said(log: &LogBuilder) -> BTreeMap<u8, String> {
+fn claims_digests(log: &LogBuilder) -> BTreeMap<u8, String> {
     let boot = boot(log);
     (0..24)
-        .filter_map(|pcr| Some((pcr, data_encoding::HEXLOWER.encode(&boot.said(pcr)?))))
+        .filter_map(|pcr| Some((pcr, data_encoding::HEXLOWER.encode(&boot.claims_digest(pcr)?))))
         .collect()
 }
 
@@ -16,7 +16,7 @@ fn said(log: &LogBuilder) -> BTreeMap<u8, String> {
 fn differ(one: &LogBuilder, other: &LogBuilder) -> Vec<u8> {
     let bank = HashAlg::Sha256;
     assert_eq!(one.pcrs(bank), other.pcrs(bank), "the same was measured");
-    let (one, other) = (said(one), said(other));
+    let (one, other) = (claims_digests(one), claims_digests(other));
     assert!(one.keys().eq(other.keys()));
     one.into_iter()
         .filter(|(pcr, said)| other[pcr] != *said)
@@ -42,7 +42,7 @@ fn whoever_rewrites_what_no_digest_covers_is_noticed_in_that_pcr() {
         assert!(found.iter().flatten().all(|found| *found == pcr), "{found:?}");
     }
     let log = machine::grub_machine(true);
-    let all: Vec<u8> = said(&log)
+    let all: Vec<u8> = claims_digests(&log)
         .into_keys()
         .filter(|pcr| log.events.iter().any(|event| event.pcr == u32::from(*pcr)))
         .collect();
@@ -77,10 +77,10 @@ fn of_what_is_not_proven_nothing_is_said() {
     pcrs.remove(&12);
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
-    let boot = MeasuredBoot::of(&parsed.check_against(HashAlg::Sha256, &pcrs).unwrap());
-    assert!(boot.said(4).is_some());
+    let boot = MeasuredBoot::from_events(&parsed.check_against(HashAlg::Sha256, &pcrs).unwrap());
+    assert!(boot.claims_digest(4).is_some());
     for pcr in [11, 12, 24, 255] {
-        assert_eq!(boot.said(pcr), None, "{pcr}");
+        assert_eq!(boot.claims_digest(pcr), None, "{pcr}");
     }
 }
 
@@ -88,8 +88,8 @@ fn of_what_is_not_proven_nothing_is_said() {
 #[test]
 fn the_form_is_the_one_that_is_kept() {
     assert_eq!(SAID_FORM, 2);
-    let grub = said(&machine::grub_machine(true));
-    let uki = said(&machine::uki_machine());
+    let grub = claims_digests(&machine::grub_machine(true));
+    let uki = claims_digests(&machine::uki_machine());
     let found = [&grub[&4], &grub[&8], &grub[&9], &uki[&4], &uki[&11]].map(String::as_str);
     let kept = [
         "bafaaf214679f87ac702c197c336595a",

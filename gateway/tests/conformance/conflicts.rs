@@ -16,7 +16,7 @@ use data_encoding::HEXLOWER;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::support::meanwhile::meanwhile;
+use crate::support::interleaving::interleave;
 
 const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1000));
 const NAME: &str = "worker-7";
@@ -26,7 +26,7 @@ fn ek() -> EkDigest {
 }
 
 fn tpm() -> NodeIdentity {
-    NodeIdentity::of_tpm(ek())
+    NodeIdentity::from_ek(ek())
 }
 
 fn instance() -> NodeIdentity {
@@ -78,7 +78,7 @@ enum Ground {
 }
 
 impl Ground {
-    async fn is_taken_away(self, store: &dyn Store) {
+    async fn remove(self, store: &dyn Store) {
         match self {
             Self::RevokeName => revoke(store, NAME).await,
             Self::RevokeTpm => revoke(store, tpm().as_str()).await,
@@ -168,8 +168,8 @@ pub async fn attack_44_a_ticket_is_good_by_what_stands_when_it_is_used<P: Place>
     ] {
         let place = P::empty().await;
         let attested = Attested::at(&place).await;
-        let store = meanwhile(&place.open().await, 1, move |store| async move {
-            ground.is_taken_away(&*store).await;
+        let store = interleave(&place.open().await, 1, move |store| async move {
+            ground.remove(&*store).await;
         });
         match attested.redeem(&store, "c").await {
             Ok(number) => assert_eq!((expected, number), ("", 1)),
@@ -289,7 +289,7 @@ pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>(
         let shown = text.clone();
         let looked = store.read(move |transaction| open(transaction, &shown).map(drop));
         looked.await.unwrap();
-        let meanwhile = meanwhile(&store, 1, move |store| async move { step.is_done(&*store).await });
+        let meanwhile = interleave(&store, 1, move |store| async move { step.is_done(&*store).await });
         let redeemed = meanwhile.decide("d", move |transaction| {
             let redeemed = open(transaction, &text)?.redeem(transaction, TokenHolder::Unknown)?;
             transaction.decide(decided("d"))?;
@@ -317,7 +317,7 @@ pub async fn attack_44_a_token_is_good_by_what_stands_when_it_is_used<P: Place>(
 pub async fn attack_44_a_name_is_not_taken_for_a_machine_that_was_revoked_meanwhile<P: Place>() {
     let place = P::empty().await;
     let store = place.open().await;
-    let meanwhile = meanwhile(&store, 1, |store| async move { revoke(&*store, tpm().as_str()).await });
+    let meanwhile = interleave(&store, 1, |store| async move { revoke(&*store, tpm().as_str()).await });
     let take = async |store: &dyn Store| {
         let taken = store.decide("d", |transaction| {
             revocations::refuse(transaction, &[NAME], &[tpm().as_str()])?;
@@ -344,7 +344,7 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
     let place = P::empty().await;
     let store = place.open().await;
     enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
-    let narrowed = meanwhile(&store, 1, |store| async move {
+    let narrowed = interleave(&store, 1, |store| async move {
         enrolment::allow(&*store, ek(), allowed(&["infra"]), false).await.unwrap();
     });
     assert!(enrolment::disallow(&narrowed, ek(), 1000).await.unwrap());
@@ -356,13 +356,13 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
     assert_eq!(listed().await, removed(&["infra"], 1000));
     // What is taken off, or forgotten, by somebody else is not taken off again.
     enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
-    let taken_off = meanwhile(&store, 1, |store| async move {
+    let taken_off = interleave(&store, 1, |store| async move {
         assert!(enrolment::disallow(&*store, ek(), 2000).await.unwrap());
     });
     assert!(!enrolment::disallow(&taken_off, ek(), 3000).await.unwrap());
     assert_eq!(listed().await, removed(&[], 2000));
     enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
-    let forgotten = meanwhile(&store, 1, |store| async move {
+    let forgotten = interleave(&store, 1, |store| async move {
         assert!(enrolment::forget_entry(&*store, ek()).await.unwrap());
     });
     assert!(!enrolment::disallow(&forgotten, ek(), 3000).await.unwrap());
@@ -376,7 +376,7 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
     }
     bind(&*store, &held(&a, 5)).await;
     let (gone, come) = (beside(&b, "aws:1/i-2"), beside(&c, instance().as_str()));
-    let others = meanwhile(&store, 1, move |store| {
+    let others = interleave(&store, 1, move |store| {
         let (gone, come) = (gone.clone(), come.clone());
         async move {
             let holder = held(&come.id, 7);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::support::interleaving::interleave;
 use crate::support::kubelet::{self, Cluster, PATH, embedded, in_process};
-use crate::support::meanwhile::meanwhile;
 use crate::support::{Answer, Gateway, POOL, digest, tpm};
 use attest::EkDigest;
 use attest_machines::enrolment::{self, EkRecord};
@@ -27,7 +27,7 @@ async fn attest<F: Future<Output = ()> + Send + 'static>(
     gateway.endorse(&case, &[]);
     let ek: EkDigest = digest(&case).parse().unwrap();
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-    in_process(&gateway, Arc::new(meanwhile(&store, times, move |store| step(store, ek)))).await;
+    in_process(&gateway, Arc::new(interleave(&store, times, move |store| step(store, ek)))).await;
     let answer = gateway.attest(case, Some(NAME)).await;
     assert!(
         answer.status == 200 || store.list(EntryKind::Name).await.unwrap().is_empty(),
@@ -56,7 +56,7 @@ async fn attack_44_evidence_is_judged_anew_when_the_machine_was_revoked_meanwhil
 }
 
 /// Writes another allowlist entry that lets the machine join as before.
-async fn note_again(store: Arc<dyn Store>, ek: EkDigest) {
+async fn rewrite_entry(store: Arc<dyn Store>, ek: EkDigest) {
     let found = store.get(EntryKind::Ek, &ek.to_string()).await.unwrap().unwrap();
     let mut record: EkRecord = serde_json::from_str(&found.value).unwrap();
     record.added += 1;
@@ -65,14 +65,14 @@ async fn note_again(store: Arc<dyn Store>, ek: EkDigest) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn evidence_that_is_judged_anew_earns_what_it_earns_and_not_without_end() {
-    let (gateway, store, answer) = attest(1, note_again).await;
+    let (gateway, store, answer) = attest(1, rewrite_entry).await;
     answer.ticket();
     let names = enrolment::names(&*store).await.unwrap();
     assert_eq!(names.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), [NAME]);
     let records = gateway.records();
     assert_eq!(records.len(), 1);
     assert_eq!((&records[0]["verdict"], &records[0]["name"]), (&"trusted".into(), &NAME.into()));
-    let (gateway, _, answer) = attest(usize::MAX, note_again).await;
+    let (gateway, _, answer) = attest(usize::MAX, rewrite_entry).await;
     answer.refused(503, "unavailable");
     assert_eq!(gateway.records().len(), 0);
 }
@@ -83,7 +83,11 @@ async fn attack_44_a_kubelet_that_was_revoked_meanwhile_is_refused() {
     for (who, served) in [("worker-1", false), ("worker-2", true)] {
         let gateway = kubelet::init(&cluster);
         let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-        in_process(&gateway, Arc::new(meanwhile(&store, 1, move |store| revoke(store, who.to_owned())))).await;
+        in_process(
+            &gateway,
+            Arc::new(interleave(&store, 1, move |store| revoke(store, who.to_owned()))),
+        )
+        .await;
         let answer = kubelet::get(&gateway, &cluster.kubelet("worker-1"), PATH).await;
         match served {
             true => answer.is_config(&gateway.rendered(POOL, "full")),

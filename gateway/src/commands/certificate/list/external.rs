@@ -8,20 +8,20 @@ use attest_gateway::settings::Settings;
 use attest_store::settings::EngineSettings;
 
 use super::own::{private, public_keys};
-use super::trusted::{of_file, of_maker, with};
+use super::trusted::{file_items, manufacturer_state, with};
 use super::{CertificateState, Item, place};
 
 pub(super) fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
-    let mut items = of_etcd(settings, now);
+    let mut items = etcd_items(settings, now);
     if let Some(ca) = &settings.clouds.outgoing.ca {
-        items.extend(of_file(ca, now, || Item {
+        items.extend(file_items(ca, now, || Item {
             purpose: "verifies the clouds' servers that the gateway asks (Google's keys, Azure's CAs, AWS STS)",
             fails: "the gateway cannot reach the clouds' servers, and cannot verify evidence that needs them",
             rotates: "replace the file of outgoing.ca, and restart the gateway".to_owned(),
             ..brought("outgoing CA", ca)
         }));
     }
-    items.extend(of_clouds(settings, now));
+    items.extend(cloud_items(settings, now));
     items
 }
 
@@ -40,14 +40,14 @@ fn brought(name: &str, path: &Path) -> Item {
     }
 }
 
-fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
+fn etcd_items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     const FAILS: &str = "the gateway cannot reach its store, and serves no nodes";
     let EngineSettings::Etcd(etcd) = &settings.store.engine else {
         return Vec::new();
     };
     let mut items = Vec::new();
     if let Some(ca) = &etcd.ca {
-        items.extend(of_file(ca, now, || Item {
+        items.extend(file_items(ca, now, || Item {
             purpose: "verifies the etcd members that hold the store",
             fails: FAILS,
             rotates: "put old and new CA into the file of store.ca, restart the gateway, then remove the old CA".to_owned(),
@@ -55,7 +55,7 @@ fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
         }));
     }
     if let Some((certificate, key)) = &etcd.identity {
-        items.extend(of_file(certificate, now, || Item {
+        items.extend(file_items(certificate, now, || Item {
             purpose: "authenticates the gateway to etcd",
             fails: FAILS,
             rotates: "replace the files of store.certificate and store.key, and restart the gateway".to_owned(),
@@ -73,7 +73,7 @@ fn of_etcd(settings: &Settings, now: UnixTime) -> Vec<Item> {
 }
 
 /// Returns the certificates in the folders of clouds. An expired one is out of use, since others are there.
-fn of_clouds(settings: &Settings, now: UnixTime) -> Vec<Item> {
+fn cloud_items(settings: &Settings, now: UnixTime) -> Vec<Item> {
     let (gcp, aws, azure) = (&settings.clouds.gcp, &settings.clouds.aws, &settings.clouds.azure);
     let folders = [
         ("GCP vTPM root", &gcp.vtpm_roots),
@@ -97,7 +97,7 @@ fn of_clouds(settings: &Settings, now: UnixTime) -> Vec<Item> {
                 for found in read.found {
                     items.push(match Certificate::parse(found.certificate) {
                         Ok(certificate) => Item {
-                            state: of_maker(&certificate, now),
+                            state: manufacturer_state(&certificate, now),
                             ..with(item(name), &certificate, now)
                         },
                         Err(problem) => item(name).problem(format!("{}: {problem}", found.path.display())),

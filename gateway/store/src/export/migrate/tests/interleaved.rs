@@ -42,11 +42,11 @@ async fn of_two_that_move_a_store_one_does_and_the_other_is_told_where_it_went()
         assert!(matches!(second.store_now(), Err(StoreError::Replaced(_))));
         let refused = second.move_to(&elsewhere);
         assert!(
-            matches!(&refused, Err(HouseError::Store(StoreError::Moved { to, .. })) if to == "there"),
+            matches!(&refused, Err(ExportError::Store(StoreError::Moved { to, .. })) if to == "there"),
             "{refused:?}"
         );
         assert_eq!(source(&from.settings).unwrap().moved(), Some(&to));
-        assert_eq!(there(&from.settings).unwrap(), None);
+        assert_eq!(existing_store(&from.settings).unwrap(), None);
     })
     .await;
 }
@@ -77,7 +77,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
     let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
-    let id = there(&from.settings).unwrap().unwrap().id;
+    let id = existing_store(&from.settings).unwrap().unwrap().id;
     for key in ["from/schema".to_owned(), format!("from/set-back/{id}")] {
         let mut source = source(&from.settings).unwrap();
         etcd.ctl(&["put", &key, "2"]);
@@ -86,7 +86,11 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
             "from/schema" => etcd.ctl(&["put", &key, "1"]),
             _ => etcd.ctl(&["del", &key]),
         };
-        assert_eq!(there(&from.settings).unwrap().map(|mark| mark.id), Some(id.clone()), "{key}");
+        assert_eq!(
+            existing_store(&from.settings).unwrap().map(|mark| mark.id),
+            Some(id.clone()),
+            "{key}"
+        );
     }
     // It is a store from before, and somebody knows that.
     let mark = |mark| StoreMark {
@@ -97,7 +101,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
     replace_mark(&from.settings.file, &mark(90_000)).unwrap();
     assert!(matches!(
         source(&from.settings).map(drop),
-        Err(HouseError::Store(StoreError::Older { .. }))
+        Err(ExportError::Store(StoreError::Older { .. }))
     ));
     replace_mark(&from.settings.file, &mark(0)).unwrap();
     drop(source(&from.settings).unwrap());
@@ -111,17 +115,17 @@ async fn what_became_another_store_meanwhile_is_not_taken_back() {
     source(&from.settings).unwrap().move_to(&gone("there")).unwrap();
     let mut moved = source(&from.settings).unwrap();
     AnyStore::accept(&from.settings, |_| Ok::<_, StoreError>(())).unwrap();
-    let accepted = there(&from.settings).unwrap();
-    assert!(matches!(moved.take_back(), Err(HouseError::WentOn)));
-    assert_eq!(there(&from.settings).unwrap(), accepted);
+    let accepted = existing_store(&from.settings).unwrap();
+    assert!(matches!(moved.undo_move(), Err(ExportError::WentOn)));
+    assert_eq!(existing_store(&from.settings).unwrap(), accepted);
 }
 
 /// Something is done while what has arrived is looked through.
 struct LookedThrough<'t, F>(&'t mut dyn MigrationTarget, Option<F>);
 
 impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
-    fn known(&self) -> &ExpectedStore {
-        self.0.known()
+    fn expected_store(&self) -> &ExpectedStore {
+        self.0.expected_store()
     }
 
     fn put(&mut self, pair: &KeyValue) -> Result<(), StoreError> {
@@ -152,7 +156,7 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
         let written = tokio::task::block_in_place(|| runtime.block_on(store.put(EntryKind::Name, entry("new"))));
         written.unwrap();
     };
-    let moving = |meanwhile: &dyn Fn(), alone: &dyn Fn() -> Result<(), HouseError>| {
+    let moving = |meanwhile: &dyn Fn(), alone: &dyn Fn() -> Result<(), ExportError>| {
         let (mut source, mut target) = (source(&from.settings).unwrap(), target(&to.settings).unwrap());
         let becomes = becomes(&*source, &from.settings, &to.settings).unwrap();
         let told = Cell::new(false);
@@ -163,20 +167,20 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
             alone,
             |_| {
                 told.set(true);
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             },
         );
         assert!(!told.get());
         moved.unwrap_err()
     };
-    assert!(matches!(moving(&write, &|| Ok(())), HouseError::WentOn));
+    assert!(matches!(moving(&write, &|| Ok(())), ExportError::WentOn));
     let served = || {
-        Err(HouseError::Served {
+        Err(ExportError::Served {
             place: String::new(),
             hosts: String::new(),
         })
     };
-    assert!(matches!(moving(&|| (), &served), HouseError::Served { .. }));
+    assert!(matches!(moving(&|| (), &served), ExportError::Served { .. }));
     assert!(from.holds().await && !to.holds().await);
 }
 
@@ -205,12 +209,12 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
             let again = copy(&from.settings, &to.settings, |replacement| {
                 told.set(true);
                 assert_eq!(replacement.known, known.clone().flatten());
-                Ok::<_, HouseError>(())
+                Ok::<_, ExportError>(())
             });
             assert_eq!(again.unwrap().accepted.now, now);
             assert_eq!(told.get(), is_told, "{known:?}");
             assert_eq!(
-                super::super::super::super::expected_store::ExpectedStore::beside(beside)
+                super::super::super::super::expected_store::ExpectedStore::load(beside)
                     .unwrap()
                     .expected(),
                 Some(&now)

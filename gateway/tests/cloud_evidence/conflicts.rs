@@ -12,8 +12,8 @@ use serde_json::json;
 
 use super::machine::Machine;
 use super::site::{self, GCP, TPM};
+use crate::support::interleaving::after;
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::after;
 use crate::support::{Answer, Gateway, digest, next_boot, tpm};
 
 const IDENTITY: &str = "gcp:example-project/152986662232938449";
@@ -60,14 +60,14 @@ impl Step {
 }
 
 /// Result of a machine whose evidence is appraised while a step is done after a number of transactions.
-struct Meanwhile {
+struct Interleaved {
     gateway: Gateway,
     store: Arc<dyn Store>,
     answer: Answer,
     done: bool,
 }
 
-async fn attest(accepts: &str, rules: &[&str], kinds: &[Kind], step: Step, steps: usize) -> Meanwhile {
+async fn attest(accepts: &str, rules: &[&str], kinds: &[Kind], step: Step, steps: usize) -> Interleaved {
     let gateway = site::init(accepts, rules);
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -103,7 +103,7 @@ async fn attest(accepts: &str, rules: &[&str], kinds: &[Kind], step: Step, steps
             usize::from(step == Step::Supersede)
         );
     }
-    Meanwhile {
+    Interleaved {
         gateway,
         store,
         answer,
@@ -128,7 +128,7 @@ async fn attack_44_whatever_is_taken_away_between_two_transactions_of_a_request_
         let mut steps = 0;
         loop {
             let meanwhile = attest(r#"[["tpm", "gcp", "token"]]"#, &[TPM, GCP], &kinds, step, steps).await;
-            let Meanwhile {
+            let Interleaved {
                 gateway,
                 store,
                 answer,

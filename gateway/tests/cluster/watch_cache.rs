@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use attest_cluster_api::{Heard, WatchCache, keep};
+use attest_cluster_api::{WatchCache, WatchStatus, keep};
 use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, RestartHistory};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, PartialObjectMeta};
@@ -23,7 +23,7 @@ fn node(name: &str) -> serde_json::Value {
 }
 
 /// Starts a watch cache of the nodes.
-fn kept(asked: &Asked) -> WatchCache<Node> {
+fn node_cache(asked: &Asked) -> WatchCache<Node> {
     let nodes = Api::all(asked.cluster.client());
     let (kept, keeping) = keep(&nodes, (), &Selector::default(), NODES, asked.cluster.health());
     tokio::spawn(keeping.run());
@@ -36,17 +36,17 @@ fn names(kept: &WatchCache<Node>) -> Option<Vec<String>> {
     Some(names)
 }
 
-fn heard(asked: &Asked) -> Heard {
+fn heard(asked: &Asked) -> WatchStatus {
     asked.cluster.health().watches().get(NODES).cloned().unwrap()
 }
 
-fn is_away(heard: &Heard) -> bool {
-    matches!(heard, Heard::Away { .. })
+fn is_failing(heard: &WatchStatus) -> bool {
+    matches!(heard, WatchStatus::Away { .. })
 }
 
 /// Waits until the watch has this status.
-async fn told(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
-    let mut told = asked.cluster.health().told();
+async fn wait_for_status(asked: &Asked, what: &str, is_so: impl Fn(&WatchStatus) -> bool) {
+    let mut told = asked.cluster.health().subscribe();
     let waited = told.wait_for(|watches| watches.get(NODES).is_some_and(&is_so));
     let is_told = tokio::time::timeout(LIMIT, waited).await.is_ok_and(|told| told.is_ok());
     assert!(is_told, "{what}: not within {} s", LIMIT.as_secs());
@@ -54,7 +54,7 @@ async fn told(asked: &Asked, what: &str, is_so: impl Fn(&Heard) -> bool) {
 
 /// Waits until the watch is healthy: then the cache is current.
 async fn well(asked: &Asked) {
-    told(asked, "it is well", |heard| *heard == Heard::Well).await;
+    wait_for_status(asked, "it is well", |heard| *heard == WatchStatus::Well).await;
 }
 
 /// Waits until exactly these nodes are in the cache.
@@ -73,8 +73,8 @@ async fn has(kept: &mut WatchCache<Node>, wanted: &[&str]) {
 async fn nothing_is_known_before_all_were_listed() {
     let asked = Asked::with(&rules()).await;
     asked.api.disturb(Disturbance::Down);
-    let kept = kept(&asked);
-    told(&asked, "the failure is said", is_away).await;
+    let kept = node_cache(&asked);
+    wait_for_status(&asked, "the failure is said", is_failing).await;
     assert_eq!(names(&kept), None);
     asked.api.recover();
     well(&asked).await;
@@ -85,7 +85,7 @@ async fn nothing_is_known_before_all_were_listed() {
 async fn each_change_is_told() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));
-    let mut kept = kept(&asked);
+    let mut kept = node_cache(&asked);
     kept.changed().await;
     let is = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
     assert_eq!(names(&kept), is(&["a"]));
@@ -106,10 +106,10 @@ async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
         let asked = Asked::with(&rules()).await;
         asked.api.put(node("a"));
-        let mut kept = kept(&asked);
+        let mut kept = node_cache(&asked);
         well(&asked).await;
         asked.api.disturb(Disturbance::Down);
-        told(&asked, "the failure is said", is_away).await;
+        wait_for_status(&asked, "the failure is said", is_failing).await;
         assert_eq!(names(&kept), Some(vec!["a".to_owned()]), "{history:?}");
         asked.api.remove("nodes", "", "a");
         asked.api.put(node("b"));
@@ -122,10 +122,10 @@ async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_back_and_has_no_news_is_well() {
     let asked = Asked::with(&rules()).await;
-    let _kept = kept(&asked);
+    let _kept = node_cache(&asked);
     well(&asked).await;
     asked.api.disturb(Disturbance::Down);
-    told(&asked, "the failure is said", is_away).await;
+    wait_for_status(&asked, "the failure is said", is_failing).await;
     asked.api.recover();
     well(&asked).await;
 }
@@ -133,9 +133,9 @@ async fn an_api_that_is_back_and_has_no_news_is_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
     let asked = Asked::with(&json!([])).await;
-    let kept = kept(&asked);
-    told(&asked, "the refusal is said", is_away).await;
-    let Heard::Away { reason, .. } = heard(&asked) else {
+    let kept = node_cache(&asked);
+    wait_for_status(&asked, "the refusal is said", is_failing).await;
+    let WatchStatus::Away { reason, .. } = heard(&asked) else {
         panic!("away")
     };
     assert!(reason.contains("cannot list resource"), "{reason}");
@@ -149,12 +149,12 @@ async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_list_and_not_watch_is_not_told() {
     let asked = Asked::with(&json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}])).await;
-    let kept = kept(&asked);
-    told(&asked, "the refusal is said", is_away).await;
+    let kept = node_cache(&asked);
+    wait_for_status(&asked, "the refusal is said", is_failing).await;
     // It is tried again and again, and stays so.
     let refused = || watches(&asked).iter().filter(|(_, status)| *status == 403).count() >= 3;
     shown(&asked.api, "the watch is refused", refused).await;
-    assert!(is_away(&heard(&asked)), "{:?}", heard(&asked));
+    assert!(is_failing(&heard(&asked)), "{:?}", heard(&asked));
     assert_eq!(names(&kept), Some(Vec::new()));
 }
 
@@ -174,10 +174,10 @@ fn watches(asked: &Asked) -> Vec<(String, u16)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_is_restored_when_the_watch_itself_is_established() {
     let asked = Asked::with(&rules()).await;
-    let mut kept = kept(&asked);
+    let mut kept = node_cache(&asked);
     well(&asked).await;
     asked.api.disturb(Disturbance::Down);
-    told(&asked, "the failure is said", is_away).await;
+    wait_for_status(&asked, "the failure is said", is_failing).await;
     asked.api.forget_asked();
     asked.api.recover();
     well(&asked).await;
@@ -191,10 +191,10 @@ async fn a_watch_is_restored_when_the_watch_itself_is_established() {
 async fn a_version_that_has_expired_is_listed_again_and_no_lost_watch() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));
-    let mut kept = kept(&asked);
+    let mut kept = node_cache(&asked);
     well(&asked).await;
     has(&mut kept, &["a"]).await;
-    let mut health = asked.cluster.health().told();
+    let mut health = asked.cluster.health().subscribe();
     health.borrow_and_update();
     asked.api.forget_asked();
     asked.api.remove("nodes", "", "a");
@@ -213,9 +213,9 @@ async fn a_version_that_has_expired_is_listed_again_and_no_lost_watch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_ends_and_goes_on_at_once_was_not_lost() {
     let asked = Asked::with(&rules()).await;
-    let mut kept = kept(&asked);
+    let mut kept = node_cache(&asked);
     well(&asked).await;
-    let mut health = asked.cluster.health().told();
+    let mut health = asked.cluster.health().subscribe();
     health.borrow_and_update();
     for _ in 0..3 {
         asked.api.break_watches();
@@ -232,7 +232,7 @@ async fn objects_are_listed_in_small_pages() {
     for name in &names {
         asked.api.put(node(name));
     }
-    let mut kept = kept(&asked);
+    let mut kept = node_cache(&asked);
     has(&mut kept, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let all = asked.api.asked();
     let lists: Vec<&str> = all
@@ -247,12 +247,12 @@ async fn objects_are_listed_in_small_pages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_expired_token_is_said_as_that() {
     let asked = Asked::with(&rules()).await;
-    let _kept = kept(&asked);
+    let _kept = node_cache(&asked);
     well(&asked).await;
     asked.api.expire(&asked.token);
     asked.api.break_watches();
-    told(&asked, "the refusal is said", is_away).await;
-    let Heard::Away { reason, .. } = heard(&asked) else {
+    wait_for_status(&asked, "the refusal is said", is_failing).await;
+    let WatchStatus::Away { reason, .. } = heard(&asked) else {
         panic!("away")
     };
     assert!(

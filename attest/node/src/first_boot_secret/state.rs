@@ -56,7 +56,7 @@ impl ClaimFolder {
         let limit = u64::try_from(CLAIMANT_BYTES).ok()?.saturating_add(1);
         let file = File::open(self.0.join(CLAIMANT)).ok()?;
         file.take(limit).read_to_end(&mut bytes).ok()?;
-        Some(ClaimSecret::of(bytes.as_slice().try_into().ok()?))
+        Some(ClaimSecret::from_bytes(bytes.as_slice().try_into().ok()?))
     }
 
     /// Keeps the secret of this boot. If it cannot be kept, it is good for this run.
@@ -123,8 +123,8 @@ mod tests {
         let folder = root.path().join("state");
         let state = ClaimFolder::new(&folder);
         assert!(state.secret().is_none());
-        state.set_secret(&ClaimSecret::of([7; 32]));
-        assert!(state.secret() == Some(ClaimSecret::of([7; 32])));
+        state.set_secret(&ClaimSecret::from_bytes([7; 32]));
+        assert!(state.secret() == Some(ClaimSecret::from_bytes([7; 32])));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join(CLAIMANT))), (0o700, 0o600));
         state.set_place("boot");
@@ -142,8 +142,8 @@ mod tests {
         for length in [0, 31, 33] {
             fs::write(folder.path().join(CLAIMANT), vec![7; length]).unwrap();
             assert!(state.secret().is_none());
-            state.set_secret(&ClaimSecret::of([8; 32]));
-            assert!(state.secret() == Some(ClaimSecret::of([8; 32])));
+            state.set_secret(&ClaimSecret::from_bytes([8; 32]));
+            assert!(state.secret() == Some(ClaimSecret::from_bytes([8; 32])));
         }
     }
 

@@ -4,8 +4,8 @@ use attest_gateway::settings::Settings;
 use attest_store::{AnyStore, EntryKind, Spend, Spendable, Store, UseOccasion};
 use cloud_fixtures::etcd::signal;
 
+use super::export::{backup, copy, gateway as embedded_gateway, refusal};
 use super::gateways::gateway;
-use super::house::{backup, copy, gateway as embedded_gateway, refusal};
 use super::*;
 use crate::conformance::{adopted_at, decided_at, use_for, would_spend};
 use crate::support::kubelet::embedded;
@@ -39,7 +39,7 @@ async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_
     assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
     signal(one.process_id(), "CONT");
     for _ in 0..3 {
-        one.config("/config/worker", &[&bearer(&token)]).await.try_again();
+        one.config("/config/worker", &[&bearer(&token)]).await.check_retry();
     }
     let said = one.line(|line| line.contains("was migrated to"));
     assert!(said.contains("below c"), "{said}");
@@ -78,7 +78,7 @@ fn ticket(id: &str) -> Spendable {
 }
 
 /// Returns which tickets can be used again in the store of these settings.
-async fn good_again(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
+async fn reusable_tickets(gateway: &Gateway, settings: &str, ids: &[&str]) -> Vec<bool> {
     let store = AnyStore::open(&Settings::load(&gateway.path(settings)).unwrap().store).unwrap();
     let mut good = Vec::new();
     for id in ids {
@@ -118,12 +118,12 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
         gone_along.trim().ends_with(LOST[0]) && !gone_along.contains(&recorded),
         "{gone_along}"
     );
-    assert_eq!(good_again(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
+    assert_eq!(reusable_tickets(&gateway, "etcd.toml", &["served", "lost"]).await, [false, true]);
     // And back.
     let store = AnyStore::open(&Settings::load(&gateway.path("etcd.toml")).unwrap().store).unwrap();
     under_way(&store, "lost again", LOST[1]).await;
     drop(store);
-    super::house::remove(&gateway);
+    super::export::remove(&gateway);
     let moved = copy(&gateway, "etcd.toml", "embedded.toml");
     let said = String::from_utf8(moved.stdout).unwrap();
     assert!(
@@ -131,7 +131,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
         "{said}"
     );
     assert_eq!(
-        good_again(&gateway, "embedded.toml", &["served", "lost again"]).await,
+        reusable_tickets(&gateway, "embedded.toml", &["served", "lost again"]).await,
         [false, true]
     );
     // The next start records both, each once.
@@ -161,7 +161,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
         let at = now();
         use_for(&open(from), ticket("t"), UseOccasion::Any, decided_at("d1", at)).await;
         assert!(backup(&gateway, from, "store.jsonl").status.success());
-        let taken = super::house::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
+        let taken = super::export::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
         let taken = { taken }.output().unwrap();
         assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
         let store = open(to);
@@ -190,7 +190,7 @@ async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
     gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
     let to = gateway.path("etcd.toml");
     let undo = || {
-        super::house::program(
+        super::export::program(
             &gateway,
             "embedded.toml",
             &["store", "copy", "--undo", "--to", to.to_str().unwrap()],

@@ -36,7 +36,7 @@ pub fn read(root: &Path) -> io::Result<Option<ClaimSecret>> {
     File::open(&path)?.read_exact(bytes.as_mut())?;
     // An erasure that a power cut has ended before the file was gone: anybody can make what is made of zeros.
     let is_erased = bytes.iter().all(|byte| *byte == 0);
-    Ok((!is_erased).then(|| ClaimSecret::of(*bytes)))
+    Ok((!is_erased).then(|| ClaimSecret::from_bytes(*bytes)))
 }
 
 /// Writes the secret durably, in place of an existing one.
@@ -91,7 +91,7 @@ pub fn erase(root: &Path) -> io::Result<bool> {
 
 /// Returns whether the folder of this program exists.
 #[must_use]
-pub fn is_there(root: &Path) -> bool {
+pub fn exists(root: &Path) -> bool {
     fs::symlink_metadata(root.join(FOLDER)).is_ok()
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn secret() -> ClaimSecret {
-        ClaimSecret::of([7; 32])
+        ClaimSecret::from_bytes([7; 32])
     }
 
     #[test]
@@ -167,8 +167,8 @@ mod tests {
         let folder = disk.path().join(FOLDER);
         assert_eq!((mode(&folder), mode(&folder.join(FILE))), (0o700, 0o600));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        write(disk.path(), &ClaimSecret::of([8; 32])).unwrap();
-        assert_eq!(read(disk.path()).unwrap(), Some(ClaimSecret::of([8; 32])));
+        write(disk.path(), &ClaimSecret::from_bytes([8; 32])).unwrap();
+        assert_eq!(read(disk.path()).unwrap(), Some(ClaimSecret::from_bytes([8; 32])));
     }
 
     /// Checks that an entry which is not a secret of this program's is neither used nor followed, but replaced.
@@ -226,12 +226,12 @@ mod tests {
         write(disk.path(), &secret()).unwrap();
         // What this handle reads is what is where the bytes were.
         let mut handle = File::open(path_in(disk.path())).unwrap();
-        assert!(is_there(disk.path()) && erase(disk.path()).unwrap());
+        assert!(exists(disk.path()) && erase(disk.path()).unwrap());
         let mut bytes = Vec::new();
         handle.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, [0; 32]);
         assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0);
-        assert!(!is_there(disk.path()) && !erase(disk.path()).unwrap());
+        assert!(!exists(disk.path()) && !erase(disk.path()).unwrap());
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Site {
         journal.compress_closed();
         let retention = Retention::new(log(&folder), RetentionRule { age, bytes: None }, Vec::new());
         retention
-            .tend(&journal, &PendingIn(&store), Clock::Fixed(now))
+            .run(&journal, &PendingIn(&store), Clock::Fixed(now))
             .await
             .into_result()
             .unwrap();
@@ -124,10 +124,10 @@ fn removal(gone: &str, kept: &[String]) -> Removal {
 }
 
 /// Makes the gateway of this folder record and sign the removal.
-async fn say(folder: &Path, removal: Removal) {
+async fn record_removal(folder: &Path, removal: Removal) {
     let journal = open(folder, u64::MAX);
     let at = BEGAN + 100;
-    journal.tell(&removal.event(at).unwrap()).await.unwrap();
+    journal.record_event(&removal.event(at).unwrap()).await.unwrap();
     journal.checkpoint(at).await.unwrap();
 }
 
@@ -137,7 +137,7 @@ fn keep_lines(folder: &Path, lines: &[String]) {
     fs::write(file, before + &lines.iter().flat_map(|line| [line, "\n"]).collect::<String>()).unwrap();
 }
 
-fn kept_of(gone: &str) -> Vec<String> {
+fn kept_lines(gone: &str) -> Vec<String> {
     gone.lines().filter(|line| is_kept(line)).map(str::to_owned).collect()
 }
 
@@ -158,8 +158,8 @@ async fn a_gateway_that_says_that_lines_of_another_were_removed_is_not_believed(
         site.good(&["a", "b"], &["a", "b"], "whole");
         let segment = closed_segments(&log(&b)).unwrap().remove(0);
         let gone = text(&segment);
-        say(&a, removal(&gone, &kept_of(&gone))).await;
-        keep_lines(&site.folder(keeper), &kept_of(&gone));
+        record_removal(&a, removal(&gone, &kept_lines(&gone))).await;
+        keep_lines(&site.folder(keeper), &kept_lines(&gone));
         let another = format!("chain {}: removed by another: line ", short(&gone));
         let by = format!("of chain {} says that lines 1 to 3 were", short(&text(&log(&a))));
         // The lines are there: it is a lie all the same.
@@ -184,12 +184,12 @@ async fn what_another_says_was_kept_of_lines_that_are_not_its_own_says_nothing()
     // In the second segment, as it were, a line of b's that says that the first is removed.
     let template = second.lines().nth(1).unwrap();
     let place = template.rfind(",\"chain\":").unwrap();
-    let object = serde_json::to_string(&removal(&first, &kept_of(&first))).unwrap();
+    let object = serde_json::to_string(&removal(&first, &kept_lines(&first))).unwrap();
     let invented = format!("{},\"removed\":{object}{}", &template[..place], &template[place..]);
-    let mut kept = kept_of(&second);
+    let mut kept = kept_lines(&second);
     kept.insert(1, invented);
-    say(&a, removal(&second, &kept)).await;
-    keep_lines(&b, &[kept_of(&first), kept].concat());
+    record_removal(&a, removal(&second, &kept)).await;
+    keep_lines(&b, &[kept_lines(&first), kept].concat());
     segments.iter().take(2).for_each(|segment| fs::remove_file(segment).unwrap());
     let (sound, said) = site.audit(&["a", "b"], &["a", "b"], &[]);
     assert!(
@@ -211,8 +211,8 @@ async fn a_log_that_is_gone_is_not_excused_by_another() {
     let (sound, said) = site.audit(&["a", "b"], &["a", "b"], &holds);
     assert!(sound, "{said}");
     site.bad(&["a"], &["a", "b"], &holds, &[&missing]);
-    say(&a, removal(&gone, &kept_of(&gone))).await;
-    keep_lines(&a, &kept_of(&gone));
+    record_removal(&a, removal(&gone, &kept_lines(&gone))).await;
+    keep_lines(&a, &kept_lines(&gone));
     site.bad(&["a"], &["a", "b"], &holds, &[&missing, "removed by another"]);
     // Also if nothing is there that its own gateway has signed, but what the other one has signed in its place.
     let forged = site.folder("forged");
@@ -222,11 +222,11 @@ async fn a_log_that_is_gone_is_not_excused_by_another() {
     }
     fs::copy(a.join("log.key"), forged.join("log.key")).unwrap();
     fs::write(log(&forged), "").unwrap();
-    let kept: Vec<String> = kept_of(&gone)
+    let kept: Vec<String> = kept_lines(&gone)
         .into_iter()
         .map(|line| signed_by(&[line], 1, &key(&a)).remove(0))
         .collect();
-    say(&forged, removal(&gone, &kept)).await;
+    record_removal(&forged, removal(&gone, &kept)).await;
     keep_lines(&forged, &kept);
     site.bad(&["forged"], &["a", "b"], &holds, &[&missing]);
 }
@@ -271,7 +271,7 @@ async fn a_gateway_removes_what_it_has_written_by_another_key_and_in_another_cha
             number: link["number"].as_u64().unwrap(),
             sha256: LineHash::of(last.as_bytes()),
         };
-        journal.begin_anew(vec![point]).await.unwrap();
+        journal.begin_chain(vec![point]).await.unwrap();
         journal.checkpoint(BEGAN + 40).await.unwrap();
         write(&journal, BEGAN + 50).await;
         write(&journal, BEGAN + 60).await;
@@ -345,12 +345,12 @@ async fn a_chain_that_nobody_has_signed_is_not_another_ones_to_remove_by_the_doc
         number: 5,
         sha256,
     };
-    journal.begin_anew(vec![point]).await.unwrap();
+    journal.begin_chain(vec![point]).await.unwrap();
     journal.checkpoint(BEGAN + 60).await.unwrap();
     drop(journal);
     let before: String = [0, 1].map(|index| text(&closed_segments(&log(&b)).unwrap()[index])).concat();
     let before: String = before.lines().take(4).flat_map(|line| [line, "\n"]).collect();
-    say(&mixed, removal(&before, &[])).await;
+    record_removal(&mixed, removal(&before, &[])).await;
     let by = "says that lines 1 to 4 were";
     site.bad(&["mixed"], &["a"], &[], &["removed by another", by, "missing before line 5"]);
     let command = format!("sh {} ../a.pub attestation.jsonl", script(&site.0).display());

@@ -14,7 +14,7 @@ use super::stand_in::{Beside, StandIn};
 type Step = Box<dyn Fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Step that runs before transactions, and the number of its remaining runs.
-pub struct Meanwhile {
+pub struct Interleaved {
     store: Arc<dyn Store>,
     step: Step,
     /// Predicate for the transactions that count.
@@ -24,14 +24,14 @@ pub struct Meanwhile {
     left: Semaphore,
 }
 
-impl Debug for Meanwhile {
+impl Debug for Interleaved {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("Meanwhile")
     }
 }
 
 #[async_trait]
-impl Beside for Meanwhile {
+impl Beside for Interleaved {
     async fn transacts(&self, mode: Mode) {
         if !(self.counts)(mode) {
             return;
@@ -48,11 +48,11 @@ impl Beside for Meanwhile {
 }
 
 /// Returns a store that runs a step before each writing transaction, `times` times.
-pub fn meanwhile<F: Future<Output = ()> + Send + 'static>(
+pub fn interleave<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     times: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
-) -> StandIn<Meanwhile> {
+) -> StandIn<Interleaved> {
     stand_in(store, |mode| mode != Mode::Read, 0, times, step)
 }
 
@@ -61,7 +61,7 @@ pub fn after<F: Future<Output = ()> + Send + 'static>(
     store: &Arc<dyn Store>,
     transactions: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
-) -> StandIn<Meanwhile> {
+) -> StandIn<Interleaved> {
     stand_in(store, |_| true, transactions, 1, step)
 }
 
@@ -71,8 +71,8 @@ fn stand_in<F: Future<Output = ()> + Send + 'static>(
     before: usize,
     times: usize,
     step: impl Fn(Arc<dyn Store>) -> F + Send + Sync + 'static,
-) -> StandIn<Meanwhile> {
-    let beside = Meanwhile {
+) -> StandIn<Interleaved> {
+    let beside = Interleaved {
         store: Arc::clone(store),
         step: Box::new(move |store| Box::pin(step(store))),
         counts,

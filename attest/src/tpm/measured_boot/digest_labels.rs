@@ -53,14 +53,14 @@ const SECTIONS: [(&[u8], UkiSection); 14] = [
 ];
 
 /// Meanings of the known words, by the digests of these.
-pub(super) struct Words {
+pub(super) struct DigestLabels {
     words: Vec<(digest::Digest, Meaning)>,
     bank: HashAlg,
     /// Hashed when PCR 11 has its first event: most machines have none.
     sections: Vec<(digest::Digest, UkiSection)>,
 }
 
-impl Words {
+impl DigestLabels {
     pub(super) fn new(bank: HashAlg) -> Self {
         let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));

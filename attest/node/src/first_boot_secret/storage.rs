@@ -134,7 +134,7 @@ impl Storage {
 
 /// The first label that is there. Only if none is, udev is given the time to find it.
 fn first(labels: &[String], disks: &impl Disks) -> Option<String> {
-    let there = || labels.iter().find(|label| disks.are_there(label)).cloned();
+    let there = || labels.iter().find(|label| disks.exists(label)).cloned();
     there().or_else(|| {
         disks.settle();
         there()
@@ -180,7 +180,7 @@ pub(crate) mod tests {
             self.live
         }
 
-        fn are_there(&self, label: &str) -> bool {
+        fn exists(&self, label: &str) -> bool {
             self.by_label.borrow().contains_key(label)
         }
 
@@ -204,7 +204,7 @@ pub(crate) mod tests {
     }
 
     fn secret(byte: u8) -> ClaimSecret {
-        ClaimSecret::of([byte; 32])
+        ClaimSecret::from_bytes([byte; 32])
     }
 
     fn recall(storage: &Storage, fresh: u8, disks: &Folders) -> Result<(ClaimSecret, String), String> {

@@ -62,7 +62,7 @@ impl Machine {
 
     fn judged(&self, values: ReferenceValues) -> Result<(), Reject> {
         let case = self.case(values.bank());
-        appraise(case.verify().unwrap(), &AppraisalPolicy::of_tpm(values), at(case.now)).map(drop)
+        appraise(case.verify().unwrap(), &AppraisalPolicy::for_tpm(values), at(case.now)).map(drop)
     }
 
     /// Checks the result in each bank, with different rules for the log.
@@ -188,14 +188,14 @@ fn a_log_explains_the_doors_pcr_whatever_it_says_of_others() {
         .case(HashAlg::Sha384)
         .but(|case| case.event_log = Some(without.build()));
     let values = values(HashAlg::Sha384).with_event_log(EventLogRule::Recorded);
-    appraise(case.verify().unwrap(), &AppraisalPolicy::of_tpm(values), at(case.now)).unwrap();
+    appraise(case.verify().unwrap(), &AppraisalPolicy::for_tpm(values), at(case.now)).unwrap();
 }
 
 /// A node may send a forged log, but no choice of events in it undoes an extension of the quoted PCR.
 #[test]
 fn the_pcr_has_to_be_quoted() {
     let case = Case::new(SoftKey::p256());
-    let policy = AppraisalPolicy::of_tpm(values(HashAlg::Sha256));
+    let policy = AppraisalPolicy::for_tpm(values(HashAlg::Sha256));
     let reject = appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap_err();
     assert_eq!(reject.code(), "quote-selection");
     let selection = policy.selection().unwrap();
@@ -204,7 +204,7 @@ fn the_pcr_has_to_be_quoted() {
         [0, 1, 2, 3, 4, 5, 6, 7, BOOT_COMPLETE_PCR]
     );
     // Without the rule it is neither asked for nor looked at.
-    let policy = AppraisalPolicy::of_tpm(values(HashAlg::Sha256).only_while_booting(false));
+    let policy = AppraisalPolicy::for_tpm(values(HashAlg::Sha256).only_while_booting(false));
     assert!(!policy.selection().unwrap().pcrs().contains(&BOOT_COMPLETE_PCR));
     appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap();
 }
@@ -247,7 +247,7 @@ fn other_values_are_said_first_and_a_log_that_is_missing_last() {
 /// A record is replayed as it was written: one from a release without this rule does not ask for the PCR.
 #[test]
 fn a_policy_of_before_there_was_a_door_does_not_ask_for_it() {
-    let written = |only: bool| serde_json::to_value(AppraisalPolicy::of_tpm(values(HashAlg::Sha256).only_while_booting(only))).unwrap();
+    let written = |only: bool| serde_json::to_value(AppraisalPolicy::for_tpm(values(HashAlg::Sha256).only_while_booting(only))).unwrap();
     assert!(written(false)["tpm"].get("only_while_booting").is_none());
     assert_eq!(written(true)["tpm"]["only_while_booting"], true);
     for only in [false, true] {

@@ -32,7 +32,7 @@ pub trait Disks {
     /// be changed.
     fn are_anothers(&self) -> bool;
     /// Returns whether a filesystem with this label exists.
-    fn are_there(&self, label: &str) -> bool;
+    fn exists(&self, label: &str) -> bool;
     /// Waits until udev has processed pending devices.
     fn settle(&self);
     /// Returns whether this program's mounts are invisible to other processes.
@@ -53,7 +53,7 @@ impl Disks for DiskPrograms {
         LIVE.iter().any(|file| Path::new(file).exists())
     }
 
-    fn are_there(&self, label: &str) -> bool {
+    fn exists(&self, label: &str) -> bool {
         device(label).exists()
     }
 
@@ -131,7 +131,7 @@ mod tests {
     fn what_is_not_there_is_not_mounted_and_leaves_no_folder() {
         let root = tempfile::tempdir().unwrap();
         let at = root.path().join("at");
-        assert!(!DiskPrograms.are_there("attest-node-no-such-label"));
+        assert!(!DiskPrograms.exists("attest-node-no-such-label"));
         for read_only in [true, false] {
             let worked = DiskPrograms.with("attest-node-no-such-label", &at, read_only, |_| Ok(()));
             let error = worked.unwrap_err().to_string();

@@ -40,7 +40,7 @@ fn check(tcti: &str, arguments: &[&str], code: i32, said: &str) {
 }
 
 /// Returns the value of the boot-complete PCR.
-fn door(tpm: &TpmServer) -> Vec<u8> {
+fn boot_complete_pcr(tpm: &TpmServer) -> Vec<u8> {
     let values = TpmDevice::open(&tpm.tcti())
         .unwrap()
         .read_pcrs(HashAlg::Sha256, &[BOOT_COMPLETE_PCR])
@@ -78,20 +78,20 @@ fn a_boot_is_ended_once_until_the_tpm_is_reset() {
     let folder = TestFolder::new().unwrap();
     let tpm = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let tcti = tpm.tcti();
-    assert_eq!(door(&tpm), [0; 32]);
+    assert_eq!(boot_complete_pcr(&tpm), [0; 32]);
     for round in 0..2 {
         check(&tcti, &[], 0, IS_OVER);
-        assert_eq!(door(&tpm), after(&[CLOSING_WORD]), "{round}");
+        assert_eq!(boot_complete_pcr(&tpm), after(&[CLOSING_WORD]), "{round}");
         check(&tcti, &[], 0, WAS_OVER);
-        assert_eq!(door(&tpm), after(&[CLOSING_WORD]), "{round}");
+        assert_eq!(boot_complete_pcr(&tpm), after(&[CLOSING_WORD]), "{round}");
         reset(&tpm);
-        assert_eq!(door(&tpm), [0; 32]);
+        assert_eq!(boot_complete_pcr(&tpm), [0; 32]);
     }
     // Whatever systemd does, before it or after it.
     pcr_event(&tpm, OS_SEPARATOR, &folder);
     check(&tcti, &[], 0, IS_OVER);
     check(&tcti, &[], 0, WAS_OVER);
-    assert_eq!(door(&tpm), after(&[OS_SEPARATOR, CLOSING_WORD]));
+    assert_eq!(boot_complete_pcr(&tpm), after(&[OS_SEPARATOR, CLOSING_WORD]));
     reset(&tpm);
     // By tpm2-tools it is the same.
     pcr_event(&tpm, CLOSING_WORD, &folder);
@@ -104,7 +104,7 @@ fn a_boot_is_ended_once_until_the_tpm_is_reset() {
     for _ in 0..2 {
         check(&tcti, &[], 0, IS_OVER);
     }
-    assert_eq!(door(&tpm), after(&[b"a system extension", CLOSING_WORD, CLOSING_WORD]));
+    assert_eq!(boot_complete_pcr(&tpm), after(&[b"a system extension", CLOSING_WORD, CLOSING_WORD]));
 }
 
 /// Listens at the ports of a TPM's commands and, one above, of its control channel.
@@ -129,7 +129,7 @@ fn tpm2_tools_end_a_boot_as_the_documents_say() {
     let mut shell = Command::new("/bin/sh");
     let ended = shell.args(["-c", command]).env("TPM2TOOLS_TCTI", tpm.tcti()).output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    assert_eq!(door(&tpm), after(&[CLOSING_WORD]));
+    assert_eq!(boot_complete_pcr(&tpm), after(&[CLOSING_WORD]));
     check(&tpm.tcti(), &[], 0, WAS_OVER);
 }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use async_trait::async_trait;
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
-use super::{Lead, StoreError, StoreMark};
+use super::{LeaderGuard, StoreError, StoreMark};
 
 /// An engine in front of another one. It can override the methods here; all others are those of the other engine.
 #[async_trait]
-pub trait Through: Send + Sync + std::fmt::Debug {
+pub trait EngineLayer: Send + Sync + std::fmt::Debug {
     /// Returns the engine behind this one.
     fn engine(&self) -> &dyn Engine;
 
@@ -17,12 +17,12 @@ pub trait Through: Send + Sync + std::fmt::Debug {
         self.engine().transact(work).await
     }
 
-    /// Like [`Engine::transact_for_record`]. An override of [`Through::transact`] applies here, too.
+    /// Like [`Engine::transact_for_record`]. An override of [`EngineLayer::transact`] applies here, too.
     async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
 
-    /// Like [`Engine::read`]. An override of [`Through::transact`] applies here, too.
+    /// Like [`Engine::read`]. An override of [`EngineLayer::transact`] applies here, too.
     async fn read(&self, work: Work) -> Result<(), StoreError> {
         self.transact(work).await
     }
@@ -31,8 +31,8 @@ pub trait Through: Send + Sync + std::fmt::Debug {
         self.engine().later(work);
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        self.engine().lead(work).await
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        self.engine().acquire_leadership(work).await
     }
 
     fn most_writes(&self) -> usize {
@@ -41,17 +41,17 @@ pub trait Through: Send + Sync + std::fmt::Debug {
 }
 
 #[async_trait]
-impl<T: Through> Engine for T {
+impl<T: EngineLayer> Engine for T {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
-        Through::transact(self, work).await
+        EngineLayer::transact(self, work).await
     }
 
     async fn transact_for_record(&self, work: Work) -> Result<(), StoreError> {
-        Through::transact_for_record(self, work).await
+        EngineLayer::transact_for_record(self, work).await
     }
 
     async fn read(&self, work: Work) -> Result<(), StoreError> {
-        Through::read(self, work).await
+        EngineLayer::read(self, work).await
     }
 
     fn sync(&self) -> Result<(), StoreError> {
@@ -59,7 +59,7 @@ impl<T: Through> Engine for T {
     }
 
     fn later(&self, work: Work) {
-        Through::later(self, work);
+        EngineLayer::later(self, work);
     }
 
     async fn page(&self, range: KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError> {
@@ -78,12 +78,12 @@ impl<T: Through> Engine for T {
         self.engine().serve().await
     }
 
-    async fn lead(&self, work: &str) -> Result<Option<Lead>, StoreError> {
-        Through::lead(self, work).await
+    async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
+        EngineLayer::acquire_leadership(self, work).await
     }
 
     fn most_writes(&self) -> usize {
-        Through::most_writes(self)
+        EngineLayer::most_writes(self)
     }
 
     fn most_challenges(&self) -> u64 {
@@ -94,8 +94,8 @@ impl<T: Through> Engine for T {
         self.engine().has_room()
     }
 
-    fn standing(&self) -> Option<StoreMark> {
-        self.engine().standing()
+    fn store_mark(&self) -> Option<StoreMark> {
+        self.engine().store_mark()
     }
 
     fn recent_mark(&self) -> Option<u64> {
@@ -106,7 +106,7 @@ impl<T: Through> Engine for T {
         self.engine().keep_mark().await
     }
 
-    fn beside(&self) -> Option<&Path> {
-        self.engine().beside()
+    fn mark_path(&self) -> Option<&Path> {
+        self.engine().mark_path()
     }
 }

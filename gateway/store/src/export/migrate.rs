@@ -15,7 +15,8 @@ use super::super::expected_store::{ExpectedStore, replace_mark};
 use super::super::moved::Moved;
 use super::super::{StoreMark, schema};
 use super::{
-    Contents, Exported, HouseError, MigrationSource, MigrationTarget, PAGE, abandon, alone, place, source, take, target, there, walk,
+    Contents, ExportError, Exported, MigrationSource, MigrationTarget, PAGE, abandon, alone, existing_store, place, source, take, target,
+    walk,
 };
 use crate::settings::StoreSettings;
 
@@ -32,7 +33,7 @@ pub struct CopiedStore {
 ///
 /// # Errors
 /// Like [`super::import`].
-pub fn copy<E: From<HouseError>>(
+pub fn copy<E: From<ExportError>>(
     from: &StoreSettings,
     to: &StoreSettings,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
@@ -40,9 +41,9 @@ pub fn copy<E: From<HouseError>>(
     let mut source = source(from)?;
     let becomes = becomes(&*source, from, to)?;
     if source.moved().is_some()
-        && let Some(now) = there(to)?.filter(|now| now.id == becomes.id)
+        && let Some(now) = existing_store(to)?.filter(|now| now.id == becomes.id)
     {
-        return is_there(to, &source.store(), now, first);
+        return finish_copy(to, &source.store(), now, first);
     }
     let mut target = target(to)?;
     let (accepted, contents) = move_over(&mut *source, &mut *target, &becomes, || alone(from), first)?;
@@ -53,7 +54,7 @@ pub fn copy<E: From<HouseError>>(
 }
 
 /// Returns the new place that the source is to record; the one that it has already, if this continues a copy.
-fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, HouseError> {
+fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSettings) -> Result<Moved, ExportError> {
     let to = place(to);
     match source.moved() {
         Some(moved) if moved.to != to => Err(moved.error(place(from).as_ref()).into()),
@@ -63,15 +64,15 @@ fn becomes(source: &dyn MigrationSource, from: &StoreSettings, to: &StoreSetting
 }
 
 /// Finishes a copy whose target is the store already: only the known mark of these settings is left to write.
-fn is_there<E: From<HouseError>>(
+fn finish_copy<E: From<ExportError>>(
     to: &StoreSettings,
     from: &StoreMark,
     now: StoreMark,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<CopiedStore, E> {
     let file = &to.file;
-    let known = ExpectedStore::beside(file).or_else(|_| ExpectedStore::but_for_file(file));
-    let known = known.map_err(HouseError::from)?.expected().cloned();
+    let known = ExpectedStore::load(file).or_else(|_| ExpectedStore::but_for_file(file));
+    let known = known.map_err(ExportError::from)?.expected().cloned();
     let is_known = known.as_ref().is_some_and(|known| known.id == now.id);
     let replacement = Replacement {
         known,
@@ -79,7 +80,7 @@ fn is_there<E: From<HouseError>>(
     };
     if !is_known {
         first(&replacement)?;
-        replace_mark(file, &now).map_err(HouseError::from)?;
+        replace_mark(file, &now).map_err(ExportError::from)?;
     }
     Ok(CopiedStore {
         accepted: AcceptedStore { replacement, now },
@@ -88,18 +89,18 @@ fn is_there<E: From<HouseError>>(
 }
 
 /// Moves a store in the steps that the module describes.
-pub(super) fn move_over<E: From<HouseError>>(
+pub(super) fn move_over<E: From<ExportError>>(
     source: &mut dyn MigrationSource,
     target: &mut dyn MigrationTarget,
     becomes: &Moved,
-    alone: impl Fn() -> Result<(), HouseError>,
+    alone: impl Fn() -> Result<(), ExportError>,
     first: impl FnOnce(&Replacement) -> Result<(), E>,
 ) -> Result<(AcceptedStore, Contents), E> {
     let store = source.store();
     let contents = walk(|range| source.page(range, PAGE), |pair| Ok(target.put(pair)?))?;
     let unchanged = |source: &mut dyn MigrationSource| match source.store_now() {
         Ok(now) if now == store => alone(),
-        Ok(_) => Err(HouseError::WentOn),
+        Ok(_) => Err(ExportError::WentOn),
         Err(error) => Err(error.into()),
     };
     unchanged(source)?;
@@ -122,20 +123,20 @@ pub(super) fn move_over<E: From<HouseError>>(
 /// process can make a store of it.
 ///
 /// # Errors
-/// [`HouseError`], [`HouseError::Whole`] if that is a store already.
-pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, HouseError> {
+/// [`ExportError`], [`ExportError::Whole`] if that is a store already.
+pub fn undo(from: &StoreSettings, to: &StoreSettings) -> Result<StoreMark, ExportError> {
     let mut source = source(from)?;
-    let moved = source.moved().cloned().ok_or_else(|| HouseError::NotMoved(place(from)))?;
+    let moved = source.moved().cloned().ok_or_else(|| ExportError::NotMoved(place(from)))?;
     if moved.to != place(to) {
         return Err(moved.error(place(from).as_ref()).into());
     }
     abandon(to)?;
-    if let Some(store) = there(to)?.filter(|there| there.id == moved.id) {
-        return Err(HouseError::Whole { to: moved.to, store });
+    if let Some(store) = existing_store(to)?.filter(|there| there.id == moved.id) {
+        return Err(ExportError::Whole { to: moved.to, store });
     }
-    source.take_back()?;
+    source.undo_move()?;
     let (file, store) = (&from.file, source.store());
-    let known = ExpectedStore::beside(file)?;
+    let known = ExpectedStore::load(file)?;
     if known.file.as_ref().is_some_and(|known| known.id == moved.id) {
         // That was written down just before it would have been one.
         replace_mark(file, &store)?;

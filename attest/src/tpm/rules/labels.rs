@@ -7,7 +7,7 @@ use super::Check;
 impl Check {
     /// Returns the name of the check in `pool.toml`.
     #[must_use]
-    pub const fn word(self) -> &'static str {
+    pub const fn label(self) -> &'static str {
         match self {
             Self::SecureBoot => "secure-boot",
             Self::Dbx => "dbx",
@@ -64,6 +64,6 @@ impl Check {
 
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.label())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{
     DecisionRecord, Embedded, EntryKind, Pending, Spend, Spendable, Store, StoreEntry, StoreError, Transact, UseHolder, UseOccasion,
 };
@@ -25,7 +25,7 @@ struct Away {
     away: AtomicBool,
 }
 
-fn away() -> StoreError {
+fn unavailable() -> StoreError {
     StoreError::Engine {
         engine: "away",
         place: "here".to_owned(),
@@ -35,7 +35,7 @@ fn away() -> StoreError {
 }
 
 #[async_trait]
-impl Through for Away {
+impl EngineLayer for Away {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }
@@ -43,13 +43,13 @@ impl Through for Away {
     async fn transact(&self, work: Work) -> Result<(), StoreError> {
         match self.away.swap(false, Ordering::Relaxed) {
             false => Engine::transact(&self.engine, work).await,
-            true => Err(away()),
+            true => Err(unavailable()),
         }
     }
 }
 
 #[async_trait]
-impl Through for Doubting {
+impl EngineLayer for Doubting {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }

@@ -18,7 +18,7 @@ use attest_gateway::server::Server;
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EnrolmentError};
 use attest_store::engine::{Engine, Work};
-use attest_store::through::Through;
+use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, Spend, Spendable, Store, StoreError, Transact, UseOccasion};
 use attest_system::clock::Clock;
 use rustls::version::TLS13;
@@ -32,7 +32,7 @@ use tokio_rustls::client::TlsStream;
 /// Requests the pool's config like a node whose Ignition is too old for it.
 async fn ask_as_an_old_node(gateway: &Gateway, credential: &str) -> Answer {
     let request = gateway.client.get(gateway.url("/config/worker"));
-    Answer::of(
+    Answer::send(
         request
             .header("accept", accept("3.3.0"))
             .header("authorization", bearer(credential)),
@@ -107,8 +107,8 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
     fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
     // Not even the second time: it was not spent by the first.
-    gateway.config("/config/worker", &[&token]).await.try_again();
-    gateway.config("/config/worker", &[&token]).await.try_again();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
     // The two have changed nothing, and nothing is kept of them.
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     let is_empty = async || store.pending().await.unwrap().is_empty();
@@ -235,7 +235,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
             let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
             let used = store.list(EntryKind::Token).await.unwrap().remove(0).id;
             let decided = evidence(&id, now() + 1, ek.parse().unwrap());
-            let identity = NodeIdentity::of_tpm(ek.parse().unwrap());
+            let identity = NodeIdentity::from_ek(ek.parse().unwrap());
             let written = store.decide(&id, move |transaction| {
                 enrolment::settle_name(transaction, None, Some("worker-0"), &identity)?;
                 let thing = Spendable {
@@ -325,7 +325,7 @@ struct Losing {
 }
 
 #[async_trait]
-impl Through for Losing {
+impl EngineLayer for Losing {
     fn engine(&self) -> &dyn Engine {
         &self.engine
     }
@@ -459,7 +459,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
     let fetch = async || {
         hold.let_go(1);
         let request = gateway.client.get(gateway.url("/config/worker")).header("accept", accept("3.4.0"));
-        let answer = Answer::of(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
+        let answer = Answer::send(request.header("authorization", bearer(&token)).header(CLAIMANT_HEADER, &claimant)).await;
         hold.came().await;
         answer
     };
@@ -491,7 +491,7 @@ async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
     gateway.settings("[limits]\nrequest_seconds = 1");
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
     let running = Running::start(&gateway).await;
-    gateway.config("/config/worker", &[&token]).await.try_again();
+    gateway.config("/config/worker", &[&token]).await.check_retry();
     running.store.beside.came().await;
     assert_eq!(uses(&running.store).await, 0);
     let store = running.stop().await;

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::machine::Machine;
 use super::site::{self, GCP, STS, TPM};
+use crate::support::interleaving::interleave;
 use crate::support::kubelet::{embedded, in_process};
-use crate::support::meanwhile::meanwhile;
 use crate::support::stand_in::{Beside, StandIn};
 use crate::support::{Answer, Gateway, digest, tpm};
 
@@ -58,7 +58,7 @@ struct Copying {
 
 impl Copying {
     /// Takes each claim that is free after the node has had it.
-    async fn look(&self) {
+    async fn claim_free(&self) {
         let named = self.renamed.unwrap_or(NAME);
         for (bit, kind, id) in [(1, EntryKind::Instance, IDENTITY), (2, EntryKind::Name, named)] {
             let is_held = self.store.get(kind, id).await.unwrap().is_some();
@@ -79,14 +79,14 @@ impl Copying {
 #[async_trait]
 impl Beside for Copying {
     async fn transacts(&self, _: Mode) {
-        self.look().await;
+        self.claim_free().await;
         if self.steps.fetch_add(1, Ordering::Relaxed) == self.at {
             note(&*self.store, self.ek, self.renamed).await;
         }
     }
 
     async fn reads(&self, _: EntryKind) {
-        self.look().await;
+        self.claim_free().await;
     }
 }
 
@@ -165,7 +165,7 @@ async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_j
     let node = Machine::new().but(|machine| machine.tpm = Some(case));
     sts.add(node.session.clone());
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-    let stand_in = meanwhile(&store, 2, move |store| async move { note(&*store, ek, None).await });
+    let stand_in = interleave(&store, 2, move |store| async move { note(&*store, ek, None).await });
     in_process(&gateway, Arc::new(stand_in)).await;
     drop(node.attest(&gateway, &[Kind::Tpm, Kind::AwsSts]).await.ticket());
     assert_eq!(sts.requests().len(), 1);
@@ -183,7 +183,7 @@ async fn attack_27_who_had_the_instance_before_is_told_though_the_evidence_is_ju
     let machine = site::with_vtpm(Machine::new());
     let ek: EkDigest = digest(machine.tpm.as_ref().unwrap()).parse().unwrap();
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
-    let stand_in = meanwhile(&store, 1, move |store| async move { note(&*store, ek, None).await });
+    let stand_in = interleave(&store, 1, move |store| async move { note(&*store, ek, None).await });
     in_process(&gateway, Arc::new(stand_in)).await;
     drop(machine.attest(&gateway, &[Kind::Tpm, Kind::Gcp]).await.ticket());
     let record = gateway.records().pop().unwrap();

@@ -36,7 +36,7 @@ pub enum ClaimPurpose {
 }
 
 impl ClaimPurpose {
-    const fn word(self) -> &'static [u8] {
+    const fn label(self) -> &'static [u8] {
         match self {
             Self::Instance => b"instance\0",
             Self::Token => b"token\0",
@@ -53,12 +53,12 @@ impl fmt::Debug for ClaimSecret {
 impl ClaimSecret {
     /// Creates a secret from stored bytes.
     #[must_use]
-    pub fn of(bytes: [u8; CLAIMANT_BYTES]) -> Self {
+    pub fn from_bytes(bytes: [u8; CLAIMANT_BYTES]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
     fn random() -> Result<Self, Failure> {
-        let mut secret = Self::of([0; CLAIMANT_BYTES]);
+        let mut secret = Self::from_bytes([0; CLAIMANT_BYTES]);
         rand::fill(secret.0.as_mut()).map_err(|_| Failure::new("internal", "the system has no randomness", "report this message"))?;
         Ok(secret)
     }
@@ -73,20 +73,20 @@ impl ClaimSecret {
     #[must_use]
     pub fn claimant(&self, purpose: ClaimPurpose, base: &str) -> Zeroizing<Vec<u8>> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
-        let tag = hmac::sign(&key, &[DOMAIN, purpose.word(), base.as_bytes()].concat());
+        let tag = hmac::sign(&key, &[DOMAIN, purpose.label(), base.as_bytes()].concat());
         Zeroizing::new(tag.as_ref().to_vec())
     }
 }
 
 /// Lazy access to the secret, which is read or created at the first request. A node with nothing to claim touches no disk.
-pub struct Claimants {
+pub struct FirstBootSecret {
     state: ClaimFolder,
     storage: Storage,
     secret: Option<ClaimSecret>,
     note: Option<String>,
 }
 
-impl Claimants {
+impl FirstBootSecret {
     /// Nothing is done yet.
     #[must_use]
     pub fn new(state: ClaimFolder, storage: Storage) -> Self {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn each_gateway_and_each_purpose_has_its_own() {
-        let secret = ClaimSecret::of([7; 32]);
+        let secret = ClaimSecret::from_bytes([7; 32]);
         let (a, b) = ("https://a.example:22623", "https://b.example:22623");
         let all = [
             (ClaimPurpose::Instance, a),
@@ -156,12 +156,12 @@ mod tests {
             assert!(!shown[..index].contains(one) && one.as_slice() != secret.bytes());
         }
         assert_eq!(secret.claimant(ClaimPurpose::Instance, a), shown[0]);
-        assert_ne!(ClaimSecret::of([8; 32]).claimant(ClaimPurpose::Instance, a), shown[0]);
+        assert_ne!(ClaimSecret::from_bytes([8; 32]).claimant(ClaimPurpose::Instance, a), shown[0]);
     }
 
     /// Simulates one run of the program, with its memory and its disk.
     fn run(state: &Path, storage: Storage) -> (ClaimSecret, Option<String>) {
-        let mut claimants = Claimants::new(ClaimFolder::new(state), storage);
+        let mut claimants = FirstBootSecret::new(ClaimFolder::new(state), storage);
         let mut get = || claimants.secret(Deadline::after(Duration::from_secs(30))).unwrap();
         let secret = get();
         assert_eq!(get(), secret);

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_30_a_machine_is_admitted_for_as_long_as_it_is_named_and_with_its_tpm() {
+    fn attack_30_inventory_admits_a_listed_machine_and_its_tpm() {
         let [tpm, other] = ["ab", "cd"].map(|digits| NodeIdentity::from_evidence(format!("tpm:{}", digits.repeat(32))));
         let instance = NodeIdentity::from_evidence("gcp:p/1".to_owned());
         let check = |text: &str, identity: &NodeIdentity, instance: Option<&NodeIdentity>, expect: [bool; 2]| {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_machine_as_the_log_has_it() {
+    fn inventory_line_is_an_identity_with_optional_tpm() {
         let (ek, uuid) = ("ab".repeat(32), "8a205152-b25a-417f-a676-80465535a6c9");
         check("", Ok(0));
         check("# all of them\n\n  \n", Ok(0));

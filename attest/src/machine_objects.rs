@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_30_an_instance_that_no_machine_object_names_is_none_of_the_pools() {
+    fn attack_30_instance_without_a_machine_object_is_refused() {
         let check = |object_says: &str, instance_says: &str, expect| check(&named(&[object(object_says)]), &shown(instance_says), expect);
         const NOT_IN: &str = "instance-not-in-inventory";
         check(AWS, AWS, "accepted");
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_30_what_a_machine_object_says_decides() {
+    fn attack_30_machine_object_fields_refuse_the_instance() {
         refused(|object| object.machine_set = Some("infra-a".to_owned()), "instance-of-another-set");
         refused(|object| object.machine_set = None, "instance-of-another-set");
         refused(|object| object.control_plane = true, "instance-of-another-set");
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_30_a_name_says_one_machine_of_one_pool() {
+    fn attack_30_instance_id_must_name_one_machine() {
         for id in [AWS, GCP] {
             check(&named(&[]), &shown(id), "instance-not-in-inventory");
             check(&named(&[object(id), object(id)]), &shown(id), "instance-named-twice");
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_29_a_machine_object_joins_no_bought_tpm_to_its_instance() {
+    fn attack_29_machine_object_does_not_bind_a_purchased_tpm() {
         let of_maker = ComparedClaims {
             tpm_of_a_maker: Some("tpm:ab".to_owned()),
             ..shown(AWS)
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cloud_that_does_not_say_when_it_made_the_instance_is_not_held_to_it() {
+    fn unknown_instance_creation_time_is_not_compared() {
         let unsaid = ComparedClaims {
             created: None,
             ..shown(AWS)
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn which_kinds_a_machine_object_can_name() {
+    fn machine_object_can_name_instance_kinds() {
         let check = |kinds: &[Kind], expect: [bool; 2]| {
             assert_eq!(
                 [false, true].map(|certified| can_name(kinds.iter().copied(), certified)),

@@ -81,7 +81,7 @@ fn rules() -> IdentityDocumentRules {
 }
 
 #[test]
-fn every_field_is_read() {
+fn identity_document_fields_are_parsed() {
     let verified = verified(&document()).unwrap();
     let document = verified.replayable();
     assert_eq!(document.account_id.as_str(), "123456789012");
@@ -108,7 +108,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn fields_may_come_and_go() {
+fn optional_fields_may_be_absent_or_unknown() {
     assert!(verified(&with("soMuchNewer", json!({ "a": [1, 2] }))).is_ok());
     let mut document = document();
     for field in [
@@ -128,7 +128,7 @@ fn fields_may_come_and_go() {
 }
 
 #[test]
-fn attack_23_fields_of_another_form() {
+fn attack_23_malformed_fields_are_refused() {
     let malformed = |document: &Value, field: &str| match verified(document).unwrap_err() {
         error @ (IdentityDocumentError::Field { .. } | IdentityDocumentError::Json { .. }) => {
             assert_eq!(error.code(), "aws-document-malformed");
@@ -209,7 +209,7 @@ fn attack_11_only_the_signed_bytes_are_read() {
 }
 
 #[test]
-fn attack_12_certificates_in_the_message_are_not_looked_at() {
+fn attack_12_embedded_certificates_are_ignored() {
     let theirs = region_certificate(&OTHER, 9);
     let content = document().to_string();
     let code = |message: TestMessage, key: &Pkcs7Key| verify(&in_lines(&message.sign(key)), &both(), at(NOW)).unwrap_err().code();
@@ -224,7 +224,7 @@ fn attack_12_certificates_in_the_message_are_not_looked_at() {
 }
 
 #[test]
-fn attack_13_a_replay_is_named_one() {
+fn attack_13_replayed_document_is_refused() {
     let verified = verified(&document()).unwrap();
     let rules_with = |alter: fn(&mut IdentityDocumentRules)| {
         let mut rules = rules();
@@ -254,7 +254,7 @@ fn attack_13_a_replay_is_named_one() {
 }
 
 #[test]
-fn attack_14_another_regions_key() {
+fn attack_14_key_of_another_region_is_refused() {
     // Beijing's file holds Frankfurt's certificate: a document of Frankfurt is not Beijing's.
     let mixed = regions(&[("cn-north-1", &[&FRANKFURT])]);
     let error = verify(&signed(&document()), &mixed, at(NOW)).unwrap_err();
@@ -281,7 +281,7 @@ fn attack_14_another_regions_key() {
 }
 
 #[test]
-fn attack_14_another_partition() {
+fn attack_14_document_of_another_partition_is_refused() {
     let content = with("region", json!("cn-north-1")).to_string();
     let message = in_lines(&TestMessage::aws(content.as_bytes(), &BEIJING).sign(&OTHER));
     let beijing = verify(&message, &both(), at(NOW)).unwrap();
@@ -305,7 +305,7 @@ fn attack_14_another_partition() {
 }
 
 #[test]
-fn rules_for_each_field() {
+fn each_identity_document_rule_is_enforced() {
     type Alter = fn(&mut IdentityDocumentRules, Vec<String>);
     let verified = verified(&document()).unwrap();
     let check = |alter: Alter, accepted: &str, code: &str| {
@@ -348,7 +348,7 @@ fn rules_for_each_field() {
 }
 
 #[test]
-fn rules_are_read_strictly() {
+fn rules_reject_unknown_and_missing_fields() {
     let read = |rules: Value| serde_json::from_value::<IdentityDocumentRules>(rules);
     assert!(read(json!({})).is_err(), "accounts must be given");
     assert!(read(json!({ "accounts": [], "acounts": [] })).is_err());
@@ -384,7 +384,7 @@ fn region_certificates_are_checked_when_loaded() {
 }
 
 #[test]
-fn several_certificates_of_a_region_around_a_rotation() {
+fn region_may_have_several_certificates_during_rotation() {
     let next = region_certificate(&OTHER, 3);
     let namesake = region_certificate(&OTHER, 1);
     for certificates in [[&*FRANKFURT, &next], [&next, &FRANKFURT], [&namesake, &FRANKFURT]] {
@@ -393,7 +393,7 @@ fn several_certificates_of_a_region_around_a_rotation() {
 }
 
 #[test]
-fn the_certificate_has_to_be_valid() {
+fn document_requires_a_valid_region_certificate() {
     let mut params = ca_params("Amazon", 4);
     (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2026, 12, 31));
     let certificate: CertificateDer<'static> = params.self_signed(&SIGNER.pair).unwrap().into();
@@ -407,7 +407,7 @@ fn the_certificate_has_to_be_valid() {
 }
 
 #[test]
-fn attack_23_every_truncation_and_every_bit() {
+fn attack_23_every_truncation_and_bit_flip_is_refused() {
     let message = signed(&document());
     let certificates = both();
     for length in 0..message.len() {
@@ -423,7 +423,7 @@ fn attack_23_every_truncation_and_every_bit() {
 }
 
 #[test]
-fn weak_algorithms_have_their_code() {
+fn weak_algorithms_have_their_own_code() {
     let message = TestMessage::aws(document().to_string().as_bytes(), &FRANKFURT).but(|message| {
         message.digest_algorithm = algorithm(SHA1, &[]);
         message.digest_algorithms = vec![algorithm(SHA1, &[])];

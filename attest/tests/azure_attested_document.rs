@@ -90,7 +90,7 @@ fn rules() -> AttestedDocumentRules {
 }
 
 #[test]
-fn every_field_is_read() {
+fn attested_document_fields_are_parsed() {
     let document = verified(&document()).unwrap();
     assert_eq!(document.vm_id.as_str(), "b1310a36-d400-46f6-82cb-6217df846586");
     assert_eq!(document.subscription_id.as_str(), SUBSCRIPTION);
@@ -120,7 +120,7 @@ fn every_field_is_read() {
 }
 
 #[test]
-fn identities_are_in_lower_case() {
+fn node_identity_is_in_lower_case() {
     let upper = with("vmId", json!("B1310A36-D400-46F6-82CB-6217DF846586"));
     assert_eq!(
         verified(&upper).unwrap().node_identity(),
@@ -129,7 +129,7 @@ fn identities_are_in_lower_case() {
 }
 
 #[test]
-fn fields_may_come_and_go() {
+fn optional_fields_may_be_absent_or_unknown() {
     assert!(verified(&with("new", json!([{}]))).is_ok());
     let mut document = document();
     for field in ["licenseType", "plan", "sku"] {
@@ -145,7 +145,7 @@ fn fields_may_come_and_go() {
 }
 
 #[test]
-fn attack_23_fields_of_another_form() {
+fn attack_23_malformed_fields_are_refused() {
     let malformed = |document: &Value| {
         let error = verified(document).unwrap_err();
         assert_eq!(error.code(), "azure-document-malformed", "{error}");
@@ -214,7 +214,7 @@ fn attack_11_only_the_signed_bytes_are_read() {
 }
 
 #[test]
-fn attack_07_a_document_for_another_challenge() {
+fn attack_07_document_for_another_challenge_is_refused() {
     for nonce in ["", "0000000000", "20260728-192400", ImdsNonce::derive(&[8; 32]).as_str()] {
         let error = verified(&with("nonce", json!(nonce))).unwrap_err();
         assert_eq!(error.code(), "azure-document-nonce");
@@ -230,7 +230,7 @@ fn attack_07_a_document_for_another_challenge() {
 }
 
 #[test]
-fn attack_07_a_document_of_another_time() {
+fn attack_07_expired_or_future_document_is_refused() {
     let document = verified(&document()).unwrap();
     let check = |rules: &AttestedDocumentRules, now: u64| appraise(&document, rules, at(now));
     for now in [CREATED - CLOCK_SKEW_LIMIT_SECONDS, CREATED, EXPIRES] {
@@ -257,7 +257,7 @@ fn attack_07_a_document_of_another_time() {
 }
 
 #[test]
-fn attack_23_every_truncation_and_every_byte() {
+fn attack_23_every_truncation_and_flipped_byte_is_refused() {
     let message = message(&document()).sign(&SIGNER);
     let check = |message: &[u8]| verify(data_encoding::BASE64.encode(message).as_bytes(), &TRUST, &NONCE, at(NOW));
     assert!(check(&message).is_ok());

@@ -140,7 +140,7 @@ const NOT_ENDORSED: &str = "azure-vtpm-not-endorsed";
 const VM_ID_CODE: &str = "azure-vtpm-vm-id";
 
 #[test]
-fn a_vtpm_is_accepted() {
+fn azure_vtpm_evidence_is_accepted() {
     let verified = Case::new().verify().unwrap();
     assert_eq!(verified.identity(), format!("azure-vtpm:{VM_ID}"));
     assert_eq!(verified.vm_id().as_str(), VM_ID);
@@ -167,7 +167,7 @@ fn a_vtpm_is_accepted() {
 }
 
 #[test]
-fn forms_that_are_the_same_evidence() {
+fn equivalent_vtpm_evidence_is_accepted() {
     let accepted = |case: Case| drop(case.verify().unwrap());
     // An NV index that is as long as the certificate.
     accepted(Case::new().certified(|_| {}));
@@ -191,7 +191,7 @@ fn forms_that_are_the_same_evidence() {
 }
 
 #[test]
-fn a_certificate_that_nobody_trusted_has_issued() {
+fn ak_certificate_of_an_untrusted_issuer_is_refused() {
     Case::new().but(|case| case.roots = AkRoots::default()).refused(NOT_ENDORSED);
     Case::new().but(|case| case.roots = roots_of(&REGIONAL)).refused(NOT_ENDORSED);
     // The intermediate is missing.
@@ -211,7 +211,7 @@ fn a_certificate_that_nobody_trusted_has_issued() {
 }
 
 #[test]
-fn a_certificate_that_does_not_hold() {
+fn invalid_ak_certificate_is_refused() {
     let certified = |change: fn(&mut CertificateParams)| Case::new().certified(change).refused(CERTIFICATE);
     certified(|params| params.not_after = date_time_ymd(2026, 12, 31));
     certified(|params| params.not_before = date_time_ymd(2030, 1, 1));
@@ -237,7 +237,7 @@ fn a_certificate_that_does_not_hold() {
 }
 
 #[test]
-fn a_certificate_names_a_vtpm_of_azure() {
+fn ak_certificate_must_name_an_azure_vtpm() {
     for name in [
         "",
         "f859864a6a31",
@@ -269,7 +269,7 @@ fn a_certificate_names_a_vtpm_of_azure() {
 }
 
 #[test]
-fn cas_are_held_to_what_their_certificates_say() {
+fn ca_certificate_constraints_are_enforced() {
     let with = |change: fn(&mut CertificateParams)| {
         let mut cas = VtpmCas::global();
         change(&mut cas.cas[1].0);
@@ -311,7 +311,7 @@ fn cas_are_held_to_what_their_certificates_say() {
 }
 
 #[test]
-fn a_configured_ca_that_says_what_it_issues_issues_aks() {
+fn configured_ca_with_extended_key_usage_issues_aks() {
     let configured = |usages: &[&[u64]]| {
         let mut cas = VtpmCas::global();
         let other = |oid: &&[u64]| ExtendedKeyUsagePurpose::Other(oid.to_vec());
@@ -338,7 +338,7 @@ fn a_configured_ca_that_says_what_it_issues_issues_aks() {
 }
 
 #[test]
-fn attack_03_a_certificate_for_another_key() {
+fn attack_03_ak_certificate_for_another_key_is_refused() {
     let other = Vtpm::new(VM_ID);
     Case::new()
         .but(|case| case.certificate = GLOBAL.certify(&ak_params(NAME), &other.ak.pair))
@@ -351,7 +351,7 @@ fn attack_03_a_certificate_for_another_key() {
 }
 
 #[test]
-fn an_ak_that_could_sign_what_no_vtpm_made() {
+fn ak_with_unsafe_attributes_or_hierarchy_is_refused() {
     for (bit, what) in [
         (1, "fixedTPM"),
         (4, "fixedParent"),
@@ -370,7 +370,7 @@ fn an_ak_that_could_sign_what_no_vtpm_made() {
 }
 
 #[test]
-fn a_quote_answers_this_challenge_for_this_server() {
+fn quote_must_match_challenge_purpose_pool_and_server() {
     let bound = |nonce: &[u8], purpose: &str, pool: &str, key: &SpkiSha256| {
         let extra_data = qualifying_data(nonce, purpose, pool, key);
         Case::new().but(|case| case.extra_data = extra_data)
@@ -398,7 +398,7 @@ fn a_quote_answers_this_challenge_for_this_server() {
 }
 
 #[test]
-fn attack_13_the_machine_is_the_one_whose_firmware_has_measured_it() {
+fn attack_13_pcr_6_must_prove_the_vm_id() {
     Case::new().but(|case| case.vm_id = vm_id(OTHER_VM_ID)).refused(VM_ID_CODE);
     let pcr_6 = |measured: &[Vec<u8>]| {
         let value = extended(measured);
@@ -436,7 +436,7 @@ fn attack_13_the_machine_is_the_one_whose_firmware_has_measured_it() {
 
 /// Firmware with unknown measurements: the event log shows that the vmId was first.
 #[test]
-fn a_log_shows_that_the_vm_id_was_first() {
+fn event_log_proves_the_vm_id_was_first() {
     let newer = |first: &str, later: &[u8]| {
         let mut log = LogBuilder::new(&[log_builder::SHA256]);
         for pcr in 0..8 {
@@ -480,7 +480,7 @@ fn rules(text: &str) -> Result<AzureVtpmRules, String> {
 }
 
 #[test]
-fn rules_of_a_pool() {
+fn azure_vtpm_rules_of_a_pool_are_enforced() {
     let check = |text: &str, expect: Result<(), &str>| {
         let rules = rules(&format!(
             "{text}\n[pcrs]\n\"0-3\" = \"not checked\"\n4 = [\"{}\"]\n\"5-7\" = \"not checked\"\n11 = \"not checked\"",
@@ -501,7 +501,7 @@ fn rules_of_a_pool() {
 }
 
 #[test]
-fn pcrs_of_a_pool() {
+fn pcr_rules_of_a_pool_are_enforced() {
     let not_checked = "[pcrs]\n\"0-7\" = \"not checked\"";
     let appraised = |text: &str| {
         appraise(
@@ -526,7 +526,7 @@ fn pcrs_of_a_pool() {
 
 /// The PCR that attest-node extends at the end of a boot.
 #[test]
-fn rules_that_cannot_be_meant() {
+fn invalid_azure_vtpm_rules_are_rejected() {
     let refused = |text: &str, part: &str| {
         let error = rules(text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
@@ -555,7 +555,7 @@ fn rules_that_cannot_be_meant() {
 }
 
 #[test]
-fn no_advice_is_about_another_tpms_key_or_section() {
+fn advice_never_names_another_tpm_or_section() {
     let (found, bytes) = (String::new, EventLogError::TooLarge { bytes: 0 });
     let of_every_tpm = [
         TpmEvidenceError::AkAttributes {

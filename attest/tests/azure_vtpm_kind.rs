@@ -132,7 +132,7 @@ fn azure_log(log: &LogBuilder) -> LogBuilder {
 
 /// Two keys of one TPM: each proves its own quote, and the verifier does not guess which of them is meant.
 #[test]
-fn two_quotes_prove_a_boot_each() {
+fn tpm_and_vtpm_quotes_prove_separate_boots() {
     let log = grub_machine(true);
     let shown = Shown::booted(&log);
     let verified = |last: u8| {
@@ -181,7 +181,7 @@ fn policy(accepts: &str, rules: &str) -> Result<AppraisalPolicy, String> {
 }
 
 #[test]
-fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
+fn azure_vtpm_identity_includes_a_proven_subscription() {
     let machine = AzureMachine::default();
     let (vm_id, subscription) = (machine.vm_id.clone(), machine.subscription_id.clone());
     let alone = Shown::new(None).verify().unwrap();
@@ -197,7 +197,7 @@ fn a_machine_is_its_vm_id_and_with_the_document_its_subscriptions() {
 
 /// The vTPM's quote proves the boot like any TPM's quote.
 #[test]
-fn a_condition_sees_what_a_vtpm_has_booted() {
+fn condition_reads_the_boot_of_a_vtpm() {
     let digest = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));
     let images = format!(
         "claims.azure_vtpm.boot.images == ['{}', '{}', '{}']",
@@ -241,7 +241,7 @@ fn a_condition_sees_what_a_vtpm_has_booted() {
 }
 
 #[test]
-fn attack_13_a_document_of_another_machine_makes_no_machine() {
+fn attack_13_document_of_another_vm_is_refused() {
     let vm_id = OTHER_VM_ID.to_owned();
     let other = AzureMachine {
         vm_id,
@@ -251,14 +251,14 @@ fn attack_13_a_document_of_another_machine_makes_no_machine() {
 }
 
 #[test]
-fn without_roots_nothing_is_verified() {
+fn azure_vtpm_without_roots_is_not_configured() {
     let mut shown = Shown::new(None);
     shown.roots = None;
     refused(shown.verify(), "evidence-not-configured");
 }
 
 #[test]
-fn what_is_asked_for() {
+fn challenge_requests_the_accepted_azure_evidence() {
     let issue = |change: &dyn Fn(&mut AzureVtpmAttester)| {
         let shown = Shown::new(None);
         let mut attester = shown.attester();
@@ -292,7 +292,7 @@ fn what_is_asked_for() {
 }
 
 #[test]
-fn a_pool_says_whose_machines_it_means() {
+fn azure_vtpm_pool_must_name_its_machines() {
     let alone = r#"[["azure-vtpm"]]"#;
     let both = r#"[["azure-vtpm", "azure"]]"#;
     assert!(policy(alone, "").unwrap_err().contains("no subscription"));
@@ -319,7 +319,7 @@ fn a_pool_says_whose_machines_it_means() {
 }
 
 #[test]
-fn what_was_booted_is_observed_and_whose_machine_it_is_is_not() {
+fn observe_covers_boot_rules_but_not_identity_rules() {
     let other = format!("7 = [\"{}\"]", "ab".repeat(32));
     let judged = |document: Option<AzureMachine>, accepts: &str, rules: &str, pcrs: &str, observe: bool| {
         let rules = Rules {

@@ -52,7 +52,7 @@ fn certificate(machine: &Path, roots: &AkRoots, now: u64) -> Result<AkCertificat
 }
 
 #[test]
-fn azures_certificates_lead_to_its_root() {
+fn recorded_azure_certificates_chain_to_the_root() {
     let Some(folder) = folder() else { return };
     let roots = roots(&folder);
     for (machine, name, confidential) in [
@@ -74,7 +74,7 @@ fn azures_certificates_lead_to_its_root() {
 
 /// Their quotes are over 32 zeros, so nothing of the gateway's is answered by them.
 #[test]
-fn the_certified_key_quotes_and_pcr_6_holds_the_vm_id() {
+fn recorded_quotes_verify_and_prove_the_vm_id() {
     let Some(folder) = folder() else { return };
     let roots = roots(&folder);
     let machines = ["confidential-2025-12", "confidential-2026-06"].map(|name| folder.join(name));

@@ -90,7 +90,7 @@ impl Machine {
 }
 
 #[test]
-fn attack_47_a_machine_whose_boot_is_over() {
+fn attack_47_booted_machine_is_refused() {
     let closed = "attest-node extended it at the end of the boot";
     for extensions in [0, 2] {
         let booted = firmware(extensions);
@@ -114,7 +114,7 @@ fn attack_47_a_machine_whose_boot_is_over() {
 
 /// An attacker with the log may write into it any event that was extended.
 #[test]
-fn attack_47_a_log_that_has_the_end_of_the_boot_for_a_part_of_it() {
+fn attack_47_log_with_boot_complete_event_is_refused() {
     for extensions in [0, 2] {
         let booted = firmware(extensions);
         for words in [
@@ -151,7 +151,7 @@ fn attack_47_a_log_that_has_the_end_of_the_boot_for_a_part_of_it() {
 }
 
 #[test]
-fn a_machine_that_boots() {
+fn booting_machine_is_accepted() {
     for extensions in [0, 2] {
         let booted = firmware(extensions);
         Machine::is(booted.clone()).sending(&booted).is_judged(Ok(()));
@@ -175,7 +175,7 @@ fn a_machine_that_boots() {
 
 /// Errors elsewhere in a log do not affect the boot-complete PCR, if no rule depends on them.
 #[test]
-fn a_log_explains_the_doors_pcr_whatever_it_says_of_others() {
+fn boot_complete_pcr_is_explained_despite_other_errors() {
     let mut other = firmware(2);
     other.events.remove(3);
     let recorded = values(HashAlg::Sha256).with_event_log(EventLogRule::Recorded);
@@ -193,7 +193,7 @@ fn a_log_explains_the_doors_pcr_whatever_it_says_of_others() {
 
 /// A node may send a forged log, but no choice of events in it undoes an extension of the quoted PCR.
 #[test]
-fn the_pcr_has_to_be_quoted() {
+fn boot_complete_pcr_must_be_quoted() {
     let case = Case::new(SoftKey::p256());
     let policy = AppraisalPolicy::for_tpm(values(HashAlg::Sha256));
     let reject = appraise(case.verify().unwrap(), &policy, at(case.now)).unwrap_err();
@@ -211,7 +211,7 @@ fn the_pcr_has_to_be_quoted() {
 
 /// An administrator may name the PCR: both hold.
 #[test]
-fn what_is_said_of_the_pcr_besides_holds_as_well() {
+fn reference_values_also_apply_to_boot_complete_pcr() {
     let named = |accepted: AcceptedValues, only: bool| {
         let pcrs = (0..8)
             .map(|pcr| (pcr, AcceptedValues::NotChecked))
@@ -233,7 +233,7 @@ fn what_is_said_of_the_pcr_besides_holds_as_well() {
 }
 
 #[test]
-fn other_values_are_said_first_and_a_log_that_is_missing_last() {
+fn pcr_mismatch_precedes_boot_complete_and_missing_log() {
     let other = AcceptedValues::AnyOf(vec![HexDigest::from([0xab; 32])]);
     let pcrs = (0..7).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(7, other)]).collect();
     let mismatch = ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().only_while_booting(true);
@@ -246,7 +246,7 @@ fn other_values_are_said_first_and_a_log_that_is_missing_last() {
 
 /// A record is replayed as it was written: one from a release without this rule does not ask for the PCR.
 #[test]
-fn a_policy_of_before_there_was_a_door_does_not_ask_for_it() {
+fn legacy_policy_does_not_require_boot_complete_pcr() {
     let written = |only: bool| serde_json::to_value(AppraisalPolicy::for_tpm(values(HashAlg::Sha256).only_while_booting(only))).unwrap();
     assert!(written(false)["tpm"].get("only_while_booting").is_none());
     assert_eq!(written(true)["tpm"]["only_while_booting"], true);

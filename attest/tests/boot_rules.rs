@@ -112,7 +112,7 @@ const OF_UKI: [Check; 8] = [
 ];
 
 #[test]
-fn a_machine_is_accepted_by_what_it_has_itself() {
+fn machine_passes_with_its_own_recorded_values() {
     for (log, checks) in [(grub_machine(true), OF_GRUB.as_slice()), (uki_machine(), OF_UKI.as_slice())] {
         assert_eq!(judged(&log, checks, &values_of(&log)).map_err(|reject| reject.detail()), Ok(()));
     }
@@ -120,7 +120,7 @@ fn a_machine_is_accepted_by_what_it_has_itself() {
 
 /// The recorded values are those of the booted images, computed here in another way.
 #[test]
-fn what_is_recorded_is_what_was_booted() {
+fn recorded_values_match_the_booted_images() {
     let values = values_of(&grub_machine(true));
     let digests = |list: &[attest::reference_sets::EventValue]| -> Vec<Vec<u8>> {
         list.iter().map(|value| value.digests[&BANK].as_bytes().to_vec()).collect()
@@ -163,7 +163,7 @@ impl MapInto for Vec<[u8; 32]> {
 }
 
 #[test]
-fn attack_24_whatever_else_was_booted_is_refused() {
+fn attack_24_other_boot_contents_are_refused() {
     let good = grub_machine(true);
     let accepted = values_of(&good);
     let check = |log: &LogBuilder, check: Check, code: &str, told: &str| {
@@ -263,7 +263,7 @@ fn attack_24_whatever_else_was_booted_is_refused() {
 }
 
 #[test]
-fn attack_24_each_event_that_is_another_is_refused() {
+fn attack_24_each_altered_event_is_refused() {
     for (good, checks) in [(grub_machine(true), OF_GRUB.as_slice()), (uki_machine(), OF_UKI.as_slice())] {
         let accepted = values_of(&good);
         for place in 0..good.events.len() {
@@ -282,7 +282,7 @@ fn attack_24_each_event_that_is_another_is_refused() {
 }
 
 #[test]
-fn secure_boot_that_is_off_authorises_nothing() {
+fn secure_boot_off_refuses_dbx_and_authority_rules() {
     let off = grub_machine(false);
     let accepted = values_of(&grub_machine(true));
     for check in [Check::SecureBoot, Check::Dbx, Check::Authorities] {
@@ -306,7 +306,7 @@ fn secure_boot_that_is_off_authorises_nothing() {
 }
 
 #[test]
-fn nothing_measured_is_not_everything_accepted() {
+fn missing_measurements_are_refused() {
     let accepted = values_of(&grub_machine(true));
     let uki = values_of(&uki_machine());
     let check = |pcr: u32, keeps: &[u32], check: Check, accepted: &Values, expect: &str| {
@@ -336,7 +336,7 @@ fn nothing_measured_is_not_everything_accepted() {
 }
 
 #[test]
-fn a_rule_on_events_needs_a_log_that_explains_them() {
+fn event_rules_require_a_matching_log() {
     let log = grub_machine(true);
     let sets = sets(vec![generation("this one", 1, None, values_of(&log))]);
     let check = |booted: &LogBuilder, sent: Option<&LogBuilder>, rule: EventLogRule, expect: &str| {

@@ -48,7 +48,7 @@ fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPoli
 }
 
 #[test]
-fn a_claimant_stands_beside_whatever_is_asked_for() {
+fn instance_claim_accompanies_every_requested_kind() {
     let digest = HexDigest::from([7; 32]);
     let attester = |claimant_sha256| Attester {
         aws_identity_document: Some(Nothing {}),
@@ -79,7 +79,7 @@ type Alter<'a> = &'a dyn Fn(&mut Vec<u8>, &mut Vec<Vec<u8>>);
 
 /// Regardless of its defects, a certificate of an untrusted maker counts as no TPM.
 #[test]
-fn a_tpm_that_nobody_endorses_leaves_the_next_combination() {
+fn unendorsed_tpm_falls_back_to_the_next_combination() {
     let (known, unknown) = (Maker::new("A maker of TPMs"), Maker::new("Another"));
     let trusting = Endorsements::new(Arc::new(EkRoots::new(vec![known.root().into()], Vec::new()).unwrap()));
     let chosen = |maker: &Maker, alter: Alter<'_>| {

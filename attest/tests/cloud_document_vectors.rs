@@ -48,7 +48,7 @@ fn regions(folder: &Path) -> BTreeMap<String, Vec<CertificateDer<'static>>> {
 
 /// AWS's regions of 2026, by the files of their certificates.
 #[test]
-fn each_region_that_aws_has_can_be_named() {
+fn every_aws_region_has_a_partition() {
     let Some(vectors) = vectors() else { return };
     let all = regions(&vectors.join("aws/region-certs/rsa2048"));
     RegionCertificates::new(all.clone()).unwrap();
@@ -100,7 +100,7 @@ fn an_aws_document_verifies_with_its_regions_certificate() {
 }
 
 #[test]
-fn attack_14_an_aws_document_verifies_with_no_other_regions_certificate() {
+fn attack_14_aws_document_is_refused_for_other_regions() {
     let Some(vectors) = vectors() else { return };
     let all = regions(&vectors.join("aws/region-certs/rsa2048"));
     let message = std::fs::read(vectors.join("aws/iid/apse2-2026.rsa2048.p7.b64")).unwrap();
@@ -125,7 +125,7 @@ fn attack_14_an_aws_document_verifies_with_no_other_regions_certificate() {
 }
 
 #[test]
-fn attack_11_an_aws_document_altered_at_any_byte() {
+fn attack_11_altered_aws_document_is_refused() {
     let Some(vectors) = vectors() else { return };
     let trusted = RegionCertificates::new(regions(&vectors.join("aws/region-certs/rsa2048"))).unwrap();
     let text = std::fs::read(vectors.join("aws/iid/apse2-2026.rsa2048.p7.b64")).unwrap();
@@ -262,7 +262,7 @@ fn an_azure_document_verifies() {
 }
 
 #[test]
-fn an_azure_document_is_refused_by_others() {
+fn azure_document_is_refused_for_other_parameters() {
     let Some(vectors) = vectors() else { return };
     let (message, _) = azure_document(&vectors);
     let nonce = ImdsNonce::recorded("20260728-192400").unwrap();
@@ -318,7 +318,7 @@ fn the_issuers_of_all_azure_cas_are_on_the_allowlist() {
 }
 
 #[test]
-fn attack_11_an_azure_document_altered_at_any_byte() {
+fn attack_11_altered_azure_document_is_refused() {
     let Some(vectors) = vectors() else { return };
     let (text, _) = azure_document(&vectors);
     let nonce = ImdsNonce::recorded("20260728-192400").unwrap();

@@ -25,7 +25,7 @@ fn judged(condition: &str) -> Result<(), Reject> {
 }
 
 #[test]
-fn it_has_to_be_true_of_what_was_proven() {
+fn condition_must_hold_for_the_verified_claims() {
     let check = |condition: &str, expect: Result<(), &str>| {
         assert_eq!(judged(condition).map_err(|reject| reject.code()), expect, "{condition}");
     };
@@ -46,7 +46,7 @@ fn it_has_to_be_true_of_what_was_proven() {
 }
 
 #[test]
-fn the_condition_is_in_the_log_and_never_told() {
+fn condition_text_is_logged_but_never_disclosed() {
     for condition in ["claims.pool == 'secret-word'", "claims.secret.word == 1"] {
         let reject = judged(condition).unwrap_err();
         assert!(!reject.client_message().contains("secret"), "{}", reject.client_message());
@@ -56,7 +56,7 @@ fn the_condition_is_in_the_log_and_never_told() {
 
 /// Reference values are checked first: a condition is evaluated only if everything else is accepted.
 #[test]
-fn it_comes_last() {
+fn condition_is_evaluated_after_reference_values() {
     let case = Case::new(SoftKey::p256());
     let other = case
         .pcrs
@@ -73,7 +73,7 @@ fn it_comes_last() {
 }
 
 #[test]
-fn a_policy_is_written_with_it_and_read_again() {
+fn policy_with_condition_round_trips() {
     let case = Case::new(SoftKey::p256());
     let written = serde_json::to_value(policy(&case, "claims.pool == 'worker'")).unwrap();
     assert_eq!(written["condition"], "claims.pool == 'worker'");

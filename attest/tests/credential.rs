@@ -30,7 +30,7 @@ fn challenged(tpm: &SoftTpm) -> (Case, TpmTask, HexDigest) {
 }
 
 #[test]
-fn the_tpm_with_that_ek_gets_the_secret_for_that_ak_and_for_no_other() {
+fn credential_activates_only_with_its_ek_and_ak() {
     let other = AkPublic::parse(&SoftKey::p256().ak_area().to_bytes()).unwrap();
     for tpm in tpms() {
         let (case, task, secret_sha256) = challenged(&tpm);
@@ -43,7 +43,7 @@ fn the_tpm_with_that_ek_gets_the_secret_for_that_ak_and_for_no_other() {
 }
 
 #[test]
-fn no_secret_and_no_seed_is_used_twice() {
+fn secrets_and_seeds_are_never_reused() {
     for tpm in tpms() {
         let ((_, first, first_sha256), (_, second, second_sha256)) = (challenged(&tpm), challenged(&tpm));
         assert_ne!(first_sha256, second_sha256);

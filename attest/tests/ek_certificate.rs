@@ -146,7 +146,7 @@ impl PublicKeyData for PublicHalf {
 }
 
 #[test]
-fn every_kind_of_ca_and_of_ek_is_taken() {
+fn every_ca_and_ek_algorithm_is_accepted() {
     let cas = [
         p256(),
         KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap(),
@@ -196,7 +196,7 @@ fn every_kind_of_ca_and_of_ek_is_taken() {
 }
 
 #[test]
-fn the_tpm_is_described_by_the_subject_alternative_name() {
+fn tpm_is_identified_by_the_subject_alternative_name() {
     for critical in [true, false] {
         let verified = verify(&ek_with(|params| params.custom_extensions = vec![tpm_name(critical)])).unwrap();
         assert_eq!(verified.tpm().manufacturer.as_deref(), Some("id:54455354"));
@@ -221,7 +221,7 @@ fn padding_of_the_nv_index_is_stripped() {
 }
 
 #[test]
-fn attack_23_bytes_behind_the_certificate() {
+fn attack_23_trailing_bytes_are_refused() {
     let leaf = ek_with(|_| {});
     for (behind, offset, byte) in [
         (vec![0x30], 0, 0x30),
@@ -238,7 +238,7 @@ fn attack_23_bytes_behind_the_certificate() {
 }
 
 #[test]
-fn attack_23_truncated_and_oversized() {
+fn attack_23_truncated_and_oversized_certificates_are_refused() {
     let leaf = ek_with(|_| {});
     assert_eq!(refused(b""), EkCertificateError::Truncated { needed: 0, found: 0 });
     assert_eq!(
@@ -310,7 +310,7 @@ static ROOTS: LazyLock<EkRoots> = LazyLock::new(roots);
 proptest! {
     /// Any bit of the certificate: it is signed, or it is the signature.
     #[test]
-    fn attack_23_any_byte_altered(at in any::<prop::sample::Index>(), xor in 1..=255_u8) {
+    fn attack_23_altered_certificate_is_refused(at in any::<prop::sample::Index>(), xor in 1..=255_u8) {
         let mut altered = LEAF.to_vec();
         let at = at.index(altered.len());
         altered[at] ^= xor;
@@ -318,7 +318,7 @@ proptest! {
     }
 
     #[test]
-    fn attack_23_no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn attack_23_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         prop_assert!(ek_certificate::verify(&bytes, &[&bytes], &ROOTS, NOW).is_err());
         prop_assert!(EkRoots::new(vec![bytes.into()], vec![]).is_err());
     }

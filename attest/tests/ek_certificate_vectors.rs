@@ -134,7 +134,7 @@ fn an_stmicroelectronics_tpm_is_endorsed() {
 
 /// Strict DER parsers refuse Nuvoton's names for the order of their SETs.
 #[test]
-fn a_nuvoton_root_is_taken() {
+fn nuvoton_root_is_accepted() {
     let Some(vectors) = vectors() else { return };
     let root = read(&vectors.join("ek-certs/keylime-real/nuvoton_ecdsa_sha256_der.der")).remove(0);
     assert!(EkRoots::is_self_issued(&root));

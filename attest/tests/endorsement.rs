@@ -54,7 +54,7 @@ fn trusting(maker: &Maker) -> Endorsements {
 }
 
 #[test]
-fn attack_03_a_certificate_is_for_one_ek() {
+fn attack_03_certificate_endorses_only_its_own_ek() {
     let maker = Maker::new("A maker of TPMs");
     let [challenge, evidence] = attest(&certified(&maker), &trusting(&maker));
     challenge.unwrap();
@@ -80,7 +80,7 @@ fn attack_03_a_certificate_is_for_one_ek() {
 
 /// The node's report of a certificate that it could not read is for people: it endorses nothing, and prevents no endorsement.
 #[test]
-fn a_certificate_that_could_not_be_read_is_said() {
+fn unread_ek_certificate_is_reported() {
     let maker = Maker::new("A maker of TPMs");
     let unread = |case: &mut Case| case.ek_certificate_unread = true;
     let bare = || certified(&maker).but(|case| case.ek_certificate = None);
@@ -97,7 +97,7 @@ fn a_certificate_that_could_not_be_read_is_said() {
 }
 
 #[test]
-fn attack_32_without_a_makers_root_the_allowlist_is_all() {
+fn attack_32_only_the_allowlist_endorses_without_roots() {
     let maker = Maker::new("A maker of TPMs");
     let case = certified(&maker);
     let none = Endorsements::new(Arc::default());
@@ -121,7 +121,7 @@ fn attack_32_without_a_makers_root_the_allowlist_is_all() {
 
 /// A pool that requires Google to name the instance does not accept a certificate of its CA that names none.
 #[test]
-fn a_pool_of_instances_takes_certificates_of_instances() {
+fn gcp_instance_pool_requires_an_instance_certificate() {
     let maker = Maker::new("Google");
     let roots = VtpmRoots::new(vec![maker.root().into()], Vec::new()).unwrap();
     refused(

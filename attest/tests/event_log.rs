@@ -48,7 +48,7 @@ fn mismatch_of(result: Result<(Vec<u8>, Vec<u8>), EventLogError>) -> u8 {
 }
 
 #[test]
-fn every_bank_replays_to_what_a_tpm_would_hold() {
+fn every_bank_replays_to_the_pcr_values() {
     for (bank, id) in BANKS {
         for algorithms in [vec![id], vec![SHA1, id], vec![SM3, id], vec![SHA512, SM3, SHA384, SHA1, SHA256]] {
             let built = LogBuilder::typical(&algorithms);
@@ -69,7 +69,7 @@ fn every_bank_replays_to_what_a_tpm_would_hold() {
 }
 
 #[test]
-fn only_the_pcrs_asked_for_are_replayed() {
+fn only_requested_pcrs_are_replayed() {
     let bytes = typical().build();
     let replayed = EventLog::parse(&bytes).unwrap().replay(HashAlg::Sha256, [4, 7]).unwrap();
     assert!(replayed.value(4).is_some() && replayed.value(7).is_some());
@@ -77,14 +77,14 @@ fn only_the_pcrs_asked_for_are_replayed() {
 }
 
 #[test]
-fn a_pcr_that_no_tpm_has_cannot_be_replayed() {
+fn rejects_replay_of_a_nonexistent_pcr() {
     let bytes = typical().build();
     let error = EventLog::parse(&bytes).unwrap().replay(HashAlg::Sha256, [24]).unwrap_err();
     assert_eq!(error, EventLogError::NoSuchPcr { index: 24 });
 }
 
 #[test]
-fn startup_locality_is_where_pcr_0_begins() {
+fn startup_locality_sets_the_initial_pcr_0() {
     for locality in [0, 3, 4] {
         let built = LogBuilder::new(&[SHA256])
             .startup_locality(locality)
@@ -119,7 +119,7 @@ fn vendor_information_is_skipped() {
 }
 
 #[test]
-fn an_event_may_lack_banks_that_are_not_asked_for() {
+fn events_may_lack_digests_of_unrequested_banks() {
     let mut built = LogBuilder::typical(&[SHA1, SHA256, SHA512]);
     built.events[3].digests.retain(|(algorithm, _)| *algorithm == SHA256);
     let bytes = built.build();
@@ -135,7 +135,7 @@ fn an_event_may_lack_banks_that_are_not_asked_for() {
 }
 
 #[test]
-fn a_bank_that_was_not_logged_is_not_replayed() {
+fn rejects_replay_of_a_missing_bank() {
     let bytes = LogBuilder::typical(&[SHA1, SM3]).build();
     let error = EventLog::parse(&bytes).unwrap().replay(HashAlg::Sha256, [0]).unwrap_err();
     assert_eq!(
@@ -166,7 +166,7 @@ fn events_are_listed_in_order_with_their_fields() {
 }
 
 #[test]
-fn pcrs_above_7_that_the_log_does_not_lead_to_are_unexplained() {
+fn pcrs_above_7_may_be_unexplained() {
     let built = typical();
     let mut quoted = built.pcrs(HashAlg::Sha256);
     let elsewhere = HexDigest::new(&[7; 32]).unwrap();
@@ -186,7 +186,7 @@ fn pcrs_above_7_that_the_log_does_not_lead_to_are_unexplained() {
 }
 
 #[test]
-fn trusted_events_are_those_that_extended() {
+fn trusted_events_exclude_no_action_events() {
     let built = typical().event(4, EV_NO_ACTION, b"not measured");
     let bytes = built.build();
     let log = EventLog::parse(&bytes).unwrap();
@@ -227,7 +227,7 @@ fn any_log() -> impl Strategy<Value = LogBuilder> {
 
 proptest! {
     #[test]
-    fn what_is_built_is_read(built in any_log()) {
+    fn built_logs_parse_to_the_same_events(built in any_log()) {
         let bytes = built.build();
         let log = EventLog::parse(&bytes).unwrap();
         prop_assert_eq!(log.event_count(), built.events.len());
@@ -244,7 +244,7 @@ proptest! {
 
     /// Any altered byte leads to no panic, and to no other sequence of digests that matches the quote.
     #[test]
-    fn attack_24_any_byte_altered(built in any_log(), at in any::<prop::sample::Index>(), xor in 1..=255_u8) {
+    fn attack_24_altered_byte_never_yields_other_digests(built in any_log(), at in any::<prop::sample::Index>(), xor in 1..=255_u8) {
         let (mut bytes, quoted) = (built.build(), built.pcrs(HashAlg::Sha256));
         let at = at.index(bytes.len());
         bytes[at] ^= xor;
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn attack_23_no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), behind_a_header in any::<bool>()) {
+    fn attack_23_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400), behind_a_header in any::<bool>()) {
         let bytes = if behind_a_header { [typical().header(), bytes].concat() } else { bytes };
         if let Ok(log) = EventLog::parse(&bytes) {
             let _ = log.replay(HashAlg::Sha256, 0..24);

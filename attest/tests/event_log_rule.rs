@@ -39,7 +39,7 @@ fn judged(case: &Case) -> [Result<Value, &'static str>; 3] {
 }
 
 #[test]
-fn each_rule_for_each_log() {
+fn event_log_rules_apply_to_each_log() {
     let log = LogBuilder::typical(&[SHA256]);
     let all: Vec<u8> = (0..8).collect();
     let good = json!({"events": log.events.len(), "explained_pcrs": all});
@@ -80,7 +80,7 @@ fn each_rule_for_each_log() {
 
 /// The meaning of the events is in the claims, and only a word of it in the record.
 #[test]
-fn claims_have_what_the_events_mean() {
+fn claims_contain_the_interpreted_boot() {
     for on in [true, false] {
         let log = grub_machine(on);
         let case = machine(&log, Some(log.build()));
@@ -98,7 +98,7 @@ fn claims_have_what_the_events_mean() {
 
 /// A PCR that is not accepted is the reported reason, regardless of the log.
 #[test]
-fn reference_values_come_before_the_log() {
+fn pcr_mismatch_is_reported_before_log_errors() {
     let log = LogBuilder::typical(&[SHA256]);
     for sent in [None, Some(b"no log".to_vec()), Some(log.build())] {
         for rule in RULES {
@@ -110,7 +110,7 @@ fn reference_values_come_before_the_log() {
 }
 
 #[test]
-fn a_policy_of_before_there_was_a_choice_checks_logs() {
+fn legacy_policy_checks_event_logs() {
     let case = machine(&LogBuilder::typical(&[SHA256]), None);
     let written = |rule| serde_json::to_value(policy(&case, rule, None)).unwrap();
     assert!(written(EventLogRule::Checked)["tpm"].get("event_log").is_none());

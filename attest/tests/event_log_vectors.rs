@@ -161,7 +161,7 @@ fn tpm2_tools_reads_the_same_events_and_pcrs() {
 
 /// The log inside a whole recorded attestation, and the ones whose machines left no PCR values: they parse and replay.
 #[test]
-fn the_other_well_formed_logs_are_read() {
+fn other_well_formed_logs_are_parsed() {
     let Some(vectors) = vectors() else { return };
     let logs = [
         ("go-attestation/crypto_agile_eventlog", 26),
@@ -178,7 +178,7 @@ fn the_other_well_formed_logs_are_read() {
 }
 
 #[test]
-fn attack_23_malformed_and_legacy_logs() {
+fn attack_23_malformed_and_legacy_logs_are_refused() {
     let Some(vectors) = vectors() else { return };
     let sha1_only = |first| EventLogError::Sha1Only { first: EventType(first) };
     let expected = [

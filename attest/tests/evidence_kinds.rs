@@ -133,7 +133,7 @@ impl Shown {
 }
 
 #[test]
-fn who_a_node_is_depends_on_what_it_shows() {
+fn identity_depends_on_the_evidence_kinds() {
     let check = |kinds: &[Kind], identity: &str, instance: Option<&str>| {
         let shown = Shown::new(kinds);
         let claims = shown.verify().unwrap();
@@ -159,7 +159,7 @@ fn who_a_node_is_depends_on_what_it_shows() {
 }
 
 #[test]
-fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
+fn attack_13_evidence_of_two_machines_is_refused() {
     let both = [Kind::Gcp, Kind::AwsIdentityDocument];
     Shown::new(&both).refused("identities-differ");
     let other = |shown: &mut Shown| {
@@ -178,7 +178,7 @@ fn attack_13_documents_of_two_clouds_or_two_instances_make_no_machine() {
 }
 
 #[test]
-fn evidence_is_what_was_asked_for_and_nothing_else() {
+fn evidence_must_match_the_requested_kinds() {
     let both = || Shown::new(&[Kind::Tpm, Kind::Gcp]);
     both().but(|shown| shown.evidence.tpm = None).refused("evidence-incomplete");
     both().but(|shown| shown.evidence.gcp = None).refused("evidence-incomplete");
@@ -197,7 +197,7 @@ fn evidence_is_what_was_asked_for_and_nothing_else() {
 }
 
 #[test]
-fn what_nothing_is_known_of_is_refused() {
+fn evidence_without_configured_trust_is_refused() {
     let gcp = || Shown::new(&[Kind::Gcp]);
     gcp()
         .but(|shown| shown.clouds.google_keys = None)
@@ -215,7 +215,7 @@ fn what_nothing_is_known_of_is_refused() {
 }
 
 #[test]
-fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
+fn attack_27_another_instance_claim_is_refused() {
     for kind in [Kind::AwsIdentityDocument, Kind::Gcp, Kind::AwsNitroTpm] {
         let claimant = |bytes: &[u8]| Shown::new(&[kind]).but(|shown| shown.evidence.claimant = Some(Blob(bytes.to_vec())));
         let claims = claimant(&CLAIMANT).verify().unwrap();
@@ -240,7 +240,7 @@ fn attack_27_another_claimant_than_the_one_that_was_asked_is_refused() {
 }
 
 #[test]
-fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
+fn attack_27_cloud_evidence_requires_an_instance_claim() {
     let policy = |accepts: &str, first_use: FirstUse| {
         let rules = Rules {
             tpm: accepting(&Case::new(SoftKey::p256()).selection).reference_values().cloned(),
@@ -271,7 +271,7 @@ fn attack_27_without_a_tpm_nothing_is_accepted_that_nobody_claims() {
 }
 
 #[test]
-fn of_several_kinds_each_is_verified() {
+fn each_presented_evidence_kind_is_verified() {
     let both = || Shown::new(&[Kind::Tpm, Kind::Gcp]);
     both().verify().unwrap();
     let signature = |shown: &mut Shown| shown.evidence.tpm.as_mut().unwrap().signature.0[20] ^= 1;
@@ -283,7 +283,7 @@ fn of_several_kinds_each_is_verified() {
 }
 
 #[test]
-fn kinds_that_the_pool_does_not_accept_together_earn_nothing() {
+fn combinations_outside_the_policy_are_refused() {
     let rules = |text: &str| toml::from_str(text).unwrap();
     let document = "accept_replayable = true\naccounts = [\"123456789012\"]";
     let policy = |accepts: &str| {

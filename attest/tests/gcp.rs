@@ -56,7 +56,7 @@ fn refused_as(result: Result<VerifiedIdentity, GcpError>, code: &str) {
 const MACHINE: &str = "/google/compute_engine";
 
 #[test]
-fn a_token_of_an_instance_is_accepted() {
+fn identity_token_of_an_instance_is_accepted() {
     let identity = verify(GOOGLE.sign(&claims())).unwrap();
     let instance = &identity.instance;
     assert_eq!(identity.identity(), format!("gcp:{PROJECT_ID}/{INSTANCE_ID}"));
@@ -80,7 +80,7 @@ fn a_token_of_an_instance_is_accepted() {
 }
 
 #[test]
-fn what_google_may_leave_out_or_add_is_no_reason_to_refuse() {
+fn optional_claims_may_be_absent_or_unknown() {
     let image_without_licence = altered(&format!("{MACHINE}/license_id"), Value::Null).unwrap();
     assert!(image_without_licence.licenses.is_empty());
     assert_eq!(
@@ -109,7 +109,7 @@ fn attack_17_a_recycled_name_is_another_identity() {
 }
 
 #[test]
-fn attack_19_sizes_are_bounded() {
+fn attack_19_token_size_and_nesting_are_limited() {
     let padded = |bytes: usize| GOOGLE.sign(&with("/more", json!("x".repeat(bytes))));
     assert!(verify(padded(4000)).is_ok());
     let token = padded(IDENTITY_TOKEN_LIMIT_BYTES);
@@ -139,7 +139,7 @@ fn attack_23_a_truncated_token_is_refused_at_every_byte() {
 }
 
 #[test]
-fn attack_23_no_bit_of_a_token_can_be_flipped() {
+fn attack_23_every_flipped_bit_is_refused() {
     let token = GOOGLE.sign(&claims());
     let keys = keys_of(&GOOGLE);
     let audiences = [audience()];

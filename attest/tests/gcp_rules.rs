@@ -21,7 +21,7 @@ fn check(more: &str, expect: Result<(), &str>) {
 }
 
 #[test]
-fn the_project_must_be_given_and_be_the_right_one_by_both_names() {
+fn project_id_and_number_must_both_match() {
     let appraise = |text: &str| gcp::appraise(&identity(), &toml::from_str(text).unwrap(), at(NOW));
     assert_eq!(appraise(PROJECT), Ok(()));
     let refused = |text: &str, accepted: &str| {
@@ -50,7 +50,7 @@ fn the_project_must_be_given_and_be_the_right_one_by_both_names() {
 }
 
 #[test]
-fn zones_and_regions() {
+fn zone_and_region_rules_are_enforced() {
     let refused = Err("gcp-location-refused");
     check("zones = [\"europe-west3-b\", \"europe-west3-a\"]", Ok(()));
     check("regions = [\"europe-west3\"]", Ok(()));
@@ -65,7 +65,7 @@ fn zones_and_regions() {
 }
 
 #[test]
-fn instance_names() {
+fn instance_name_rules_are_enforced() {
     check("instance_names = [\"worker-*\"]", Ok(()));
     check("instance_names = [\"x\", \"worker-7\"]", Ok(()));
     check("instance_names = [\"master-*\"]", Err("gcp-name-refused"));
@@ -76,7 +76,7 @@ fn instance_names() {
 }
 
 #[test]
-fn a_star_stands_for_any_characters() {
+fn star_matches_any_characters() {
     let check = |pattern: &str, name: &str, expect: bool| {
         assert_eq!(
             NamePattern::try_from(pattern.to_owned()).unwrap().matches(name),
@@ -103,7 +103,7 @@ fn a_star_stands_for_any_characters() {
 }
 
 #[test]
-fn service_accounts_licences_and_age() {
+fn service_account_license_and_age_rules_are_enforced() {
     check(
         "service_accounts = [\"739419398126-compute@developer.gserviceaccount.com\"]",
         Ok(()),
@@ -131,7 +131,7 @@ fn service_accounts_licences_and_age() {
 }
 
 #[test]
-fn rules_are_written_as_they_are_read() {
+fn gcp_rules_round_trip() {
     let text = format!("{PROJECT}instance_names = [\"worker-*\"]\nmax_instance_age_seconds = 600\n");
     let rules: GceRules = toml::from_str(&text).unwrap();
     assert_eq!(toml::from_str::<GceRules>(&toml::to_string(&rules).unwrap()).unwrap(), rules);

@@ -53,7 +53,7 @@ fn with_field(position: usize, field: Vec<u8>) -> Result<VerifiedInstance, VtpmE
 }
 
 #[test]
-fn an_ek_belongs_to_the_instance_that_its_certificate_names() {
+fn ek_certificate_identifies_the_instance() {
     let verified = ek_with(|_| {}).unwrap();
     let instance = verified.instance();
     assert_eq!(verified.identity(), format!("gcp:{PROJECT_ID}/{INSTANCE_ID}"));
@@ -78,7 +78,7 @@ fn an_ek_belongs_to_the_instance_that_its_certificate_names() {
 
 /// Most defects of other CAs' certificates would be refused by the TPM's path too; not a missing extended key usage.
 #[test]
-fn the_general_path_still_refuses_a_certificate_without_extended_key_usage() {
+fn general_verification_requires_extended_key_usage() {
     let certificate = CA.issue(&ek_params(), &*EK);
     let roots = EkRoots::new(vec![CA.certificate()], vec![]).unwrap();
     let found = "absent".to_owned();
@@ -89,7 +89,7 @@ fn the_general_path_still_refuses_a_certificate_without_extended_key_usage() {
 }
 
 #[test]
-fn attack_03_only_an_ek_of_googles_is_accepted() {
+fn attack_03_only_google_ek_certificates_are_accepted() {
     let usage = |usages: Vec<KeyUsagePurpose>| ek_with(|params| params.key_usages = usages);
     assert!(usage(vec![KeyUsagePurpose::KeyEncipherment]).is_ok());
     let none = usage(vec![]).unwrap_err();
@@ -145,7 +145,7 @@ fn attack_03_only_an_ek_of_googles_is_accepted() {
 }
 
 #[test]
-fn one_refusal_for_each_altered_field_of_the_extension() {
+fn each_altered_extension_field_is_refused() {
     let unreadable = |result: Result<VerifiedInstance, VtpmError>| {
         let error = result.unwrap_err();
         assert!(
@@ -196,7 +196,7 @@ fn one_refusal_for_each_altered_field_of_the_extension() {
 }
 
 #[test]
-fn security_properties() {
+fn security_properties_are_parsed() {
     let with = |content: &[&[u8]]| with_field(5, der(0xa0, &[&der(0x30, content)]));
     let flag = |number: u8, flag: bool| der(0xa0 + number, &[&der_flag(flag)]);
     let all = with(&[
@@ -247,7 +247,7 @@ fn security_properties() {
 }
 
 #[test]
-fn joined_with_the_tpm_and_with_the_identity_token() {
+fn certificate_must_match_ek_and_identity_token() {
     let verified = ek_with(|_| {}).unwrap();
     assert_eq!(verified.check_ek(verified.ek_digest()), Ok(()));
     let other = verify(&CA.issue(&ek_params(), &p256())).unwrap();
@@ -287,7 +287,7 @@ fn attack_17_a_recycled_name_is_another_identity() {
 }
 
 #[test]
-fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
+fn vtpm_rules_apply_and_unprovable_ones_refuse() {
     let verified = ek_with(|_| {}).unwrap();
     let check = |more: &str, expect: Result<(), &str>| {
         let text = format!("projects = [{{ id = \"{PROJECT_ID}\", number = {PROJECT_NUMBER} }}]\n{more}");
@@ -313,7 +313,7 @@ fn rules_apply_and_what_a_certificate_cannot_prove_refuses() {
 }
 
 #[test]
-fn attack_19_sizes_are_bounded() {
+fn attack_19_certificate_and_extension_sizes_are_limited() {
     let long = "a".repeat(100);
     let large = der(0x0c, &[long.as_bytes()]).repeat(12);
     assert!(matches!(vtpm::parse_extension(&large), Err(VtpmError::Extension { .. })));
@@ -327,7 +327,7 @@ fn attack_19_sizes_are_bounded() {
 }
 
 #[test]
-fn attack_23_any_element_may_be_empty() {
+fn attack_23_zeroed_byte_never_panics() {
     let content = extension(&extension_fields());
     for position in 0..content.len() {
         let mut altered = content.clone();
@@ -337,7 +337,7 @@ fn attack_23_any_element_may_be_empty() {
 }
 
 #[test]
-fn attack_23_no_byte_can_be_missing_and_no_bit_be_flipped() {
+fn attack_23_every_truncation_and_bit_flip_is_refused() {
     let content = extension(&extension_fields());
     for length in 0..content.len() {
         assert!(vtpm::parse_extension(&content[..length]).is_err(), "{length}");
@@ -393,7 +393,7 @@ fn real(folder: &Path) -> VtpmRoots {
 }
 
 #[test]
-fn real_eks_of_both_hierarchies_name_their_instance() {
+fn real_ek_certificates_identify_their_instance() {
     let Some(vectors) = vectors::vectors() else { return };
     let folder = vectors.join("ek-certs/gce");
     let roots = real(&folder);
@@ -440,7 +440,7 @@ fn real_eks_of_both_hierarchies_name_their_instance() {
 }
 
 #[test]
-fn the_document_names_googles_cas() {
+fn how_to_lists_the_google_cas() {
     let Some(vectors) = vectors::vectors() else { return };
     let page = include_str!("../../docs/how-to/gcp.md");
     for end in [".crt", ".cer"] {
@@ -453,7 +453,7 @@ fn the_document_names_googles_cas() {
 }
 
 #[test]
-fn attack_03_real_aks_are_not_eks() {
+fn attack_03_real_ak_certificates_are_refused() {
     let Some(vectors) = vectors::vectors() else { return };
     let folder = vectors.join("ek-certs/gce");
     let roots = real(&folder);

@@ -129,7 +129,7 @@ fn verify(case: &Case, sent: &[Vec<u8>], roots: &Arc<EkRoots>, known: Option<&Ar
 }
 
 #[test]
-fn a_chain_that_is_known_is_verified_once_and_comes_to_the_same() {
+fn cached_chain_verifies_once_with_equal_result() {
     let (maker, kept) = (Authority::new("Maker", LATER), Arc::<Kept>::default());
     let (machine, roots) = (maker.machine(LATER), maker.roots());
     let unknown = verify(&machine, &[], &roots, None, NOW).unwrap();
@@ -151,7 +151,7 @@ fn a_chain_that_is_known_is_verified_once_and_comes_to_the_same() {
 }
 
 #[test]
-fn attack_03_what_is_known_of_one_chain_says_nothing_of_another_nor_under_other_roots() {
+fn attack_03_cached_chain_endorses_no_other_chain() {
     let (maker, kept) = (Authority::new("Maker", LATER), Kept::lying());
     let (machine, roots) = (maker.machine(LATER), maker.roots());
     verify(&machine, &[], &roots, Some(&kept), NOW).unwrap();
@@ -185,7 +185,7 @@ fn attack_03_what_is_known_of_one_chain_says_nothing_of_another_nor_under_other_
 }
 
 #[test]
-fn what_ceases_to_be_valid_is_known_until_then_and_no_longer() {
+fn cached_chain_expires_with_its_certificates() {
     let midnight = NOW / DAY * DAY + DAY;
     let tomorrow = (TODAY.0, TODAY.1, TODAY.2 + 1);
     let above = Authority::new("Root", LATER);
@@ -212,7 +212,7 @@ fn what_ceases_to_be_valid_is_known_until_then_and_no_longer() {
 }
 
 #[test]
-fn what_begins_to_be_valid_is_looked_at_then() {
+fn cached_chain_is_reverified_when_validity_begins() {
     let (maker, kept) = (Authority::new("Maker", LATER), Arc::<Kept>::default());
     let mut renewed = Authority::new("Maker", LATER);
     renewed.0.not_before = date_time_ymd(TODAY.0, TODAY.1, TODAY.2 + 1);

@@ -24,7 +24,7 @@ fn case() -> Case {
 }
 
 #[test]
-fn what_is_signed_says_the_key() {
+fn signed_purpose_carries_the_kubelet_key() {
     let key = |case: Case| case.verify().map(|claims| claims.kubelet_key_sha256().copied());
     let purpose = purpose::with_kubelet_key(&KEY);
     assert_eq!(key(case().but(keyed).but(signs(&purpose, &NONCE))).unwrap(), Some(KEY));
@@ -32,7 +32,7 @@ fn what_is_signed_says_the_key() {
 }
 
 #[test]
-fn records_have_it_and_those_of_before_do_not() {
+fn claims_record_the_kubelet_key_if_attested() {
     let member = |claims: &Claims| serde_json::to_value(claims).unwrap().get("kubelet_key_sha256").cloned();
     let purpose = purpose::with_kubelet_key(&KEY);
     let claims = case().but(keyed).but(signs(&purpose, &NONCE)).verify().unwrap();
@@ -41,7 +41,7 @@ fn records_have_it_and_those_of_before_do_not() {
 }
 
 #[test]
-fn another_key_than_the_challenges_is_refused() {
+fn kubelet_key_other_than_the_challenges_is_refused() {
     let purpose = purpose::with_kubelet_key(&KEY);
     let mut other = KEY;
     other.0[31] ^= 1;
@@ -58,7 +58,7 @@ fn another_key_than_the_challenges_is_refused() {
 }
 
 #[test]
-fn a_request_names_one_digest_of_the_right_length() {
+fn challenge_request_requires_a_sha256_kubelet_key() {
     let issue = |digest: Option<HexDigest>| case().but(|case| case.kubelet_key = digest).issue();
     let purpose_of = |digest: Option<HexDigest>| issue(digest).map(|issued| issued.challenge.purpose);
     assert_eq!(purpose_of(None).unwrap(), PURPOSE_CONFIG);

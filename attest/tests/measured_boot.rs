@@ -96,7 +96,7 @@ fn verdict<T>(fact: &Fact<T>) -> &'static str {
 }
 
 #[test]
-fn types_decide_nothing() {
+fn event_types_do_not_affect_the_facts() {
     for log in [machine::grub_machine(true), machine::uki_machine()] {
         let read = boot(&log);
         for event_type in [
@@ -123,7 +123,7 @@ fn types_decide_nothing() {
 }
 
 #[test]
-fn the_order_of_events_in_different_pcrs_decides_nothing() {
+fn event_order_across_pcrs_does_not_affect_facts() {
     for log in [machine::grub_machine(true), machine::uki_machine()] {
         let mut sorted = log.clone();
         sorted.events.sort_by_key(|event| event.pcr);
@@ -155,7 +155,7 @@ fn every_bank_proves_the_same() {
 }
 
 #[test]
-fn nothing_is_said_about_pcrs_that_are_not_explained() {
+fn unexplained_pcrs_yield_no_facts() {
     let log = machine::grub_machine(true);
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();

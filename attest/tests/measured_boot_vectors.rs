@@ -44,7 +44,7 @@ fn certificates(database: Fact<&SignatureDatabase>) -> Vec<String> {
 }
 
 #[test]
-fn logs_of_real_machines_mean_what_another_reading_says() {
+fn real_logs_match_an_independent_interpretation() {
     let Some(vectors) = vectors() else { return };
     for (name, expected) in expected() {
         let boot = read(&std::fs::read(vectors.join("eventlogs").join(name)).unwrap());
@@ -146,7 +146,7 @@ fn every_bank_of_a_log_means_the_same() {
 }
 
 #[test]
-fn a_uki_is_its_sections() {
+fn uki_log_yields_its_sections() {
     let Some(bytes) = vector("eventlogs/qemu/ovmf4m-snakeoil-uki.eventlog") else {
         return;
     };
@@ -171,7 +171,7 @@ fn a_uki_is_its_sections() {
 
 /// Events that GRUB and the firmware have measured by other bytes than they log do not count as content.
 #[test]
-fn content_is_what_the_digests_cover() {
+fn content_proof_requires_matching_digests() {
     let Some(vectors) = vectors() else { return };
     for (name, content, digest) in [
         ("rhel8-uefi.bin", 75, 7),
@@ -206,7 +206,7 @@ fn tpm2_tools_reads_the_same_databases() {
 
 /// The command line that GRUB has measured, in each of its forms.
 #[test]
-fn the_command_line_of_grub_is_read() {
+fn kernel_command_line_of_grub_is_parsed() {
     let Some(vectors) = vectors() else { return };
     for (name, begins, bytes) in [
         (
@@ -240,7 +240,7 @@ fn the_command_line_of_grub_is_read() {
 
 /// Altered data in a real log are never believed: each event's data in turn, under its true digest.
 #[test]
-fn no_real_event_is_believed_with_other_data() {
+fn real_events_with_altered_data_are_not_believed() {
     let Some(vectors) = vectors() else { return };
     for log_file in files_under(&vectors.join("eventlogs/qemu"), ".eventlog") {
         let bytes = std::fs::read(&log_file).unwrap();
@@ -269,7 +269,7 @@ fn no_real_event_is_believed_with_other_data() {
 
 /// Subjects are for people; other parts of a certificate are skipped.
 #[test]
-fn certificates_have_their_subjects() {
+fn certificate_subjects_are_parsed() {
     let Some(bytes) = vector("eventlogs/rhel8-uefi.bin") else { return };
     let boot = read(&bytes);
     let subjects = |name| {
@@ -294,7 +294,7 @@ fn certificates_have_their_subjects() {
 /// No machine boots twice among the vectors. But machines with the same value of a PCR report the same for it: data that differ at each
 /// boot do not count.
 #[test]
-fn logs_of_real_machines_say_the_same_of_the_same_value() {
+fn real_logs_agree_for_equal_pcr_values() {
     let Some(vectors) = vectors() else { return };
     let mut all = BTreeMap::new();
     let mut compared = 0;
@@ -333,7 +333,7 @@ fn fault(name: &str) -> Option<MeasuredBoot> {
 
 /// Real firmware's events in PCR 7: the sentences with a terminating zero, and AMD's event.
 #[test]
-fn attack_51_events_of_real_firmware_in_pcr_7_are_read() {
+fn attack_51_real_firmware_events_in_pcr_7_are_parsed() {
     for (name, dma) in [
         ("action-with-zero/dma-before", true),
         ("action-with-zero/dma-after-separator", true),
@@ -357,7 +357,7 @@ fn attack_51_events_of_real_firmware_in_pcr_7_are_read() {
 }
 
 #[test]
-fn a_log_in_sha_1_only_is_told_from_one_that_is_broken() {
+fn sha1_only_log_differs_from_a_broken_one() {
     let Some(hex) = vector("faults/firmware/sha1-only-firmware/sha1.log.hex") else {
         return;
     };

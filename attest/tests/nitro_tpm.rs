@@ -43,7 +43,7 @@ const MALFORMED: &str = "nitro-tpm-malformed";
 const SHAPE: &str = "nitro-tpm-shape";
 
 #[test]
-fn a_document_is_accepted() {
+fn nitro_tpm_document_is_accepted() {
     let verified = Case::new().verify().unwrap();
     let document = &verified.document;
     assert_eq!(
@@ -66,7 +66,7 @@ fn a_document_is_accepted() {
 }
 
 #[test]
-fn forms_that_are_the_same_document() {
+fn equivalent_documents_are_accepted() {
     let accepted = |change: fn(&mut Case)| drop(case(change).verify().unwrap());
     accepted(|case| case.tag = Some(18));
     accepted(|case| case.indefinite = false);
@@ -87,7 +87,7 @@ fn forms_that_are_the_same_document() {
 
 /// The envelope: nothing in it is signed but the protected header and the payload.
 #[test]
-fn envelopes_that_are_refused() {
+fn malformed_envelopes_are_refused() {
     let check = |change: fn(&mut Case), variant: &str, code: &str| drop(refused(&case(change), variant, code));
     check(|case| case.tag = Some(17), "Tag", MALFORMED);
     check(|case| case.appended = vec![0], "Cbor", MALFORMED);
@@ -130,7 +130,7 @@ fn envelopes_that_are_refused() {
 
 /// A document that was altered after it was signed, in every field; and one that another instance has signed.
 #[test]
-fn attack_11_only_what_was_signed_is_parsed() {
+fn attack_11_altered_document_fails_signature_before_parsing() {
     let signed = Case::new();
     for (position, (name, _)) in signed.fields.iter().enumerate() {
         let altered = Case::new()
@@ -185,7 +185,7 @@ fn attack_11_only_what_was_signed_is_parsed() {
 }
 
 #[test]
-fn attack_06_no_nonce() {
+fn attack_06_document_without_nonce_is_refused() {
     let nonce = "nitro-tpm-nonce";
     refused(&case(|case| case.nonce = Vec::new()), "Nonce", nonce);
     refused(&case(|case| case.set("nonce", Value::Null)), "Nonce", nonce);
@@ -201,7 +201,7 @@ fn attack_06_no_nonce() {
 }
 
 #[test]
-fn attack_07_a_document_for_another_challenge() {
+fn attack_07_document_for_another_challenge_is_refused() {
     refused(&case(|case| case.nonce = vec![0x12; 32]), "Nonce", "nitro-tpm-nonce");
     refused(&case(|case| case.nonce = NONCE[..31].to_vec()), "Nonce", "nitro-tpm-nonce");
     refused(&case(|case| case.pool = "master".to_owned()), "UserData", "nitro-tpm-user-data");
@@ -215,7 +215,7 @@ fn attack_07_a_document_for_another_challenge() {
 }
 
 #[test]
-fn attack_10_a_document_made_for_another_server() {
+fn attack_10_document_for_another_server_is_refused() {
     refused(
         &case(|case| case.server_keys = vec![SpkiSha256([1; 32])]),
         "UserData",
@@ -263,19 +263,19 @@ static SMALL: LazyLock<(Vec<u8>, NitroRoots)> = LazyLock::new(|| (Case::small().
 
 proptest! {
     #[test]
-    fn attack_23_no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn attack_23_garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         prop_assert!(nitro_tpm::authenticate(&bytes, &SMALL.1, at(NOW)).is_err());
     }
 
     /// Garbage as payload of a good envelope, and as an envelope that begins well.
     #[test]
-    fn attack_23_no_payload_makes_it_panic(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn attack_23_garbage_payload_never_panics(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
         let swapped = [&[0x84, 0x44, 0xa1, 0x01, 0x38, 0x22, 0xa0, 0x59][..], &u16::try_from(payload.len()).unwrap().to_be_bytes(), &payload, &[0x58, 0x60], &[0; 96]].concat();
         prop_assert!(nitro_tpm::authenticate(&swapped, &SMALL.1, at(NOW)).is_err());
     }
 
     #[test]
-    fn attack_23_no_splice_is_accepted(at_byte in any::<prop::sample::Index>(), bytes in proptest::collection::vec(any::<u8>(), 1..40)) {
+    fn attack_23_spliced_document_is_refused(at_byte in any::<prop::sample::Index>(), bytes in proptest::collection::vec(any::<u8>(), 1..40)) {
         let mut altered = SMALL.0.clone();
         let position = at_byte.index(altered.len());
         let end = altered.len().min(position + bytes.len());

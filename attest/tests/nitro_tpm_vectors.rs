@@ -43,7 +43,7 @@ fn root(document: &[u8]) -> CertificateDer<'static> {
 }
 
 #[test]
-fn a_real_enclaves_document_is_authentic_and_refused() {
+fn rejects_an_authentic_enclave_document() {
     let Some(document) = document("aws/nitro/valid-attestation-doc-base64") else {
         return;
     };
@@ -59,7 +59,7 @@ fn a_real_enclaves_document_is_authentic_and_refused() {
 }
 
 #[test]
-fn attack_11_a_real_document_altered() {
+fn attack_11_rejects_an_altered_real_document() {
     let Some(document) = document("aws/nitro/valid-attestation-doc-base64") else {
         return;
     };
@@ -76,7 +76,7 @@ fn attack_11_a_real_document_altered() {
 
 /// A document of an instance's NitroTPM and the PCRs that were read on the same machine, where the vectors have one.
 #[test]
-fn a_real_nitro_tpms_document_verifies_with_its_clock() {
+fn verifies_a_real_nitro_tpm_document_with_clock() {
     let Some(folder) = vectors::vectors() else { return };
     let file = "aws/nitro/nitrotpm-fixture.json";
     if !folder.join(file).is_file() {

@@ -86,7 +86,7 @@ fn eight(booted: &LogBuilder, sends: Option<Vec<u8>>) -> Case {
 }
 
 #[test]
-fn a_machine_whose_boot_is_over_is_refused_all_the_same() {
+fn observing_policy_rejects_a_machine_after_boot_complete() {
     let log = booted();
     let closed = log.clone().event(u32::from(BOOT_COMPLETE_PCR), EV_IPL, CLOSING_WORD);
     let other = log.clone().event(u32::from(BOOT_COMPLETE_PCR), EV_IPL, b"another");
@@ -112,7 +112,7 @@ fn a_machine_whose_boot_is_over_is_refused_all_the_same() {
 
 /// The pool was changed since the challenge: PCRs that were not quoted cannot be observed.
 #[test]
-fn a_quote_of_other_pcrs_than_the_pool_speaks_of_is_refused_all_the_same() {
+fn observing_policy_rejects_a_quote_with_wrong_selection() {
     let case = eight(&booted(), None);
     let more = |pcr: u8, accepted: AcceptedValues| {
         let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).chain([(pcr, accepted)]);
@@ -137,7 +137,7 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_is_refused_all_the_same() {
 }
 
 #[test]
-fn kinds_that_are_not_accepted_are_refused_all_the_same() {
+fn observing_policy_rejects_unaccepted_evidence_kinds() {
     let case = eight(&booted(), None);
     for observe in [false, true] {
         let rules = Rules {
@@ -152,7 +152,7 @@ fn kinds_that_are_not_accepted_are_refused_all_the_same() {
 }
 
 #[test]
-fn each_thing_of_the_boot_that_does_not_hold_is_said_in_order() {
+fn observing_policy_lists_boot_mismatches_in_order() {
     let log = booted();
     let (with, without) = (eight(&log, Some(log.build())), eight(&log, None));
     observed(&with, &values(&[]), None, &[]);
@@ -182,7 +182,7 @@ fn each_thing_of_the_boot_that_does_not_hold_is_said_in_order() {
 
 /// A condition may restrict which machines may join: it is observed only if it names nothing but the boot.
 #[test]
-fn a_condition_is_observed_only_if_it_is_on_what_was_booted() {
+fn observes_only_conditions_on_boot_claims() {
     let log = booted();
     let case = eight(&log, Some(log.build()));
     let code = "condition-not-met";
@@ -238,7 +238,7 @@ fn a_condition_is_observed_only_if_it_is_on_what_was_booted() {
 }
 
 #[test]
-fn a_strict_policy_is_written_as_before_and_one_that_observes_says_so() {
+fn observe_is_serialized_only_if_set() {
     let strict = policy(values(&[4]), None, false);
     let observing = policy(values(&[4]), None, true);
     let (written, of_observing) = (serde_json::to_value(&strict).unwrap(), serde_json::to_value(&observing).unwrap());

@@ -47,7 +47,7 @@ fn structure(error: &Pkcs7Error) {
 }
 
 #[test]
-fn both_clouds_forms_are_taken() {
+fn accepts_aws_and_azure_message_forms() {
     accepted(&aws());
     accepted(&azure());
     accepted(&aws().but(|message| message.ber = false));
@@ -76,7 +76,7 @@ fn accepted_algorithms() {
 }
 
 #[test]
-fn attack_06_weak_and_other_algorithms() {
+fn attack_06_rejects_weak_and_unsupported_algorithms() {
     let digest = |oid: &[u8], name: &str| {
         let message = aws().but(|message| {
             message.digest_algorithm = algorithm(oid, &[]);
@@ -109,7 +109,7 @@ fn attack_06_weak_and_other_algorithms() {
 }
 
 #[test]
-fn attack_06_keys_that_are_too_weak_or_of_another_kind() {
+fn attack_06_rejects_weak_keys_and_non_rsa_keys() {
     let p256 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let ec: CertificateDer<'static> = params("EC", 1).self_signed(&p256).unwrap().into();
     let found = "of algorithm 1.2.840.10045.2.1".to_owned();
@@ -118,7 +118,7 @@ fn attack_06_keys_that_are_too_weak_or_of_another_kind() {
 }
 
 #[test]
-fn certificates_are_bounded() {
+fn rejects_oversized_and_malformed_certificates() {
     let long = [&CERTIFICATE, [0; 9000].as_slice()].concat();
     assert_eq!(
         SigningCertificate::parse(&long),
@@ -130,7 +130,7 @@ fn certificates_are_bounded() {
 }
 
 #[test]
-fn attack_11_the_content_is_another_one() {
+fn attack_11_rejects_replaced_content() {
     let other = b"{\"a\": 2}".to_vec();
     let message = aws().but(|message| message.shown = Some(other.clone()));
     let error = refused(&message);
@@ -152,7 +152,7 @@ fn attack_11_the_content_is_another_one() {
 
 /// The signature over attributes is also one over a content of the same bytes. It must not become one over JSON.
 #[test]
-fn attack_11_signed_attributes_as_the_content() {
+fn attack_11_signed_attributes_do_not_verify_as_content() {
     let attributes = aws().to_be_signed();
     let message = azure().but(|message| message.content = attributes.clone());
     let content = verify(&message.sign(&SIGNER)).unwrap();
@@ -164,7 +164,7 @@ fn attack_11_signed_attributes_as_the_content() {
 }
 
 #[test]
-fn signed_attributes_are_there_exactly_once() {
+fn signed_attributes_must_occur_exactly_once() {
     let usual = aws().usual_attributes();
     let error = |attributes: Vec<Vec<u8>>| refused(&aws().but(|message| message.attributes = Some(attributes)));
     let attribute_error = |attribute, found, values| Pkcs7Error::Attribute { attribute, found, values };
@@ -195,7 +195,7 @@ fn signed_attributes_are_there_exactly_once() {
 }
 
 #[test]
-fn signed_attributes_are_signed_in_the_order_of_der() {
+fn signed_attributes_are_verified_in_der_order() {
     let reversed: Vec<_> = aws().usual_attributes().into_iter().rev().collect();
     accepted(&aws().but(|message| message.attributes = Some(reversed.clone())));
     let as_sent = der(SET, &[&reversed.concat()]);
@@ -216,7 +216,7 @@ fn signed_attributes_are_signed_in_the_order_of_der() {
 }
 
 #[test]
-fn attack_12_more_or_less_than_one_signer() {
+fn attack_12_rejects_any_number_of_signers_but_one() {
     let other = azure().but(|message| message.signer = issuer_and_serial(&region_certificate(&OTHER, 5)));
     let two = azure().but(|message| message.extra_signers = vec![other.signer_info(&OTHER)]);
     let error = refused(&two);
@@ -233,7 +233,7 @@ fn attack_12_more_or_less_than_one_signer() {
 }
 
 #[test]
-fn attack_12_the_certificate_is_not_the_signers() {
+fn attack_12_rejects_a_certificate_that_is_not_the_signers() {
     let other = SigningCertificate::parse(&region_certificate(&OTHER, 5)).unwrap();
     assert!(matches!(
         verify_by(&azure().sign(&SIGNER), &other),
@@ -249,7 +249,7 @@ fn attack_12_the_certificate_is_not_the_signers() {
 }
 
 #[test]
-fn attack_12_which_certificate_of_the_bag() {
+fn attack_12_signer_certificate_is_unique_in_the_bag() {
     let signer_of = |certificates: &[&[u8]]| {
         let bag = certificates.iter().map(|certificate| certificate.to_vec()).collect();
         let message = azure().but(|message| message.certificates = bag).sign(&SIGNER);
@@ -284,7 +284,7 @@ fn attack_12_which_certificate_of_the_bag() {
 }
 
 #[test]
-fn signers_are_named_by_key_identifier_too() {
+fn finds_the_signer_by_key_identifier() {
     let mut by_key = ca_params("By key", 9);
     by_key.key_identifier_method = KeyIdMethod::PreSpecified(b"identifier".to_vec());
     let certificate: CertificateDer<'static> = by_key.self_signed(&SIGNER.pair).unwrap().into();
@@ -333,7 +333,7 @@ fn serial_numbers_are_compared_as_a_whole() {
 }
 
 #[test]
-fn content_is_where_the_caller_says() {
+fn content_must_be_attached_or_detached_as_requested() {
     let detached = aws().but(|message| message.detached = true).sign(&SIGNER);
     let parsed = SignedData::parse(&detached).unwrap();
     assert_eq!(parsed.verify(&SIGNING, SignedContent::Detached(CONTENT)), Ok(CONTENT));
@@ -354,7 +354,7 @@ fn content_is_where_the_caller_says() {
 }
 
 #[test]
-fn types_and_versions_are_those_of_the_standard() {
+fn rejects_nonstandard_content_types_and_versions() {
     let error = refused(&aws().but(|message| message.content_info_type = DATA.to_vec()));
     assert!(matches!(error, Pkcs7Error::ContentType { .. }), "{error}");
     let error = refused(&aws().but(|message| message.content_type = SIGNED_DATA.to_vec()));
@@ -414,7 +414,7 @@ fn base64_is_bounded_and_strict() {
 }
 
 #[test]
-fn attack_23_every_truncation_and_continuation() {
+fn attack_23_rejects_every_truncation_and_trailing_data() {
     for message in [aws().sign(&SIGNER), azure().sign(&SIGNER)] {
         for length in 0..message.len() {
             assert!(verify(&message[..length]).is_err(), "{length} bytes");
@@ -426,7 +426,7 @@ fn attack_23_every_truncation_and_continuation() {
 }
 
 #[test]
-fn attack_23_every_bit_flipped() {
+fn attack_23_rejects_every_flipped_bit() {
     for message in [
         aws().sign(&SIGNER),
         aws().but(|message| message.ber = false).sign(&SIGNER),

@@ -34,7 +34,7 @@ fn pcrs(name: &str) -> Pcrs {
 }
 
 #[test]
-fn logs_of_machines_with_uefi_explain_all_of_their_pcrs() {
+fn uefi_event_logs_explain_all_pcrs() {
     let check = |name: &str| {
         let log = fs::read(file(&format!("{name}.log"))).unwrap();
         let log = EventLog::parse(&log).unwrap();
@@ -50,7 +50,7 @@ fn logs_of_machines_with_uefi_explain_all_of_their_pcrs() {
 }
 
 #[test]
-fn pcr_7_is_what_follows_from_the_keys() {
+fn predicts_recorded_pcr_7_from_secure_boot_keys() {
     let check = |name: &str, variables: &Variables<'_>, secure_boot, authorities: &[&[u8]]| {
         let mut prediction = Prediction::new(&BANKS);
         variables.predict(secure_boot, authorities, &mut prediction).unwrap();
@@ -74,7 +74,7 @@ fn pcr_7_is_what_follows_from_the_keys() {
 
 /// systemd-boot 252 passes the image its own command line, and 257 does not: the kernel has the same, with its zero at the end, in PCR 9.
 #[test]
-fn pcr_12_is_what_systemd_boot_has_given() {
+fn pcr_12_holds_the_systemd_boot_command_line() {
     let check = |name: &str, given: bool| {
         let log = fs::read(file(&format!("{name}.log"))).unwrap();
         let log = EventLog::parse(&log).unwrap();

@@ -51,7 +51,7 @@ fn but(pointer: &str, value: Option<Value>) -> Value {
 }
 
 #[test]
-fn a_set_is_read_and_written_as_it_was() {
+fn reference_set_round_trips_through_json() {
     let set = ReferenceSet::parse(&good().to_string()).unwrap();
     let written = set.to_json().unwrap();
     assert_eq!(ReferenceSet::parse(&written).unwrap(), set);
@@ -72,7 +72,7 @@ fn a_set_is_read_and_written_as_it_was() {
 }
 
 #[test]
-fn what_is_wrong_with_a_set_is_named() {
+fn reports_the_defect_of_an_invalid_set() {
     let check = |set: Value, expect: &str| {
         let error = ReferenceSet::parse(&set.to_string()).unwrap_err();
         assert!(
@@ -148,7 +148,7 @@ fn what_is_wrong_with_a_set_is_named() {
 }
 
 #[test]
-fn a_generation_lapses_at_the_second_that_it_says() {
+fn generation_expires_at_the_given_second() {
     let set = ReferenceSet::parse(&good().to_string()).unwrap();
     let generation: &Generation = &set.generations[0];
     let expires = generation.expires.unwrap();

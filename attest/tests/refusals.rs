@@ -107,7 +107,7 @@ fn check<E: Kept + Clone + std::fmt::Debug + Into<Reject>>(refusals: Vec<E>) {
 }
 
 #[test]
-fn attack_32_no_refusal_tells_what_the_pool_accepts() {
+fn attack_32_refusals_do_not_disclose_accepted_values() {
     check(vec![
         Reject::KindsOffered {
             offered: BTreeSet::from([Kind::Tpm]),
@@ -182,7 +182,7 @@ fn attack_32_no_refusal_tells_what_the_pool_accepts() {
 }
 
 #[test]
-fn no_refusal_of_an_instance_tells_what_the_pool_accepts() {
+fn instance_refusals_do_not_disclose_accepted_values() {
     let (found, accepted) = (found(), withheld());
     macro_rules! refusals {
         ($error:ident: $($variant:ident)*) => {
@@ -238,7 +238,7 @@ fn no_refusal_of_an_instance_tells_what_the_pool_accepts() {
 }
 
 #[test]
-fn the_log_names_the_first_values_and_counts_the_rest() {
+fn log_lists_first_accepted_values_and_counts_rest() {
     let says = |accepted: Withheld| {
         let told = GcpError::NameRefused { found: found(), accepted };
         let detail = Reject::from(told).detail();

@@ -113,7 +113,7 @@ const ENDPOINT: &str = "sts-endpoint";
 const SERVER_ID: &str = "sts-server-id";
 
 #[test]
-fn the_request_is_accepted() {
+fn accepts_a_signed_sts_request() {
     let checked = check(&request()).unwrap();
     assert_eq!(
         (checked.method(), checked.url(), checked.body()),
@@ -142,14 +142,14 @@ fn secrets_are_not_shown() {
 }
 
 #[test]
-fn the_request_travels_as_json() {
+fn signed_request_round_trips_through_json() {
     let json = serde_json::to_string(&request()).unwrap();
     assert_eq!(serde_json::from_str::<SignedRequest>(&json).unwrap(), request());
     assert!(serde_json::from_str::<SignedRequest>(&json.replacen("\"method\"", "\"extra\":1,\"method\"", 1)).is_err());
 }
 
 #[test]
-fn each_partition_has_its_hosts() {
+fn accepts_only_sts_hosts_of_the_partition() {
     let at_region = |region: &str, host: &str| {
         let mut request = with_header("host", host);
         request.url = format!("https://{host}/");
@@ -194,7 +194,7 @@ const JSON: Option<&str> = Some("application/json");
 
 proptest! {
     #[test]
-    fn attack_15_no_other_text_is_accepted(
+    fn attack_15_rejects_any_altered_request_text(
         part in 0..9_usize, at in any::<prop::sample::Index>(), char in any::<char>(), insert in any::<bool>()
     ) {
         let mut altered = request();
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn attack_23_no_answer_makes_it_panic(body in "\\PC{0,200}") {
+    fn attack_23_arbitrary_sts_response_never_panics(body in "\\PC{0,200}") {
         prop_assert!(answered(200, JSON, &body).is_err());
     }
 }

@@ -17,7 +17,7 @@ fn good() -> Case {
 }
 
 #[test]
-fn accepts_every_kind_of_ak_and_says_what_was_proven() {
+fn accepts_each_ak_type_and_returns_its_claims() {
     let rsa = |scheme: fn(HashAlg) -> TpmScheme, hash| SoftKey::rsa(scheme(hash));
     for ak in [
         SoftKey::p256(),
@@ -52,7 +52,7 @@ fn accepts_every_kind_of_ak_and_says_what_was_proven() {
 }
 
 #[test]
-fn accepts_other_banks_and_a_previous_server_key() {
+fn accepts_a_sha384_bank_and_previous_server_key() {
     let sha384 = (0..8).map(|pcr| (pcr, vec![pcr; 48])).collect();
     Case::with_pcrs(SoftKey::p256(), HashAlg::Sha384, sha384).verify().unwrap();
     let claims = good()
@@ -63,7 +63,7 @@ fn accepts_other_banks_and_a_previous_server_key() {
 }
 
 #[test]
-fn attack_03_an_ek_that_nobody_endorsed() {
+fn attack_03_rejects_an_unendorsed_ek() {
     good().but(|case| case.endorse = false).refused("ek-not-endorsed");
     assert_eq!(
         good().but(|case| case.endorse = false).issue().unwrap_err().code(),
@@ -82,7 +82,7 @@ fn good_with(original: &Case, quoted: Vec<u8>, signature: &[u8]) -> Case {
 }
 
 #[test]
-fn as_many_intermediates_come_along_as_the_limit_says() {
+fn number_of_ek_intermediates_is_limited() {
     let with = |count: usize| {
         let case = good();
         let mut attester = case.attester();

@@ -105,7 +105,7 @@ fn exact<T: PartialEq + std::fmt::Debug>(
 
 proptest! {
     #[test]
-    fn public_areas(value in public()) {
+    fn public_areas_round_trip(value in public()) {
         let bytes = value.to_bytes();
         exact(&bytes, &value, Public::parse)?;
         let sized = [&u16::try_from(bytes.len()).unwrap().to_be_bytes()[..], &bytes].concat();
@@ -113,12 +113,12 @@ proptest! {
     }
 
     #[test]
-    fn quotes(value in quoted()) {
+    fn quotes_round_trip(value in quoted()) {
         exact(&value.to_bytes(), &value, QuoteAttest::parse)?;
     }
 
     #[test]
-    fn rsa_signatures(pss in any::<bool>(), hash in hash(), signature in vec(any::<u8>(), 0..=512)) {
+    fn rsa_signatures_round_trip(pss in any::<bool>(), hash in hash(), signature in vec(any::<u8>(), 0..=512)) {
         let scheme = if pss { TpmScheme::RsaPss(hash) } else { TpmScheme::RsaSsa(hash) };
         let value = TpmSignature::Rsa { scheme, signature: &signature };
         let bytes = value.to_bytes();
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn ecdsa_signatures(hash in hash(), r in vec(any::<u8>(), 0..=48), s in vec(any::<u8>(), 0..=48)) {
+    fn ecdsa_signatures_round_trip(hash in hash(), r in vec(any::<u8>(), 0..=48), s in vec(any::<u8>(), 0..=48)) {
         let value = TpmSignature::Ecdsa { scheme: TpmScheme::Ecdsa(hash), r: &r, s: &s };
         let bytes = value.to_bytes();
         prop_assert_eq!(TpmSignature::parse(&bytes), Ok(value));
@@ -136,13 +136,13 @@ proptest! {
     }
 
     #[test]
-    fn credentials(integrity in vec(any::<u8>(), 0..=64), encrypted_identity in vec(any::<u8>(), 0..=66)) {
+    fn credentials_round_trip(integrity in vec(any::<u8>(), 0..=64), encrypted_identity in vec(any::<u8>(), 0..=66)) {
         let value = IdObject { integrity, encrypted_identity };
         exact(&value.to_bytes(), &value, IdObject::parse)?;
     }
 
     #[test]
-    fn encrypted_secrets(ciphertext in vec(any::<u8>(), 0..=512), x in vec(any::<u8>(), 0..=48), y in vec(any::<u8>(), 0..=48)) {
+    fn encrypted_secrets_round_trip(ciphertext in vec(any::<u8>(), 0..=512), x in vec(any::<u8>(), 0..=48), y in vec(any::<u8>(), 0..=48)) {
         let rsa = EncryptedSecret::Rsa(ciphertext);
         exact(&rsa.to_bytes(), &rsa, EncryptedSecret::parse_rsa)?;
         let ecc = EncryptedSecret::Ecc { x, y };
@@ -173,7 +173,7 @@ proptest! {
 
 /// A Name, a nonce, an HMAC: no longer than those of SHA-512.
 #[test]
-fn buffers_are_no_longer_than_those_of_sha_512() {
+fn buffers_are_limited_to_sha_512_sizes() {
     let quoted = |qualified_signer: usize, extra_data: usize| {
         let quoted = QuoteAttest {
             qualified_signer: std::vec![1; qualified_signer],
@@ -211,7 +211,7 @@ fn buffers_are_no_longer_than_those_of_sha_512() {
 }
 
 #[test]
-fn attack_23_sizes_beyond_the_limits_are_refused_before_they_are_read() {
+fn attack_23_rejects_oversized_fields_before_reading_them() {
     let too_large = |result: Result<Public, WireError>| assert!(matches!(result, Err(WireError::TooLarge { .. })), "{result:?}");
     let head = [0, 1, 0, 0x0b, 0, 0, 0, 0];
     too_large(Public::parse(&[&head[..], &[0, 33]].concat()));

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_that_is_asked_for_has_its_answer() {
+    fn negotiates_the_ignition_version() {
         let accept = |version: &str| format!("application/vnd.coreos.ignition+json;version={version}, */*;q=0.1");
         for (asked, expected) in [
             ("2.1.0", Err(400)),

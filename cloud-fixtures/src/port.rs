@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_kept_for_who_is_told_of_it() {
+    fn reserved_port_can_be_bound_again() {
         let port = ReservedPort::reserve();
         let refused = || TcpStream::connect(port.address()).unwrap_err().kind() == std::io::ErrorKind::ConnectionRefused;
         assert!(refused(), "nobody listens");
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_given_to_nobody_else() {
+    fn reserved_port_is_never_assigned_to_others() {
         let reserved: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::reserve()).collect();
         let reserved: BTreeSet<u16> = reserved.iter().map(ReservedPort::number).collect();
         assert_eq!(reserved.len(), 50);

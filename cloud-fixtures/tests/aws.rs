@@ -69,7 +69,7 @@ async fn an_identity_document_is_verified() {
 }
 
 #[tokio::test]
-async fn sessions_are_asked_for_first() {
+async fn imds_requires_a_session_token() {
     let (server, _authority) = metadata(None);
     let check = async |method: &str, path: &str, headers: &[(&str, &str)], expect: u16| {
         assert_eq!(
@@ -106,7 +106,7 @@ async fn sessions_are_asked_for_first() {
 }
 
 #[tokio::test]
-async fn attributes_of_the_instance() {
+async fn serves_instance_metadata_and_user_data() {
     let session = RoleSession::for_instance(&instance(), NOW);
     let (server, _authority) = metadata(Some(session.clone()));
     assert_eq!(get(&server, "/latest/user-data").await.status, 404);
@@ -131,7 +131,7 @@ async fn attributes_of_the_instance() {
 }
 
 #[tokio::test]
-async fn weak_forms_are_refused() {
+async fn verifier_rejects_weak_identity_document_forms() {
     let (server, authority) = metadata(None);
     let regions = certificates(&authority);
     let code = |text: &str| identity_document::verify(text.as_bytes(), &regions, at(NOW)).unwrap_err().code();
@@ -153,7 +153,7 @@ async fn weak_forms_are_refused() {
 }
 
 #[test]
-fn every_altered_value_of_an_identity_document_is_refused() {
+fn verifier_rejects_each_altered_identity_document_value() {
     let (authority, other) = (RegionAuthority::new(1), RegionAuthority::new(1));
     let regions = certificates(&authority);
     let document = instance().identity_document();
@@ -229,7 +229,7 @@ fn nitro_tpm_documents_are_verified() {
 
 /// Uses the example that AWS publishes for Signature Version 4: `get-vanilla` of its test suite.
 #[test]
-fn signatures_are_those_of_aws() {
+fn sigv4_signature_matches_the_aws_test_suite() {
     let headers =
         [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     let signed = SigV4Request {
@@ -288,7 +288,7 @@ impl Caller {
 }
 
 #[tokio::test]
-async fn sts_says_whose_credentials_they_are() {
+async fn sts_identifies_the_caller() {
     let caller = caller();
     let rules: StsRules = toml::from_str("accounts = [\"123456789012\"]\nroles = [\"worker-role\"]\nregions = [\"eu-central-1\"]").unwrap();
     let expected = sts::Expected {
@@ -330,7 +330,7 @@ async fn sts_says_whose_credentials_they_are() {
 }
 
 #[tokio::test]
-async fn requests_that_sts_refuses() {
+async fn sts_rejects_altered_requests() {
     let caller = caller();
     let request = caller.request();
     let with = |header: &str, value: &str| tampering::presigned_request(&request, header, value);
@@ -384,7 +384,7 @@ async fn requests_that_sts_refuses() {
 }
 
 #[tokio::test]
-async fn times_that_sts_refuses() {
+async fn sts_rejects_requests_outside_the_clock_skew() {
     let caller = caller();
     let request = caller.request();
     for (now, expect) in [

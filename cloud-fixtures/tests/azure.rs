@@ -67,7 +67,7 @@ async fn an_attested_document_is_verified() {
 }
 
 #[tokio::test]
-async fn answers_repeat_if_they_are_told_to() {
+async fn imds_repeats_its_answer_if_configured() {
     let (server, authority) = metadata();
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
     let code = async |nonce: &ImdsNonce| {
@@ -86,7 +86,7 @@ async fn answers_repeat_if_they_are_told_to() {
 }
 
 #[tokio::test]
-async fn attributes_of_the_machine() {
+async fn serves_vm_metadata_and_user_data() {
     let (server, _authority) = metadata();
     let text = async |path: &str| {
         ask(
@@ -114,7 +114,7 @@ async fn attributes_of_the_machine() {
 }
 
 #[tokio::test]
-async fn requests_that_azure_refuses() {
+async fn imds_rejects_invalid_requests() {
     let (server, _authority) = metadata();
     let check = async |method: &str, target: &str, headers: &[(&str, &str)], expect: u16| {
         let answer = ask(&server, method, target, headers).await;
@@ -144,7 +144,7 @@ async fn requests_that_azure_refuses() {
 }
 
 #[test]
-fn every_altered_value_of_a_document_is_refused() {
+fn verifier_rejects_each_altered_attested_document_value() {
     let (authority, other) = (AzureAuthority::new("eastus"), AzureAuthority::new("eastus"));
     let trust = trust(&authority, vec![authority.intermediate().clone()]);
     let document = AzureMachine::default().document(Some(nonce().as_str()), NOW);
@@ -177,7 +177,7 @@ fn every_altered_value_of_a_document_is_refused() {
 }
 
 #[tokio::test]
-async fn the_issuer_can_be_had() {
+async fn serves_the_issuer_certificate() {
     let (authority, other) = (AzureAuthority::new("eastus"), AzureAuthority::new("eastus"));
     let server = Aia::start(authority.intermediate());
     let client = client::client(&server, None, &["www.microsoft.com"]);

@@ -55,7 +55,7 @@ async fn an_identity_token_is_verified() {
 }
 
 #[tokio::test]
-async fn identity_tokens_have_what_was_asked_for() {
+async fn identity_token_has_the_requested_format() {
     let (server, keys) = metadata();
     let identity = "/computeMetadata/v1/instance/service-accounts/default/identity";
     let claims = async |query: &str| tampering::claims(&ask(&server, "GET", &format!("{identity}?{query}"), FLAVOR).await.body);
@@ -80,7 +80,7 @@ async fn identity_tokens_have_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn attributes_of_the_instance() {
+async fn serves_instance_metadata_and_user_data() {
     let (server, _keys) = metadata();
     let get = async |path: &str| ask(&server, "GET", &format!("/computeMetadata/v1/{path}"), FLAVOR).await;
     assert_eq!(get("instance/attributes/user-data").await.status, 404);
@@ -103,7 +103,7 @@ async fn attributes_of_the_instance() {
 }
 
 #[tokio::test]
-async fn requests_that_google_refuses() {
+async fn metadata_server_rejects_invalid_requests() {
     let (server, _keys) = metadata();
     let check = async |method: &str, path: &str, headers: &[(&str, &str)], expect: u16| {
         let answer = ask(&server, method, path, headers).await;
@@ -134,7 +134,7 @@ async fn requests_that_google_refuses() {
 }
 
 #[tokio::test]
-async fn every_altered_claim_is_refused_and_so_is_another_key() {
+async fn verifier_rejects_altered_claims_and_foreign_keys() {
     let (server, keys) = metadata();
     let token = ask(&server, "GET", &gcp::request_path(&audience()), FLAVOR).await.body;
     let somebody = StandInKeys::new().current();
@@ -237,7 +237,7 @@ async fn the_issuer_publishes_its_keys() {
 }
 
 #[tokio::test]
-async fn keys_rotate() {
+async fn issuer_rotates_its_keys() {
     let issuer = issuer();
     let first = issuer.keys.current().kid().to_owned();
     let token = |keys: &StandInKeys| {
@@ -262,7 +262,7 @@ async fn keys_rotate() {
 }
 
 #[tokio::test]
-async fn faults_of_the_issuer() {
+async fn simulates_issuer_outages_and_faults() {
     let issuer = issuer();
     let keys = async || issuer.get(KEYS_HOST, KEYS_PATH).await;
     assert_eq!(keys().await.unwrap().status(), 200);
@@ -308,7 +308,7 @@ async fn faults_of_the_issuer() {
 }
 
 #[tokio::test]
-async fn a_slow_issuer_has_got_the_request_and_does_not_answer() {
+async fn slow_issuer_receives_the_request_without_answering() {
     let issuer = issuer();
     issuer.server.fail(ServerFault::Slow);
     let (asked, is_asked) = tokio::sync::oneshot::channel();

@@ -120,7 +120,7 @@ fn version(object: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn objects_are_made_changed_and_removed_by_whoever_has_their_newest_state() {
+async fn writes_require_the_current_resource_version() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let (status, made) = admin.write(Method::POST, POOLS, &pool("worker", false)).await;
@@ -179,7 +179,7 @@ async fn objects_are_made_changed_and_removed_by_whoever_has_their_newest_state(
 }
 
 #[tokio::test]
-async fn a_list_comes_in_pages_of_one_state_and_by_labels() {
+async fn lists_are_paged_from_one_snapshot_by_label() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     for number in 0..10 {
@@ -217,7 +217,7 @@ async fn a_list_comes_in_pages_of_one_state_and_by_labels() {
 }
 
 #[tokio::test]
-async fn who_watches_is_told_each_change_once_and_of_what_leaves_the_selection() {
+async fn watch_reports_each_change_once_including_label_loss() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     api.put(pool("worker", false));
@@ -266,7 +266,7 @@ async fn who_watches_is_told_each_change_once_and_of_what_leaves_the_selection()
 }
 
 #[tokio::test]
-async fn a_service_account_does_what_its_roles_say_and_nothing_else() {
+async fn rbac_limits_a_service_account_to_its_roles() {
     let api = KubernetesApi::start();
     let token = api.token("gateway", "reader");
     let reader = Client::new(&api, &token);
@@ -317,7 +317,7 @@ async fn a_service_account_does_what_its_roles_say_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_request_for_a_certificate_says_whose_it_is_and_is_approved_apart() {
+async fn csr_records_its_requester_and_needs_separate_approval() {
     const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let api = KubernetesApi::start();
     let rules = json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "update"]}]);
@@ -357,7 +357,7 @@ async fn a_request_for_a_certificate_says_whose_it_is_and_is_approved_apart() {
 }
 
 #[tokio::test]
-async fn it_is_away_silent_or_broken_and_comes_back_where_it_was() {
+async fn api_outages_and_faults_keep_its_state() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     api.put(pool("worker", false));
@@ -385,7 +385,7 @@ async fn it_is_away_silent_or_broken_and_comes_back_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_write_takes_as_long_as_it_is_told_to_and_writes_beside_it_as_long() {
+async fn write_latency_applies_to_concurrent_writes() {
     const WRITE: Duration = Duration::from_millis(100);
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
@@ -402,7 +402,7 @@ async fn a_write_takes_as_long_as_it_is_told_to_and_writes_beside_it_as_long() {
 }
 
 #[tokio::test]
-async fn thousands_of_large_objects_and_hostile_ones_are_listed() {
+async fn lists_thousands_of_large_and_hostile_objects() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let config = |name: &str, spec: Value| {

@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happened_is_there_to_read() {
+    fn renders_all_metrics_as_text() {
         let metrics = Metrics::default();
         let decided = |verdict: &str, code| metrics.decided("config".to_owned(), verdict.to_owned(), code);
         decided("refused", Some("token-invalid"));

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_read_as_what_nodes_come_from() {
+    fn parses_networks_and_unmaps_ipv4_in_ipv6() {
         let check = |text: &str, expected: Option<&str>| {
             assert_eq!(network(text).ok().map(|network| network.to_string()).as_deref(), expected, "{text}");
         };

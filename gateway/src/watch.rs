@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_folder_on_the_way_is_watched() {
+    fn watches_every_folder_along_a_symlink_path() {
         let folder = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(folder.path()).unwrap();
         let path = |name: &str| root.join(name);

@@ -56,7 +56,7 @@ async fn fetch(gateway: &Gateway, client: &reqwest::Client, credential: &str) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_35_unfinished_bodies_hold_nothing_that_others_need() {
+async fn attack_35_unfinished_bodies_do_not_block_other_requests() {
     let mut gateway = Gateway::init();
     gateway.settings("[limits]\nrequests = 4");
     gateway.run();
@@ -116,7 +116,7 @@ fn memory(gateway: &Gateway) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_26_who_asks_for_challenges_without_end_is_told_to_come_again() {
+async fn attack_26_a_challenge_flood_gets_503_with_retry_after() {
     let gateway = Gateway::init();
     let running = in_process(&gateway, Arc::new(embedded(&gateway))).await;
     let case = tpm();
@@ -199,7 +199,7 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_need() {
+async fn attack_38_idle_connections_and_slow_readers_are_evicted() {
     let mut gateway = Gateway::init();
     // They would be closed for their silence after a while; this is about those that others need at once.
     gateway.settings("[limits]\nconnections = 20\nheader_seconds = 120\nhandshake_seconds = 120");
@@ -228,7 +228,7 @@ async fn attack_38_idle_connections_and_slow_readers_hold_no_place_that_others_n
 
 /// A source whose connections are all busy opens another one: only this source waits for a place.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_38_who_opens_connections_without_end_holds_up_nobody_elses() {
+async fn attack_38_a_connection_flood_delays_only_its_source() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
     let gateway = Gateway::init();
     gateway.settings("[limits]\nconnections = 5\nheader_seconds = 120\nrequest_seconds = 120");

@@ -123,7 +123,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn what_alters_no_line_alters_nothing() {
+async fn recompressing_a_segment_keeps_the_chain_whole() {
     let site = Site::new().await;
     let good = |what: &str, alter: &dyn Fn(&Path, &[PathBuf])| {
         let (sound, text) = site.after(alter);
@@ -247,7 +247,7 @@ async fn every_alteration_of_a_closed_segment_is_named() {
 }
 
 #[tokio::test]
-async fn one_file_that_is_damaged_ends_nothing() {
+async fn a_damaged_segment_does_not_stop_the_audit() {
     let site = Site::new().await;
     let name = Site::segments(&site.a)[1].file_name().unwrap().to_str().unwrap().to_owned();
     let damages: [&dyn Fn(Vec<u8>) -> Vec<u8>; 3] = [&|bytes| bytes[..bytes.len() - 5].to_vec(), &|bytes| bytes[..4].to_vec(), &|_| {

@@ -13,7 +13,7 @@ use attest_log::Blobs;
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells_it_again() {
+async fn attestation_earns_a_ticket_for_the_full_config() {
     let gateway = Gateway::start();
     let case = tpm();
     let ek = gateway.endorse(&case, &["--name", "worker-0"]);
@@ -80,7 +80,7 @@ async fn evidence_earns_a_ticket_the_ticket_the_full_config_and_the_record_tells
 
 /// The node has no data of the gateway other than its answers.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
+async fn a_node_attests_from_the_gateways_answers_alone() {
     let gateway = Gateway::start();
     let (mut node, client, base) = (Node::new(), &gateway.client, gateway.url(""));
     gateway.command(&["ek", "add", &node.ek()]);
@@ -100,7 +100,7 @@ async fn a_node_attests_with_what_it_is_sent_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_evidence_is_recorded_so_that_it_is_refused_again() {
+async fn replay_of_refused_evidence_gives_the_same_refusal() {
     let mut gateway = Gateway::init();
     gateway.edit_pool(
         "worker",
@@ -269,7 +269,7 @@ async fn attack_08_another_tpm_cannot_take_a_nodes_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
+async fn attack_08_an_administrator_assigned_name_is_reserved() {
     let gateway = Gateway::start();
     let (named, other) = (tpm(), tpm());
     let ek = gateway.endorse(&named, &["--name", "worker-0"]);
@@ -301,7 +301,7 @@ async fn attack_08_a_name_given_by_the_administrator_is_kept_for_its_tpm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nodes_refusals_are_found_by_its_name_and_what_only_claims_its_tpm_is_marked() {
+async fn log_show_finds_refusals_by_node_name() {
     let gateway = Gateway::start();
     let (node, other) = (tpm(), tpm());
     gateway.endorse(&node, &["--name", "worker-2"]);
@@ -329,7 +329,7 @@ async fn a_nodes_refusals_are_found_by_its_name_and_what_only_claims_its_tpm_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_is_refused_is_not_listed_among_those_that_have_attested() {
+async fn node_list_omits_refused_machines() {
     let gateway = Gateway::start();
     let (node, refused) = (tpm(), tpm());
     gateway.endorse(&node, &["--name", "worker-0"]);
@@ -343,7 +343,7 @@ async fn a_machine_that_is_refused_is_not_listed_among_those_that_have_attested(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
+async fn attack_07_decreasing_tpm_counters_raise_an_alert() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -365,7 +365,7 @@ async fn attack_07_a_tpm_whose_counters_run_backwards_raises_an_alert() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_tpm_whose_firmware_is_set_back_raises_an_alert() {
+async fn attack_07_a_tpm_firmware_downgrade_raises_an_alert() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -380,7 +380,7 @@ async fn attack_07_a_tpm_whose_firmware_is_set_back_raises_an_alert() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the_key_before_a_rotation() {
+async fn attack_10_refuses_evidence_for_another_servers_key() {
     let mut gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -410,7 +410,7 @@ async fn attack_10_evidence_for_another_servers_key_is_worth_nothing_but_for_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_23_bodies_that_are_none_cost_nothing() {
+async fn attack_23_refuses_malformed_and_oversized_bodies() {
     let gateway = Gateway::start();
     let send = async |path: &str, body: Vec<u8>| Answer::send(gateway.client.post(gateway.url(path)).body(body)).await;
     let case = tpm();
@@ -465,7 +465,7 @@ async fn attack_23_bodies_that_are_none_cost_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_replaced_in_the_middle_of_an_attestation_is_still_this_servers() {
+async fn attestation_survives_a_certificate_renewal() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -484,7 +484,7 @@ async fn a_key_that_is_replaced_in_the_middle_of_an_attestation_is_still_this_se
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
+async fn policy_change_applies_to_a_running_attestation() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -502,7 +502,7 @@ async fn a_pool_that_asks_for_more_in_the_middle_of_an_attestation_gets_it() {
 
 /// A machine whose boot is over, at both ends: the answer, and a record whose replay gives the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
+async fn attack_47_only_while_booting_refuses_booted_machines() {
     let mut gateway = Gateway::init();
     let says = "endorsement = \"allowlist\"\nonly_while_booting = true";
     gateway.edit_pool("worker", "endorsement = \"allowlist\"", says);
@@ -536,7 +536,7 @@ async fn attack_47_a_pool_takes_machines_only_while_they_boot() {
 
 /// A pool's setting for event logs shows at both ends: in the answer, and in a record that states it again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_says_whether_anything_depends_on_the_event_log() {
+async fn event_log_setting_decides_whether_it_is_required() {
     let mut gateway = Gateway::init();
     let says = |word: &str| format!("endorsement = \"allowlist\"\nevent_log = \"{word}\"");
     gateway.edit_pool("worker", "endorsement = \"allowlist\"", &says("recorded"));

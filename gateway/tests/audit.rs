@@ -257,7 +257,7 @@ async fn attack_34_every_altered_field_is_found() {
 
 /// A forger of a log cannot remove evidence by marking its record as late: the ticket that the decision earned was used.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_34_what_was_recorded_late_is_checked_as_far_as_it_is_there() {
+async fn attack_34_audit_checks_late_records() {
     let log = Log::written().await;
     let late = |answered: &str, terms: bool| {
         let mut records = log.records.clone();
@@ -282,7 +282,7 @@ async fn attack_34_what_was_recorded_late_is_checked_as_far_as_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_read_ends_nothing() {
+async fn attack_34_audit_finds_forged_moved_and_unreadable_lines() {
     let log = Log::written().await;
     let lines = log.lines();
     // The first line is gone: what it earned is used later, for longer than a ticket lives.
@@ -378,7 +378,7 @@ async fn attack_34_an_invented_or_moved_line_is_found_and_one_that_cannot_be_rea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clocks_that_differ_make_no_record_another_one() {
+async fn audit_tolerates_small_clock_differences() {
     let log = Log::written().await;
     let earlier = |index: usize, at: u64| {
         let mut lines = log.lines();

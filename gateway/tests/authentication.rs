@@ -20,7 +20,7 @@ fn generous() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_09_a_credential_that_cannot_be_read_is_never_nothing() {
+async fn attack_09_refuses_malformed_credentials() {
     let gateway = generous();
     let token = gateway.token(&["--uses", "1000"]);
     let full = gateway.rendered(POOL, "full");
@@ -93,7 +93,7 @@ async fn attack_09_a_credential_that_cannot_be_read_is_never_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_09_no_pool_gives_what_its_policy_refuses() {
+async fn attack_09_pool_policy_refuses_each_credential() {
     let mut gateway = Gateway::init();
     gateway.edit_pool("infra", "nothing = \"pre-approved\"", "nothing = \"refuse\"");
     gateway.edit_pool("infra", "attested = \"full\"", "attested = \"refuse\"");
@@ -110,7 +110,7 @@ async fn attack_09_no_pool_gives_what_its_policy_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_09_a_store_that_fails_gives_nothing_away() {
+async fn attack_09_serves_nothing_while_the_store_fails() {
     let gateway = generous();
     let (token, ticket) = (gateway.token(&[]), gateway.ticket().await);
     let case = tpm();
@@ -139,7 +139,7 @@ async fn attack_09_a_store_that_fails_gives_nothing_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_fifty_at_once_use_a_single_use_token() {
+async fn attack_18_concurrent_requests_spend_a_single_use_token_once() {
     let gateway = generous();
     let token = bearer(&gateway.token(&["--uses", "1"]));
     one_wins(&gateway, &token, "token-spent").await;
@@ -147,7 +147,7 @@ async fn attack_18_fifty_at_once_use_a_single_use_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_fifty_at_once_take_the_last_use_of_a_ticket() {
+async fn attack_18_concurrent_requests_spend_the_last_use_once() {
     let gateway = generous();
     let ticket = bearer(&gateway.ticket().await);
     let full = gateway.rendered(POOL, "full");
@@ -182,7 +182,7 @@ async fn one_wins(gateway: &Gateway, credential: &str, code: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_21_a_ticket_or_token_for_one_pool_is_worth_nothing_in_another() {
+async fn attack_21_refuses_another_pools_ticket_or_token() {
     let gateway = generous();
     let (ticket, token) = (bearer(&gateway.ticket().await), bearer(&gateway.token(&["--uses", "1"])));
     gateway.config("/config/infra", &[&ticket]).await.refused(403, "ticket-wrong-pool");
@@ -197,7 +197,7 @@ async fn attack_21_a_ticket_or_token_for_one_pool_is_worth_nothing_in_another() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() {
+async fn refuses_expired_and_foreign_tickets() {
     let gateway = generous();
     let identity = NodeIdentity::from_ek(support::digest(&tpm()).parse().unwrap());
     let settings = TicketSettings {
@@ -241,7 +241,7 @@ async fn a_ticket_is_good_until_it_expires_and_only_if_this_gateway_sealed_it() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_good_until_it_expires_or_is_revoked() {
+async fn refuses_expired_and_revoked_tokens() {
     let gateway = generous();
     let short = gateway.token(&["--ttl", "1s", "--name", "short"]);
     let revoked = gateway.token(&["--name", "lost"]);

@@ -57,7 +57,7 @@ fn verify(ca: &Path, certificate: &Path, key: &Path, hosts: &[&str], addresses: 
 }
 
 #[test]
-fn openssl_takes_every_kind_of_certificate() {
+fn openssl_verifies_every_issued_certificate_algorithm() {
     let folder = tempfile::tempdir().unwrap();
     let now = Clock::System.now();
     let names = GatewayNames {
@@ -111,7 +111,7 @@ fn refused(gateway: &Gateway, arguments: &[&str], expected: &str) {
 }
 
 #[test]
-fn a_rotation_by_commands() {
+fn rotates_the_ca_by_commands() {
     let gateway = Gateway::init();
     verify_folder(&gateway);
     let status = |stage: &str, next: &str| {
@@ -195,7 +195,7 @@ fn add_sighting(gateway: &Gateway, id: &str, authorities: Option<&[&str]>, accep
 }
 
 #[test]
-fn a_pointer_that_is_in_the_way_is_named() {
+fn ca_status_names_pointers_that_block_the_switch() {
     let gateway = Gateway::init();
     gateway.command(&["ca", "introduce"]);
     let [old, new] = [0, 1].map(|number: usize| authorities(&gateway)[number].fingerprint.short());
@@ -243,7 +243,7 @@ fn init(folder: &Path, arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn init_takes_what_is_brought_along() {
+fn init_uses_a_given_ca_and_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let (ca, ca_key) = created(
         folder.path(),
@@ -345,7 +345,7 @@ fn init_takes_what_is_brought_along() {
 }
 
 #[test]
-fn a_ca_that_was_made_elsewhere_is_introduced_and_switched_to() {
+fn introduces_and_switches_to_an_external_ca() {
     let folder = tempfile::tempdir().unwrap();
     let (ca, ca_key) = created(folder.path(), &["--name", "Offline CA"]);
     let (ca, ca_key) = (ca.to_str().unwrap(), ca_key.to_str().unwrap());

@@ -47,7 +47,7 @@ fn peers(gateway: &Gateway) -> Vec<IpAddr> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_behind_haproxy_are_who_they_are() {
+async fn haproxy_passes_the_node_address() {
     let gateway = start();
     let haproxy = Haproxy::before(&[gateway.address()], "");
     let url = haproxy.url(PATH);
@@ -67,7 +67,7 @@ async fn nodes_behind_haproxy_are_who_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
+async fn attack_39_sources_behind_a_balancer_have_separate_quotas() {
     let gateway = start();
     let haproxy = Haproxy::before(&[gateway.address()], "");
     let url = haproxy.url(PATH);
@@ -83,7 +83,7 @@ async fn attack_39_strangers_behind_one_balancer_have_a_budget_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn haproxys_health_checks_are_its_own() {
+async fn attributes_haproxy_health_checks_to_the_balancer() {
     // It looks at the gateway by TLS: a header of the command LOCAL comes first. What fails takes the gateway out.
     let gateway = start();
     let options = format!(
@@ -135,7 +135,7 @@ async fn status_after(gateway: &Gateway, from: Ipv4Addr, first: &[u8]) -> std::i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_43_a_stranger_names_nobody_elses_address() {
+async fn attack_43_refuses_a_proxy_header_from_untrusted_clients() {
     let gateway = start();
     // A header of his own is no TLS, with the balancer's or without.
     status_after(&gateway, STRANGER, &header(NODE)).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn attack_43_a_stranger_names_nobody_elses_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_55_a_neighbour_in_the_ipv6_network_uses_up_its_own_guesses_only() {
+async fn attack_55_ipv6_neighbours_have_separate_failure_quotas() {
     let gateway = start();
     let (neighbour, node): (Ipv6Addr, Ipv6Addr) = ("2001:db8::66".parse().unwrap(), "2001:db8::7".parse().unwrap());
     let guess = async |from: Ipv6Addr| status_after(&gateway, BALANCER, &header(from)).await.unwrap();
@@ -167,7 +167,7 @@ async fn attack_55_a_neighbour_in_the_ipv6_network_uses_up_its_own_guesses_only(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_balancer_that_says_nothing_is_closed_and_named_once() {
+async fn closes_connections_without_a_proxy_header() {
     let mut gateway = init("[limits]\nhandshake_seconds = 1");
     gateway.run();
     let mut udp = header(NODE);
@@ -190,7 +190,7 @@ async fn a_balancer_that_says_nothing_is_closed_and_named_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_38_who_does_not_say_whose_its_connections_are_holds_no_place() {
+async fn attack_38_connections_without_proxy_header_take_no_slot() {
     let mut gateway = init("[limits]\nconnections = 2\nhandshake_seconds = 120");
     gateway.run();
     let mut silent = Vec::new();

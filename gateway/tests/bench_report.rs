@@ -45,7 +45,7 @@ fn is_svg(picture: &str) {
 }
 
 #[test]
-fn a_median_is_in_the_middle() {
+fn computes_the_median() {
     assert!(median(&[]).is_nan());
     assert_eq!(median(&[3.0]), 3.0);
     assert_eq!(median(&[1.0, 2.0]), 1.5);
@@ -56,7 +56,7 @@ fn a_median_is_in_the_middle() {
 }
 
 #[test]
-fn a_limit_is_kept_or_not() {
+fn judges_whether_a_figure_meets_its_limit() {
     let kept = |limit, value| Figure::from_runs("a", "s", &[value]).limit(limit).is_within_limit();
     assert!(kept(Bound::AtMost(2.0), 2.0) && !kept(Bound::AtMost(2.0), 2.1));
     assert!(kept(Bound::AtLeast(2.0), 2.0) && !kept(Bound::AtLeast(2.0), 1.9));
@@ -67,7 +67,7 @@ fn a_limit_is_kept_or_not() {
 }
 
 #[test]
-fn pictures_hold_whatever_they_are_given() {
+fn svg_output_is_well_formed_for_any_input() {
     for points in [
         vec![],
         vec![[f64::NAN, 1.0]],
@@ -98,7 +98,7 @@ fn pictures_hold_whatever_they_are_given() {
 }
 
 #[test]
-fn the_report_says_which_goals_are_reached_and_which_limits_are_kept() {
+fn report_shows_reached_goals_and_kept_limits() {
     let figures = vec![
         Figure::from_runs("boots", "s", &[3.0, 1.0, 2.0])
             .goal(Bound::AtMost(2.0))
@@ -130,7 +130,7 @@ fn the_report_says_which_goals_are_reached_and_which_limits_are_kept() {
 }
 
 #[test]
-fn a_machine_is_described() {
+fn describes_the_benchmark_machine() {
     assert_eq!(
         machine::field("processor\t: 0\nmodel name\t: A: B\nmodel name\t: C\n", "model name"),
         "A: B"

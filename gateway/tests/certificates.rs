@@ -132,7 +132,7 @@ fn is_used(gateway: &Gateway, made: &IssuedCertificate) {
 type Broken<'a> = (&'a str, &'a dyn Fn(&Gateway), &'a str);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_kept() {
+async fn refuses_broken_certificates_at_start_and_reload() {
     let (ca, other) = (ca("mcs"), ca("other"));
     let first = signed(&ca, -1);
     let (stranger, expired, early, second) = (signed(&other, -1), signed(&ca, -60), signed(&ca, 10), signed(&ca, -1));
@@ -239,7 +239,7 @@ async fn what_is_broken_is_refused_at_start_and_at_reload_and_the_old_state_is_k
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_problem_is_said_once_and_measured() {
+async fn logs_a_certificate_problem_once_and_exports_metrics() {
     let port = ReservedPort::reserve();
     let metrics = port.address();
     let (ca, stranger) = (ca("mcs"), ca("stranger"));
@@ -338,7 +338,7 @@ fn mount(volume: &Path, generation: &str, made: &IssuedCertificate, ca: &IssuedC
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mounted_secret_is_followed() {
+async fn reloads_a_changed_mounted_secret() {
     let ca = ca("mcs");
     let (first, second) = (signed(&ca, -1), signed(&ca, -1));
     let mut gateway = Gateway::init();
@@ -354,7 +354,7 @@ async fn a_mounted_secret_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn manifests_are_served_by_and_not_changed() {
+async fn serves_certificates_from_manifests_without_changing_them() {
     let ca = ca("root-ca");
     let (first, second) = (signed(&ca, -1), signed(&ca, -1));
     let base64 = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
@@ -406,7 +406,7 @@ fn listed(gateway: &Gateway, name: &str) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn every_key_and_certificate_that_can_be_set_is_listed() {
+fn certificate_list_shows_every_configured_key() {
     let gateway = Gateway::init();
     let state = |name: &str| listed(&gateway, name).map(|item| item["state"].as_str().unwrap().to_owned());
     let good = Some("good".to_owned());

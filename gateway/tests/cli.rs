@@ -13,7 +13,7 @@ fn refused(gateway: &Gateway, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn init_makes_a_gateway_that_checks_and_overwrites_nothing() {
+fn init_creates_a_valid_gateway_and_overwrites_nothing() {
     let gateway = Gateway::init();
     let report = gateway.command(&["check"]);
     assert!(report.contains("worker") && report.contains("localhost"), "{report}");
@@ -26,7 +26,7 @@ fn init_makes_a_gateway_that_checks_and_overwrites_nothing() {
 }
 
 #[test]
-fn an_init_that_fails_leaves_nothing_in_the_way_of_the_next() {
+fn failed_init_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
     let (dir, elsewhere) = (folder.path().join("gw"), folder.path().join("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
@@ -77,7 +77,7 @@ fn an_init_that_fails_leaves_nothing_in_the_way_of_the_next() {
 }
 
 #[test]
-fn check_finds_what_is_broken() {
+fn check_reports_broken_settings_and_files() {
     let broken = |change: &dyn Fn(&Gateway), expected: &str| {
         let gateway = Gateway::init();
         // With another one beside it, a broken pool is no reason not to serve.
@@ -121,7 +121,7 @@ fn check_finds_what_is_broken() {
 }
 
 #[test]
-fn check_warns_of_what_gives_much_away() {
+fn check_warns_about_overly_permissive_grants() {
     let gateway = Gateway::init();
     gateway.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"full\"");
     fs::copy(
@@ -135,7 +135,7 @@ fn check_warns_of_what_gives_much_away() {
 }
 
 #[test]
-fn diff_shows_what_comes_only_after_approval_and_render_what_is_served() {
+fn config_diff_and_render_match_the_served_configs() {
     let gateway = Gateway::init();
     let diff = gateway.command(&["config", "diff", "--pool", POOL]);
     let rows: Vec<Vec<&str>> = diff
@@ -249,7 +249,7 @@ fn tokens_are_shown_once_and_kept_as_a_hash() {
 }
 
 #[test]
-fn an_ek_is_named_by_its_digest_its_certificate_or_its_public_area() {
+fn ek_add_takes_digest_certificate_or_public_area() {
     let gateway = Gateway::init();
     let (case, other) = (tpm(), tpm());
     let file = gateway.path("ek.pub");

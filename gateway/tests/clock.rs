@@ -4,7 +4,7 @@ use crate::support::served::serve;
 use crate::support::{Gateway, POOL, bearer, next_boot, now, tpm};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_41_a_start_with_a_clock_two_days_ahead_makes_nothing_good_again() {
+async fn attack_41_a_fast_clock_revives_no_spent_credential() {
     const TWO_DAYS: u64 = 2 * 24 * 3600;
     let gateway = Gateway::init();
     gateway.settings("[ticket]\nuses = 1\n");
@@ -42,7 +42,7 @@ async fn attack_41_a_start_with_a_clock_two_days_ahead_makes_nothing_good_again(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_whose_gateway_was_away_for_longer_than_its_ticket_lives_gets_its_config() {
+async fn late_ticket_is_accepted_after_a_long_outage() {
     let gateway = Gateway::init();
     let case = tpm();
     let full = gateway.rendered(POOL, "full");

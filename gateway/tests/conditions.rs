@@ -126,7 +126,7 @@ fn hex(content: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
+async fn a_boot_condition_decides_alike_in_every_command() {
     let condition = format!(
         "claims.tpm.boot.secure_boot && claims.tpm.boot.uki_sections.all(s, s.section != 'linux' || s.digest == '{}')",
         hex(b"kernel")
@@ -193,7 +193,7 @@ async fn a_condition_on_the_boot_decides_alike_wherever_it_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_with_a_long_text_come_out_as_they_were_written() {
+async fn audits_records_with_shortened_long_texts() {
     let text = format!("linux /vmlinuz root=LABEL=root ro {}", "a".repeat(300));
     let shown = format!("(\"{}\"…\"{}\")", &text[..60], &text[text.len() - 180..]);
     let mut site = Site::new(OF_GRUB);

@@ -38,7 +38,7 @@ async fn attest<F: Future<Output = ()> + Send + 'static>(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_evidence_is_judged_anew_when_the_machine_was_revoked_meanwhile() {
+async fn attack_44_reappraises_evidence_after_a_concurrent_revocation() {
     let (gateway, _, answer) = attest(1, |store, ek| revoke(store, format!("tpm:{ek}"))).await;
     answer.refused(403, "node-revoked");
     let (by_name, _, answer) = attest(1, |store, _| revoke(store, NAME.to_owned())).await;
@@ -64,7 +64,7 @@ async fn rewrite_entry(store: Arc<dyn Store>, ek: EkDigest) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_that_is_judged_anew_earns_what_it_earns_and_not_without_end() {
+async fn retries_a_conflicting_attestation_with_a_limit() {
     let (gateway, store, answer) = attest(1, rewrite_entry).await;
     answer.ticket();
     let names = enrolment::names(&*store).await.unwrap();
@@ -78,7 +78,7 @@ async fn evidence_that_is_judged_anew_earns_what_it_earns_and_not_without_end() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_a_kubelet_that_was_revoked_meanwhile_is_refused() {
+async fn attack_44_refuses_a_kubelet_revoked_during_the_decision() {
     let cluster = Cluster::new();
     for (who, served) in [("worker-1", false), ("worker-2", true)] {
         let gateway = kubelet::init(&cluster);

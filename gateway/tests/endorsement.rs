@@ -23,7 +23,7 @@ fn takes_makers(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says_what_to_do() {
+async fn attack_03_refuses_a_challenge_for_an_unendorsed_tpm() {
     let gateway = Gateway::start();
     let case = tpm();
     let ek = digest(&case);
@@ -64,7 +64,7 @@ async fn attack_03_a_tpm_that_nobody_endorsed_gets_no_challenge_and_the_log_says
 
 /// A pool accepts any TPM of a manufacturer, another one the allowlist, and the administrator has admitted a machine to one pool only.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
+async fn attack_32_accepts_manufacturer_endorsed_tpms_only_in_trusting_pools() {
     let mut gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
@@ -108,7 +108,7 @@ async fn attack_32_which_pool_takes_a_tpm_that_its_maker_has_certified() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_32_a_maker_whose_root_was_taken_away_after_the_challenge_vouches_for_no_evidence() {
+async fn attack_32_refuses_evidence_after_the_ek_root_was_removed() {
     let mut gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");
     let root = gateway.path("ek-roots/maker.der");

@@ -50,7 +50,7 @@ async fn content(store: &dyn Store) -> Vec<Vec<StoreEntry>> {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_put_on_the_list_by_name_is_there_whole_wherever_it_is_broken_off() {
+async fn enrolment_by_name_is_atomic() {
     let ek = |byte: &str| byte.repeat(32).parse::<EkDigest>().unwrap();
     for replace in [true, false] {
         let (mut done, mut broken_off) = (false, 0);

@@ -112,7 +112,7 @@ fn by_document(site: &Site, record: &Value) -> Output {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_boot_of_a_model_takes_9_kilobytes_of_the_disk_and_each_is_decided_again() {
+async fn event_logs_take_9_kilobytes_per_boot() {
     let mut site = Site::new();
     site.gateway.run();
     site.stop();
@@ -142,7 +142,7 @@ async fn a_first_boot_of_a_model_takes_9_kilobytes_of_the_disk_and_each_is_decid
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
+async fn audit_finds_event_logs_that_cannot_be_restored() {
     let mut site = Site::new();
     site.gateway.run();
     site.boot(2).await;
@@ -202,7 +202,7 @@ async fn a_decision_whose_event_log_cannot_be_made_again_is_found_by_audit() {
 
 /// Runs `log compare-boots` on records and on files.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_boots_stand_beside_one_another() {
+async fn compare_boots_shows_two_event_logs() {
     let mut site = Site::new();
     site.gateway.run();
     site.boot(2).await;

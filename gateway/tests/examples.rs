@@ -23,7 +23,7 @@ pub fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn each_example_is_a_configuration_that_holds() {
+fn each_example_passes_check() {
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     let mut names = Vec::new();
     for entry in fs::read_dir(folder()).unwrap() {

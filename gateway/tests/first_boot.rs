@@ -44,7 +44,7 @@ fn audited(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_begins_its_first_boot_again_uses_a_token_once() {
+async fn repeated_first_boots_use_a_token_once() {
     let (mut gateway, full) = accepting();
     let token = gateway.token(&["--name", "once", "--uses", "1", "--pool", "infra"]);
     worker(&gateway, &token, &claimant(1)).await.is_config(&full);
@@ -79,7 +79,7 @@ async fn a_machine_that_begins_its_first_boot_again_uses_a_token_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_who_has_token_and_claimant_has_so_many_configs_and_no_more() {
+async fn attack_18_limits_configs_per_token_and_claimant() {
     let (gateway, full) = accepting();
     let token = gateway.token(&["--uses", "2"]);
     for use_number in [1, 2] {
@@ -93,7 +93,7 @@ async fn attack_18_who_has_token_and_claimant_has_so_many_configs_and_no_more() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_of_fifty_machines_with_claimants_of_their_own_one_gets_the_last_use() {
+async fn attack_18_one_of_fifty_claimants_gets_the_last_use() {
     let (gateway, full) = accepting();
     let token = gateway.token(&["--uses", "1"]);
     let asking: Vec<_> = (0..50)
@@ -122,7 +122,7 @@ async fn attack_18_of_fifty_machines_with_claimants_of_their_own_one_gets_the_la
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_no_claimant_makes_a_token_good_that_is_not() {
+async fn attack_18_a_claimant_does_not_revive_an_invalid_token() {
     let (gateway, full) = accepting();
     let node = claimant(1);
     for (name, gone, code) in [
@@ -148,7 +148,7 @@ async fn attack_18_no_claimant_makes_a_token_good_that_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_09_a_claimant_that_cannot_be_read_is_refused_and_uses_nothing_up() {
+async fn attack_09_a_malformed_claimant_is_refused_without_a_use() {
     let (gateway, full) = accepting();
     let token = gateway.token(&["--uses", "1"]);
     let (good, short) = (claimant(1), BASE64URL_NOPAD.encode(&[7; 31]));
@@ -172,7 +172,7 @@ async fn attack_09_a_claimant_that_cannot_be_read_is_refused_and_uses_nothing_up
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
+async fn token_again_option_identifies_a_machine_by_address() {
     let (gateway, full) = accepting();
     let fetch = async |client: &reqwest::Client, token: &str| {
         let request = client.get(gateway.url("/config/worker")).header("accept", accept(SPEC));
@@ -208,7 +208,7 @@ async fn a_token_may_say_that_one_address_is_one_machine_for_a_while() {
 }
 
 #[test]
-fn who_makes_a_token_is_told_of_a_pool_whose_machines_fetch_twice() {
+fn token_create_warns_of_pools_that_fetch_twice() {
     let gateway = Gateway::init();
     let said = |arguments: &[&str]| {
         let output = gateway.try_command(&[&["token", "create", "--pool", POOL], arguments].concat());

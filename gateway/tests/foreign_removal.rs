@@ -150,7 +150,7 @@ fn short(lines: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_gateway_that_says_that_lines_of_another_were_removed_is_not_believed() {
+async fn audit_rejects_removals_claimed_by_another_gateway() {
     // Wherever it puts what was to be kept.
     for keeper in ["a", "b"] {
         let site = Site::new().await;
@@ -176,7 +176,7 @@ async fn a_gateway_that_says_that_lines_of_another_were_removed_is_not_believed(
 }
 
 #[tokio::test]
-async fn what_another_says_was_kept_of_lines_that_are_not_its_own_says_nothing() {
+async fn audit_ignores_another_gateways_claims_about_retained_lines() {
     let site = Site::new().await;
     let (a, b) = (site.folder("a"), site.folder("b"));
     let segments = closed_segments(&log(&b)).unwrap();
@@ -199,7 +199,7 @@ async fn what_another_says_was_kept_of_lines_that_are_not_its_own_says_nothing()
 }
 
 #[tokio::test]
-async fn a_log_that_is_gone_is_not_excused_by_another() {
+async fn audit_reports_a_lost_log_despite_foreign_claims() {
     let site = Site::new().await;
     let (a, b) = (site.folder("a"), site.folder("b"));
     let mut gone: String = closed_segments(&log(&b)).unwrap().iter().map(|file| text(file)).collect();
@@ -232,7 +232,7 @@ async fn a_log_that_is_gone_is_not_excused_by_another() {
 }
 
 #[tokio::test]
-async fn a_gateway_removes_what_it_has_written_by_another_key_and_in_another_chain() {
+async fn gateways_may_remove_lines_of_earlier_keys() {
     // The key was lost, and the chain went on.
     let site = Site::new().await;
     let a = site.folder("a");
@@ -296,7 +296,7 @@ async fn a_gateway_removes_what_it_has_written_by_another_key_and_in_another_cha
 }
 
 #[tokio::test]
-async fn what_a_gateway_has_removed_stays_removed_when_its_key_is_lost() {
+async fn retention_events_stay_valid_after_key_loss() {
     let site = Site::new().await;
     let a = site.folder("a");
     let segments = closed_segments(&log(&a)).unwrap();
@@ -325,7 +325,7 @@ async fn what_a_gateway_has_removed_stays_removed_when_its_key_is_lost() {
 }
 
 #[tokio::test]
-async fn a_chain_that_nobody_has_signed_is_not_another_ones_to_remove_by_the_document_either() {
+async fn documented_script_rejects_foreign_removal_of_unsigned_chains() {
     let site = Site::new().await;
     let (a, b) = (site.folder("a"), site.folder("b"));
     let other = text(&closed_segments(&log(&b)).unwrap()[1]);

@@ -215,7 +215,7 @@ fn closed_segments(gateway: &Gateway) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rsyslogd_loses_no_record_while_the_receiver_or_itself_is_away() {
+async fn rsyslogd_loses_no_record_during_outages() {
     if let Some(missing) = missing_program() {
         eprintln!("SKIPPED: {missing} is not installed; .ci/debian-packages lists what tests need");
         return;

@@ -49,7 +49,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
+async fn attack_38_silent_clients_do_not_block_tls_handshakes() {
     let mut gateway = Gateway::init();
     // One handshake at a time, but for those that are always let in; whoever is silent may be so for long.
     gateway.settings("[limits]\nrequests = 2\nhandshake_seconds = 120");
@@ -73,7 +73,7 @@ async fn attack_38_who_says_nothing_or_no_more_keeps_nobody_from_a_handshake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_is_known_once_it_has_proven_something() {
+async fn a_source_is_known_after_it_has_authenticated() {
     let gateway = Gateway::init();
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
     let knows = |address: Ipv4Addr| inside.admission.trusted_sources.knows(address.into(), Instant::now());
@@ -94,7 +94,7 @@ async fn a_source_is_known_once_it_has_proven_something() {
 
 /// A single free handshake slot, and two hundred earlier sources, each of which would keep it for a tenth of a second.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
+async fn known_sources_get_handshakes_before_unknown_ones() {
     const STRANGERS: u8 = 200;
     let gateway = Gateway::init();
     gateway.settings(&format!(
@@ -128,7 +128,7 @@ async fn who_is_known_and_a_balancers_own_connections_go_before_strangers() {
 
 /// Eight connections, and unknown clients on all of them that do not continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
+async fn reserves_connections_for_known_sources() {
     let gateway = Gateway::init();
     gateway.settings("[limits]\nconnections = 8\nheader_seconds = 120");
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
@@ -160,7 +160,7 @@ async fn strangers_leave_a_part_of_the_places_to_who_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
+async fn waiting_metric_counts_queued_handshakes_only() {
     let gateway = Gateway::init();
     gateway.settings("[limits]\nrequests = 2\nhandshake_seconds = 120");
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;
@@ -184,7 +184,7 @@ async fn how_many_wait_is_there_to_read_and_those_who_go_are_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigterm_waits_for_nobody_who_waits() {
+async fn sigterm_does_not_wait_for_silent_clients() {
     let mut gateway = Gateway::init();
     gateway.settings("[limits]\nhandshake_seconds = 120\ndrain_seconds = 300");
     gateway.run();
@@ -198,7 +198,7 @@ async fn sigterm_waits_for_nobody_who_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_waited_too_long_is_told_when_to_come_again_and_ignition_is_not() {
+async fn sheds_load_with_retry_after_except_for_ignition() {
     let gateway = Gateway::init();
     gateway.settings("[limits]\nrequests = 1");
     let inside = in_process(&gateway, Arc::new(embedded(&gateway))).await;

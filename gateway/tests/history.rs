@@ -108,7 +108,7 @@ pub const WAYS: [Way; 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_tpm_that_is_not_what_it_was_is_refused_where_the_pool_says_so_until_that_is_forgotten() {
+async fn attack_07_refuses_a_changed_tpm_until_forget_history() {
     for Way {
         rule,
         code,
@@ -161,7 +161,7 @@ async fn attack_07_a_tpm_that_is_not_what_it_was_is_refused_where_the_pool_says_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_tpm_that_is_not_what_it_was_is_told_and_let_in_where_the_pool_says_nothing() {
+async fn attack_07_alerts_about_a_changed_tpm_by_default() {
     for rules in [
         "",
         "[history]\ncounters_back = \"alert\"\nfirmware_back = \"alert\"\nanother_log = \"alert\"\n",
@@ -182,7 +182,7 @@ async fn attack_07_a_tpm_that_is_not_what_it_was_is_told_and_let_in_where_the_po
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_alert_about_another_log_names_the_boot_that_it_differs_from() {
+async fn event_log_alert_names_the_differing_boot() {
     let (mut gateway, case) = start("");
     gateway.attest(booted(&case, &loaded(1, "\\EFI\\one.efi")), None).await.ticket();
     let first = last(&gateway)["id"].as_str().unwrap().to_owned();
@@ -199,7 +199,7 @@ async fn an_alert_about_another_log_names_the_boot_that_it_differs_from() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_for_what_was_booted_says_what_the_machine_booted_before() {
+async fn boot_refusal_names_the_machines_last_trusted_boot() {
     let (mut gateway, case) = start("");
     let loader = |content: &[u8]| LogBuilder::typical(&[SHA256]).measured(4, APPLICATION, content, b"");
     let (first, second) = (loader(b"the first loader"), loader(b"the second loader"));
@@ -261,7 +261,7 @@ async fn a_refusal_for_what_was_booted_says_what_the_machine_booted_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_known_node_that_comes_with_another_tpm_is_refused_and_told() {
+async fn refuses_a_known_node_with_another_tpm() {
     let (gateway, case) = start("");
     gateway.attest(next_boot(&case), Some("worker-7")).await.ticket();
     let other = tpm();
@@ -285,7 +285,7 @@ async fn a_known_node_that_comes_with_another_tpm_is_refused_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn about_a_machine_that_is_refused_for_its_history_nobody_is_asked() {
+async fn a_refusal_for_history_asks_for_no_approval() {
     let (mut gateway, case) = start("[history]\ncounters_back = \"refuse\"\n");
     let loader = |content: &[u8]| LogBuilder::typical(&[SHA256]).measured(4, APPLICATION, content, b"");
     let (first, second) = (loader(b"the first loader"), loader(b"the second loader"));

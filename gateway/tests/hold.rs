@@ -29,7 +29,7 @@ async fn takes_key(gateway: &Gateway, query: &str) -> Option<bool> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_told_how_long_its_pool_has_it_wait() {
+async fn announces_the_pools_hold_seconds() {
     let gateway = Gateway::start();
     assert_eq!(hold(&gateway, "?pool=worker").await, Some(3600));
     // A node of an earlier release does not ask, and would not understand the answer.
@@ -54,7 +54,7 @@ async fn a_node_is_told_how_long_its_pool_has_it_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
+async fn alerts_about_a_node_that_gave_up_waiting() {
     let gateway = Gateway::start();
     let alerts = abandoned(&gateway, RETRY_LIMIT_EXCEEDED, None).await;
     assert!(alerts.len() == 1 && alerts[0].contains("it may get a lesser config"), "{alerts:?}");
@@ -74,7 +74,7 @@ async fn who_has_waited_in_vain_and_gets_less_is_a_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
+async fn links_a_refusal_to_the_next_fetch() {
     let gateway = Gateway::start();
     // Refused for a challenge, for evidence, and for what is not looked at.
     let (stranger, known) = (tpm(), tpm());
@@ -144,7 +144,7 @@ async fn a_refusal_and_the_fetch_that_followed_it_are_linked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_cannot_be_given_a_ticket_is_a_warning_whatever_it_gets() {
+async fn alerts_about_a_node_without_a_deliverable_ticket() {
     let gateway = Gateway::start();
     let told = |gateway: &Gateway| {
         let request = gateway.client.head(gateway.url("/config/worker")).header("accept", "*/*");

@@ -312,7 +312,7 @@ fn check_fails_for_pools_only_if_serve_has_none() {
 }
 
 #[test]
-fn serve_takes_open_state_from_everybody_but_its_owner() {
+fn serve_restricts_the_mode_of_its_state() {
     let gateway = Gateway::init();
     mode(&gateway, "state", 0o2775);
     let served = serve(&gateway);
@@ -321,7 +321,7 @@ fn serve_takes_open_state_from_everybody_but_its_owner() {
 }
 
 #[test]
-fn check_makes_nothing() {
+fn check_creates_no_files() {
     let gateway = Gateway::init();
     let names = || {
         let mut names: Vec<_> = fs::read_dir(gateway.path("state"))
@@ -346,7 +346,7 @@ fn check_makes_nothing() {
 }
 
 #[test]
-fn check_beside_the_gateway_that_serves_leaves_its_log_and_addresses_alone() {
+fn check_leaves_a_serving_gateway_alone() {
     let gateway = Gateway::start();
     let said = gateway.command(&["check"]);
     assert!(said.contains("a gateway is running"), "{said}");
@@ -358,7 +358,7 @@ fn check_beside_the_gateway_that_serves_leaves_its_log_and_addresses_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
+async fn a_broken_pool_does_not_stop_other_pools() {
     let mut gateway = Gateway::start();
     let good = fs::read(gateway.path("pools/worker/full/config.ign")).unwrap();
     let expected = gateway.rendered("infra", "pre-approved");
@@ -385,7 +385,7 @@ async fn a_broken_pool_stops_itself_and_no_other_at_a_restart() {
 
 /// `check` lists the manufacturers whose TPMs a pool accepts, by the certificates' contents, not their files' names.
 #[test]
-fn check_says_whose_tpms_the_ek_roots_endorse() {
+fn check_lists_manufacturers_endorsed_by_ek_roots() {
     let gateway = Gateway::init();
     let root = |organisation: Option<&str>, name: &str| {
         let mut params = rcgen::CertificateParams::default();

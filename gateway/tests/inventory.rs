@@ -108,7 +108,7 @@ fn every_certificate_and_key_in_play_is_listed() {
 }
 
 #[test]
-fn what_is_broken_is_said_and_the_rest_is_listed() {
+fn certificate_list_reports_broken_files() {
     let broken = |change: &dyn Fn(&Gateway), name: &str, problem: &str| {
         let gateway = Gateway::init();
         change(&gateway);
@@ -168,7 +168,7 @@ fn what_is_broken_is_said_and_the_rest_is_listed() {
 }
 
 #[test]
-fn what_has_expired_fails_and_what_will_is_said() {
+fn certificate_list_reports_expired_and_expiring_certificates() {
     let gateway = Gateway::init();
     let state = |from: i64, until: i64| {
         let day = |days: i64| time::OffsetDateTime::now_utc() + time::Duration::days(days);

@@ -37,7 +37,7 @@ async fn a_torn_last_line_is_cut_off_and_the_others_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_recorded_is_not_answered() {
+async fn answers_nothing_that_cannot_be_recorded() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = Gateway::init();
     let case = tpm();
@@ -61,7 +61,7 @@ async fn what_cannot_be_recorded_is_not_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_recorded_makes_it_unready_until_there_is_room_again() {
+async fn is_not_ready_while_the_log_is_full() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = Gateway::init();
     // The store is made without that limit; what the gateway goes by was recorded before.
@@ -113,7 +113,7 @@ fn records(log: &Path) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_rotated_by_moving_it_and_a_signal() {
+async fn a_log_is_rotated_by_rename_and_sighup() {
     let gateway = Gateway::start();
     let ticket = support::bearer(&gateway.ticket().await);
     gateway.config("/config/worker", &[&ticket]).await;
@@ -134,7 +134,7 @@ async fn a_log_is_rotated_by_moving_it_and_a_signal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_was_moved_is_said_to_be_until_a_new_one_is_begun_and_no_signal_is_lost() {
+async fn readyz_reports_a_moved_log_until_reopened() {
     let gateway = Gateway::start();
     let ready = async || {
         let answer = Answer::send(gateway.client.get(gateway.url("/readyz"))).await;
@@ -162,7 +162,7 @@ async fn a_log_that_was_moved_is_said_to_be_until_a_new_one_is_begun_and_no_sign
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_recorded_in_a_log_that_was_deleted() {
+async fn starts_a_new_file_after_log_deletion() {
     let gateway = Gateway::start();
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
@@ -173,7 +173,7 @@ async fn nothing_is_recorded_in_a_log_that_was_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_state_is_nobody_elses() {
+async fn state_files_are_private_to_their_owner() {
     let gateway = Gateway::start();
     gateway.ticket().await;
     let mode = |path: &str| fs::metadata(gateway.path(path)).unwrap().permissions().mode() & 0o777;
@@ -204,7 +204,7 @@ async fn two_gateways_do_not_write_one_log() {
 
 /// TPMs of a manufacturer that a pool trusts are available to anyone, and so are genuine documents of a cloud.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
+async fn attack_37_unknown_genuine_machines_do_not_fill_the_disk() {
     let gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");
     fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
@@ -267,7 +267,7 @@ async fn attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk() {
     assert!(sum["reason"].as_str().unwrap().contains("genuine but unknown machines"), "{sum}");
 }
 
-/// Returns the number of individual records of [`attack_37_genuine_machines_that_nobody_knows_do_not_fill_the_disk`] about genuine machines
+/// Returns the number of individual records of [`attack_37_unknown_genuine_machines_do_not_fill_the_disk`] about genuine machines
 /// other than ours.
 fn lines_about_genuine(gateway: &Gateway) -> usize {
     let records = gateway.records().into_iter();

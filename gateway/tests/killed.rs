@@ -162,7 +162,7 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_answered_is_recorded_however_often_the_gateway_is_killed() {
+async fn answers_are_recorded_despite_repeated_kills() {
     let kills = kills(KILLS);
     let mut gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");

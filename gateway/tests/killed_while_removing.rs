@@ -88,7 +88,7 @@ pub async fn pass(gateway: &Gateway, keep_bytes: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_removed_is_removed_once_and_whole_however_often_the_gateway_is_killed() {
+async fn retention_is_complete_despite_repeated_kills() {
     let kills = kills(KILLS);
     let mut gateway = Gateway::init();
     let maker = Maker::new("A maker of TPMs");

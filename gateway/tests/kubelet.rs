@@ -58,7 +58,7 @@ async fn a_kubelet_gets_the_full_config_of_its_pool() {
 }
 
 #[tokio::test]
-async fn who_shows_no_certificate_notices_nothing() {
+async fn clients_without_a_certificate_are_unaffected() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);
     let pre_approved = gateway.rendered(POOL, "pre-approved");
@@ -93,7 +93,7 @@ async fn a_gateway_without_a_client_ca_asks_for_no_certificate() {
 }
 
 #[tokio::test]
-async fn attack_09_a_certificate_that_does_not_hold_is_refused_and_never_nothing() {
+async fn attack_09_refuses_an_invalid_kubelet_certificate() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);
     let past = |params: &mut CertificateParams| params.not_after = rcgen::date_time_ymd(2020, 1, 1);
@@ -174,7 +174,7 @@ async fn attack_09_a_certificate_without_its_key_opens_no_connection() {
 }
 
 #[tokio::test]
-async fn one_credential_is_shown_or_none_is_taken() {
+async fn refuses_a_request_with_two_credentials() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);
     let ticket = bearer(&gateway.ticket().await);
@@ -222,7 +222,7 @@ async fn attack_21_a_node_of_one_pool_gets_nothing_of_another() {
 }
 
 #[tokio::test]
-async fn a_pool_gives_what_it_says_and_by_default_nothing() {
+async fn a_pool_accepts_kubelet_certificates_only_if_configured() {
     let cluster = Cluster::new();
     let gateway = init(&cluster);
     let (on, off) = ("\nkubelet = \"full\"", "\nkubelet = \"refuse\"");
@@ -249,7 +249,7 @@ async fn a_pool_gives_what_it_says_and_by_default_nothing() {
 }
 
 #[test]
-fn a_pool_must_say_which_nodes_are_its_own() {
+fn a_pool_with_kubelet_grants_needs_node_names() {
     let gateway = init(&Cluster::new());
     let refused = |said: &str| {
         // The other pool is served, so it is no error for `check`, as it is none for `serve`.
@@ -265,7 +265,7 @@ fn a_pool_must_say_which_nodes_are_its_own() {
 }
 
 #[test]
-fn a_bundle_that_is_none_is_refused_at_the_start() {
+fn refuses_to_start_with_an_invalid_client_ca() {
     let cluster = Cluster::new();
     let gateway = init(&cluster);
     let file = gateway.path("tls/kubelet-client-ca.crt");
@@ -309,7 +309,7 @@ async fn attack_20_a_client_that_would_resume_makes_a_full_handshake_each_time()
 }
 
 #[tokio::test]
-async fn attack_20_a_client_ca_that_is_replaced_counts_on_an_open_connection() {
+async fn attack_20_a_replaced_client_ca_applies_to_open_connections() {
     let (before, after) = (Cluster::new(), Cluster::new());
     let gateway = init(&before);
     let inner = in_process(&gateway, Arc::new(embedded(&gateway))).await;
@@ -332,7 +332,7 @@ async fn attack_20_a_client_ca_that_is_replaced_counts_on_an_open_connection() {
 }
 
 #[tokio::test]
-async fn an_auditor_sees_what_was_altered() {
+async fn audit_detects_altered_kubelet_records() {
     let cluster = Cluster::new();
     let gateway = start(&cluster);
     get(&gateway, &cluster.kubelet("worker-1"), PATH)

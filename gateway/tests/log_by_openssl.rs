@@ -96,7 +96,7 @@ fn closed_segments_are_verified(gateway: &Gateway, first: &str, second: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_verified_by_the_document_alone() {
+async fn verifies_a_log_by_the_documented_script() {
     let (gateway, first, second) = written().await;
     closed_segments_are_verified(&gateway, &first, &second);
     let good = |files: &[&str], expected: &str| {
@@ -166,7 +166,7 @@ async fn a_log_is_verified_by_the_document_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
+async fn documented_script_verifies_checkpoints_with_unsigned_findings() {
     let mut gateway = Gateway::start();
     let pre_approved = gateway.rendered(POOL, "pre-approved");
     gateway.config("/config/worker", &[]).await.is_config(&pre_approved);
@@ -205,7 +205,7 @@ async fn a_checkpoint_that_names_what_it_found_is_verified_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_removed_by_the_rule_is_verified_too() {
+async fn documented_script_verifies_lines_removed_by_retention() {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\nkeep_bytes = 4096\n");
     let pre_approved = gateway.rendered(POOL, "pre-approved");
@@ -339,7 +339,7 @@ fn commands_for_an_archive() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_archive_that_is_cut_is_verified_as_the_document_says() {
+async fn documented_commands_verify_a_split_archive() {
     let (gateway, november, december) = written().await;
     let decision = |line: &str| serde_json::from_str::<Value>(line).unwrap()["decision"].clone();
     assert_eq!(decision(december.lines().next().unwrap()), "checkpoint");

@@ -66,7 +66,7 @@ fn assert_chained(lines: &[Vec<u8>], first: u64) -> String {
 }
 
 #[tokio::test]
-async fn what_is_written_at_once_is_chained_in_the_order_of_the_file() {
+async fn concurrent_records_are_chained_in_file_order() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path()).unwrap();
     let ids: Vec<String> = (0..500).map(|number| number.to_string()).collect();
@@ -79,7 +79,7 @@ async fn what_is_written_at_once_is_chained_in_the_order_of_the_file() {
 }
 
 #[tokio::test]
-async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
+async fn the_chain_continues_across_restarts_and_files() {
     let folder = tempfile::tempdir().unwrap();
     let (log, moved) = (folder.path().join(LOG), folder.path().join("attestation.jsonl.1"));
     let journal = open(folder.path()).unwrap();
@@ -126,7 +126,7 @@ async fn a_chain_goes_on_after_a_start_in_a_new_file_and_without_one() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_written_is_no_part_of_the_chain() {
+async fn failed_writes_do_not_enter_the_chain() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path()).unwrap();
     write(&journal, "a").await;
@@ -142,7 +142,7 @@ async fn what_could_not_be_written_is_no_part_of_the_chain() {
 }
 
 #[tokio::test]
-async fn a_log_of_an_older_release_is_gone_on_with_and_what_it_holds_is_fixed() {
+async fn the_chain_continues_an_unchained_legacy_log() {
     for older in [
         "{\"v\":1,\"id\":\"a\"}\n{\"v\":1,\"id\":\"b\"}\n",
         "no record\n",

@@ -54,7 +54,7 @@ fn counts(gateway: &Gateway) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_records() {
+async fn checkpoints_at_start_end_and_every_n_records() {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nname = \"gw-7\"\ncheckpoint_records = 3\ncheckpoint_seconds = 3600");
     gateway.run();
@@ -85,7 +85,7 @@ async fn a_log_begins_and_ends_with_a_checkpoint_and_has_one_after_so_many_recor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_checkpoint_comes_by_time_only_if_there_is_something_new() {
+async fn periodic_checkpoints_need_new_records() {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\ncheckpoint_seconds = 1");
     gateway.run();
@@ -125,7 +125,7 @@ fn first(text: &str, count: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_lost_what_was_signed_is_missed_at_the_start_and_once() {
+async fn reports_signed_lines_missing_at_start_once() {
     let cases: [&Alteration; 5] = [
         &|_| None,
         &|_| Some(String::new()),
@@ -151,7 +151,7 @@ async fn a_log_that_lost_what_was_signed_is_missed_at_the_start_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_log_is_gone_on_with() {
+async fn continues_a_complete_log() {
     for alter in [
         &(|text: &str| Some(text.to_owned())) as &Alteration,
         // What an older release has written since.
@@ -181,7 +181,7 @@ async fn one_file_ends_with_a_checkpoint_and_the_next_begins_with_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_was_copied_is_noticed() {
+async fn detects_a_copied_state_by_its_checkpoints() {
     let gateway = Gateway::init();
     let store: Arc<dyn Store> = Arc::new(embedded(&gateway));
     let running = in_process(&gateway, Arc::clone(&store)).await;
@@ -203,7 +203,7 @@ async fn fetch_in_process(running: &attest_gateway::api::Gateway) {
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_the_store_could_not_keep_is_kept_later_also_after_a_start() {
+async fn retries_storing_a_checkpoint_also_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("gateway.db");
     let store = |lost| Doubting {
@@ -257,7 +257,7 @@ fn invented(last: &str, record: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_there_unsigned_at_a_start_is_named_and_not_signed_as_its_own() {
+async fn names_unsigned_lines_found_at_start() {
     let mut gateway = Gateway::start();
     fetch(&gateway).await;
     gateway.terminate();
@@ -341,7 +341,7 @@ fn with_invented(lines: &[&str], record: &str, count: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
+async fn names_unsigned_lines_in_rotated_files_at_start() {
     let cases: [&Forgery; 9] = [
         &|lines, record| vec![(".1", with_invented(lines, record, 2))],
         &|lines, record| vec![("", Vec::new()), (".1.gz", with_invented(lines, record, 2))],
@@ -391,7 +391,7 @@ async fn what_was_moved_aside_unsigned_is_named_at_a_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_signed_is_not_known_where_a_line_is_not_there() {
+async fn warns_of_a_gap_before_unsigned_lines() {
     // The one that the last line follows is put back later; it may follow the line that was signed, or another one in its place.
     let gateway = forged(&|lines, record| {
         let all = with_invented(lines, record, 2);
@@ -409,7 +409,7 @@ fn unchained(record: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
+async fn warns_of_unchained_lines_after_a_chain() {
     let cases: [(&Forgery, &str); 4] = [
         (
             &|lines, record| {
@@ -459,7 +459,7 @@ async fn lines_of_no_chain_after_those_of_one_are_warned_of_at_a_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_checkpoint_says_what_it_has_signed_and_no_more() {
+async fn audit_detects_an_altered_final_checkpoint() {
     let mut gateway = Gateway::start();
     fetch(&gateway).await;
     gateway.terminate();

@@ -126,7 +126,7 @@ fn hostile(number: u64) -> String {
 }
 
 #[test]
-fn what_is_asked_for_is_listed_and_nothing_else() {
+fn log_show_applies_all_filters() {
     let folder = Folder::with(&[plain(1), refused(2), attested(3), plain(4)]);
     assert_eq!(folder.listed(&[]), [1, 2, 3, 4]);
     assert_eq!(folder.listed(&["--last", "2"]), [3, 4]);
@@ -151,7 +151,7 @@ fn what_is_asked_for_is_listed_and_nothing_else() {
 }
 
 #[test]
-fn fifty_are_listed_unless_more_are_asked_for() {
+fn log_show_lists_fifty_records_by_default() {
     let lines: Vec<String> = (1..=60).map(plain).collect();
     let folder = Folder::with(&lines);
     assert_eq!(folder.listed(&[]), (11..=60).collect::<Vec<_>>());
@@ -176,7 +176,7 @@ fn one_record_is_printed_whole() {
 }
 
 #[test]
-fn nothing_that_a_node_sends_reaches_the_terminal_as_a_command() {
+fn log_show_escapes_terminal_controls_from_nodes() {
     let folder = Folder::with(&[hostile(1)]);
     for arguments in [
         &["show"][..],
@@ -194,7 +194,7 @@ fn nothing_that_a_node_sends_reaches_the_terminal_as_a_command() {
 }
 
 #[test]
-fn nothing_that_cannot_be_seen_reaches_the_terminal_as_it_is() {
+fn log_show_escapes_invisible_characters() {
     let script = "import json,sys,unicodedata\nprint(json.dumps(''.join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ('Cc', 'Cf', 'Zl', 'Zp') or 0xfe00 <= ord(c) <= 0xfe0f or 0xe0100 <= ord(c) <= 0xe01ef)))";
     let python = Command::new("python3").args(["-c", script]).output().unwrap();
     let unseen: String = serde_json::from_slice(&python.stdout).unwrap();
@@ -212,7 +212,7 @@ fn nothing_that_cannot_be_seen_reaches_the_terminal_as_it_is() {
 }
 
 #[test]
-fn a_files_name_does_not_act_on_a_terminal() {
+fn escapes_terminal_controls_in_file_names() {
     let folder = Folder::with(&[plain(1)]);
     fs::write(folder.path("state/attestation.jsonl.\u{1b}]0;owned\u{7}.gz"), "no gzip").unwrap();
     fs::write(folder.path("state/attestation.jsonl.\u{9b}2J"), "no record\n").unwrap();
@@ -249,7 +249,7 @@ fn the_documented_filter_of_jq_makes_a_table() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_lines_are_the_logs_own_over_rotated_files_and_can_be_verified() {
+async fn log_export_spans_rotated_files_and_verifies() {
     let mut gateway = Gateway::start();
     let fetch = async |gateway: &Gateway| {
         let pre_approved = gateway.rendered(POOL, "pre-approved");
@@ -289,7 +289,7 @@ async fn json_lines_are_the_logs_own_over_rotated_files_and_can_be_verified() {
 }
 
 #[test]
-fn what_is_no_record_is_named_and_the_rest_is_there() {
+fn names_lines_that_are_no_record() {
     let long = format!("{}\n", "x".repeat(17 * 1024 * 1024));
     let lines = [
         plain(1),
@@ -328,7 +328,7 @@ fn what_is_no_record_is_named_and_the_rest_is_there() {
 }
 
 #[test]
-fn what_is_asked_for_wrongly_is_said_plainly() {
+fn explains_wrong_arguments() {
     let folder = Folder::with(&[plain(1)]);
     let check = |arguments: &[&str], code: i32, expected: &str| {
         let output = folder.run(arguments);
@@ -362,7 +362,7 @@ fn what_is_asked_for_wrongly_is_said_plainly() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let lines: Vec<String> = (1..=2000).map(attested).collect();
     let folder = Folder::with(&lines);
     for arguments in [&["show", "--all"][..], &["export"], &["tail", "-n", "2000"]] {

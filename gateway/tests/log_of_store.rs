@@ -36,7 +36,7 @@ async fn stopped() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_was_replaced_with_its_key_is_missed() {
+async fn audit_detects_a_log_replaced_with_its_key() {
     let mut gateway = stopped().await;
     let (sound, text) = audit(&gateway, &[]);
     assert!(sound, "{text}");
@@ -69,7 +69,7 @@ async fn a_log_that_was_replaced_with_its_key_is_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
+async fn log_abandon_gives_up_a_lost_chain() {
     let mut gateway = stopped().await;
     let log = gateway.path("state/attestation.jsonl");
     let chain = |log: &Path| {
@@ -164,7 +164,7 @@ fn resigned(text: &str, key: &LogKey) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noticed() {
+async fn attack_52_detects_a_log_re_signed_by_another_key() {
     let mut gateway = stopped().await;
     let log = gateway.path("state/attestation.jsonl");
     let text = fs::read_to_string(&log).unwrap();
@@ -206,7 +206,7 @@ async fn attack_52_a_log_that_is_signed_again_by_a_new_key_and_served_on_is_noti
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted() {
+async fn warns_of_a_replaced_log_key_until_abandoned() {
     let mut gateway = stopped().await;
     let log = gateway.path("state/attestation.jsonl");
     let chain = link_of(fs::read_to_string(&log).unwrap().lines().last().unwrap().as_bytes());
@@ -239,7 +239,7 @@ async fn a_new_key_on_a_log_that_is_as_it_was_is_warned_of_until_it_is_accepted(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
+async fn audit_requires_the_log_of_each_known_gateway() {
     let gateway = stopped().await;
     let other = gateway.path("gw-2");
     fs::create_dir(&other).unwrap();
@@ -275,7 +275,7 @@ async fn the_log_of_each_gateway_that_the_store_knows_is_required() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_that_another_gateway_gave_is_no_difference_where_its_log_is_not_read() {
+async fn audit_accepts_tickets_issued_by_an_unread_gateway() {
     let gateway = stopped().await;
     let folder = gateway.path("gw-2");
     fs::create_dir(&folder).unwrap();
@@ -352,7 +352,7 @@ async fn signed(folder: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_store_nothing_is_said_to_be_whole() {
+async fn audit_without_the_store_cannot_confirm_completeness() {
     let gateway = stopped().await;
     for file in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
         drop(fs::remove_file(gateway.path("state").join(file)));
@@ -377,7 +377,7 @@ async fn without_the_store_nothing_is_said_to_be_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_not_found_to_be_whole() {
+async fn audit_rejects_an_empty_log() {
     let gateway = stopped().await;
     let path = |name: &str| gateway.path(name).to_str().unwrap().to_owned();
     let (log, empty) = (path("state/attestation.jsonl"), path("empty.jsonl"));

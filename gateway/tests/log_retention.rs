@@ -249,7 +249,7 @@ fn forge(folder: &Path) {
 }
 
 #[tokio::test]
-async fn what_was_removed_by_the_rule_is_told_from_what_is_missing() {
+async fn audit_distinguishes_retention_from_missing_lines() {
     let site = Site::new().await;
     site.good("nothing", |_| {});
     let kept = |folder: &Path, alter: &dyn Fn(&mut Vec<String>)| edit(&kept_file(&log(folder)), |lines| alter(lines));
@@ -283,7 +283,7 @@ async fn what_was_removed_by_the_rule_is_told_from_what_is_missing() {
 }
 
 #[tokio::test]
-async fn whoever_alters_what_was_kept_is_named() {
+async fn audit_detects_altered_retained_checkpoints() {
     let site = Site::new().await;
     let bad = |what: &str, expected: &str, alter: &dyn Fn(&mut Vec<String>)| {
         site.bad(what, expected, |folder| edit(&kept_file(&log(folder)), |lines| alter(lines)));
@@ -334,7 +334,7 @@ async fn whoever_alters_what_was_kept_is_named() {
 }
 
 #[tokio::test]
-async fn whoever_says_that_something_was_removed_and_is_not_the_gateway_is_not_believed() {
+async fn audit_rejects_forged_removal_events() {
     let site = Site::new().await;
     let alter = |what: &str, expected: &str, alter: &dyn Fn(&mut Vec<String>, usize)| {
         site.bad(what, expected, |folder| edit_saying(folder, alter));
@@ -365,7 +365,7 @@ async fn whoever_says_that_something_was_removed_and_is_not_the_gateway_is_not_b
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_was_kept_elsewhere_is_held_against_what_was_removed() {
+async fn audit_compares_external_checkpoints_with_removed_lines() {
     let site = Site::new().await;
     copy(&site.a, &site.given());
     let (file, all) = (site.gateway.path("checkpoint"), text(&kept_file(&log(&site.a))));
@@ -381,7 +381,7 @@ async fn a_checkpoint_that_was_kept_elsewhere_is_held_against_what_was_removed()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_serving_gateway_keeps_its_rule() {
+async fn a_serving_gateway_applies_its_retention_rule() {
     let mut gateway = Gateway::init();
     let rule = "[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\nkeep_bytes = 4096\n";
     let tickets = "[ticket]\nuses = 40\n";
@@ -413,7 +413,7 @@ async fn a_serving_gateway_keeps_its_rule() {
 }
 
 #[test]
-fn what_is_removed_while_it_is_audited_is_no_difference() {
+fn audit_tolerates_retention_during_the_audit() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nname = \"gw\"\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n");

@@ -87,7 +87,7 @@ fn compressed(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_log_is_closed_when_it_is_large_or_old_and_goes_on() {
+async fn segments_are_closed_by_size_or_age() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path(), LIMITS);
     let closed = || segments(folder.path()).len();
@@ -129,7 +129,7 @@ async fn a_log_is_closed_when_it_is_large_or_old_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_log_whose_name_is_a_link_is_not_closed() {
+async fn a_symlinked_log_is_never_closed() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(folder.path().join("elsewhere"), folder.path().join(LOG)).unwrap();
     let journal = open(folder.path(), LIMITS);
@@ -142,7 +142,7 @@ async fn a_log_whose_name_is_a_link_is_not_closed() {
 }
 
 #[tokio::test]
-async fn a_start_leaves_the_files_as_they_are_until_it_has_read_them() {
+async fn opening_the_log_waits_for_compression() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open(folder.path(), LIMITS);
     for number in 0..6 {
@@ -163,7 +163,7 @@ async fn a_start_leaves_the_files_as_they_are_until_it_has_read_them() {
 }
 
 #[tokio::test]
-async fn a_start_goes_on_where_the_last_file_ends_that_was_moved() {
+async fn the_chain_continues_after_a_renamed_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join(LOG);
     let journal = open(folder.path(), LIMITS);
@@ -179,7 +179,7 @@ async fn a_start_goes_on_where_the_last_file_ends_that_was_moved() {
     assert_eq!((link.number, link.begins), (3, None));
 }
 
-/// Process that [`nothing_is_lost_or_doubled_by_kills`] kills, not a test by itself. It prints the acknowledged records.
+/// Process that [`kills_lose_or_duplicate_no_records`] kills, not a test by itself. It prints the acknowledged records.
 #[tokio::test]
 async fn child_that_closes() {
     let Some(folder) = std::env::var_os(CHILD_VARIABLE) else { return };
@@ -196,7 +196,7 @@ async fn child_that_closes() {
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_by_kills() {
+fn kills_lose_or_duplicate_no_records() {
     let folder = tempfile::tempdir().unwrap();
     let mut acknowledged = BTreeSet::new();
     for kill in 0..KILLS {
@@ -229,7 +229,7 @@ fn nothing_is_lost_or_doubled_by_kills() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_of_many_segments_is_one_log_to_whoever_audits_it() {
+async fn audit_reads_many_segments_as_one_log() {
     let mut gateway = Gateway::init();
     gateway.settings("[attestation_log]\nsegment_bytes = 4096\ncheckpoint_records = 2\ncompress_after_seconds = 0\n[ticket]\nuses = 20");
     gateway.run();

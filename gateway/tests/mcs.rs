@@ -60,7 +60,7 @@ fn version(answer: &Answer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_version_is_the_one_that_accept_asks_for() {
+async fn serves_the_spec_version_of_the_accept_header() {
     let mut gateway = gateway_of_machine_configs(MANIFESTS);
     gateway.run();
     // Asked for, and served: a status and a version.
@@ -102,7 +102,7 @@ async fn the_version_is_the_one_that_accept_asks_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_cannot_say_it_is_refused_with_the_reason_in_the_log() {
+async fn refuses_spec_versions_that_cannot_express_the_config() {
     let mut gateway = Gateway::init();
     let luks = r#"{"ignition":{"version":"3.4.0"},"storage":{"luks":[{"name":"data","device":"/dev/sdb","discard":true}]}}"#;
     fs::write(gateway.path("pools/worker/full/config.ign"), luks).unwrap();
@@ -127,7 +127,7 @@ async fn a_version_that_cannot_say_it_is_refused_with_the_reason_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_and_paths() {
+async fn methods_and_paths_answer_like_the_mcs() {
     let gateway = Gateway::start();
     for (method, path, status) in [
         (Method::GET, "/config/worker", 200),
@@ -156,7 +156,7 @@ async fn methods_and_paths() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn head_says_what_get_would_and_who_has_it_is_told_so() {
+async fn head_matches_get_and_etags_are_honoured() {
     let gateway = Gateway::start();
     let wanted = accept("3.4.0");
     let get = ask(&gateway, Method::GET, "/config/worker", Some(&wanted)).await;
@@ -210,7 +210,7 @@ fn file(config: &Value, path: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_own_files_are_added_in_its_order() {
+async fn adds_the_mcs_files_in_its_order() {
     let gateway = gateway_of_machine_configs(MANIFESTS);
     fs::write(gateway.path("pools/worker/kubeconfig"), "apiVersion: v1\nkind: Config\n").unwrap();
     gateway.edit_pool(POOL, "# kubeconfig = ", "kubeconfig = ");
@@ -275,7 +275,7 @@ async fn the_servers_own_files_are_added_in_its_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_22_what_anybody_gets_says_nothing_of_the_rest_and_holds_no_secret() {
+async fn attack_22_pre_approved_config_reveals_no_secrets() {
     let mut gateway = gateway_of_machine_configs(&MANIFESTS.replace("data:,late", "data:,hunter2"));
     gateway.run();
     for version in ["2.2.0", "3.1.0", "3.4.0", "3.6.0"] {

@@ -31,7 +31,7 @@ fn alerts(gateway: &Gateway) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_counters_count_where_the_entry_next_to_them_is_unknown_or_stale() {
+async fn attack_07_checks_counters_despite_unknown_history_entries() {
     let mut gateway = Gateway::init();
     let rules = "[history]\ncounters_back = \"refuse\"\nfirmware_back = \"refuse\"\nanother_log = \"refuse\"\n";
     gateway.edit_pool(POOL, "\n[kubelet]\n", &format!("\n{rules}\n[kubelet]\n"));
@@ -74,7 +74,7 @@ async fn attack_07_counters_count_where_the_entry_next_to_them_is_unknown_or_sta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_later_release_has_written_of_a_question_is_refused_by_what_reads_it_and_left_as_it_is() {
+async fn leaves_new_value_entries_of_newer_releases_untouched() {
     let mut gateway = Gateway::init();
     let mut nodes = [Node::new(), Node::new(), Node::new()];
     for node in &nodes {

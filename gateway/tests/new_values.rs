@@ -126,7 +126,7 @@ pub fn pending(gateway: &Gateway) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_wait_the_administrator_is_asked_once_and_who_is_accepted_is_trusted() {
+async fn new_values_wait_for_the_administrators_approval() {
     let mut site = Site::start(SECTION).await;
     let before = site.evidence().len();
     let answer = site.boots(1, &updated("loader 2")).await;
@@ -243,7 +243,7 @@ fn question_with_rows(rows: &[String], values: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
+async fn pending_lists_waiting_machines_and_deadlines() {
     let mut site = Site::start(SECTION).await;
     let ek = site.nodes[1].ek();
     site.gateway.command(&["ek", "add", &ek, "--name", "worker-1"]);
@@ -298,7 +298,7 @@ async fn pending_says_who_waits_until_when_and_for_whom_a_yes_is_not_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
+async fn denied_values_are_refused_at_once() {
     let mut site = Site::start(SECTION).await;
     site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     let question = site.question();
@@ -330,7 +330,7 @@ async fn what_was_denied_is_refused_at_once_and_the_log_says_by_whom() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_asks_nobody_anything() {
+async fn attack_48_unentitled_machines_cause_no_pending_values() {
     let mut site = Site::start(SECTION).await;
     let new = updated("loader 2");
     // A TPM that nobody vouches for.
@@ -370,7 +370,7 @@ async fn attack_48_who_is_not_endorsed_forges_is_revoked_or_is_not_the_pools_ask
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing_of_that() {
+async fn refuses_after_the_waiting_limit_also_across_restarts() {
     let mut site = Site::start(SECTION).await;
     site.boots(1, &updated("loader 2")).await.refused(503, "value-pending");
     let question = site.question();
@@ -403,7 +403,7 @@ async fn who_has_waited_for_long_enough_is_refused_and_a_restart_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_without_the_section_refuses_as_ever_and_one_that_cannot_be_meant_is_not_served() {
+async fn pools_without_new_values_section_refuse_at_once() {
     let mut site = Site::start("").await;
     site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
     assert!(site.pending().is_empty());

@@ -54,7 +54,7 @@ pub fn refuses(gateway: &Gateway, command: &[&str], what: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entry_that_is_not_known_is_refused_by_what_reads_it_and_left_as_it_is() {
+async fn refuses_entries_of_newer_releases() {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.run();
@@ -116,7 +116,7 @@ async fn spend(store: &Embedded, decision: &str) -> Result<(), String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_keeps_for_itself_is_refused_if_it_is_not_known_and_left_as_it_is() {
+async fn refuses_internal_entries_of_newer_releases() {
     let gateway = Gateway::init();
     std::fs::create_dir_all(gateway.path("state")).unwrap();
     let (store, file) = (embedded(&gateway), gateway.path("state/gateway.db"));

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::shared_seal::{DAY, HOUR, KEEP, NOW, Site, opens, sealed};
 
 #[tokio::test]
-async fn a_gateway_that_meets_a_newer_releases_keys_names_the_release_it_needs_and_goes_on_with_its_own() {
+async fn keeps_seal_keys_when_a_newer_release_rotates() {
     let site = Site::new();
     let (seal, other) = (site.replica(NOW).await, site.replica(NOW).await);
     let text = sealed(&seal);

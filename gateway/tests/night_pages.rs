@@ -187,7 +187,7 @@ async fn a_refused_node_is_found_and_endorsed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stolen_machine_is_revoked_and_its_name_given_to_another() {
+async fn documented_steps_revoke_and_replace_a_stolen_machine() {
     let scene = Scene::start();
     let (stolen, new) = (tpm(), tpm());
     scene.gateway.endorse(&stolen, &["--name", "worker-7"]);
@@ -222,14 +222,14 @@ fn an_expiring_certificate_is_renewed() {
 }
 
 #[test]
-fn pages_that_only_look_run_beside_a_serving_gateway() {
+fn read_only_pages_run_with_a_serving_gateway() {
     for page in ["boot-storm", "clock-wrong"] {
         Scene::start().follow(page);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_whole_after_the_disk_was_full() {
+async fn documented_steps_verify_the_log_after_disk_full() {
     /// Room for the log, in kibibytes, and for more requests than that.
     const ROOM: usize = 400;
     const REQUESTS: usize = 2000;

@@ -45,7 +45,7 @@ pub fn codes(record: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_would_be_refused_is_served_recorded_said_and_audited() {
+async fn an_observing_pool_serves_and_records_would_refuse() {
     let mut gateway = observing();
     gateway.edit_pool(POOL, "#: event_log = \"checked\"", "event_log = \"required\"");
     gateway.run();
@@ -157,7 +157,7 @@ fn tpm_of(body: &mut EvidenceRequest) -> &mut TpmEvidence {
 type Alter = fn(&mut EvidenceRequest);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_about_the_boot_is_refused_all_the_same() {
+async fn an_observing_pool_refuses_for_other_reasons() {
     let mut gateway = observing();
     gateway.run();
     let (case, other, stranger) = (tpm(), tpm(), tpm());
@@ -234,7 +234,7 @@ async fn refused_again(gateway: &Gateway, body: &EvidenceRequest) {
 
 /// Observing skips the rules about a machine's boot, but not the check that it is still booting.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_47_a_pool_that_observes_takes_no_machine_whose_boot_is_over() {
+async fn attack_47_an_observing_pool_refuses_after_boot_complete() {
     let mut gateway = observing();
     gateway.edit_pool(POOL, "[tpm]\n", &format!("[tpm]{ONLY_WHILE_BOOTING}"));
     gateway.run();

@@ -39,7 +39,7 @@ fn audit(gateway: &mut Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_until_it_is_strict() {
+async fn observing_pools_ask_about_new_values_without_waiting() {
     let mut gateway = Gateway::init();
     let mut nodes = [Node::new(), Node::new(), Node::new()];
     for node in &nodes {
@@ -138,7 +138,7 @@ async fn the_administrator_is_asked_about_what_a_pool_observes_and_nobody_waits_
 
 /// No question is asked if the boot has another fault, because no file of reference values would make it acceptable.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_observed_for_anything_else_as_well_is_asked_about_by_nobody() {
+async fn no_question_about_boots_with_other_faults() {
     let mut gateway = Gateway::init();
     let mut nodes = [Node::new(), Node::new()];
     for node in &nodes {
@@ -178,7 +178,7 @@ fn observing(history: &str) -> (Gateway, Case) {
 
 /// A TPM's continuity with its last trusted state identifies the attester: it is never merely observed.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_pool_that_observes_refuses_a_tpm_that_is_not_what_it_was() {
+async fn attack_07_an_observing_pool_refuses_a_changed_tpm() {
     for Way {
         rule,
         code,
@@ -210,7 +210,7 @@ async fn attack_07_a_pool_that_observes_refuses_a_tpm_that_is_not_what_it_was() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn about_whom_a_pool_that_observes_refuses_for_its_history_nobody_is_asked() {
+async fn no_question_about_machines_refused_for_their_history() {
     let mut gateway = Gateway::init();
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-7"]);

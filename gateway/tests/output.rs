@@ -167,7 +167,7 @@ async fn quiet_leaves_results_and_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_written_is_said_and_a_reader_that_has_gone_is_none_of_it() {
+async fn commands_report_unwritable_output_but_not_closed_pipes() {
     for taker in [Taker::Full, Taker::Gone] {
         let gateway = folder();
         let ek = digest(&tpm());
@@ -216,7 +216,7 @@ async fn what_cannot_be_written_is_said_and_a_reader_that_has_gone_is_none_of_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_cannot_be_told_of_says_that_it_was_made() {
+async fn unwritable_output_reports_that_the_command_succeeded() {
     let gateway = folder();
     let (code, said) = run(&gateway, &["node", "revoke", "worker-1", "--anyway"], Taker::Full);
     assert_eq!(code, Some(1));
@@ -228,7 +228,7 @@ async fn a_change_that_cannot_be_told_of_says_that_it_was_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_nobody_was_given_is_none() {
+async fn revokes_a_token_that_could_not_be_shown() {
     for taker in [Taker::Full, Taker::Gone] {
         for output in ["token", "secret", "pointer"] {
             let mut gateway = folder();
@@ -249,7 +249,7 @@ async fn a_token_that_nobody_was_given_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_somebody_has_all_the_same_stays() {
+async fn a_token_kept_in_files_survives_unwritable_output() {
     for taker in [Taker::Full, Taker::Gone] {
         let gateway = folder();
         let into = gateway.path("tokens");
@@ -296,7 +296,7 @@ async fn a_token_that_somebody_has_all_the_same_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_that_nobody_can_read_are_no_reason_to_panic() {
+async fn unwritable_stderr_causes_no_panic() {
     let gateway = folder();
     for taker in [Taker::Full, Taker::Gone] {
         for arguments in [&["token", "revoke", "nobody"][..], &["ek"], &["no-such-command"]] {

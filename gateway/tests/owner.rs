@@ -62,7 +62,7 @@ fn output_text(output: &Output) -> String {
 }
 
 #[test]
-fn check_names_what_another_user_has_left_in_the_state_and_serve_does_not_start() {
+fn check_names_state_files_of_another_user() {
     let Some((gateway, copy)) = other_user_gateway() else { return };
     for file in ["state/attestation.lock", "state/attestation.jsonl"] {
         let file = gateway.path(file);
@@ -83,7 +83,7 @@ fn check_names_what_another_user_has_left_in_the_state_and_serve_does_not_start(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_cannot_open() {
+async fn root_commands_leave_the_state_usable_by_serve() {
     let Some((mut gateway, copy)) = other_user_gateway() else { return };
     gateway.command(&["check"]);
     assert_eq!(fs::read_dir(gateway.path("state")).unwrap().count(), 0);
@@ -116,7 +116,7 @@ async fn what_root_does_before_the_first_start_leaves_nothing_that_the_service_c
 }
 
 #[test]
-fn root_makes_no_state_that_would_be_its_own() {
+fn root_commands_create_no_state_folder() {
     let Some((gateway, copy)) = other_user_gateway() else { return };
     fs::remove_dir(gateway.path("state")).unwrap();
     assert!(output_text(&gateway.try_command(&["check"])).contains("does not exist yet"));
@@ -138,7 +138,7 @@ fn root_makes_no_state_that_would_be_its_own() {
 }
 
 #[test]
-fn check_says_what_the_service_and_not_what_root_could_do() {
+fn check_as_root_judges_by_the_service_user() {
     let Some((mut gateway, copy)) = other_user_gateway() else { return };
     let both_refuse = |path: &str, change: &dyn Fn(&Path), back: &dyn Fn(&Path)| {
         let path = gateway.path(path);

@@ -72,7 +72,7 @@ fn edited(pointer: &str, edit: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
-fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
+fn inspect_accepts_every_pointer_format() {
     let gateway = Gateway::init();
     let ca = source::certificates(&gateway.path("tls/mcs-ca.crt")).unwrap()[0]
         .fingerprint
@@ -124,7 +124,7 @@ fn every_form_is_satisfied_by_the_gateway_that_wrote_it() {
 }
 
 #[test]
-fn the_secret_is_as_the_machine_api_wants_it() {
+fn pointer_secret_matches_the_machine_api() {
     let gateway = Gateway::init();
     let secret: Value = serde_saphyr::from_str(&pointer(&gateway, &["--format", "secret"])).unwrap();
     assert_eq!((&secret["apiVersion"], &secret["kind"]), (&"v1".into(), &"Secret".into()));
@@ -162,7 +162,7 @@ fn the_secret_is_as_the_machine_api_wants_it() {
 }
 
 #[tokio::test]
-async fn tokens_come_from_anywhere_and_are_looked_up() {
+async fn pointer_tokens_come_from_file_or_stdin() {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     let token = gateway.token(&["--name", "rack7", "--uses", "1"]);
@@ -203,7 +203,7 @@ async fn tokens_come_from_anywhere_and_are_looked_up() {
 }
 
 #[test]
-fn why_a_pointer_is_not_satisfied() {
+fn inspect_explains_an_unusable_pointer() {
     let gateway = Gateway::init();
     let other = Gateway::init();
     let good = pointer(&gateway, &[]);
@@ -297,7 +297,7 @@ fn why_a_pointer_is_not_satisfied() {
 }
 
 #[test]
-fn a_pointer_is_judged_by_the_stage_of_a_rotation() {
+fn inspect_considers_the_stage_of_a_ca_rotation() {
     let gateway = Gateway::init();
     let before = pointer(&gateway, &[]);
     // A second CA is introduced: it signs nothing yet.
@@ -325,7 +325,7 @@ fn a_pointer_is_judged_by_the_stage_of_a_rotation() {
 }
 
 #[test]
-fn attack_23_garbage_is_refused_with_a_word() {
+fn attack_23_inspect_refuses_malformed_pointers() {
     let gateway = Gateway::init();
     let large = vec![b' '; 1024 * 1024 + 1];
     let deep = "[".repeat(200_000);
@@ -448,7 +448,7 @@ async fn pointers_in_use_are_known_after_a_restart() {
 }
 
 #[test]
-fn a_pointer_leads_where_the_settings_say_that_nodes_come() {
+fn pointer_url_comes_from_the_settings() {
     let gateway = Gateway::init();
     let base = |arguments: &[&str]| {
         let pointer = gateway.command(&[&["pointer", "create", "--pool", POOL], arguments].concat());

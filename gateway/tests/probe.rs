@@ -69,7 +69,7 @@ fn spec2(path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_machine_config_server_that_answers_strangers_is_found() {
+fn probe_finds_an_open_machine_config_server() {
     let gateway = Gateway::init();
     let full = gateway.rendered(POOL, "full");
     for (with_tls, port) in [(true, "TLS"), (false, "plain")] {
@@ -131,7 +131,7 @@ fn a_machine_config_server_that_answers_strangers_is_found() {
 }
 
 #[test]
-fn who_gives_nothing_away_is_closed() {
+fn probe_reports_a_server_without_configs_as_closed() {
     let gateway = Gateway::init();
     let server = machine_config_server(false, "worker", gateway.rendered(POOL, "full"), None);
     let address = server.address().to_string();
@@ -162,7 +162,7 @@ fn who_gives_nothing_away_is_closed() {
 }
 
 #[test]
-fn this_gateway_gives_strangers_the_pre_approved_config_and_no_more() {
+fn probe_accepts_the_gateways_own_pre_approved_config() {
     let gateway = Gateway::start();
     let address = gateway.address().to_string();
     let (success, said) = probe(&gateway, &[&address]);
@@ -182,7 +182,7 @@ fn this_gateway_gives_strangers_the_pre_approved_config_and_no_more() {
 }
 
 #[test]
-fn a_machine_that_is_no_gateway_is_told_what_strangers_may_get() {
+fn probe_compares_with_given_pre_approved_configs() {
     let gateway = Gateway::init();
     let elsewhere = tempfile::tempdir().unwrap();
     let file = elsewhere.path().join("worker.ign");
@@ -222,7 +222,7 @@ fn a_machine_that_is_no_gateway_is_told_what_strangers_may_get() {
 }
 
 #[test]
-fn an_address_must_be_one() {
+fn probe_refuses_an_invalid_address() {
     let gateway = Gateway::init();
     let (success, said) = probe(&gateway, &["https://a"]);
     assert!(!success && said.contains("is not an address"), "{said}");

@@ -126,7 +126,7 @@ struct Proposed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_that_boot_alike_have_the_strictest_rules() {
+async fn proposes_strict_rules_for_identical_boots() {
     let mut fleet = Fleet::new(3);
     let (uki, other) = (Boot::recorded(UKI), Boot::recorded("grub-2.12"));
     for number in 0..3 {
@@ -168,7 +168,7 @@ async fn machines_that_boot_alike_have_the_strictest_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_differs_is_seen() {
+async fn proposal_names_a_differing_machine() {
     let mut fleet = Fleet::new(4);
     let (uki, other) = (Boot::recorded(UKI), Boot::recorded("grub-2.12"));
     for number in 0..3 {
@@ -211,7 +211,7 @@ async fn a_machine_that_differs_is_seen() {
 
 /// Measurements that differ on each machine do not become rules, and the counts show it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_different_on_each_machine_is_not_generalised() {
+async fn proposal_omits_measurements_that_differ_per_machine() {
     let mut fleet = Fleet::new(4);
     for number in 0..4 {
         let own = format!("a disk of machine {number}");
@@ -236,7 +236,7 @@ async fn what_is_different_on_each_machine_is_not_generalised() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_simulation_that_has_no_machine_to_judge_is_no_success() {
+async fn a_simulation_without_machines_fails() {
     let mut gateway = Gateway::init();
     gateway.run();
     gateway.config("/config/worker", &[]).await;

@@ -133,7 +133,7 @@ const WAYS: [Way; 12] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_25_no_refusal_of_evidence_tells_how_to_answer_its_challenge() {
+async fn attack_25_refusals_reveal_no_valid_answer() {
     let mut gateway = Gateway::init();
     gateway.edit_pool(
         "infra",
@@ -167,7 +167,7 @@ async fn attack_25_no_refusal_of_evidence_tells_how_to_answer_its_challenge() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_25_a_body_that_cannot_be_read_leaves_its_challenge_and_says_nothing_of_it() {
+async fn attack_25_a_malformed_body_does_not_spend_its_challenge() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -186,7 +186,7 @@ async fn attack_25_a_body_that_cannot_be_read_leaves_its_challenge_and_says_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_37_what_proves_nothing_is_recorded_by_digests() {
+async fn attack_37_records_unproven_requests_by_digest_only() {
     let gateway = Gateway::start();
     let case = tpm();
     // A request with as much in it as it may have, from a machine that nobody knows.

@@ -71,7 +71,7 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes_out_the_same() {
+async fn reference_values_are_recorded_accepted_expired_and_replayed() {
     let mut site = Site::new();
     let (log, file) = (site.log.clone(), site.file());
     site.gateway.run();
@@ -208,7 +208,7 @@ async fn what_was_booted_is_recorded_accepted_and_lapses_and_each_decision_comes
 }
 
 #[test]
-fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
+fn pools_with_unusable_reference_values_are_not_served() {
     let site = Site::new();
     site.check_images();
     let file = site.file();
@@ -270,7 +270,7 @@ fn a_pool_whose_reference_values_cannot_be_used_is_not_served() {
 
 /// An administrator begins with an observing pool that has rules and no values.
 #[tokio::test(flavor = "multi_thread")]
-async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_value() {
+async fn record_fails_if_a_rule_would_lack_values() {
     let mut site = Site::new();
     let (log, file) = (site.log.clone(), site.file());
     site.check_images();
@@ -326,7 +326,7 @@ async fn record_says_what_it_leaves_out_and_fails_where_a_rule_would_have_no_val
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_with_more_pcrs_than_the_pool_asks_for_by_now_can_be_tested() {
+async fn policy_test_accepts_evidence_with_additional_pcrs() {
     let mut site = Site::new();
     let (fewer, more) = ("\"0-7\" = \"not checked\"", "\"0-9\" = \"not checked\"");
     site.gateway.edit_pool(POOL, fewer, more);

@@ -46,7 +46,7 @@ async fn ready(gateway: &Gateway) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_served_when_it_is_whole() {
+async fn a_complete_pool_change_is_served() {
     let gateway = start();
     serves(&gateway, "first").await;
     write(&gateway, &config("second"));
@@ -112,7 +112,7 @@ async fn a_half_written_file_is_never_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
+async fn serves_the_last_good_pool_after_errors() {
     let mut gateway = Gateway::init();
     write(&gateway, &config("first"));
     let port = ReservedPort::reserve();
@@ -206,7 +206,7 @@ async fn whatever_breaks_the_last_good_state_is_served_and_everybody_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pools_come_and_go() {
+async fn pools_are_added_and_removed_at_runtime() {
     let gateway = start();
     gateway.config("/config/gpu", &[]).await.refused(404, "pool-unknown");
     let status = Command::new("cp")
@@ -228,7 +228,7 @@ async fn pools_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sighup_reads_what_is_there() {
+async fn sighup_reloads_all_pools_at_once() {
     let gateway = start();
     // When this is served, the folders are watched.
     fs::write(gateway.path("pools/infra/pre-approved/config.ign"), config("infra")).unwrap();
@@ -255,7 +255,7 @@ async fn grants_change_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_server_is_asked_checked_and_outlived() {
+async fn upstream_server_is_polled_verified_and_cached() {
     // The other server is a gateway too: it speaks what a Machine Config Server speaks.
     let mut upstream = Gateway::init();
     upstream.edit_pool(POOL, "nothing = \"pre-approved\"", "nothing = \"full\"");

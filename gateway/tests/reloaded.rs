@@ -43,7 +43,7 @@ async fn ask(gateway: &Gateway, grants: [&'static str; 2], steps: usize, request
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_a_pool_that_takes_its_grant_back_meanwhile_gives_nothing() {
+async fn attack_44_a_grant_withdrawn_during_the_decision_gives_nothing() {
     for steps in 0.. {
         let gateway = Gateway::init();
         let case = tpm();
@@ -65,7 +65,7 @@ async fn attack_44_a_pool_that_takes_its_grant_back_meanwhile_gives_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_would_be_refused_by_a_pool_that_is_another_by_then_is_judged_by_that() {
+async fn a_pool_changed_during_the_decision_applies() {
     for steps in 0..2 {
         let gateway = Gateway::init();
         let case = tpm();
@@ -78,7 +78,7 @@ async fn who_would_be_refused_by_a_pool_that_is_another_by_then_is_judged_by_tha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_a_ticket_and_its_pool_are_looked_at_at_one_moment() {
+async fn attack_44_checks_ticket_and_pool_in_one_snapshot() {
     let gateway = Gateway::init();
     let ek = gateway.endorse(&tpm(), &[]);
     let ticket = bearer(&torn::ticket(&gateway, ek.parse().unwrap()));
@@ -91,7 +91,7 @@ async fn attack_44_a_ticket_and_its_pool_are_looked_at_at_one_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_what_is_judged_anew_is_judged_at_that_time() {
+async fn attack_44_a_retried_decision_uses_the_current_time() {
     for is_over in [false, true] {
         let gateway = Gateway::init();
         let case = tpm();

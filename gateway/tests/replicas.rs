@@ -36,7 +36,7 @@ async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> SealKeyRing {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_replica_takes_what_another_has_given_and_together_no_more_than_once() {
+async fn challenges_and_tickets_work_at_any_replica_once() {
     let ([one, other], store) = two().await;
     let case = tpm();
     one.endorse(&case, &[]);
@@ -64,7 +64,7 @@ async fn any_replica_takes_what_another_has_given_and_together_no_more_than_once
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_is_for_the_key_of_the_replica_that_was_met() {
+async fn evidence_is_bound_to_the_replicas_certificate() {
     let ([one, other], store) = two().await;
     let case = tpm();
     one.endorse(&case, &[]);
@@ -75,7 +75,7 @@ async fn evidence_is_for_the_key_of_the_replica_that_was_met() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_has_a_budget_of_guesses_at_each_replica() {
+async fn each_replica_limits_failed_attempts_per_source() {
     let ([one, other], _store) = two().await;
     let guess = async |gateway: &Gateway| gateway.config(PATH, &[&bearer(&"A".repeat(43))]).await;
     let mut refused = 0;
@@ -88,7 +88,7 @@ async fn a_source_has_a_budget_of_guesses_at_each_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_only_the_other_replica_knows_is_found_by_who_is_shown_it() {
+async fn looks_up_seal_keys_of_another_replica() {
     let ([one, other], store) = two().await;
     // As the other one would after a month in which this one has not looked.
     let newer = seal(&one, &store).await;
@@ -104,7 +104,7 @@ async fn a_key_that_only_the_other_replica_knows_is_found_by_who_is_shown_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_file_is_made_replaced_and_missed_by_command() {
+async fn store_create_key_makes_and_replaces_key_files() {
     let mut gateway = Gateway::init();
     let said = |arguments: &[&str], gateway: &Gateway| {
         let output = gateway.try_command(arguments);

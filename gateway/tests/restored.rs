@@ -10,7 +10,7 @@ fn all(who: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_28_a_revocation_that_comes_while_an_earlier_one_is_taken_back_stands() {
+async fn attack_28_a_revocation_survives_a_concurrent_restore() {
     let machine = all(&["worker-7", "tpm:aa", "gcp:p/1"]);
     let others = all(&["tpm:aa", "worker-8"]);
     // Whether what is taken back may be the later revocation: it goes by the same name then, and comes first.

@@ -57,7 +57,7 @@ fn too_new() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_a_config_that_cannot_be_said_uses_nothing_up() {
+async fn attack_33_an_untranslatable_config_spends_no_use() {
     let gateway = too_new();
     let token = gateway.token(&["--name", "once", "--uses", "1"]);
     let ticket = gateway.ticket().await;
@@ -99,7 +99,7 @@ async fn attack_33_a_node_that_is_revoked_for_a_while_keeps_its_ticket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_cannot_be_recorded_is_given_back() {
+async fn attack_33_gives_back_uses_that_cannot_be_recorded() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = init();
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
@@ -135,7 +135,7 @@ async fn attack_33_what_cannot_be_recorded_is_given_back() {
 
 /// A decision about evidence remains valid although it cannot be recorded at once: its line comes with the next start.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_evidence_that_cannot_be_recorded_gives_its_use_back_and_is_recorded_later() {
+async fn attack_33_unrecordable_evidence_frees_its_use_until_recorded() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = init();
     let case = tpm();
@@ -179,7 +179,7 @@ async fn begin_uses(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_served_is_not() {
+async fn attack_33_gives_back_uses_lost_in_a_crash() {
     let mut gateway = init();
     gateway.run();
     let tokens = [("a", 1), ("b", 2)].map(|(name, uses)| bearer(&gateway.token(&["--name", name, "--uses", &uses.to_string()])));
@@ -196,7 +196,7 @@ async fn attack_33_what_a_crash_used_up_for_nothing_is_given_back_and_what_was_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
+async fn attack_33_gives_back_nothing_if_the_log_was_cut() {
     let mut gateway = init();
     for _ in 0..2 {
         gateway.run();
@@ -219,7 +219,7 @@ async fn attack_33_what_a_log_that_was_cut_cannot_tell_of_is_not_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its_use_given_back_if_the_log_is_whole() {
+async fn attack_33_records_a_pending_decision_once_after_a_crash() {
     for is_cut in [false, true] {
         let mut gateway = init();
         for _ in 0..2 {
@@ -287,7 +287,7 @@ async fn attack_33_a_trusted_decision_that_a_crash_left_is_recorded_once_and_its
 
 /// Each decision waits in the store for its line in the log. If the log stays full, further decisions stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_more_is_decided_while_too_many_decisions_wait_for_the_log() {
+async fn refuses_decisions_while_too_many_are_pending() {
     const LIMIT_BLOCKS: usize = 16 * 1024;
     const WAITING_LIMIT: usize = 100;
     let mut gateway = init();
@@ -346,7 +346,7 @@ impl EngineLayer for Losing {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_a_decision_whose_answer_the_store_lost_has_its_line_without_a_restart() {
+async fn attack_33_records_a_decision_with_lost_answer_without_restart() {
     let gateway = init();
     let case = tpm();
     gateway.endorse(&case, &[]);
@@ -428,7 +428,7 @@ async fn uses(store: &Held) -> u32 {
 }
 
 #[tokio::test]
-async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() {
+async fn attack_33_a_disconnected_client_spends_no_use() {
     let gateway = init();
     let token = gateway.token(&["--name", "once", "--uses", "1"]);
     let running = Running::start(&gateway).await;
@@ -450,7 +450,7 @@ async fn attack_33_who_hangs_up_in_the_middle_uses_nothing_up_and_is_recorded() 
 }
 
 #[tokio::test]
-async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_token_again() {
+async fn attack_33_a_disconnect_in_a_second_boot_spends_nothing() {
     let gateway = init();
     let token = gateway.token(&["--name", "once", "--uses", "1"]);
     let running = Running::start(&gateway).await;
@@ -486,7 +486,7 @@ async fn attack_33_a_machine_that_hangs_up_in_its_second_boot_has_not_used_its_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
+async fn attack_33_a_timed_out_request_spends_no_use() {
     let gateway = init();
     gateway.settings("[limits]\nrequest_seconds = 1");
     let token = bearer(&gateway.token(&["--name", "once", "--uses", "1"]));
@@ -501,7 +501,7 @@ async fn attack_33_what_takes_too_long_uses_nothing_up_and_is_recorded() {
 }
 
 #[tokio::test]
-async fn attack_33_evidence_whose_sender_hangs_up_is_recorded_as_any_other() {
+async fn attack_33_records_evidence_of_a_disconnected_client() {
     let gateway = init();
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-0"]);

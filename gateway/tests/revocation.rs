@@ -90,7 +90,7 @@ impl Transaction for WithoutRevocations<'_> {
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_not_taken_for_trust() {
+async fn a_store_failure_is_answered_503_not_trust() {
     let cluster = Cluster::new();
     let gateway = init(&cluster);
     let store = Arc::new(Failing {
@@ -231,7 +231,7 @@ async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_28_a_revoked_machine_does_not_come_back_under_another_name_or_without_one() {
+async fn attack_28_a_revoked_machine_cannot_return_under_another_name() {
     let gateway = Gateway::start();
     let case = tpm();
     let digest = gateway.endorse(&case, &[]);
@@ -253,7 +253,7 @@ async fn attack_28_a_revoked_machine_does_not_come_back_under_another_name_or_wi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_28_revoking_what_is_unknown_says_so_and_revokes_nothing() {
+async fn attack_28_revoking_an_unknown_node_fails() {
     let gateway = Gateway::start();
     let digest = digest(&tpm());
     for unknown in ["worker-7", &digest, &digest[1..], "aws:123456789012/i-0123456789abcdef0"] {
@@ -311,7 +311,7 @@ impl Made {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_28_taking_a_machine_off_the_list_never_widens_what_it_may_join() {
+async fn attack_28_ek_remove_never_widens_pool_access() {
     let mut gateway = Gateway::init();
     for pool in [POOL, "infra"] {
         let any = "endorsement = \"any-tpm-of-a-trusted-maker\"";

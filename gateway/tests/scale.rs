@@ -95,7 +95,7 @@ fn numbers<const N: usize>(document: &str, line: &str, words: [&str; N]) -> [f64
 }
 
 #[test]
-fn the_simulation_gives_what_the_storm_has_measured() {
+fn simulation_matches_the_storm_measurements() {
     let measured = file(PAGE);
     let [lasted, p50, p99] = numbers(
         &measured,
@@ -119,7 +119,7 @@ fn the_simulation_gives_what_the_storm_has_measured() {
 }
 
 #[test]
-fn a_simulation_is_the_same_each_time() {
+fn simulation_is_reproducible() {
     let [one, two] = [(), ()].map(|()| fleet_row(&Outcome::new(Site { nodes: 30_000, ..STORM })));
     assert_eq!(one, two);
     // And chance has its part in it.
@@ -130,7 +130,7 @@ fn a_simulation_is_the_same_each_time() {
 }
 
 #[test]
-fn the_simulation_stands_on_the_gateways_own_figures() {
+fn simulation_uses_the_gateways_constants() {
     for (source, figure) in [
         ("gateway/src/admission/mod.rs", "const CHALLENGES_AT_ONCE: u64 = 20_000;"),
         ("gateway/src/admission/mod.rs", "const CHALLENGES_EACH_SECOND: u64 = 800;"),
@@ -169,7 +169,7 @@ fn the_simulation_stands_on_the_gateways_own_figures() {
 }
 
 #[test]
-fn the_page_has_what_the_simulation_gives() {
+fn performance_page_has_the_simulation_results() {
     // The others take long without optimisation; `make bench BENCHES=scale` compares all.
     const MOST: u64 = 20_000;
     let document = file(PAGE);
@@ -196,7 +196,7 @@ fn the_page_has_what_the_simulation_gives() {
 }
 
 #[test]
-fn what_happens_happens_in_order() {
+fn events_happen_in_order() {
     let mut clock = Clock::new();
     for (time, event) in [(2, 'c'), (1, 'a'), (1, 'b')] {
         clock.after(time, event);
@@ -210,7 +210,7 @@ fn what_happens_happens_in_order() {
 }
 
 #[test]
-fn a_budget_is_so_many_at_once_and_then_so_many_a_second() {
+fn budget_allows_a_burst_and_a_rate() {
     let mut budget = Budget::default();
     let granted = |budget: &mut Budget, second: u64| (0..50_000).filter(|_| budget.spend(second * SECOND)).count();
     assert_eq!(granted(&mut budget, 0), usize::try_from(CHALLENGES_AT_ONCE).unwrap());
@@ -221,7 +221,7 @@ fn a_budget_is_so_many_at_once_and_then_so_many_a_second() {
 }
 
 #[test]
-fn everybody_who_comes_is_told_of_and_the_time_is_not_less_than_the_work() {
+fn simulation_accounts_for_all_nodes_and_work() {
     for site in [
         Site {
             nodes: 40_000,

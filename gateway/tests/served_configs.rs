@@ -95,7 +95,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prints_the_config_that_was_served_if_the_folder_is_that_of_then() {
+async fn renders_the_served_config_from_the_earlier_folder() {
     let served = Served::new().await;
     let then = served.copied("then");
     // What is served meanwhile is another one.
@@ -141,7 +141,7 @@ async fn refuses_a_folder_whose_configs_come_from_a_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_both_digests_and_the_causes_if_the_folder_is_another() {
+async fn names_both_digests_if_the_folder_differs() {
     let served = Served::new().await;
     let altered = served.copied("altered");
     fs::write(altered.join("full/90-marked.ign"), marked("second")).unwrap();
@@ -180,7 +180,7 @@ async fn refuses_a_record_without_a_config() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refuses_a_record_that_is_not_there_or_not_the_only_one() {
+async fn refuses_an_unknown_or_ambiguous_record() {
     let served = Served::new().await;
     let then = served.copied("then");
     let id = served.id("full");
@@ -216,7 +216,7 @@ async fn refuses_a_record_that_is_not_there_or_not_the_only_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refuses_a_record_with_control_characters_and_shows_none() {
+async fn refuses_a_record_with_control_characters() {
     let served = Served::new().await;
     let (then, log) = (served.copied("then"), served.gateway.path("forged.jsonl"));
     for field in ["grant", "pool", "spec_version"] {

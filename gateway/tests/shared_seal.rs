@@ -80,7 +80,7 @@ fn key_of(text: &str) -> &str {
 }
 
 #[tokio::test]
-async fn what_one_replica_has_sealed_the_others_open_also_after_a_restart() {
+async fn replicas_unseal_each_others_tickets_after_restarts() {
     let site = Site::new();
     let (one, other) = (site.replica(NOW).await, site.replica(NOW + 5).await);
     assert!(opens(&other, &sealed(&one)) && opens(&one, &sealed(&other)));
@@ -94,7 +94,7 @@ async fn what_one_replica_has_sealed_the_others_open_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_new_key_seals_when_every_replica_has_had_time_to_read_it() {
+async fn a_new_seal_key_is_used_after_propagation() {
     let site = Site::new();
     let (one, other) = (site.replica(NOW).await, site.replica(NOW).await);
     let old = sealed(&one);
@@ -210,7 +210,7 @@ async fn watched(site: &Site) -> (Arc<SealKeyRing>, Arc<Reads>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
+async fn looks_up_unknown_seal_keys_once_per_second() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let other = site.replica(NOW).await;
@@ -252,7 +252,7 @@ async fn a_key_that_is_not_known_is_looked_for_at_most_once_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_39_who_asks_for_keys_that_are_none_has_nobody_wait_for_a_slow_store_in_turn() {
+async fn attack_39_lookups_of_unknown_keys_share_one_read() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let ((begun, has_begun), (go_on, goes_on)) = (oneshot::channel(), oneshot::channel());
@@ -278,7 +278,7 @@ async fn attack_39_who_asks_for_keys_that_are_none_has_nobody_wait_for_a_slow_st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_others_nothing() {
+async fn keeps_seal_keys_until_expiry_without_the_store() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let text = sealed(&seal);
@@ -300,7 +300,7 @@ async fn who_cannot_read_the_store_keeps_its_keys_until_their_ends_and_says_of_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_be_read_then() {
+async fn a_known_seal_key_activates_without_the_store() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let before = sealed(&seal);
@@ -314,7 +314,7 @@ async fn a_key_that_is_known_seals_when_its_time_comes_also_if_the_store_cannot_
 }
 
 #[tokio::test]
-async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
+async fn refuses_altered_seal_keys_and_overwrites_nothing() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     seal.maintain(NOW + 30 * DAY - HOUR, KEEP).await.unwrap();
@@ -395,7 +395,7 @@ async fn what_was_altered_in_the_store_is_refused_and_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn keys_are_worth_nothing_in_another_store() {
+async fn seal_keys_are_invalid_in_another_store() {
     let (site, other) = (Site::new(), Site::new());
     let text = sealed(&site.replica(NOW).await);
     fs::copy(site.key_file(), other.key_file()).unwrap();
@@ -407,7 +407,7 @@ async fn keys_are_worth_nothing_in_another_store() {
 }
 
 #[test]
-fn who_waits_for_the_lock_of_a_seal_s_file_holds_up_nobody() {
+fn waiting_for_the_seal_lock_blocks_no_task() {
     let folder = tempfile::tempdir().unwrap();
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -49,7 +49,7 @@ async fn attack_42_a_store_restored_from_before_a_revocation_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tickets_are_worthless_when_it_is_accepted() {
+async fn attack_42_refuses_a_store_from_before_a_spend() {
     let mut gateway = Gateway::start();
     gateway.settings("[ticket]\nuses = 1\n");
     stop(&mut gateway);
@@ -112,7 +112,7 @@ async fn attack_42_a_store_from_before_a_ticket_was_spent_is_refused_and_its_tic
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
+async fn attack_42_refuses_to_replace_a_lost_store_silently() {
     let mut gateway = Gateway::start();
     gateway.ticket().await;
     stop(&mut gateway);
@@ -149,7 +149,7 @@ async fn attack_42_a_store_that_is_lost_is_not_begun_anew_without_a_word() {
 }
 
 #[test]
-fn attack_42_no_store_is_accepted_while_a_gateway_serves_whose_log_was_moved() {
+fn attack_42_refuses_store_accept_while_a_gateway_serves() {
     let gateway = Gateway::start();
     fs::rename(gateway.path("state/attestation.jsonl"), gateway.path("state/attestation.1")).unwrap();
     let accept = gateway.try_command(&["store", "accept"]);
@@ -165,7 +165,7 @@ fn attack_42_no_store_is_accepted_while_a_gateway_serves_whose_log_was_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_nothing() {
+async fn attack_42_a_deleted_store_is_answered_503() {
     let gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-1"]);
@@ -195,7 +195,7 @@ async fn attack_42_a_store_that_is_deleted_under_the_running_gateway_answers_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_worthless() {
+async fn restoring_a_backup_invalidates_later_tickets() {
     let mut gateway = Gateway::start();
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-1"]);
@@ -261,7 +261,7 @@ async fn a_backup_of_a_serving_gateway_is_restored_and_what_came_after_it_is_wor
 }
 
 #[tokio::test]
-async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others() {
+async fn store_accept_also_replaces_the_legacy_seal_key() {
     let mut gateway = Gateway::start();
     gateway.kill();
     gateway.settings("[store]\nkey_file = \"store.key\"");
@@ -283,7 +283,7 @@ async fn a_seal_of_before_there_was_a_key_file_becomes_worthless_with_the_others
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_the_seal_that_are_gone_from_the_store_are_begun_anew_and_that_is_said() {
+async fn recreates_missing_seal_keys_with_a_warning() {
     let begun_anew = |line: &str| line.contains("WARN") && line.contains("keys were missing from the store") && line.contains("token list");
     let mut gateway = Gateway::init();
     gateway.settings("[store]\nkey_file = \"store.key\"");
@@ -327,7 +327,7 @@ async fn begin_use(gateway: &Gateway) {
 
 /// The result of a use is in the log of the host that granted it.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_33_what_another_host_may_have_served_is_not_given_back_by_this_one_s_log() {
+async fn attack_33_gives_back_only_uses_granted_by_this_host() {
     for (elsewhere, by_file) in [(true, true), (true, false), (false, true)] {
         let [mut there, mut here] = [(); 2].map(|()| {
             let gateway = Gateway::init();

@@ -81,7 +81,7 @@ const LOG: &str = "state/attestation.jsonl";
 const LOCK: &str = "state/attestation.lock";
 
 #[test]
-fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
+fn named_pipes_in_place_of_files_never_block() {
     for (file, settings, fails) in FILES {
         let gateway = Gateway::init();
         gateway.settings(settings);
@@ -103,7 +103,7 @@ fn nothing_waits_for_a_pipe_in_the_place_of_a_file() {
 }
 
 #[test]
-fn a_gateway_serves_beside_a_pipe_among_its_roots() {
+fn serves_with_named_pipes_in_root_folders() {
     let mut gateway = Gateway::init();
     for folder in [
         "ek-roots",
@@ -122,7 +122,7 @@ fn a_gateway_serves_beside_a_pipe_among_its_roots() {
 }
 
 #[test]
-fn what_is_far_too_large_is_not_read_into_memory() {
+fn refuses_oversized_files_without_reading_them() {
     for (file, settings) in FILES
         .into_iter()
         .filter(|(file, _, fails)| *fails && ![NEXT, LOG, LOCK].contains(file))
@@ -142,7 +142,7 @@ fn what_is_far_too_large_is_not_read_into_memory() {
 }
 
 #[test]
-fn what_a_command_is_given_is_a_file_and_no_larger_than_such_files_are() {
+fn commands_refuse_pipes_and_oversized_files() {
     let mut gateway = Gateway::start();
     gateway.terminate();
     gateway.wait();

@@ -51,7 +51,7 @@ async fn by_query(gateway: &Gateway, token: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_was_made_elsewhere_is_good_however_it_is_shown_and_nowhere_to_be_read() {
+async fn imported_tokens_are_accepted_and_never_stored_readable() {
     let gateway = accepting();
     let full = gateway.rendered(POOL, "full");
     let path = format!("/config/{POOL}");
@@ -104,7 +104,7 @@ async fn a_token_that_was_made_elsewhere_is_good_however_it_is_shown_and_nowhere
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_clusters_own_secret_is_taken_as_it_is() {
+async fn imports_the_machineconfig_auth_secret() {
     let gateway = accepting();
     let full = gateway.rendered(POOL, "full");
     let encoded = BASE64.encode(format!("{TOKEN}\n").as_bytes());
@@ -131,7 +131,7 @@ async fn the_clusters_own_secret_is_taken_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_another_gateway_is_taken_and_a_text_that_is_none_is_not() {
+async fn imports_another_gateways_token_and_refuses_other_text() {
     let (gateway, other) = (accepting(), Gateway::init());
     let token = other.token(&[]);
     assert!(import(&gateway, &token, &[]).status.success());
@@ -154,7 +154,7 @@ async fn a_token_of_another_gateway_is_taken_and_a_text_that_is_none_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bootstrap_token_of_kubernetes_is_good_until_it_expires_there() {
+async fn imported_bootstrap_tokens_expire_as_in_kubernetes() {
     let gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     let now = time::OffsetDateTime::now_utc();

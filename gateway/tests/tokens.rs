@@ -55,7 +55,7 @@ async fn fetch(gateway: &Gateway, client: &reqwest::Client, token: &str) -> Answ
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_of_fifty_uses_of_a_single_use_token_at_once_one_wins() {
+async fn attack_18_one_of_fifty_concurrent_token_uses_wins() {
     let gateway = accepting("");
     let token = gateway.token(&["--uses", "1", "--name", "once", "--network", "127.0.0.0/8"]);
     let asking: Vec<_> = (0..50)
@@ -83,7 +83,7 @@ async fn attack_18_of_fifty_uses_of_a_single_use_token_at_once_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found() {
+async fn token_rotation_reports_stale_pointers() {
     let gateway = accepting("");
     let full = gateway.rendered(POOL, "full");
     let first = gateway.token(&["--name", "rack7", "--uses", "5", "--ttl", "2d"]);
@@ -140,7 +140,7 @@ async fn a_token_rotates_while_the_gateway_serves_and_stale_pointers_are_found()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_refused_by_pool_and_by_network_and_is_not_used_up_by_that() {
+async fn a_refusal_by_pool_or_network_spends_nothing() {
     let gateway = accepting("");
     let token = gateway.token(&[
         "--name",
@@ -182,7 +182,7 @@ async fn a_token_is_refused_by_pool_and_by_network_and_is_not_used_up_by_that() 
 }
 
 #[test]
-fn a_token_comes_as_text_as_secret_and_as_pointer() {
+fn token_create_prints_text_secret_or_pointer() {
     let gateway = Gateway::init();
     let create = |arguments: &[&str]| gateway.command(&[&["token", "create", "--pool", POOL], arguments].concat());
     let pointer = |text: &str| -> Value { serde_json::from_str(text).unwrap() };
@@ -259,7 +259,7 @@ fn a_token_comes_as_text_as_secret_and_as_pointer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
+async fn rate_limits_wrong_credentials_per_source() {
     let port = ReservedPort::reserve();
     let metrics = port.address();
     let gateway = accepting(&format!("[metrics]\nlisten = \"{metrics}\""));
@@ -319,7 +319,7 @@ async fn who_shows_wrong_credentials_again_and_again_is_told_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_tokens_count_and_wrong_tickets_count() {
+async fn wrong_tokens_and_tickets_count_against_the_quota() {
     let gateway = accepting("");
     let wrong = "A".repeat(43);
     for (address, guess, code) in [
@@ -342,7 +342,7 @@ async fn wrong_tokens_count_and_wrong_tickets_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_takes_tokens_once_its_administrator_says_so_and_without_a_restart() {
+async fn a_pool_accepts_tokens_once_granted() {
     let mut gateway = Gateway::init();
     gateway.run();
     let token = gateway.token(&["--name", "a", "--uses", "1"]);
@@ -437,7 +437,7 @@ fn published(out: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_serving_gateway_rotates_what_is_due() {
+async fn the_serving_gateway_rotates_scheduled_tokens() {
     let mut gateway = accepting("");
     let first = scheduled(&gateway);
     let out = gateway.path("out");
@@ -475,7 +475,7 @@ async fn the_serving_gateway_rotates_what_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
+async fn refuses_an_impossible_rotation_schedule() {
     let gateway = Gateway::init();
     let out = gateway.path("out");
     let create = |arguments: &[&str]| {
@@ -493,7 +493,7 @@ async fn what_cannot_be_kept_up_is_refused_when_it_is_created() {
 }
 
 #[test]
-fn a_pointer_of_a_scheduled_token_is_the_one_in_its_folder() {
+fn token_create_prints_the_scheduled_tokens_pointer() {
     let gateway = Gateway::init();
     let out = gateway.path("out");
     fs::create_dir(&out).unwrap();

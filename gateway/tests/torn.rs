@@ -103,7 +103,7 @@ async fn ask(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_who_would_be_refused_by_what_is_gone_by_then_is_judged_anew() {
+async fn attack_44_reappraises_a_refusal_whose_cause_has_vanished() {
     use Obstacle::*;
     for obstacle in [NotListed, Revoked, NameRevoked, NameTaken, OtherName] {
         let mut trusted = 0;
@@ -149,7 +149,7 @@ pub fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_a_challenge_a_ticket_and_a_kubelet_are_refused_by_what_stands_at_one_moment() {
+async fn attack_44_refusals_are_decided_in_one_snapshot() {
     for (obstacle, asks_for_a_challenge) in [
         (Obstacle::NotListed, true),
         (Obstacle::Revoked, true),

@@ -44,7 +44,7 @@ async fn read_all(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_1_2_and_1_3_post_quantum_first_and_never_resumed() {
+async fn tls_prefers_post_quantum_and_never_resumes() {
     let gateway = Gateway::start();
     for (version, expected) in [(&TLS13, ProtocolVersion::TLSv1_3), (&TLS12, ProtocolVersion::TLSv1_2)] {
         let mut stream = connect(&gateway, &[version]).await;
@@ -81,7 +81,7 @@ async fn there_is_no_plaintext() {
 
 /// An empty 200, a 204 or a redirect would make Ignition boot an unconfigured node, or send its headers to an unintended server.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_is_empty_or_leads_elsewhere() {
+async fn never_answers_empty_or_with_a_redirect() {
     let gateway = Gateway::start();
     for path in [
         "/",
@@ -162,7 +162,7 @@ async fn overload_is_an_empty_503_and_health_still_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_can_be_slow_for_ever() {
+async fn slow_clients_are_disconnected() {
     let mut gateway = Gateway::init();
     gateway.settings("[limits]\nhandshake_seconds = 3\nheader_seconds = 2\nrequest_seconds = 1\nconnections = 2");
     gateway.run();
@@ -215,7 +215,7 @@ async fn sigterm_lets_requests_under_way_finish_and_takes_no_new_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigterm_waits_only_so_long() {
+async fn sigterm_waits_at_most_drain_seconds() {
     let mut gateway = Gateway::init();
     gateway.settings("[limits]\ndrain_seconds = 1");
     gateway.run();
@@ -244,7 +244,7 @@ async fn the_connection_survives_a_503_and_a_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_process_takes_the_file_descriptors_that_it_may_need_as_far_as_it_may() {
+async fn raises_the_file_descriptor_limit_as_allowed() {
     // A soft limit, which it may raise; a hard one, which it may not.
     for (limit, raised, told) in [("-S -n 500", "1736", false), ("-n 1000", "1000", true)] {
         let mut gateway = Gateway::init();

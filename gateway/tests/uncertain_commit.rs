@@ -94,7 +94,7 @@ async fn use_and_claim(store: &dyn Store, decided: DecisionRecord, value: &'stat
 }
 
 #[tokio::test]
-async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart() {
+async fn attack_33_frees_a_use_whose_commit_answer_was_lost() {
     let folder = tempfile::tempdir().unwrap();
     let store = Doubting {
         engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
@@ -131,7 +131,7 @@ async fn attack_33_a_use_whose_answer_was_lost_is_free_again_without_a_restart()
 }
 
 #[tokio::test]
-async fn attack_33_what_could_not_be_given_back_is_given_back_without_a_restart() {
+async fn attack_33_retries_giving_back_a_use_without_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = Away {
         engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),

@@ -11,7 +11,7 @@ fn says(line: &str) -> bool {
 }
 
 #[test]
-fn what_was_never_whole_goes_at_a_start_and_is_said_in_one_line() {
+fn start_removes_leftover_temporary_files() {
     let mut gateway = Gateway::init();
     gateway.run();
     assert_eq!(gateway.how_often(says), 0);
@@ -42,7 +42,7 @@ fn what_was_never_whole_goes_at_a_start_and_is_said_in_one_line() {
 }
 
 #[test]
-fn who_does_not_write_the_log_removes_nothing_of_it() {
+fn a_second_gateway_removes_no_temporary_files() {
     let gateway = Gateway::start();
     let being_written = gateway.path("state/evidence").join(Blobs::name(b"a")).with_extension("gz.new");
     fs::write(&being_written, "x").unwrap();

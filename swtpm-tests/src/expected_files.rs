@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_urls_of_both_kinds() {
+    fn decodes_plain_and_base64_data_urls() {
         assert_eq!(data_url("data:,a%20b%0A").unwrap(), b"a b\n");
         assert_eq!(data_url("data:text/plain;charset=utf-8;base64,YSBi").unwrap(), b"a b");
         assert_eq!(data_url("data:;base64,YSB%69").unwrap(), b"a b");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn units_leave_their_file_and_a_preset() {
+    fn enabled_units_yield_a_unit_file_and_preset() {
         let config = serde_json::json!({"systemd": {"units": [{"name": "a.service", "enabled": true, "contents": "x"}]}});
         let files = expected_files(&config).unwrap();
         assert_eq!(files.get("/etc/systemd/system/a.service"), Some(&regular(0o644, b"x")));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_unit_is_a_link_whatever_it_says() {
+    fn masked_units_are_links_to_dev_null() {
         let check = |unit: Value, expected: Option<WrittenFile>| {
             let files = expected_files(&serde_json::json!({"systemd": {"units": [unit]}})).unwrap();
             assert_eq!(files.get("/etc/systemd/system/a.service"), expected.as_ref());

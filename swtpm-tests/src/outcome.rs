@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read() {
+    fn parses_a_report() {
         let outcome =
             parse("noise\n@@ exit attest-node 1\n@@ begin\n@@ file /etc/a 644 abcd\n@@ link /etc/b ../c\n@@ config 600 ef01\n@@ end")
                 .unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_report_is_none() {
+    fn refuses_an_incomplete_report() {
         parse("@@ begin\n@@ file /etc/a 644 abcd").unwrap_err();
         parse("@@ file /etc/a 644\n@@ end").unwrap_err();
     }

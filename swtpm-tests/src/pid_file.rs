@@ -74,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_waited_for_until_it_is_written_or_cannot_be_any_more() {
+    fn waits_until_the_pid_is_written_or_impossible() {
         assert!(check("echo $$ >$1; exec sleep 1000", LIMIT).unwrap());
         assert!(!check("exit 1", LIMIT).unwrap());
         assert!(check("exec sleep 1000", Duration::from_millis(50)).is_err());
     }
 
     #[test]
-    fn one_that_was_left_there_gives_way() {
+    fn replaces_a_leftover_pid_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         fs::write(&path, "123").unwrap();

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_output_is_not_waited_for() {
+    fn wait_line_fails_after_the_output_ends() {
         let folder = tempfile::tempdir().unwrap();
         let process = Process::spawn(Path::new("echo"), ["hello"], &folder.path().join("log"), None).unwrap();
         assert_eq!(process.wait_line(Duration::from_secs(10), |line| line == "hello").unwrap(), "hello");

@@ -39,12 +39,12 @@ ExecStart=/usr/local/sbin/root
 /// The machine attests while it boots, however often it does. Later software cannot attest until a reset, also on boots after the first
 /// one.
 #[test]
-fn attack_47_debian_12_boots_with_its_full_config_and_root_attests_again() {
+fn attack_47_debian_12_boots_and_root_cannot_attest_later() {
     check(DebianRelease::Bookworm, None);
 }
 
 #[test]
-fn debian_13_boots_with_its_full_config_and_its_kubelets_certificate() {
+fn debian_13_boots_with_config_and_kubelet_certificate() {
     let membership = Membership {
         api: KubernetesApi::start(),
         cluster: TestCluster::new().unwrap(),

@@ -85,7 +85,7 @@ fn attack_21_a_node_asks_for_a_pool_that_it_may_not_join() {
 }
 
 #[test]
-fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist() {
+fn attack_03_refuses_a_bought_tpm_in_an_allowlist_pool() {
     let bench = Bench::with(|gateway| gateway.edit_pool(ANY_TPM, "endorsement = \"allowlist\"").unwrap());
     let mut tpm = bench.tpm();
     let ek = endorsement_key(&mut tpm);
@@ -98,7 +98,7 @@ fn attack_03_a_tpm_that_anybody_can_buy_in_a_pool_that_takes_only_the_allowlist(
 
 /// A TPM on a header has nothing in its PCRs, and its owner can extend them with anything: here the digests of a good boot.
 #[test]
-fn attack_32_a_bought_tpm_with_the_pcrs_of_a_good_boot() {
+fn attack_32_a_bought_tpm_replays_a_good_boots_pcrs() {
     let digests = [[0x61; 32], [0x62; 32]];
     let good = digests.iter().fold([0; 32], |pcr, digest| sha256(&[pcr, *digest].concat()));
     let checked = format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", HexDigest::from(good));

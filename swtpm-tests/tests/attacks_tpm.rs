@@ -133,7 +133,7 @@ fn attack_05_pcr_values_that_the_quote_does_not_cover() {
 }
 
 #[test]
-fn attack_06_sha1() {
+fn attack_06_sha1_quotes_and_signatures() {
     let bench = Bench::new();
     // Both banks, as on many machines.
     let tool = std::process::Command::new("tpm2_pcrallocate")
@@ -294,7 +294,7 @@ fn measured_boot(tpm: &mut TpmDevice) -> LogBuilder {
 }
 
 #[test]
-fn attack_24_event_logs_that_do_not_tell_what_happened() {
+fn attack_24_forged_event_logs() {
     // PCRs 8 to 11 are quoted too, and 13, which is empty while a machine boots; 14, which the log speaks of, is not.
     let bench = Bench::with(|gateway| gateway.edit_pool("\"0-7\" = ", "\"0-11\" = ").unwrap());
     let mut tpm = bench.tpm();

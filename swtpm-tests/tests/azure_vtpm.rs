@@ -120,7 +120,7 @@ fn write_nv(context: &mut Context, contents: &[u8]) {
 }
 
 #[test]
-fn what_the_node_reads_of_azures_vtpm_is_what_the_verifier_takes() {
+fn verifier_accepts_an_azure_vtpm_quote() {
     let folder = TestFolder::new().unwrap();
     let server = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let cas = VtpmCas::global();
@@ -220,7 +220,7 @@ const GONE_TIMES: usize = 6;
 
 /// Azure provides the certificate of the vTPM's key and the metadata service's data while the machine boots.
 #[test]
-fn a_machine_of_azure_attests_by_its_vtpm_although_all_of_it_comes_late() {
+fn attests_although_azure_vtpm_data_comes_late() {
     let folder = TestFolder::new().unwrap();
     let (estate, cas) = (Estate::new(TestCloud::Azure), VtpmCas::global());
     let gateway = gateway(&folder, &estate, &cas);

@@ -74,7 +74,7 @@ fn reset(tpm: &TpmServer) {
 }
 
 #[test]
-fn a_boot_is_ended_once_until_the_tpm_is_reset() {
+fn boot_complete_extends_pcr_13_once_per_reset() {
     let folder = TestFolder::new().unwrap();
     let tpm = TpmServer::start(folder.path(), TestEndorsement::None).unwrap();
     let tcti = tpm.tcti();
@@ -120,7 +120,7 @@ fn silent() -> ([TcpListener; 2], u16) {
 
 /// The unit in `docs/how-to/images.md` for other initramfs, started as systemd starts it.
 #[test]
-fn tpm2_tools_end_a_boot_as_the_documents_say() {
+fn documented_tpm2_tools_command_extends_pcr_13() {
     let page = include_str!("../../docs/how-to/images.md");
     let command = page.lines().find_map(|line| line.strip_prefix("ExecStart=/bin/sh -c '")).unwrap();
     let command = command.strip_suffix('\'').unwrap();
@@ -134,7 +134,7 @@ fn tpm2_tools_end_a_boot_as_the_documents_say() {
 }
 
 #[test]
-fn a_boot_goes_on_whatever_the_tpm_does() {
+fn boot_complete_never_blocks_a_boot() {
     check(
         "device:/dev/no-such-tpm",
         &[],

@@ -69,7 +69,7 @@ fn boot(site: &Site, network: &Network, pointer: &str, scenario: Scenario) -> Ig
 }
 
 #[test]
-fn a_vm_boots_through_a_virtual_ip_where_the_old_server_answered_and_gets_what_that_one_gives() {
+fn a_vm_boots_through_the_mcs_virtual_ip() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: network namespaces are root's");
         return;

@@ -225,7 +225,7 @@ impl Random {
 }
 
 #[test]
-fn killed_at_any_moment_it_forgets_nothing() {
+fn acknowledged_decisions_survive_a_kill_at_any_moment() {
     let mut bench = Bench::with(|gateway| {
         // So that nothing is refused merely because the test takes its time.
         let mut settings = OpenOptions::new().append(true).open(gateway.settings()).unwrap();
@@ -360,7 +360,7 @@ fn decisions(bench: &Bench, server: &TpmServer) {
 }
 
 #[test]
-fn every_recorded_decision_is_made_again_and_an_altered_one_is_found() {
+fn audit_replays_decisions_and_detects_altered_records() {
     let bench = Bench::new();
     let unendorsed = TpmServer::start(&bench.folder.path().join("allowed"), TestEndorsement::None).unwrap();
     let digest = {

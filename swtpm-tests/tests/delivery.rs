@@ -3,7 +3,7 @@ use swtpm_tests::TestFolder;
 use swtpm_tests::scenario::{Scenario, Site};
 
 #[test]
-fn a_node_that_cannot_be_given_a_ticket_says_so_and_the_gateway_knows() {
+fn reports_a_ticket_that_cannot_be_delivered() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();

@@ -45,7 +45,7 @@ fn an_endorsed_tpm_gets_the_full_config() {
 }
 
 #[test]
-fn nothing_gets_the_pre_approved_config() {
+fn vm_without_evidence_gets_the_pre_approved_config() {
     check(
         Scenario::Nothing,
         "[tpm-absent]",

@@ -94,7 +94,7 @@ fn boot_id(lines: &[String], word: &str) -> Option<String> {
 }
 
 #[test]
-fn attack_58_root_comes_back_from_hibernation_and_does_not_attest() {
+fn attack_58_root_cannot_attest_after_hibernation() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
@@ -115,7 +115,7 @@ fn attack_58_root_comes_back_from_hibernation_and_does_not_attest() {
 }
 
 #[test]
-fn attack_58_a_boot_that_could_not_be_ended_resumes_nothing() {
+fn attack_58_resume_fails_if_boot_complete_fails() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();

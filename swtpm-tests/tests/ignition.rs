@@ -39,7 +39,7 @@ const UNIT_PIECES: &[&str] = &[
 ];
 
 #[test]
-fn merge_is_ignitions() {
+fn merge_matches_ignition() {
     let (ignition, folder) = (images().ignition().unwrap(), TestFolder::new().unwrap());
     check(CASES, &(config(3), config(3)), |(parent, child)| {
         let (Ok(ours), Ok(over)) = (Config::parse(text(&parent).as_bytes()), Config::parse(text(&child).as_bytes())) else {
@@ -62,7 +62,7 @@ fn merge_is_ignitions() {
 }
 
 #[test]
-fn validation_is_ignitions() {
+fn validation_matches_ignition() {
     let (images, folder) = (images(), TestFolder::new().unwrap());
     let cases = (0..=3_u8).prop_flat_map(|minor| (config(minor), proptest::option::weighted(0.9, change())));
     check(2 * CASES, &cases, |(mut config, change)| {
@@ -81,7 +81,7 @@ fn validation_is_ignitions() {
 }
 
 #[test]
-fn unit_files_are_ignitions() {
+fn unit_file_validation_matches_ignition() {
     let (images, folder) = (images(), TestFolder::new().unwrap());
     let long = (select(LINE_LENGTHS), select(&["a", "\n", " ", "ä"][..])).prop_map(|(length, part)| part.repeat(length / part.len()));
     let piece = prop_oneof![20 => select(UNIT_PIECES).prop_map(str::to_owned), 1 => long];
@@ -100,7 +100,7 @@ fn unit_files_are_ignitions() {
 }
 
 #[test]
-fn ignition_takes_what_older_nodes_are_told() {
+fn ignition_accepts_configs_converted_to_older_specs() {
     let (images, folder) = (images(), TestFolder::new().unwrap());
     let versions = [SpecVersion::V3_0, SpecVersion::V3_1, SpecVersion::V3_2, SpecVersion::V3_3];
     let cases = (0..versions.len()).prop_flat_map(|minor| (Just(minor), config(u8::try_from(minor).unwrap())));

@@ -167,7 +167,7 @@ fn no_distribution_has_an_ordering_cycle() {
 
 /// Holds on a first boot, too, where systemd's resume unit is before Ignition's dependencies.
 #[test]
-fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle() {
+fn resume_units_wait_for_boot_complete_without_cycles() {
     let all = [
         distributions::debian(),
         distributions::fedora_coreos(),
@@ -203,7 +203,7 @@ fn what_resumes_from_hibernation_waits_for_the_end_of_the_boot_without_a_cycle()
 
 /// A failed boot starts `emergency.target` while Ignition's units still run: it waits for none of them.
 #[test]
-fn a_shell_of_a_boot_that_has_failed_waits_for_no_gateway() {
+fn emergency_shells_do_not_wait_for_a_gateway() {
     let close_now = our_unit(CLOSE_NOW);
     let order = |key: &str| -> Vec<&str> {
         let lines = close_now.lines().filter_map(|line| line.strip_prefix(key));
@@ -372,17 +372,17 @@ fn is_attested(distribution: &Distribution, boot: &Boot, site: &mut Site) {
 }
 
 #[test]
-fn rhel_coreos_attests_in_its_place() {
+fn rhel_coreos_attests_between_ignition_stages() {
     check_attested(&distributions::rhel_coreos());
 }
 
 #[test]
-fn micro_os_attests_in_its_place() {
+fn micro_os_attests_between_ignition_stages() {
     check_attested(&distributions::micro_os());
 }
 
 #[test]
-fn flatcar_attests_in_its_place() {
+fn flatcar_attests_between_ignition_stages() {
     let boot = check_attested(&distributions::flatcar());
     // The link to the OEM partition was replaced, and nothing was written through it.
     assert!(
@@ -395,7 +395,7 @@ fn flatcar_attests_in_its_place() {
 /// The unit also waits for a gateway that comes late: it has to extend its timeout at systemd repeatedly. The timeout is thirty seconds
 /// here, and a hundred and fifty otherwise.
 #[test]
-fn fedora_coreos_attests_in_its_place_after_more_than_the_units_time() {
+fn fedora_coreos_attests_after_the_unit_timeout() {
     let distribution = distributions::fedora_coreos();
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
@@ -443,11 +443,11 @@ fn check_no_gateway(distribution: &Distribution) {
 }
 
 #[test]
-fn without_a_gateway_fedora_coreos_boots_as_without_us() {
+fn fedora_coreos_boots_normally_without_a_gateway() {
     check_no_gateway(&distributions::fedora_coreos());
 }
 
 #[test]
-fn without_a_gateway_flatcar_boots_as_without_us() {
+fn flatcar_boots_normally_without_a_gateway() {
     check_no_gateway(&distributions::flatcar());
 }

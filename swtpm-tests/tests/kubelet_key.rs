@@ -13,7 +13,7 @@ const NODE: &str = "worker-1";
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn the_key_that_a_tpm_has_signed_is_the_kubelets() {
+fn a_quoted_kubelet_key_gets_its_certificate() {
     let folder = TestFolder::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let (authority, cluster, api) = (

@@ -71,7 +71,7 @@ fn with_marker(config: &Value) -> usize {
 }
 
 #[test]
-fn an_endorsed_tpm_gets_all_of_a_worker() {
+fn an_endorsed_tpm_gets_the_complete_worker_config() {
     let folder = TestFolder::new().unwrap();
     let mut site = site(folder.path());
     let text = site
@@ -112,7 +112,7 @@ fn an_endorsed_tpm_gets_all_of_a_worker() {
 }
 
 #[test]
-fn without_anything_a_vm_gets_what_it_needs_and_no_more() {
+fn vm_without_evidence_gets_the_pre_approved_config() {
     let folder = TestFolder::new().unwrap();
     let mut site = site(folder.path());
     let (pre_approved, full) = ["pre-approved", "full"].map(|set| site.gateway().pool_config(set).unwrap()).into();

@@ -69,7 +69,7 @@ fn attested(mut node: Process, machine: &Machine) {
 }
 
 #[test]
-fn a_node_waits_with_its_question_on_the_console_until_somebody_has_said_yes() {
+fn a_node_waits_for_approval_of_new_values() {
     let folder = TestFolder::new().unwrap();
     let path = |name: &str| folder.path().join(name);
     let authority = EkAuthority::new(&path("manufacturer")).unwrap();

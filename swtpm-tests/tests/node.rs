@@ -135,7 +135,7 @@ fn read(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn with_everything_right_it_writes_the_ticket() {
+fn writes_the_ticket_after_a_successful_attestation() {
     let mut bench = Bench::new();
     bench.gateway.start(None).unwrap();
     let pointer = bench.gateway.pointer_to("127.0.0.1", bench.gateway.port(), None).unwrap();
@@ -202,7 +202,7 @@ fn a_server_that_does_not_speak_http() {
 }
 
 #[test]
-fn a_server_that_is_no_gateway_is_left_alone() {
+fn ignores_a_server_that_is_no_gateway() {
     let bench = Bench::new();
     let json = "application/json";
     // A Machine Config Server.
@@ -214,7 +214,7 @@ fn a_server_that_is_no_gateway_is_left_alone() {
 }
 
 #[test]
-fn an_answer_without_end() {
+fn refuses_an_endless_or_truncated_answer() {
     let bench = Bench::new();
     let json = "application/json";
     bench.refuses(

@@ -120,7 +120,7 @@ fn check(cmdline: &str, folder: Option<&str>, there: &[&str]) {
 }
 
 #[test]
-fn it_is_of_a_version_that_is_understood() {
+fn installed_ignition_has_a_supported_version() {
     let said = Command::new(ignition()).arg("--version").output().unwrap().stdout;
     assert_eq!(IgnitionVersion::parse(&String::from_utf8(said).unwrap()), IgnitionVersion::UpTo2_26);
 }
@@ -154,7 +154,7 @@ fn the_kernel_command_line_comes_first() {
 }
 
 #[test]
-fn one_folder_is_looked_at() {
+fn searches_one_ignition_config_folder() {
     let all: &[&str] = &[RUN, ETC, USR, MOVED];
     for there in [&[][..], &[RUN], &[ETC], &[USR], &[RUN, ETC], all] {
         check("", None, there);

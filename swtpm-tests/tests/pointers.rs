@@ -39,7 +39,7 @@ fn check(base: &str, authorities: &[Certificate], token: Option<&str>, spec: Spe
 }
 
 #[test]
-fn attest_node_takes_what_the_gateway_writes() {
+fn attest_node_reads_the_gateways_pointers() {
     let (a, b) = (authority("a"), authority("b"));
     let both = [a, b];
     for spec in SpecVersion::ALL.into_iter().filter(|spec| *spec > SpecVersion::V3_0) {

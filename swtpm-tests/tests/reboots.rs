@@ -190,12 +190,12 @@ fn check_instance(release: DebianRelease) {
 
 /// On Debian 12; on Debian 13 a token's credential is kept and removed in the same way.
 #[test]
-fn an_instance_that_reboots_is_the_same() {
+fn a_rebooting_cloud_instance_keeps_its_claim() {
     check_instance(DebianRelease::Bookworm);
 }
 
 #[test]
-fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
+fn a_rebooting_tpm_machine_stores_no_secret() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();
@@ -216,7 +216,7 @@ fn a_machine_with_a_tpm_that_reboots_needs_nothing_on_its_disk() {
 /// To its end on Debian 13. The unit that removes the secret must finish before systemd looks at the real root, which does not have that
 /// unit.
 #[test]
-fn a_machine_with_a_token_of_one_use_may_reboot() {
+fn a_rebooting_machine_uses_its_token_once() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     site.gateway().start(None).unwrap();

@@ -52,7 +52,7 @@ fn now() -> u64 {
 }
 
 #[test]
-fn a_previous_token_boots_a_machine_in_its_grace_period_and_not_after_it() {
+fn previous_tokens_are_valid_in_their_grace_period() {
     let folder = TestFolder::new().unwrap();
     let mut site = Site::new(folder.path()).unwrap();
     let gateway = site.gateway();

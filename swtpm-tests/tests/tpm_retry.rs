@@ -70,7 +70,7 @@ fn does_not_attest(node: &TestNode, parts: &[&str]) -> String {
 }
 
 #[test]
-fn attests_through_each_warning_at_each_command() {
+fn retries_each_command_after_each_tpm_warning() {
     let bench = Bench::new();
     let proxy = TpmProxy::start(&bench.server).unwrap();
     for ek in ["rsa", "ecc"] {
@@ -99,7 +99,7 @@ fn attests_through_each_warning_at_each_command() {
 }
 
 #[test]
-fn a_tpm_that_stays_busy_is_named_when_the_time_is_over() {
+fn names_a_busy_tpm_at_the_deadline() {
     let bench = Bench::new();
     let proxy = TpmProxy::start(&bench.server).unwrap();
     let node = node(&bench, "node").with_tcti(proxy.tcti()).with_options(&["--deadline", "4"]);
@@ -121,7 +121,7 @@ fn a_tpm_that_stays_busy_is_named_when_the_time_is_over() {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_read_is_no_missing_one() {
+fn reports_an_unreadable_ek_certificate() {
     let bench = Bench::new();
     let proxy = TpmProxy::start(&bench.server).unwrap();
     let node = node(&bench, "node").with_tcti(proxy.tcti());
@@ -151,7 +151,7 @@ fn a_certificate_that_cannot_be_read_is_no_missing_one() {
 }
 
 #[test]
-fn a_lockout_is_named_with_its_interval_and_the_way_out() {
+fn reports_a_lockout_with_its_interval() {
     let bench = Bench::new();
     let proxy = TpmProxy::start(&bench.server).unwrap();
     let node = node(&bench, "node").with_tcti(proxy.tcti()).with_options(&["--deadline", "3"]);

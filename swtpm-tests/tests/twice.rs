@@ -118,7 +118,7 @@ fn fails(ignition: &Path, folder: &Path, config: &Value, place: &str) -> bool {
 }
 
 #[test]
-fn what_debians_ignition_cannot_do_twice_is_what_is_refused() {
+fn repeated_ignition_failures_are_as_predicted() {
     let ignition = Images::whole(DebianRelease::Bookworm).unwrap().ignition().unwrap();
     let (mut refused, mut taken) = (0, 0);
     for place in PLACES {

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_is_told_at_a_path_or_an_abstract_name() {
+    fn notifies_systemd_at_path_or_abstract_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let name = format!("attest-node-test-{}", std::process::id());

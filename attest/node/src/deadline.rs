@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_within_their_bounds() {
+    fn backoff_grows_within_its_limits() {
         for _ in 0..50 {
             let deadline = Deadline::after(Duration::from_secs(3600));
             let mut backoff = Backoff::default();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_comes_not_before_it_was_told_and_not_with_all_others() {
+    fn held_pause_honors_retry_after_with_jitter() {
         let mut backoff = Backoff::default();
         let mut longest = FIRST_PAUSE;
         for _ in 0..12 {
@@ -140,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_reaches_over_the_deadline() {
+    fn backoff_never_exceeds_the_deadline() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.pause(Deadline::after(Duration::ZERO)), None);
         assert_eq!(backoff.pause(Deadline::after(Duration::from_millis(50))), None);
     }
 
     #[test]
-    fn deadlines_are_shared() {
+    fn deadline_is_divided_and_capped() {
         let deadline = Deadline::after(Duration::from_secs(60));
         assert!(deadline.share(3).remaining() <= Duration::from_secs(20));
         assert!(deadline.share(0).remaining() > Duration::from_secs(50));

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_made_writable_only_where_that_is_nobody_elses() {
+    fn read_only_mount_is_remounted_only_if_unshared() {
         let abandon = |kind: ErrorKind| DeliveryStep::GiveUp(DeliveryObstacle::Error(io::Error::from(kind).to_string()));
         let read_only = Err(ErrorKind::ReadOnlyFilesystem);
         for found in [None, mount(true), mount(false)] {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ticket_goes_where_this_ignition_looks_first() {
+    fn ticket_path_is_the_first_that_ignition_reads() {
         for there in [&[][..], &["usr"], &["run"], &["etc"], &["run", "etc", "usr"]] {
             check_place(OLD, there, &[], "usr", Some("usr"));
         }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_what_ignition_reads_and_what_is_replaced() {
+    fn user_ign_symlink_is_followed_and_replaced() {
         let (root, oem) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (link, config) = (root.path().join(USER_CONFIG), oem.path().join("config.ign"));
         std::os::unix::fs::symlink(&config, &link).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mount_of_a_path_is_the_longest_and_the_last() {
+    fn path_belongs_to_the_longest_last_mount() {
         let table = "1 1 0:2 / / rw - rootfs rootfs rw,size=1\n\
                      2 1 0:2 /usr /usr ro,relatime shared:3 - rootfs rootfs rw,size=1\n\
                      3 1 0:9 / /usr/lib64 rw - squashfs /dev/loop0 ro,errors=continue\n\
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_written_is_delivered_and_what_cannot_is_known_before() {
+    fn delivery_writes_and_detects_unwritable_paths_beforehand() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("usr/lib/ignition/user.ign");
         let delivery = Delivery::to(&path);

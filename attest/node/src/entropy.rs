@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_where_they_are_there() {
+    fn entropy_wait_is_silent_when_entropy_is_ready() {
         let mut said = 0;
         wait_until(|| (), Duration::from_secs(3600), |_| said += 1);
         assert_eq!(said, 0);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_for_how_long() {
+    fn entropy_wait_reports_the_elapsed_time() {
         let (let_go, held) = mpsc::channel::<()>();
         let mut let_go = Some(let_go);
         let mut said = Vec::new();

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_others_cannot_move_the_cursor() {
+    fn quoted_text_is_stripped_of_control_characters() {
         assert_eq!(printable("plain ünïcode"), "plain ünïcode");
         assert_eq!(printable("a\u{1b}[2Jb\r\nc\u{202e}d\u{7}"), "a [2Jb  c d ");
         assert_eq!(printable(&"x".repeat(QUOTED_LIMIT_CHARS)).chars().count(), QUOTED_LIMIT_CHARS);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_others_are_codes() {
+    fn malformed_error_codes_become_refused() {
         assert_eq!(code_of("ek-not-endorsed"), "ek-not-endorsed");
         for wrong in ["", "A", "a b", "a\u{1b}", &"a".repeat(65)] {
             assert_eq!(code_of(wrong), "refused");

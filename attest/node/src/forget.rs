@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_removed_wherever_it_may_be() {
+    fn forget_erases_the_secret_from_every_label() {
         for label in crate::first_boot_secret::storage::LABELS {
             let machine = Machine::new().keeps();
             machine.state().set_secret(&ClaimSecret::from_bytes([7; 32]));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_kept_nothing_is_not_written_to() {
+    fn forget_does_not_write_without_a_secret() {
         let machine = Machine::new();
         let disks = Folders::with(&[("boot", machine.disk.path())]);
         assert_eq!(machine.forget(&Storage::Usual, &disks), ForgetReport::default());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_said_with_what_to_do() {
+    fn forget_reports_leftovers_with_next_step() {
         let loud = |said: &ForgetReport, parts: &[&str]| {
             let [line] = said.lines.as_slice() else { panic!("{said:?}") };
             assert!(said.left && line.contains("IS LEFT OVER"), "{line}");

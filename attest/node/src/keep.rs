@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_and_what_the_initramfs_says_are_kept_for_root_only() {
+    fn program_and_initramfs_report_are_saved_for_root() {
         let root = tempfile::tempdir().unwrap();
         let program = root.path().join("usr/lib/attest-node");
         fs::create_dir_all(program.join("lib")).unwrap();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_initramfs_is_told_by_its_scripts() {
+    fn initramfs_abilities_are_detected_from_scripts() {
         check(&[], false, false);
         let setup = "copy_file_if_exists \"${bootmnt}/ignition/config.ign\" \"${destination}/user.ign\"";
         check(&[("usr/sbin/coreos-ignition-setup-user", setup)], true, false);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_config_above_and_base_configs_are_kept_as_they_were_before_anything_is_written() {
+    fn user_and_base_configs_are_saved_before_writes() {
         let root = tempfile::tempdir().unwrap();
         let settings = KeepOptions {
             folder: root.path().join("kept"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_is_left_where_the_folder_is_and_without_what_is_secret() {
+    fn saved_pointer_omits_secrets() {
         let root = tempfile::tempdir().unwrap();
         let authority = json!({"source": "data:,CA", "compression": "gzip", "verification": {"hash": "sha256-00"}, "httpHeaders": [{"name": "A", "value": "SECRET"}]});
         let source = |more: &str| format!("https://api-int.example:22623/config/worker{more}");

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_administrator_at_the_console_can_say_how_long_to_wait() {
+    fn wait_is_parsed_from_the_kernel_command_line() {
         let check = |cmdline: &str, expect: Option<u64>, not_understood: Option<&str>| {
             let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_the_kernel_command_line_can_name_the_node() {
+    fn node_name_is_parsed_from_kernel_command_line() {
         let check = |cmdline: &str, expect: Option<&str>, not_understood: Option<&str>| {
             let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_the_kernel_command_line_has_the_node_attest_its_kubelets_key() {
+    fn kubelet_key_mode_comes_from_kernel_command_line() {
         let check = |cmdline: &str, expect: KubeletKey| {
             let told = IgnitionInput {
                 cmdline: cmdline.to_owned(),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrator_at_the_console_can_say_where_to_keep_what_a_reboot_is_to_find() {
+    fn first_boot_secret_storage_is_a_kernel_argument() {
         let check = |cmdline: &str, expect: Option<&str>, not_understood: Option<&str>| {
             let expect = expect.map(|text| text.parse().unwrap());
             assert_eq!(storage(cmdline), (expect, not_understood.map(str::to_owned)), "{cmdline}");

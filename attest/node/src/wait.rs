@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_held_for_as_long_as_its_pool_says() {
+    fn hold_time_comes_from_the_pool() {
         check(&[], u64::MAX, HOUR);
         check(&[1], u64::MAX, 1);
         check(&[7200], u64::MAX, 7200);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_later_counts_from_the_first_time() {
+    fn later_hold_time_counts_from_the_first_retry() {
         let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         assert!(matches!(retry_later(&patience, start), NextStep::Pause { .. }));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_is_told_what_since_when_until_when_and_the_way_out() {
+    fn console_states_cause_duration_limit_and_next_step() {
         let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         let start = Instant::now();
         let said = |seconds| match retry_later(&patience, start + Duration::from_secs(seconds)) {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_does_not_answer_is_waited_for_as_ignition_waits() {
+    fn unreachable_gateway_is_retried_without_limit() {
         let patience = WaitLimits::new(SILENCE, Duration::ZERO, None);
         let start = Instant::now();
         for seconds in (0..100_000).step_by(10) {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrators_limit_is_for_each_time_without_an_answer() {
+    fn wait_limit_applies_to_each_outage() {
         let limit = Duration::from_secs(25);
         let patience = WaitLimits::new(SILENCE, Duration::ZERO, Some(limit));
         let start = Instant::now();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_an_answer_is_not_counted_as_the_pools() {
+    fn outage_does_not_count_towards_the_hold_time() {
         let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         patience.record_wait(100);
         let start = Instant::now();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_told_to_come_again_has_the_deadline_only() {
+    fn deadline_applies_before_any_retry_request() {
         let patience = WaitLimits::new(SILENCE, Duration::MAX, None);
         assert!(patience.deadline().remaining() <= SILENCE);
         assert!(patience.work().remaining() <= SILENCE - REPORT_TIME);

@@ -156,7 +156,7 @@ fn full(version: &str, path: &str) -> Value {
 }
 
 #[test]
-fn the_config_is_put_where_the_next_boot_reads_it_and_can_be_taken_back() {
+fn apply_places_the_config_and_undo_restores() {
     let config = full("3.3.0", "/etc/new");
     let gateway = Gateway::giving(&config);
     let folder = system(&gateway, "Ignition 2.14.0");
@@ -221,7 +221,7 @@ fn check_refused(config: &Value, ignition: &str, change: impl Fn(&Path), argumen
 }
 
 #[test]
-fn what_ignition_cannot_do_twice_is_refused_with_all_its_points_and_nothing_is_changed() {
+fn apply_reports_every_unsupported_item_and_changes_nothing() {
     let mut config = full("3.3.0", "/etc/there");
     *config.pointer_mut("/ignition").unwrap() = json!({"version": "3.3.0", "config": {"replace": {"source": "https://a/b"}}});
     check_refused(
@@ -257,7 +257,7 @@ fn what_ignition_cannot_do_twice_is_refused_with_all_its_points_and_nothing_is_c
 }
 
 #[test]
-fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
+fn apply_refuses_an_unsupported_boot_before_fetching() {
     let config = full("3.3.0", "/etc/new");
     let check = |ignition: &str, change: &dyn Fn(&Path), arguments: &[&str], said: &[&str]| {
         check_refused(&config, ignition, change, arguments, false, said);
@@ -323,7 +323,7 @@ fn what_the_next_boot_would_not_do_is_refused_before_anything_is_fetched() {
 }
 
 #[test]
-fn a_config_of_another_spec_is_none_that_was_asked_for() {
+fn apply_refuses_a_config_of_another_spec() {
     check_refused(
         &full("3.4.0", "/etc/new"),
         "Ignition 2.14.0",

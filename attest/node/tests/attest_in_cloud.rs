@@ -151,7 +151,7 @@ fn check_gcp(id: Option<&str>, dmi: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_metadata_server_that_comes_late_is_waited_for_longer_than_all_else() {
+fn late_metadata_server_is_retried_past_the_deadline() {
     let gateway = Gateway::start(&json!(["tpm", "gcp", "token"]), &gcp_task());
     let (begun, pointer) = (Instant::now(), gateway.pointer());
     let metadata = Server::start(GOOGLE, move |asked: &Asked, _| {
@@ -173,7 +173,7 @@ fn an_instance_of_google_attests() {
 }
 
 #[test]
-fn the_name_that_a_node_asks_for_is_that_of_the_kernel_command_line_before_its_units() {
+fn node_name_on_command_line_overrides_the_unit() {
     let check = |id: &str, arguments: &[&str], expected: Option<&str>| {
         let gateway = Gateway::start(&json!(["gcp"]), &json!({"gcp": {"gateway": "api-int.example"}}));
         let metadata = google(Some(gateway.pointer()));
@@ -216,7 +216,7 @@ fn check_task_refused(task: &Value, said: &str) {
 }
 
 #[test]
-fn no_gateway_gets_what_it_may_not_have() {
+fn refuses_tasks_with_foreign_audience_or_unoffered_kinds() {
     check_task_refused(
         &json!({"gcp": {"gateway": "https://vault.example/"}}),
         "an identity token for \"https://vault.example/\"",
@@ -232,7 +232,7 @@ fn no_gateway_gets_what_it_may_not_have() {
 }
 
 #[test]
-fn a_metadata_server_that_fails_is_said_and_the_pointer_stays() {
+fn metadata_failure_is_reported_and_the_pointer_unchanged() {
     let gateway = Gateway::start(&json!(["gcp"]), &gcp_task());
     let broken = |answer: fn() -> Reply| {
         let pointer = gateway.pointer();
@@ -255,7 +255,7 @@ fn a_metadata_server_that_fails_is_said_and_the_pointer_stays() {
 }
 
 #[test]
-fn an_instance_without_a_service_account_has_nothing_to_show() {
+fn instance_without_service_account_has_no_evidence() {
     let gateway = Gateway::start(&json!(["gcp"]), &gcp_task());
     let pointer = gateway.pointer();
     let metadata = Server::start(GOOGLE, move |asked: &Asked, _| match asked.path.as_str() {
@@ -287,7 +287,7 @@ fn check_not_asked(id: Option<&str>, dmi: &[(&str, &str)], said: &str) {
 }
 
 #[test]
-fn metal_is_not_asked_for_a_metadata_server() {
+fn metal_platform_queries_no_metadata_server() {
     check_not_asked(Some("metal"), &[], "does not support configs of platform metal");
     check_not_asked(Some("metal"), GCP_DMI, "does not support configs of platform metal");
     check_not_asked(Some("vmware"), &[], "does not support configs of platform vmware");
@@ -297,7 +297,7 @@ fn metal_is_not_asked_for_a_metadata_server() {
 
 /// The pointer is QEMU's, and the firmware says that this is an instance: what it can show does not depend on where the pointer was.
 #[test]
-fn evidence_is_the_clouds_wherever_the_pointer_is_from() {
+fn cloud_evidence_does_not_depend_on_pointer_origin() {
     let gateway = Gateway::start(&json!(["tpm", "gcp"]), &gcp_task());
     let metadata = google(None);
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +325,7 @@ pub fn amazon(user_data: String) -> Server {
 }
 
 #[test]
-fn an_instance_of_amazon_attests_by_all_that_it_is_asked_for() {
+fn ec2_instance_attests_with_every_requested_kind() {
     let kinds = json!(["aws-identity-document", "aws-nitro-tpm", "aws-sts", "gcp", "azure"]);
     let gateway = Gateway::start(&kinds, &json!({"aws_identity_document": {}, "aws_sts": {}}));
     let metadata = amazon(gateway.pointer());
@@ -390,7 +390,7 @@ fn takes_documents() -> Gateway {
 }
 
 #[test]
-fn an_instance_is_the_same_claimant_until_its_first_boot_is_done() {
+fn instance_claim_is_stable_until_forget() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (gateway, keep) = (takes_documents(), disk.path().to_str().unwrap());
     let first = claims(folder.path(), &gateway, "state", keep);
@@ -421,14 +421,14 @@ fn an_instance_is_the_same_claimant_until_its_first_boot_is_done() {
 }
 
 #[test]
-fn attack_27_a_gateway_cannot_show_another_one_what_it_was_shown() {
+fn attack_27_claim_values_differ_between_gateways() {
     let folder = tempfile::tempdir().unwrap();
     let [one, other] = [takes_documents(), takes_documents()].map(|gateway| claims(folder.path(), &gateway, "state", "none"));
     assert_ne!(one, other);
 }
 
 #[test]
-fn what_cannot_be_kept_is_said_and_the_instance_attests_all_the_same() {
+fn unsaved_first_boot_secret_does_not_prevent_attestation() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = takes_documents();
     let metadata = amazon(gateway.pointer());
@@ -465,7 +465,7 @@ fn with_tokens(folder: &Path, pointer: &str, disk: &str) -> Run {
 }
 
 #[test]
-fn a_gateway_is_told_who_uses_a_token_and_nobody_else_is() {
+fn token_claim_header_goes_to_gateways_only() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (gateway, other) = (takes_documents(), takes_documents());
     let no_gateway = Gateway::answering(&json!([]), &json!({}), None, |path, _| {
@@ -515,7 +515,7 @@ fn a_gateway_is_told_who_uses_a_token_and_nobody_else_is() {
 
 /// A node with a token is expected to have no TPM: nothing about it counts as a failure, and an unreachable service is not waited for.
 #[test]
-fn a_token_is_good_without_anybody_knowing_who_shows_it() {
+fn token_without_claim_reports_no_failure() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = takes_documents();
     let behind_a_proxy = gateway
@@ -540,7 +540,7 @@ fn a_token_is_good_without_anybody_knowing_who_shows_it() {
 }
 
 #[test]
-fn a_token_that_stays_the_only_credential_is_claimed_too() {
+fn remaining_token_source_gets_a_claim_header() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keep = disk.path().to_str().unwrap();
     let (gateway, metadata) = (Gateway::start(&json!(["gcp"]), &gcp_task()), google(None));
@@ -570,7 +570,7 @@ fn microsoft(pointer: &str) -> Server {
 
 /// The pool decides which of two is enough, and the console says why the other is missing.
 #[test]
-fn a_vtpm_that_is_out_of_order_is_said_and_the_document_is_shown() {
+fn vtpm_failure_is_noted_and_azure_document_sent() {
     let gateway = Gateway::start(&json!(["azure", "azure-vtpm"]), &json!({"azure": {}}));
     let metadata = microsoft(&gateway.pointer());
     let folder = tempfile::tempdir().unwrap();

@@ -56,7 +56,7 @@ fn microsoft(answer: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) ->
 
 /// Gateways may be waited for longer than a session lasts.
 #[test]
-fn a_session_that_is_over_is_begun_anew_once() {
+fn expired_imds_session_is_reopened_once() {
     let asked = |sessions: usize| {
         let begun = AtomicUsize::new(0);
         let server = Server::start("", move |asked, _| {
@@ -113,7 +113,7 @@ fn check_client(answers: Vec<Reply>, deadline: Deadline, expect: Result<Option<&
 }
 
 #[test]
-fn a_server_that_is_not_ready_is_asked_again_within_the_deadline() {
+fn unavailable_metadata_server_is_retried_within_the_deadline() {
     check_client(vec![ok("{}")], long(), Ok(Some("{}")), 1);
     check_client(vec![status(503), ok("{}")], long(), Ok(Some("{}")), 2);
     check_client(vec![None, ok("{}")], long(), Ok(Some("{}")), 2);
@@ -123,7 +123,7 @@ fn a_server_that_is_not_ready_is_asked_again_within_the_deadline() {
 }
 
 #[test]
-fn an_answer_that_the_deadline_cuts_off_does_not_hide_the_one_before_it() {
+fn timeout_does_not_mask_the_previous_answer() {
     let (ended, until_the_end) = mpsc::channel::<()>();
     let until_the_end = Mutex::new(until_the_end);
     let (server, metadata) = google(move |_, number| {
@@ -150,7 +150,7 @@ fn an_answer_that_the_deadline_cuts_off_does_not_hide_the_one_before_it() {
 }
 
 #[test]
-fn an_answer_does_not_hide_that_nobody_answers_after_it() {
+fn old_answer_does_not_mask_a_later_outage() {
     let (ended, until_the_end) = mpsc::channel::<()>();
     let until_the_end = Mutex::new(until_the_end);
     let (_server, metadata) = google(move |_, number| match number {
@@ -169,7 +169,7 @@ fn an_answer_does_not_hide_that_nobody_answers_after_it() {
 }
 
 #[test]
-fn what_is_refused_or_absent_is_not_asked_again() {
+fn refused_or_absent_metadata_is_not_retried() {
     check_client(vec![status(404)], long(), Ok(None), 1);
     check_client(vec![ok("")], long(), Ok(None), 1);
     check_client(vec![ok(" \n")], long(), Ok(None), 1);
@@ -192,7 +192,7 @@ fn redirects_are_not_followed() {
 }
 
 #[test]
-fn a_server_that_never_answers_costs_no_more_than_the_deadline() {
+fn unresponsive_metadata_server_is_bounded_by_the_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = metadata(&format!("http://{}", listener.local_addr().unwrap()));
     let before = Instant::now();
@@ -202,7 +202,7 @@ fn a_server_that_never_answers_costs_no_more_than_the_deadline() {
 }
 
 #[test]
-fn informational_responses_without_end_are_no_answer() {
+fn endless_informational_responses_time_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endless = metadata(&format!("http://{}", listener.local_addr().unwrap()));
     std::thread::spawn(move || {
@@ -241,7 +241,7 @@ fn a_cloud_is_recognised_by_its_metadata_server() {
 }
 
 #[test]
-fn the_first_silence_ends_the_search() {
+fn cloud_search_ends_at_the_first_timeout() {
     let server = Server::start("", |_, _| None);
     check_search(&server, None);
     assert_eq!(server.asked().len(), 1);
@@ -275,7 +275,7 @@ fn check_token(body: &'static str, expect: Result<&str, &str>) {
 }
 
 #[test]
-fn identity_tokens_are_asked_for_with_their_audience() {
+fn identity_token_request_carries_its_audience() {
     check_token("e30.e30.c2ln", Ok("e30.e30.c2ln"));
     check_token("e30.e30.c2ln\n", Ok("e30.e30.c2ln"));
     for wrong in [
@@ -306,7 +306,7 @@ fn an_instance_without_a_service_account_is_refused() {
 // Amazon.
 
 #[test]
-fn user_data_of_ec2_comes_by_a_session_token_only() {
+fn ec2_user_data_requires_a_session_token() {
     let (server, metadata) = amazon(|path| if path == "/2019-10-01/user-data" { ok("{}") } else { status(404) });
     assert_eq!(user_data(Cloud::Aws, &metadata, long()).unwrap().unwrap().as_slice(), b"{}");
     let asked = server.asked();
@@ -317,7 +317,7 @@ fn user_data_of_ec2_comes_by_a_session_token_only() {
 }
 
 #[test]
-fn version_1_is_never_spoken() {
+fn imds_v1_is_never_used() {
     for code in [400, 403, 404, 405] {
         let server = Server::start("", move |asked, _| if asked.method == "PUT" { status(code) } else { ok("{}") });
         let error = user_data(Cloud::Aws, &metadata(&server.base), long()).unwrap_err();
@@ -333,7 +333,7 @@ fn check_session_token(body: &'static [u8]) {
 }
 
 #[test]
-fn a_session_token_can_stand_in_a_header() {
+fn rejects_session_tokens_invalid_in_a_header() {
     check_session_token(b"");
     check_session_token(b"a b");
     check_session_token(b"a\r\nX: y");
@@ -414,7 +414,7 @@ fn check_no_sts(region: &'static str, role: &'static str, credentials: &'static 
 }
 
 #[test]
-fn what_cannot_be_signed_is_not() {
+fn sts_request_rejects_invalid_region_role_or_credentials() {
     check_no_sts("eu-central-1.evil.example/", "worker-role", CREDENTIALS, "other than a region name");
     check_no_sts("<html>", "worker-role", CREDENTIALS, "other than a region name");
     check_no_sts("eu-central-1", "worker/../role", CREDENTIALS, "other than a role name");
@@ -489,7 +489,7 @@ fn document(nonce: &str) -> String {
 }
 
 #[test]
-fn a_document_for_an_earlier_nonce_is_asked_for_again() {
+fn attested_document_with_stale_nonce_is_retried() {
     let (server, metadata) = microsoft(|_, number| match number {
         0 => ok(document("1234567890")),
         _ => ok(document(nonce().as_str())),
@@ -517,7 +517,7 @@ fn check_document(body: String, deadline: Deadline, expect: Result<(), &str>) {
 }
 
 #[test]
-fn attested_documents_have_the_encoding_that_is_read() {
+fn attested_document_requires_pkcs7_base64() {
     check_document(document(nonce().as_str()), long(), Ok(()));
     // The gateway says what is wrong with the nonce.
     check_document(document("1234567890"), short(), Ok(()));

@@ -59,7 +59,7 @@ fn check(pointer: &str, cmdline: &str, arguments: &[&str], code: i32, said: &[&s
 }
 
 #[test]
-fn there_may_be_nothing_to_do() {
+fn attest_without_gateway_or_tpm_does_nothing() {
     check(&pointer("3.2.0", "", ""), "", &[], 0, &["nothing to do", "/config/<pool>"]);
     // A machine without a TPM that was given a token is meant to have none.
     let with_token = pointer(
@@ -127,7 +127,7 @@ fn failures_are_one_line_with_code_and_next_step() {
 }
 
 #[test]
-fn a_pointer_that_outranks_user_ign_is_said_with_what_helps() {
+fn overridden_user_ign_is_reported_with_next_step() {
     let good = pointer("3.2.0", SOURCE, &authority());
     check(
         &good,
@@ -169,7 +169,7 @@ fn looked(folder: &Path, cmdline: &str, arguments: &[&str], variables: &[(&str, 
 }
 
 #[test]
-fn the_pointer_is_looked_for_where_ignition_looks() {
+fn pointer_is_searched_where_ignition_looks() {
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display().to_string();
     fs::write(folder.path().join("user.ign"), pointer("2.2.0", SOURCE, "")).unwrap();
@@ -214,7 +214,7 @@ fn the_pointer_is_looked_for_where_ignition_looks() {
 }
 
 #[test]
-fn a_missing_pointer_is_said() {
+fn missing_pointer_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), "", &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -227,7 +227,7 @@ fn a_missing_pointer_is_said() {
 
 /// A CA that is left out is reported regardless of the run's result.
 #[test]
-fn a_note_survives_an_error() {
+fn ca_note_is_printed_with_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let authorities = format!(r#"{},{{"source":"https://ca.example/ca.pem"}}"#, authority());
     fs::write(folder.path().join("pointer.ign"), pointer("3.2.0", SOURCE, &authorities)).unwrap();
@@ -241,7 +241,7 @@ fn a_note_survives_an_error() {
 }
 
 #[test]
-fn wrong_usage_is_2() {
+fn invalid_usage_exits_with_2() {
     let folder = tempfile::tempdir().unwrap();
     for wrong in [
         ["--ak", "rsa-1024"],
@@ -283,7 +283,7 @@ fn check_config(pointer: &str, kubelet: Option<&str>, arguments: &[&str], said: 
 }
 
 #[test]
-fn without_a_config_one_line_says_why() {
+fn config_fetch_failure_is_one_line() {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(["node".to_owned()])
         .unwrap()
@@ -318,7 +318,7 @@ fn without_a_config_one_line_says_why() {
 }
 
 #[test]
-fn a_config_is_not_taken_from_where_ignition_does_not_look() {
+fn config_fetch_ignores_sources_ignition_does_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(["node".to_owned()])
@@ -355,7 +355,7 @@ fn a_config_is_not_taken_from_where_ignition_does_not_look() {
 }
 
 #[test]
-fn the_pointer_of_this_boot_comes_before_what_ignition_would_find_now() {
+fn saved_pointer_has_precedence_for_config_fetch() {
     let folder = tempfile::tempdir().unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(["node".to_owned()])
@@ -389,7 +389,7 @@ fn the_pointer_of_this_boot_comes_before_what_ignition_would_find_now() {
 }
 
 #[test]
-fn a_config_needs_an_output_and_a_version() {
+fn config_fetch_requires_output_and_spec_version() {
     let config = |arguments: &[&str]| {
         Command::new(env!("CARGO_BIN_EXE_attest-node"))
             .args(["config", "fetch"])

@@ -46,7 +46,7 @@ fn check(folder: &Path, output: &str, why: &str, asked_before: &[&str]) {
 }
 
 #[test]
-fn a_node_does_not_attest_in_vain() {
+fn unwritable_pointer_stops_before_attestation() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
     check(folder.path(), "file/user.ign", "ot a directory", &["/v1/attest?pool=worker"]);
@@ -59,7 +59,7 @@ fn a_node_does_not_attest_in_vain() {
 }
 
 #[test]
-fn a_ticket_that_was_earned_and_cannot_be_written_is_told_too() {
+fn unwritable_ticket_is_reported_after_attestation() {
     let folder = tempfile::tempdir().unwrap();
     // A file can be made beside it, and does not take its place.
     fs::create_dir(folder.path().join("user.ign")).unwrap();

@@ -147,14 +147,14 @@ fn check_held(path: &'static str, answer: fn() -> Option<Instead>) {
 }
 
 #[test]
-fn a_node_that_was_told_to_come_again_is_held_and_not_given_less() {
+fn node_holds_and_attests_after_503() {
     check_held("/v1/attest", || problem(503, "unavailable"));
     check_held(CHALLENGE, || problem(503, "unavailable"));
     check_held(EVIDENCE, || problem(503, "unavailable"));
 }
 
 #[test]
-fn each_come_again_starts_the_time_for_silence_anew() {
+fn each_retry_answer_restarts_the_outage_limit() {
     // Nine seconds are gone at least, and no more than 4.5 since the last answer, before one is lost: after it, two are waited at most.
     let (_gateway, metadata) = site(None, |path, before| match (path, before) {
         (CHALLENGE, 0..3) => retry_after(3),
@@ -174,7 +174,7 @@ fn unreachable(gateway: &Gateway) -> Value {
 
 /// Checks limits that the administrator sets, by the unit or on the kernel command line.
 #[test]
-fn a_limit_is_the_administrators_and_the_gateway_is_told() {
+fn administrator_wait_limit_ends_the_hold() {
     let silent = || {
         site(Some(LONG), |path, before| match (path, before) {
             (CHALLENGE, 0) => problem(503, "unavailable"),
@@ -203,7 +203,7 @@ fn a_limit_is_the_administrators_and_the_gateway_is_told() {
 }
 
 #[test]
-fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
+fn hold_timeout_is_reported_to_console_and_gateway() {
     let (gateway, metadata) = site(Some(1), |path, _| {
         (path == CHALLENGE).then(|| problem(503, "unavailable")).flatten()
     });
@@ -246,7 +246,7 @@ fn when_the_hold_is_over_the_console_and_the_gateway_are_told() {
 
 /// A refused node's request for its config names the refusal, so that the two records belong together. Nothing else of a gateway's gets in there.
 #[test]
-fn who_was_refused_says_by_which_decision() {
+fn refused_node_sends_the_decision_id() {
     let check = |path: &'static str, decision: Option<&'static str>, expect: &str| {
         let (gateway, metadata) = site(Some(LONG), move |asked, _| {
             let mut document: Value = serde_json::from_str(&document(403, "ek-not-endorsed")).unwrap();
@@ -273,7 +273,7 @@ fn who_was_refused_says_by_which_decision() {
 }
 
 #[test]
-fn nobody_is_held_against_the_will_of_who_started_the_program() {
+fn zero_hold_disables_waiting() {
     let busy = |path: &str, _: usize| (path == CHALLENGE).then(|| problem(503, "unavailable")).flatten();
     let (gateway, metadata) = site(Some(LONG), busy);
     let run = run(&metadata, &["--deadline", "2", "--hold", "0"]);
@@ -290,7 +290,7 @@ fn nobody_is_held_against_the_will_of_who_started_the_program() {
 }
 
 #[test]
-fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() {
+fn spent_challenge_is_replaced_while_held() {
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
         (EVIDENCE, 0 | 3) => problem(503, "cloud-unavailable"),
         (EVIDENCE, 1) => problem(503, "unavailable"),
@@ -313,7 +313,7 @@ fn a_challenge_that_was_spent_in_vain_is_replaced_as_long_as_the_node_is_held() 
 /// While an administrator decides about the booted system, each try is a new challenge. Ignition has not started, and this program still
 /// runs.
 #[test]
-fn the_console_says_what_an_administrator_is_asked() {
+fn console_shows_the_pending_value_detail() {
     let what = "PCR 4, boot loader or kernel: sha256 ab12… and 3 more: nobody has accepted or denied this yet; question 0123";
     let (gateway, metadata) = site(Some(LONG), move |path, before| {
         let mut document: Value = serde_json::from_str(&document(503, "value-pending")).unwrap();
@@ -330,7 +330,7 @@ fn the_console_says_what_an_administrator_is_asked() {
 }
 
 #[test]
-fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
+fn repeatedly_spent_challenge_ends_the_attempt() {
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
         (EVIDENCE, 0) => problem(503, "cloud-unavailable"),
         (EVIDENCE, _) => problem(403, "challenge-spent"),
@@ -342,7 +342,7 @@ fn a_challenge_that_is_always_spent_is_not_asked_for_for_ever() {
 }
 
 #[test]
-fn a_node_comes_back_when_it_is_told_to() {
+fn node_honors_retry_after() {
     let (_gateway, metadata) = site(None, |path, before| {
         (path == CHALLENGE && before == 0).then(|| retry_after(2)).flatten()
     });

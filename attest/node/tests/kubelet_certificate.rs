@@ -194,7 +194,7 @@ fn subject(organization: &str, name: &str) -> DistinguishedName {
 }
 
 #[test]
-fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
+fn csr_and_certificate_match_the_kubelets() {
     let site = Site::new();
     let digest = site.places().settle().unwrap().and_then(|key| key.digest()).unwrap();
     let run = site.spawn(&[]);
@@ -234,7 +234,7 @@ fn it_asks_as_a_kubelet_and_leaves_what_a_kubelet_would_have() {
 }
 
 #[test]
-fn there_may_be_nothing_to_do() {
+fn kubelet_certificate_without_key_does_nothing() {
     let site = Site::without_key();
     let ended = site.end(site.spawn(&[]));
     assert!(ended.success && ended.output.contains("nothing to do"), "{}", ended.output);
@@ -242,7 +242,7 @@ fn there_may_be_nothing_to_do() {
 }
 
 #[test]
-fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
+fn api_outage_and_lost_answers_are_retried() {
     let site = Site::new();
     site.api.disturb(Disturbance::Down);
     let mut run = site.spawn(&[]);
@@ -262,7 +262,7 @@ fn an_api_that_is_away_and_answers_that_are_lost_are_waited_for() {
 }
 
 #[test]
-fn a_run_that_was_killed_goes_on_with_its_request_also_after_a_reboot() {
+fn killed_run_resumes_its_csr_after_a_reboot() {
     let site = Site::new();
     let mut run = site.spawn(&[]);
     let csr = site.asked();
@@ -277,7 +277,7 @@ fn a_run_that_was_killed_goes_on_with_its_request_also_after_a_reboot() {
 }
 
 #[test]
-fn a_request_that_is_removed_is_made_once_more_and_one_of_somebody_else_is_not_taken_for_it() {
+fn deleted_csr_is_recreated_and_foreign_one_ignored() {
     let site = Site::new();
     let run = site.spawn(&[]);
     let first = site.asked();
@@ -318,7 +318,7 @@ fn check_refused(certificate: impl FnOnce(&Value) -> String, said: &str) {
 }
 
 #[test]
-fn a_certificate_that_was_not_asked_for_is_not_taken() {
+fn certificate_not_matching_the_csr_is_rejected() {
     let of_another = |_: &Value| issued(&KubeletKeyPair::generate().unwrap().public().unwrap(), |_| ());
     check_refused(of_another, "for another key");
     let named = |organization: &'static str, name: &'static str| {
@@ -340,7 +340,7 @@ fn a_certificate_that_was_not_asked_for_is_not_taken() {
 }
 
 #[test]
-fn a_request_that_was_denied_ends_it_and_says_why() {
+fn denied_csr_ends_the_run_with_its_reason() {
     for kind in ["Denied", "Failed"] {
         let site = Site::new();
         let run = site.spawn(&[]);
@@ -378,7 +378,7 @@ fn check_waits(alter: impl FnOnce(&mut Value), said: &str) {
 }
 
 #[test]
-fn what_is_not_approved_and_what_is_no_answer_is_waited_for_and_said() {
+fn pending_csr_and_malformed_answers_are_retried() {
     let approved = |csr: &mut Value| csr["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
     // At once: each waits for as long as it may.
     thread::scope(|scope| {
@@ -392,7 +392,7 @@ fn what_is_not_approved_and_what_is_no_answer_is_waited_for_and_said() {
 }
 
 #[test]
-fn what_the_api_does_not_allow_is_said_and_its_token_is_shown_to_nobody_else() {
+fn api_refusal_is_reported_and_the_token_protected() {
     let site = Site::new();
     fs::write(site.path("kubeconfig"), site.api.kubeconfig(&site.api.token("bootstrap", "nobody"))).unwrap();
     let ended = site.end(site.spawn(&["--wait", "1"]));

@@ -90,7 +90,7 @@ fn shown(gateway: &Gateway, purpose: &str) {
 }
 
 #[test]
-fn what_is_signed_says_the_key_that_is_kept() {
+fn attested_key_is_the_stored_kubelet_key() {
     for (cmdline, arguments) in [("attest-node.kubelet-key", [].as_slice()), ("", &["--kubelet-key"])] {
         let (folder, gateway) = (initramfs(), gateway(false, None));
         let (success, said) = run(folder.path(), &gateway, cmdline, arguments);
@@ -104,7 +104,7 @@ fn what_is_signed_says_the_key_that_is_kept() {
 }
 
 #[test]
-fn a_gateway_of_an_earlier_release_is_told_of_no_key_and_gives_its_ticket_as_ever() {
+fn legacy_gateway_gets_no_key_and_issues_ticket() {
     let (folder, gateway) = (initramfs(), gateway(true, None));
     let (success, said) = run(folder.path(), &gateway, "attest-node.kubelet-key", &[]);
     assert!(
@@ -125,7 +125,7 @@ fn approving() -> Gateway {
 }
 
 #[test]
-fn a_gateway_that_approves_by_the_key_is_shown_one_unless_the_kernel_command_line_says_no() {
+fn approving_gateway_gets_the_key_unless_disabled() {
     let (folder, gateway) = (initramfs(), approving());
     let (success, said) = run(folder.path(), &gateway, "", &[]);
     assert!(success && said.contains("for pool worker, with a key for its kubelet"), "{said}");
@@ -144,7 +144,7 @@ fn a_gateway_that_approves_by_the_key_is_shown_one_unless_the_kernel_command_lin
 }
 
 #[test]
-fn nothing_of_it_is_done_for_a_gateway_that_does_not_approve() {
+fn non_approving_gateway_gets_no_kubelet_key() {
     let (folder, gateway) = (initramfs(), gateway(false, None));
     let (success, said) = run(folder.path(), &gateway, "", &[]);
     assert!(success && said.lines().count() == 1, "{said}");
@@ -153,7 +153,7 @@ fn nothing_of_it_is_done_for_a_gateway_that_does_not_approve() {
 }
 
 #[test]
-fn a_key_that_was_not_attested_is_not_kept() {
+fn refused_kubelet_key_is_not_stored() {
     let problem =
         json!({"type": "urn:attestation-gateway:problem:x", "title": "x", "status": 403, "code": "gcp-project", "next_step": "x"});
     let (folder, refusing) = (initramfs(), gateway(false, Some(Some((403, String::new(), problem.to_string())))));
@@ -171,7 +171,7 @@ fn a_key_that_was_not_attested_is_not_kept() {
 }
 
 #[test]
-fn a_key_that_nothing_signs_is_not_kept() {
+fn unsigned_kubelet_key_is_not_stored() {
     let task = json!({"aws_identity_document": {}});
     let (folder, gateway) = (initramfs(), Gateway::start(&json!(["aws-identity-document"]), &task));
     let metadata = amazon(gateway.pointer());

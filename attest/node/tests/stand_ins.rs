@@ -41,7 +41,7 @@ fn check_cloud(server: &TestServer, cloud: Cloud, set: impl Fn(Option<&[u8]>)) {
 }
 
 #[test]
-fn clouds_are_recognised_and_their_user_data_is_found() {
+fn stand_in_clouds_are_detected_with_user_data() {
     let now = clock::now();
     let server = google::GoogleMetadataServer::start(google::GoogleInstance::example(now), google::StandInKeys::new());
     check_cloud(&server, Cloud::Gcp, |data| server.set_user_data(data));
@@ -121,7 +121,7 @@ fn a_request_to_sts_has_the_signature_that_amazon_computes() {
 }
 
 #[test]
-fn an_attested_document_of_azure_verifies_although_an_older_one_is_repeated() {
+fn azure_document_verifies_after_a_stale_one() {
     let authority = Arc::new(microsoft::AzureAuthority::new("westeurope"));
     let server = microsoft::AzureMetadataServer::start(microsoft::AzureMachine::default(), Arc::clone(&authority));
     let (metadata, nonce) = (metadata(&server), ImdsNonce::derive(&NONCE));

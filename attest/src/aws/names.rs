@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions() {
+    fn region_names_are_validated() {
         for region in [
             "eu-central-1",
             "us-gov-west-1",
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_and_instances() {
+    fn account_and_instance_ids_are_validated() {
         assert!(is_account("123456789012") && !is_account("12345678901") && !is_account("12345678901x"));
         assert!(is_instance("i-0918f6c55e3b61d89") && is_instance("i-1a2b3c4d"));
         for other in [

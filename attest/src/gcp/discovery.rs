@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_the_keys_are() {
+    fn discovery_document_yields_the_jwks_url() {
         assert_eq!(keys_url(document(ISSUER, JWKS_URL).as_bytes()).unwrap(), JWKS_URL);
     }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_16_keys_from_elsewhere_are_refused() {
+    fn attack_16_jwks_url_elsewhere_is_rejected() {
         for url in [
             "http://www.googleapis.com/oauth2/v3/certs",
             "https://www.googleapis.com:8443/oauth2/v3/certs",
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_23_what_is_no_document_is_refused() {
+    fn attack_23_malformed_discovery_document_is_rejected() {
         for document in [
             "",
             "{}",

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn der_stays_as_it_is() {
+    fn der_is_unchanged() {
         let long = [&[0x04, 0x82, 0x01, 0x00], [7; 256].as_slice()].concat();
         let in_sequence = [&[0x30, 0x82, 0x01, 0x04], long.as_slice()].concat();
         let ber: [&[u8]; 7] = [
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_23_nothing_else_of_ber() {
+    fn attack_23_other_ber_forms_are_rejected() {
         refused(&[0x30, 0x81, 0x00], "a length has more bytes than it needs");
         refused(&[0x30, 0x82, 0x00, 0x80], "a length has more bytes than it needs");
         refused(&[0x30, 0x83, 0x01, 0x00, 0x00], "an element is longer than any message");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_23_cut_off_and_reaching_beyond() {
+    fn attack_23_truncated_and_overlong_elements_are_rejected() {
         refused(&[], "an element is cut off");
         refused(&[0x30], "an element is cut off");
         refused(&[0x30, 0x05, 0x00], "an element is cut off");
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_23_bounds() {
+    fn attack_23_nesting_element_and_size_limits() {
         let nested = |levels: usize| [[0x30, 0x80].repeat(levels), [0, 0].repeat(levels)].concat();
         assert!(to_der(&nested(NESTING_LIMIT_LEVELS)).is_ok());
         refused(&nested(NESTING_LIMIT_LEVELS + 1), "elements are nested too deeply");

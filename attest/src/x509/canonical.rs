@@ -128,7 +128,7 @@ mod tests {
     const O: u8 = 10;
 
     #[test]
-    fn names_that_rfc_5280_calls_equal_are_equal() {
+    fn names_equal_by_rfc_5280_compare_equal() {
         let plain = name(&[&[attribute(O, UTF8, b"Maker Inc")], &[attribute(CN, UTF8, b"TPM CA")]]);
         for (organisation, common_name) in [
             (attribute(O, PRINTABLE, b"Maker Inc"), attribute(CN, UTF8, b"TPM CA")),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_otherwise_differ() {
+    fn names_with_other_differences_compare_unequal() {
         let (o, cn) = (attribute(O, UTF8, b"Maker Inc"), attribute(CN, UTF8, b"TPM CA"));
         let plain = name(&[from_ref(&o), from_ref(&cn)]);
         let differing = [
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_name_equal_themselves_only() {
+    fn malformed_names_equal_only_themselves() {
         let unreadable: [&[u8]; 6] = [
             b"",
             b"\x30",

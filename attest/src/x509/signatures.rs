@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_algorithm_is_named_with_null_and_without_parameters() {
+    fn algorithm_identifiers_accept_null_or_absent_parameters() {
         let name = |algorithm: &dyn SignatureVerificationAlgorithm| algorithm.signature_alg_id().as_ref().to_vec();
         for algorithm in [
             algorithms::ECDSA_P256_SHA256,

@@ -12,7 +12,7 @@ fn certificate_refused(certificate: &CertificateDer<'static>, trust: &AzureTrust
 }
 
 #[test]
-fn attack_12_the_bag_is_not_searched() {
+fn attack_12_embedded_certificates_are_not_searched() {
     let content = document().to_string();
     // Somebody signs, and puts a real certificate of Azure's into the bag beside their own.
     let theirs = region_certificate(&OTHER, 9);
@@ -48,7 +48,7 @@ fn attack_12_the_bag_is_not_searched() {
 }
 
 #[test]
-fn attack_12_certificates_that_are_not_the_metadata_services() {
+fn attack_12_certificates_of_other_services_are_refused() {
     let refused = |alter: fn(&mut CertificateParams)| certificate_refused(&leaf(alter), &TRUST);
     let names = |names: &'static [&'static str]| {
         let mut params = metadata_params(names);
@@ -97,7 +97,7 @@ fn attack_12_certificates_that_are_not_the_metadata_services() {
 }
 
 #[test]
-fn dates_of_the_whole_chain_are_those_of_now() {
+fn every_certificate_of_the_chain_must_be_valid() {
     let check = |message: &TestMessage, trust: &AzureTrust, now: u64| {
         verify(
             data_encoding::BASE64.encode(&message.sign(&SIGNER)).as_bytes(),
@@ -129,7 +129,7 @@ fn dates_of_the_whole_chain_are_those_of_now() {
 }
 
 #[test]
-fn clouds_are_those_configured() {
+fn only_configured_azure_clouds_are_accepted() {
     let clouds = [
         (AzureCloud::Public, "metadata.azure.com"),
         (AzureCloud::UsGovernment, "metadata.azure.us"),
@@ -159,7 +159,7 @@ fn clouds_are_those_configured() {
 }
 
 #[test]
-fn location_is_told_by_exactly_one_name() {
+fn location_comes_from_exactly_one_certificate_name() {
     let location = |names: &[&str]| {
         let certificate = issued(&metadata_params(names), &SIGNER, &ca_params("Intermediate", 2), &INTERMEDIATE);
         let message = TestMessage::azure(document().to_string().as_bytes(), &certificate);
@@ -177,7 +177,7 @@ fn location_is_told_by_exactly_one_name() {
 }
 
 #[test]
-fn attack_19_cas_are_bounded_and_checked_when_loaded() {
+fn attack_19_azure_cas_are_limited_and_validated() {
     let problem = |roots: &[CertificateDer<'static>], intermediates: Vec<CertificateDer<'static>>| {
         let error = AzureTrust::new(vec![AzureCloud::Public], roots, intermediates).unwrap_err();
         (error.role, error.problem)
@@ -221,7 +221,7 @@ fn attack_19_cas_are_bounded_and_checked_when_loaded() {
 
 /// Chains of the configured CAs, as long and as branched as an attacker can make them.
 #[test]
-fn attack_19_long_chains_end() {
+fn attack_19_long_chains_terminate() {
     let cas: Vec<CertificateParams> = (0..30).map(|n| ca_params(&format!("CA {n}"), n)).collect();
     let key = &*INTERMEDIATE;
     let mut intermediates = Vec::new();
@@ -251,7 +251,7 @@ fn attack_19_long_chains_end() {
 }
 
 #[test]
-fn a_roots_path_length_counts() {
+fn path_length_of_a_root_is_enforced() {
     let mut params = ca_params("Root", 1);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     let root: CertificateDer<'static> = params.self_signed(&ROOT.pair).unwrap().into();
@@ -260,7 +260,7 @@ fn a_roots_path_length_counts() {
 }
 
 #[test]
-fn attack_19_the_sender_chooses_no_url() {
+fn attack_19_only_allowlisted_issuer_urls_are_used() {
     let urls_of = |urls: &[&str]| {
         let certificate = leaf(|params| params.custom_extensions = vec![access(urls)]);
         let message = TestMessage::azure(document().to_string().as_bytes(), &certificate).sign(&SIGNER);
@@ -302,7 +302,7 @@ fn fetched_intermediates_complete_a_chain() {
 }
 
 #[test]
-fn attack_06_weak_algorithms() {
+fn attack_06_weak_algorithms_are_refused() {
     let weak = message(&document()).but(|message| {
         message.digest_algorithm = algorithm(SHA1, NULL);
         message.digest_algorithms = vec![algorithm(SHA1, NULL)];

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn rules_for_each_field() {
+fn each_attested_document_rule_is_enforced() {
     type Alter = fn(&mut AttestedDocumentRules, Vec<String>);
     let document = verified(&document()).unwrap();
     let check = |alter: Alter, accepted: &str, code: &str| {
@@ -47,7 +47,7 @@ fn rules_for_each_field() {
 }
 
 #[test]
-fn rules_are_read_strictly() {
+fn rules_reject_unknown_and_missing_fields() {
     let read = |rules: Value| serde_json::from_value::<AttestedDocumentRules>(rules);
     assert!(read(json!({})).is_err(), "subscriptions must be given");
     assert!(read(json!({ "subscriptions": [], "vmIds": [] })).is_err());

@@ -5,7 +5,7 @@ use attest_wire::tpm::boot_complete::{self, BOOT_COMPLETE_PCR, CLOSING_WORD, OS_
 use super::*;
 
 #[test]
-fn attack_47_a_vtpm_whose_machines_boot_is_over() {
+fn attack_47_vtpm_after_boot_complete_is_refused() {
     let text = "only_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"\n11 = \"not checked\"";
     let judged = |words: &[&[u8]], text: &str| {
         let value = words

@@ -19,7 +19,7 @@ fn unknown(content: &[u8]) -> LogBuilder {
 }
 
 #[test]
-fn an_unknown_event_of_pcr_7_is_accepted_by_its_own_digest_alone() {
+fn unknown_pcr_7_event_is_accepted_by_digest() {
     let log = unknown(b"the maker's own");
     let without = recording(&log, false);
     assert_eq!(without.unknown_pcr_7_events.len(), 1);
@@ -61,7 +61,7 @@ fn an_unknown_event_of_pcr_7_is_accepted_by_its_own_digest_alone() {
 
 /// An event of unknown meaning is not offered as a new value: only an administrator can list it.
 #[test]
-fn an_unknown_event_of_pcr_7_is_no_question() {
+fn unknown_pcr_7_event_is_no_new_value() {
     let log = unknown(b"the maker's own");
     let (case, claims) = claims(&log);
     let accepted = sets(vec![generation("this one", 1, None, values_of(&grub_machine(true)))]);
@@ -125,7 +125,7 @@ fn advice_says_that_firmware_measures_in_sha_1_only() {
 }
 
 #[test]
-fn advice_for_a_boot_that_is_not_proven_depends_on_the_cause() {
+fn advice_for_an_unproven_boot_names_the_cause() {
     let advice = |log: &LogBuilder, check: Check| {
         let reject = judged(log, &[check], &values_of(&grub_machine(true))).unwrap_err();
         assert_eq!(reject.code(), "boot-not-proven", "{}", reject.detail());
@@ -145,7 +145,7 @@ fn advice_for_a_boot_that_is_not_proven_depends_on_the_cause() {
 
 /// The name comes from the node, so the content is compared with the values like any file's; the refusal has further advice.
 #[test]
-fn grubs_environment_block_is_a_file_as_any_other_with_advice_of_its_own() {
+fn grub_environment_block_has_its_own_advice() {
     let log = |content: &[u8], name: &[u8]| with(&grub_machine(true), 9, content, name);
     let first = log(b"boot_success=0", b"(hd0,gpt2)/grub2/grubenv\0");
     let recorded = recording(&first, false);

@@ -5,7 +5,7 @@ use attest::tpm::TpmEvidenceError;
 use attest::tpm::rules::BootRefusal;
 
 #[test]
-fn dbx_has_at_least_what_one_generation_has() {
+fn dbx_must_include_one_generation() {
     let log = grub_machine(true);
     let with_dbx = |hashes: &[[u8; 32]]| Values {
         dbx: hashes.iter().map(|hash| (*hash).into()).collect(),
@@ -36,7 +36,7 @@ fn dbx_has_at_least_what_one_generation_has() {
 }
 
 #[test]
-fn an_update_is_a_generation_more_and_the_old_one_lapses() {
+fn update_adds_a_generation_and_the_old_expires() {
     let before = grub_machine(true);
     let mut after = before.clone();
     let kernel = after
@@ -81,7 +81,7 @@ fn an_update_is_a_generation_more_and_the_old_one_lapses() {
 }
 
 #[test]
-fn whole_pcrs_are_compared_by_the_same_sets() {
+fn pcr_values_come_from_reference_sets() {
     let log = grub_machine(true);
     let pcrs = BTreeMap::from([(4, AcceptedValues::ReferenceValues), (7, AcceptedValues::ReferenceValues)]);
     let sets = sets(vec![generation("this one", 1, None, values_of(&log))]);
@@ -98,7 +98,7 @@ fn whole_pcrs_are_compared_by_the_same_sets() {
 }
 
 #[test]
-fn what_cannot_be_met_is_refused_when_it_is_loaded() {
+fn unsatisfiable_rules_are_refused_when_loaded() {
     let log = grub_machine(true);
     let all = sets(vec![generation("this one", 1, None, values_of(&log))]);
     let none = Arc::new(ReferenceSets::default());
@@ -148,7 +148,7 @@ fn what_cannot_be_met_is_refused_when_it_is_loaded() {
 }
 
 #[test]
-fn a_policy_names_its_sets_by_their_digests() {
+fn policy_refers_to_reference_sets_by_digest() {
     let log = grub_machine(true);
     let sets = sets(vec![generation("this one", 1, None, values_of(&log))]);
     let policy = policy(&[Check::Images], &sets);
@@ -185,7 +185,7 @@ fn uki_with(kernel: &[u8]) -> LogBuilder {
 
 /// A section is compared with the values that are accepted for that section, the newest first.
 #[test]
-fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
+fn refused_section_is_compared_with_its_accepted_values() {
     let hex = |content: &[u8]| data_encoding::HEXLOWER.encode(&sha256(content));
     let sets = sets(vec![
         generation("first", 10, None, values_of(&uki_machine())),
@@ -207,7 +207,7 @@ fn a_section_that_is_refused_is_beside_those_that_are_accepted_as_it() {
 
 /// A long text is shown by its beginning and its end, which has any text that was typed in.
 #[test]
-fn a_long_text_is_shown_by_its_beginning_and_its_end() {
+fn long_text_is_abbreviated_in_the_middle() {
     let check = |log: &LogBuilder, checked: Check, shown: &str| {
         let accepted = sets(vec![generation("first", 10, None, values_of(&grub_machine(true)))]);
         let refusal = refused(log, &[checked], &accepted);
@@ -237,7 +237,7 @@ fn a_long_text_is_shown_by_its_beginning_and_its_end() {
 /// The log and the record show the part in which a long text differs from an accepted one. The node does not get it, for it would learn
 /// what is accepted.
 #[test]
-fn the_part_of_a_long_text_that_differs_is_in_the_log() {
+fn differing_part_of_a_long_text_is_logged() {
     let line = |added: &str| format!("linux /vmlinuz {}{added} {} ro", "root=LABEL=root ".repeat(20), "rw ".repeat(100));
     let good = grub_machine(true).grub(&line(""));
     let (_, of_good) = claims(&good);
@@ -264,7 +264,7 @@ fn the_part_of_a_long_text_that_differs_is_in_the_log() {
 
 /// A pool begins with a rule by observing: its values are recorded meanwhile.
 #[test]
-fn a_pool_that_observes_may_have_no_value_for_a_rule_yet() {
+fn observing_pool_may_lack_reference_values() {
     let log = grub_machine(true);
     let (case, claims) = claims(&log);
     let checks = [Check::SecureBoot, Check::Images, Check::Dbx, Check::FirmwareVersion];

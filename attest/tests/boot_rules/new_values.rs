@@ -17,7 +17,7 @@ fn key(list: &str, content: &[u8]) -> String {
 }
 
 #[test]
-fn all_that_an_update_brings_is_found_at_once_and_nothing_where_all_is_known() {
+fn new_values_of_an_update_are_found() {
     let known = grub_machine(true);
     let updated = with(
         &with(&known, 8, b"linux /vmlinuz-2", b"grub_cmd: linux /vmlinuz-2"),
@@ -34,7 +34,7 @@ fn all_that_an_update_brings_is_found_at_once_and_nothing_where_all_is_known() {
 }
 
 #[test]
-fn what_is_accepted_of_it_lets_that_very_machine_in() {
+fn accepting_new_values_admits_the_machine() {
     let known = grub_machine(true);
     let updated = with(&known, 9, b"initrd 2", b"/initrd-2");
     let (case, claims) = claims(&updated);
@@ -51,7 +51,7 @@ fn what_is_accepted_of_it_lets_that_very_machine_in() {
 }
 
 #[test]
-fn a_section_is_new_as_that_section() {
+fn new_uki_section_is_found_by_section_name() {
     let known = uki_machine();
     let mut values = values_of(&known);
     let linux = values.uki_sections.iter().position(|value| value.section == "linux").unwrap();
@@ -71,7 +71,7 @@ fn a_section_is_new_as_that_section() {
 }
 
 #[test]
-fn a_version_and_a_whole_pcr_are_new_too() {
+fn firmware_versions_and_whole_pcrs_are_new_values() {
     let log = grub_machine(true);
     let mut known = values_of(&log);
     let version = std::mem::replace(&mut known.firmware_versions, vec!["another".to_owned()]).remove(0);
@@ -96,7 +96,7 @@ fn a_version_and_a_whole_pcr_are_new_too() {
 }
 
 #[test]
-fn who_is_refused_for_anything_else_as_well_has_nothing_new() {
+fn other_refusals_suppress_new_values() {
     let known = grub_machine(true);
     let update = |log: &LogBuilder| with(log, 9, b"initrd 2", b"/initrd-2");
     let updated = update(&known);
@@ -136,7 +136,7 @@ fn who_is_refused_for_anything_else_as_well_has_nothing_new() {
 }
 
 #[test]
-fn what_differs_in_more_than_an_update_does_is_another_machine() {
+fn too_many_new_values_are_not_offered() {
     let known = grub_machine(true);
     let with_files = |count: usize| (0..count).fold(known.clone(), |log, file| with(&log, 9, format!("file {file}").as_bytes(), b"/f"));
     let new = |count| new_in(&with_files(count), &OF_GRUB, values_of(&known), None).map(|found| found.len());

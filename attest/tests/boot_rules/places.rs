@@ -11,7 +11,7 @@ fn found(check: Check, log: &LogBuilder) -> Option<Vec<String>> {
 }
 
 #[test]
-fn the_values_of_a_check_are_those_that_are_recorded() {
+fn values_of_a_check_equal_the_recorded_values() {
     for log in [grub_machine(true), uki_machine()] {
         let recorded = values_of(&log);
         let digests = |values: &[attest::reference_sets::EventValue]| -> Vec<String> {
@@ -44,7 +44,7 @@ fn the_values_of_a_check_are_those_that_are_recorded() {
 }
 
 #[test]
-fn a_refusal_says_what_of_the_boot_it_is_about() {
+fn boot_refusal_names_its_place() {
     let (uki, sets) = (uki_machine(), sets(vec![generation("first", 1, None, values_of(&uki_machine()))]));
     let place = |log: &LogBuilder, policy: &AppraisalPolicy| {
         let (_, claims) = claims(log);

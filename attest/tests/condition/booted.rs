@@ -115,7 +115,7 @@ fn uki_condition() -> String {
 }
 
 #[test]
-fn what_was_booted_is_what_a_condition_sees() {
+fn condition_reads_the_measured_boot() {
     check(&grub_machine(true), &grub_condition(), Ok(()));
     check(&uki_machine(), &uki_condition(), Ok(()));
     let (grub, not) = (grub_machine(true), Err("condition-not-met"));
@@ -166,7 +166,7 @@ fn what_was_booted_is_what_a_condition_sees() {
 }
 
 #[test]
-fn attack_24_each_event_that_is_another_is_refused_by_a_condition_too() {
+fn attack_24_condition_refuses_each_altered_event() {
     for (good, condition, pcrs) in [
         (grub_machine(true), grub_condition(), &[2, 4, 7, 8, 9, 14][..]),
         (uki_machine(), uki_condition(), &[4, 7, 9, 11, 12]),
@@ -201,7 +201,7 @@ fn attack_24_each_event_that_is_another_is_refused_by_a_condition_too() {
 
 /// A log that does not lead to the quoted PCRs proves nothing.
 #[test]
-fn attack_24_a_log_that_was_changed_shows_a_condition_nothing() {
+fn attack_24_condition_reads_nothing_from_altered_logs() {
     let booted = grub_machine(true);
     let off = grub_machine(false);
     let place = |log: &LogBuilder, pcr: u32| log.events.iter().position(|event| event.pcr == pcr).unwrap();
@@ -261,7 +261,7 @@ fn attack_24_a_log_that_was_changed_shows_a_condition_nothing() {
 }
 
 #[test]
-fn without_a_log_a_condition_on_the_boot_does_not_hold() {
+fn boot_condition_without_event_log_is_undecided() {
     let booted = grub_machine(true);
     for condition in [
         "BOOT.secure_boot",
@@ -279,7 +279,7 @@ fn without_a_log_a_condition_on_the_boot_does_not_hold() {
 
 /// Each text that no digest covers is marked: a condition's input contains none of them.
 #[test]
-fn attack_24_what_no_digest_covers_is_not_seen() {
+fn attack_24_condition_never_reads_unmeasured_text() {
     const MARK: &str = "said by the node";
     let said = MARK.as_bytes();
     let mark16 = utf16(MARK);
@@ -336,7 +336,7 @@ fn attack_24_what_no_digest_covers_is_not_seen() {
 
 /// "All of them" holds of none.
 #[test]
-fn attack_24_nothing_measured_is_not_everything_accepted() {
+fn attack_24_condition_is_undecided_for_missing_measurements() {
     for (part, pcr) in [("images", 4), ("grub", 8), ("files", 9), ("uki_sections", 11), ("authorities", 7)] {
         let mut log = if pcr == 11 { uki_machine() } else { grub_machine(true) };
         log.events.retain(|event| {
@@ -358,7 +358,7 @@ fn attack_24_nothing_measured_is_not_everything_accepted() {
 }
 
 #[test]
-fn a_boot_of_more_than_a_condition_is_given_is_refused_by_what_names_it() {
+fn condition_on_an_oversized_boot_list_is_undecided() {
     let texts = |count: usize, bytes: usize| {
         let mut log = grub_machine(true);
         log.events.retain(|event| event.pcr != 8);
@@ -385,7 +385,7 @@ fn a_boot_of_more_than_a_condition_is_given_is_refused_by_what_names_it() {
 
 /// Parts of the claims that an expression does not name are unchanged by the boot's presence.
 #[test]
-fn a_condition_sees_what_it_names() {
+fn condition_reads_the_boot_only_by_name() {
     let log = grub_machine(true);
     check(&log, "claims.tpm.all(member, member != 'boot')", Ok(()));
     check(&log, "claims.tpm.exists(member, member == 'boot') && has(BOOT)", Ok(()));
@@ -397,7 +397,7 @@ fn a_condition_sees_what_it_names() {
 
 /// `has()` of a member that never exists is false for each boot, and a condition that negates it would accept all.
 #[test]
-fn a_boot_by_another_name_is_refused_when_loaded() {
+fn boot_by_another_path_is_refused_when_loaded() {
     for condition in [
         "!has(claims['tpm'].boot.secure_boot)",
         "BOOT.secure_boot && !has(claims['tpm'].boot)",
@@ -411,7 +411,7 @@ fn a_boot_by_another_name_is_refused_when_loaded() {
 }
 
 #[test]
-fn a_pool_whose_condition_names_what_is_never_there_is_refused_and_a_record_of_it_is_read() {
+fn condition_on_impossible_claims_is_refused_when_loaded() {
     let log = grub_machine(true);
     let refused = |condition: &str, pcrs: &[u8], said: &str| {
         match AppraisalPolicy::new(vec![Kind::Tpm.into()], rules(condition, pcrs)) {

@@ -23,7 +23,7 @@ fn claims() -> serde_json::Value {
 }
 
 #[test]
-fn a_condition_is_true_or_false_of_the_claims() {
+fn condition_evaluates_to_true_or_false() {
     let check = |source: &str, expect: bool| {
         let condition = Condition::parse(source).unwrap();
         assert_eq!(condition.evaluate(&claims()), Ok(expect), "{source}");
@@ -57,7 +57,7 @@ fn a_condition_is_true_or_false_of_the_claims() {
 }
 
 #[test]
-fn what_a_condition_cannot_say_of_the_claims_does_not_hold() {
+fn condition_on_missing_or_mistyped_claims_fails() {
     let check = |source: &str| {
         let found = Condition::parse(source).unwrap().evaluate(&claims());
         assert!(found.is_err(), "{source}: {found:?}");
@@ -77,7 +77,7 @@ fn what_a_condition_cannot_say_of_the_claims_does_not_hold() {
 }
 
 #[test]
-fn only_what_is_bounded_is_a_condition() {
+fn unbounded_or_malformed_conditions_are_rejected() {
     let check = |source: &str, expect: &str| {
         let error = Condition::parse(source).unwrap_err();
         let found = format!("{error:?}");
@@ -135,7 +135,7 @@ fn only_what_is_bounded_is_a_condition() {
 
 /// An expression may cost more than its counted steps: this tests the step limit on the largest claims that are allowed.
 #[test]
-fn an_expression_at_its_limits_ends() {
+fn expression_at_its_limits_terminates() {
     let long: Vec<String> = (0..LIST_LIMIT).map(|number| format!("{number:064}")).collect();
     let claims = json!({"a": long, "b": long});
     let check = |source: &str, expect: bool| {
@@ -255,7 +255,7 @@ impl Mutations {
 
 /// Runs in a thread with a small stack: recursion has to fit into it.
 #[test]
-fn attack_23_no_text_makes_the_library_of_conditions_panic_or_recurse() {
+fn attack_23_condition_parser_never_panics_or_recurses() {
     const STACK_BYTES: usize = 1024 * 1024;
     let run = || {
         let known = [
@@ -287,7 +287,7 @@ fn attack_23_no_text_makes_the_library_of_conditions_panic_or_recurse() {
 }
 
 #[test]
-fn it_is_written_as_it_was_read() {
+fn condition_serializes_to_its_source_text() {
     let read: Result<Condition, _> = serde_json::from_str("\"claims.pool == 'worker'\"");
     let read = read.unwrap();
     assert_eq!(serde_json::to_string(&read).unwrap(), "\"claims.pool == 'worker'\"");

@@ -33,7 +33,7 @@ fn path_lengths_are_enforced_in_every_ca() {
 }
 
 #[test]
-fn dates_of_intermediates_count() {
+fn validity_dates_of_intermediates_are_enforced() {
     let expired = |_: usize, params: &mut CertificateParams| params.not_after = date_time_ymd(2025, 1, 1);
     let early = |_: usize, params: &mut CertificateParams| params.not_before = date_time_ymd(2030, 1, 1);
     for result in both_ways(&chain(1, expired)) {
@@ -46,7 +46,7 @@ fn dates_of_intermediates_count() {
 
 /// A CA renewed with the same name and key: the expired certificate does not block the valid one.
 #[test]
-fn a_renewed_root_is_taken_beside_the_expired_one() {
+fn renewed_root_is_accepted_despite_the_expired_one() {
     let mut expired = ca_params("Test TPM Root");
     expired.not_after = date_time_ymd(2025, 1, 1);
     let expired: CertificateDer<'static> = expired.self_signed(&*CA_KEY).unwrap().into();
@@ -81,7 +81,7 @@ fn name_constraints_are_not_ignored() {
 }
 
 #[test]
-fn critical_certificate_policies_are_taken_in_configured_cas() {
+fn critical_policies_are_accepted_in_configured_cas_only() {
     let policies = |critical: bool, oid: &'static [u64]| {
         let any_policy = der(0x30, &[&der(0x30, &[&der(0x06, &[&[0x55, 0x1d, 0x20, 0x00]])])]);
         let mut extension = CustomExtension::from_oid_content(oid, any_policy);
@@ -186,7 +186,7 @@ fn cas_that_cannot_endorse_are_refused_when_loaded() {
 }
 
 #[test]
-fn a_ca_certificate_is_as_large_as_the_limit_says() {
+fn ca_certificate_size_is_limited() {
     let key = rsa(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048);
     let with = |padding: usize| -> CertificateDer<'static> {
         let mut params = ca_params("Large");
@@ -204,7 +204,7 @@ fn a_ca_certificate_is_as_large_as_the_limit_says() {
 }
 
 #[test]
-fn roots_are_told_by_their_issuer() {
+fn root_is_recognised_as_self_issued() {
     assert!(EkRoots::is_self_issued(&root()));
     assert!(!EkRoots::is_self_issued(&ek_with(|_| {})));
     assert!(!EkRoots::is_self_issued(b"nothing"));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn attack_03_a_ca_that_nobody_configured() {
+fn attack_03_unconfigured_ca_is_refused() {
     let theirs = p256();
     let params = ca_params("Their Root");
     let issuer = Issuer::from_params(&params, &theirs);
@@ -21,7 +21,7 @@ fn attack_03_a_ca_that_nobody_configured() {
 }
 
 #[test]
-fn attack_03_a_ca_of_the_same_name() {
+fn attack_03_ca_with_a_trusted_name_is_refused() {
     let theirs = p256();
     let leaf = ek_params()
         .signed_by(&*EK, &Issuer::from_params(&ca_params("Test TPM Root"), &theirs))
@@ -30,7 +30,7 @@ fn attack_03_a_ca_of_the_same_name() {
 }
 
 #[test]
-fn attack_03_a_self_signed_certificate() {
+fn attack_03_self_signed_certificate_is_refused() {
     let mut params = ek_params();
     params.distinguished_name = named("Myself");
     let leaf = params.self_signed(&*EK).unwrap();
@@ -38,7 +38,7 @@ fn attack_03_a_self_signed_certificate() {
 }
 
 #[test]
-fn dates_are_those_of_now() {
+fn validity_dates_are_compared_with_the_current_time() {
     let days = |days: u64| UnixTime::since_unix_epoch(Duration::from_secs(days * 86_400));
     let leaf = ek_with(|params| (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2026, 12, 31)));
     let at = |now| ek_certificate::verify(&leaf, &[], &roots(), now);
@@ -83,7 +83,7 @@ fn dates_are_those_of_now() {
 }
 
 #[test]
-fn attack_03_certificates_for_other_purposes() {
+fn attack_03_certificates_for_other_purposes_are_refused() {
     let usage = |found: &str| EkCertificateError::ExtendedKeyUsage { found: found.to_owned() };
     assert_eq!(refused(&ek_with(|params| params.extended_key_usages.clear())), usage("absent"));
     let ak = |params: &mut CertificateParams| params.extended_key_usages = extended_key_usage(&[2, 23, 133, 8, 3]);
@@ -116,13 +116,13 @@ fn attack_03_certificates_for_other_purposes() {
 }
 
 #[test]
-fn attack_03_a_ca_is_no_ek() {
+fn attack_03_ca_certificate_is_refused_as_ek() {
     let ca = ek_with(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
     assert_eq!(refused(&ca), EkCertificateError::IsCa);
 }
 
 #[test]
-fn attack_03_an_ek_that_issues_another() {
+fn attack_03_ek_cannot_issue_certificates() {
     let middle = ek_with(|params| params.distinguished_name = named("An EK"));
     let mut params = ek_params();
     params.distinguished_name = named("An EK");
@@ -137,7 +137,7 @@ fn attack_03_an_ek_that_issues_another() {
 }
 
 #[test]
-fn attack_23_critical_extensions() {
+fn attack_23_unknown_critical_extensions_are_refused() {
     let mut unknown = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
     unknown.set_criticality(true);
     assert_eq!(
@@ -148,7 +148,7 @@ fn attack_23_critical_extensions() {
 
 /// SHA-1 and SHA-224: the algorithm is refused whatever the signature is.
 #[test]
-fn attack_06_weak_signatures() {
+fn attack_06_weak_signature_algorithms_are_refused() {
     static RSA_CA: LazyLock<KeyPair> = LazyLock::new(|| rsa(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048));
     let relabelled = |certificate: &[u8], oid: &[u8], last: u8| {
         let mut altered = certificate.to_vec();
@@ -181,7 +181,7 @@ fn attack_06_weak_signatures() {
 }
 
 #[test]
-fn attack_03_keys_that_no_template_has() {
+fn attack_03_keys_outside_the_ek_templates_are_refused() {
     let key = |found: &str| EkCertificateError::Key { found: found.to_owned() };
     let mut params = ek_params();
     params.key_usages = vec![KeyUsagePurpose::KeyEncipherment];

@@ -49,7 +49,7 @@ fn with_parameters(certificate: &[u8], inside: &[u8], outside: &[u8], key: &KeyP
 const NULL: &[u8] = b"\x05\x00";
 
 #[test]
-fn a_path_holds_whatever_string_types_case_and_spaces_its_names_are_in() {
+fn issuer_names_match_despite_string_type_and_case() {
     for (root, intermediate) in [
         (ca_params("Test TPM Root"), printable("Intermediate 0")),
         (printable("Test TPM Root"), ca_params("Intermediate 0")),
@@ -73,7 +73,7 @@ fn a_path_holds_whatever_string_types_case_and_spaces_its_names_are_in() {
 }
 
 #[test]
-fn names_that_differ_in_more_do_not_chain() {
+fn different_issuer_names_do_not_chain() {
     let both = |params: CertificateParams| (params.clone(), params);
     let mut two = ca_params("Intermediate 0");
     two.distinguished_name.push(DnType::OrganizationName, "Intermediate 0");
@@ -102,7 +102,7 @@ fn names_that_differ_in_more_do_not_chain() {
 
 /// The signature is over the bytes that the CA has signed, however its name is spelled elsewhere.
 #[test]
-fn a_respelled_subject_is_not_what_was_signed() {
+fn respelled_subject_invalidates_the_signature() {
     let (certificates, leaf) = spelled(&printable("test tpm root"), &printable("INTERMEDIATE 0"));
     assert!(both_ways(&(certificates.clone(), leaf.clone())).iter().all(Result::is_ok));
     let alter = |from: &[u8], to: &[u8]| -> CertificateDer<'static> {
@@ -126,7 +126,7 @@ fn a_respelled_subject_is_not_what_was_signed() {
 
 /// Two trusted CAs of one canonical name stay two: each has its own key and its own limits.
 #[test]
-fn anchors_of_one_canonical_name_stay_apart() {
+fn roots_with_one_canonical_name_stay_separate() {
     let other_key = p256();
     let mut limited = printable("TEST TPM ROOT");
     limited.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -160,7 +160,7 @@ fn anchors_of_one_canonical_name_stay_apart() {
 }
 
 #[test]
-fn name_constraints_hold_below_respelled_names() {
+fn name_constraints_apply_below_respelled_names() {
     let constrained = |subtree: GeneralSubtree| {
         let mut params = printable("Intermediate 0");
         params.name_constraints = Some(NameConstraints {
@@ -201,7 +201,7 @@ fn name_constraints_hold_below_respelled_names() {
 }
 
 #[test]
-fn ecdsa_with_null_parameters_is_taken_and_with_two_kinds_of_parameters_refused() {
+fn ecdsa_null_parameters_are_accepted_if_consistent() {
     let (certificates, _) = chain(1, |_, _| {});
     let ca_key = p256();
     let plain = ca_params("Signed with NULL").signed_by(&ca_key, &Issuer::from_params(&ca_params("Test TPM Root"), &*CA_KEY));
@@ -249,7 +249,7 @@ fn ecdsa_with_null_parameters_is_taken_and_with_two_kinds_of_parameters_refused(
 
 /// A CA that the administrator configures as a root is accepted as one, regardless of its issuer; certificates below it chain to it.
 #[test]
-fn a_root_that_is_not_self_issued_is_taken_when_it_is_given_as_a_root() {
+fn configured_root_need_not_be_self_issued() {
     let (certificates, leaf) = chain(1, |_, _| {});
     assert!(!EkRoots::is_self_issued(&certificates[0]));
     let roots = EkRoots::new(certificates.clone(), vec![]).unwrap();
@@ -264,7 +264,7 @@ fn a_root_that_is_not_self_issued_is_taken_when_it_is_given_as_a_root() {
 
 /// If the CA above is not usable, its reason is reported.
 #[test]
-fn a_ca_below_one_that_is_not_usable_says_why_that_is() {
+fn unusable_issuer_is_the_reason_for_its_cas() {
     let (certificates, _) = chain(3, |position, params| {
         if position == 0 {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -17,7 +17,7 @@ fn intermediates_lead_to_the_root() {
 }
 
 #[test]
-fn attack_19_a_chain_that_is_too_long() {
+fn attack_19_overlong_chain_is_refused() {
     let (certificates, leaf) = chain(INTERMEDIATES_LIMIT, |_, _| {});
     let sent: Vec<&[u8]> = certificates.iter().map(AsRef::as_ref).collect();
     assert_eq!(
@@ -28,7 +28,7 @@ fn attack_19_a_chain_that_is_too_long() {
 
 /// Eight CAs of one name and the root's, so that every one might have issued every other: refused within bounds.
 #[test]
-fn attack_19_a_maze_of_intermediates() {
+fn attack_19_intermediates_named_as_the_root_are_bounded() {
     let maze: Vec<CertificateDer<'static>> = (0..INTERMEDIATES_LIMIT)
         .map(|_| {
             let (key, signer) = (p256(), p256());
@@ -50,7 +50,7 @@ fn attack_19_a_maze_of_intermediates() {
 
 /// Eight CAs of one name, none of them the root's, each of which might have issued every other: no signature is verified for them.
 #[test]
-fn attack_36_a_maze_beside_the_roots() {
+fn attack_36_ambiguous_intermediates_are_bounded() {
     let maze: Vec<CertificateDer<'static>> = (0..INTERMEDIATES_LIMIT)
         .map(|_| ca_params("Maze").self_signed(&p256()).unwrap().into())
         .collect();
@@ -79,7 +79,7 @@ fn attack_36_a_maze_beside_the_roots() {
 
 /// A certificate that does not belong to a CA has issued another, and is sent in a CA's place.
 #[test]
-fn attack_36_an_intermediate_that_is_no_ca() {
+fn attack_36_non_ca_intermediate_is_refused() {
     let lacking = |alter: fn(&mut CertificateParams)| {
         let (certificates, leaf) = chain(2, |position, params| {
             if position == 1 {
@@ -112,7 +112,7 @@ fn attack_36_an_intermediate_that_is_no_ca() {
 
 /// A CA that was given new keys under its old name: the key identifier says which one it was.
 #[test]
-fn cas_of_one_name_are_told_apart_by_their_key_identifiers() {
+fn key_identifiers_distinguish_cas_of_one_name() {
     let mut params = ca_params("Intermediate");
     params.use_authority_key_identifier_extension = true;
     let root = ca_params("Test TPM Root");
@@ -168,7 +168,7 @@ fn check_sent(leaf: &CertificateDer<'_>, sent: &[&CertificateDer<'_>], roots: &E
 
 /// A CA that several others have certified: the way that leads to a configured root is found, whichever that is.
 #[test]
-fn a_ca_that_is_cross_signed_is_followed_to_the_root_that_is_configured() {
+fn cross_signed_ca_chains_to_the_configured_root() {
     let [key, strangers, middle] = [p256(), p256(), p256()];
     let cross = |issuer: &str, issuer_key: &KeyPair| signed(&ca_params("Cross"), &key, issuer, issuer_key);
     let leaf = signed(&ek_params(), &EK, "Cross", &key);
@@ -195,7 +195,7 @@ fn a_ca_that_is_cross_signed_is_followed_to_the_root_that_is_configured() {
 /// A root with a new key under its old name: certificates by either key are good, if the old key, or another root, has certified the new
 /// one.
 #[test]
-fn a_root_that_was_rolled_over_under_its_name() {
+fn root_rollover_under_one_name_is_accepted() {
     let (new, name) = (p256(), "Test TPM Root");
     let own = CertificateDer::from(ca_params(name).self_signed(&new).unwrap());
     let by_old = signed(&ca_params(name), &new, name, &CA_KEY);
@@ -232,7 +232,7 @@ fn a_root_that_was_rolled_over_under_its_name() {
 
 /// Further defects of a certificate do not make its TPM a trusted maker's.
 #[test]
-fn what_an_unknown_maker_sends_is_not_endorsed() {
+fn certificates_of_an_unknown_maker_are_not_endorsed() {
     let theirs = p256();
     let of = |alter: &dyn Fn(&mut CertificateParams)| {
         let mut params = ek_params();

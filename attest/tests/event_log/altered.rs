@@ -4,7 +4,7 @@ use super::*;
 
 /// Row 23 and 24: cut anywhere, a log is refused, or it is a shorter log, which the quote refuses.
 #[test]
-fn attack_24_truncated_anywhere() {
+fn attack_24_truncated_log_is_refused() {
     let built = typical();
     let (bytes, quoted) = (built.build(), built.pcrs(HashAlg::Sha256));
     let boundaries: Vec<usize> = built
@@ -30,7 +30,7 @@ fn attack_24_truncated_anywhere() {
 }
 
 #[test]
-fn attack_24_reordered() {
+fn attack_24_reordered_events_of_a_pcr_are_refused() {
     let built = typical();
     let mut altered = built.clone();
     altered.events.swap(8, 9);
@@ -42,7 +42,7 @@ fn attack_24_reordered() {
 }
 
 #[test]
-fn attack_24_without_one_event() {
+fn attack_24_each_missing_event_is_refused() {
     let built = typical();
     for removed in 0..24 {
         let mut altered = built.clone();
@@ -52,7 +52,7 @@ fn attack_24_without_one_event() {
 }
 
 #[test]
-fn attack_24_without_any_event_of_a_firmware_pcr() {
+fn attack_24_firmware_pcr_without_events_is_refused() {
     let built = typical();
     let mut altered = built.clone();
     altered.events.retain(|event| event.pcr != 7);
@@ -60,7 +60,7 @@ fn attack_24_without_any_event_of_a_firmware_pcr() {
 }
 
 #[test]
-fn attack_24_extended() {
+fn attack_24_additional_event_is_refused() {
     for pcr in 0..8_u8 {
         let altered = typical().event(pcr.into(), EV_IPL, b"one more");
         assert_eq!(mismatch_of(check(&altered, &typical().pcrs(HashAlg::Sha256))), pcr);
@@ -68,28 +68,28 @@ fn attack_24_extended() {
 }
 
 #[test]
-fn attack_24_an_event_moved_to_another_pcr() {
+fn attack_24_event_moved_between_pcrs_is_refused() {
     let mut altered = typical();
     altered.events[8].pcr = 5;
     assert_eq!(mismatch_of(check(&altered, &typical().pcrs(HashAlg::Sha256))), 4);
 }
 
 #[test]
-fn attack_24_an_event_declared_informative() {
+fn attack_24_event_retyped_as_no_action_is_refused() {
     let mut altered = typical();
     altered.events[8].event_type = EV_NO_ACTION;
     assert_eq!(mismatch_of(check(&altered, &typical().pcrs(HashAlg::Sha256))), 4);
 }
 
 #[test]
-fn attack_24_another_digest() {
+fn attack_24_altered_digest_is_refused() {
     let mut altered = typical();
     altered.events[8].digests[1].1[31] ^= 1;
     assert_eq!(mismatch_of(check(&altered, &typical().pcrs(HashAlg::Sha256))), 4);
 }
 
 #[test]
-fn attack_24_another_startup_locality() {
+fn attack_24_wrong_startup_locality_is_refused() {
     let log = |locality| {
         LogBuilder::new(&[SHA256])
             .startup_locality(locality)
@@ -106,14 +106,14 @@ fn attack_24_another_startup_locality() {
 }
 
 #[test]
-fn attack_24_a_pcr_value_of_another_bank() {
+fn attack_24_pcr_value_of_another_bank_is_refused() {
     let built = LogBuilder::typical(&[SHA256, SHA384]);
     assert_eq!(mismatch_of(check(&built, &built.pcrs(HashAlg::Sha384))), 0);
 }
 
 /// Types and data are not measured: a log may lie there, and the result marks them as untrusted. But it cannot gain a trusted event.
 #[test]
-fn attack_24_a_false_description_stays_untrusted() {
+fn attack_24_forged_event_description_stays_untrusted() {
     let mut altered = typical();
     altered.events[8].event_type = EV_IPL;
     altered.events[8].data = b"entirely harmless".to_vec();
@@ -126,7 +126,7 @@ fn attack_24_a_false_description_stays_untrusted() {
 }
 
 #[test]
-fn attack_24_events_of_pcrs_that_were_not_quoted() {
+fn attack_24_events_of_unquoted_pcrs_are_ignored() {
     let built = typical().event(16, EV_IPL, b"anybody can do this");
     let mut quoted = built.pcrs(HashAlg::Sha256);
     quoted.retain(|pcr, _| [4, 7].contains(pcr));

@@ -4,7 +4,7 @@ use super::*;
 
 /// Row 23: malformed logs. One refusal for each field of the header that can be wrong.
 #[test]
-fn attack_23_headers() {
+fn attack_23_malformed_headers_are_refused() {
     let header_with = |alter: fn(&mut LogBuilder)| {
         let mut built = typical();
         alter(&mut built);
@@ -89,7 +89,7 @@ fn attack_23_headers() {
 
 /// Row 23: one refusal for each field of an event that can be wrong.
 #[test]
-fn attack_23_events() {
+fn attack_23_malformed_events_are_refused() {
     let event_with = |alter: fn(&mut log_builder::BuiltEvent)| {
         let mut built = typical();
         alter(&mut built.events[4]);
@@ -154,7 +154,7 @@ fn attack_23_events() {
 }
 
 #[test]
-fn attack_23_startup_locality() {
+fn attack_23_invalid_startup_locality_is_refused() {
     let place = |built: LogBuilder| match refused(&built.build()) {
         EventLogError::StartupLocalityPlace { event, pcr, problem } => (event, pcr, problem),
         other => panic!("{other:?}"),
@@ -174,7 +174,7 @@ fn attack_23_startup_locality() {
 }
 
 #[test]
-fn attack_23_not_logs_at_all() {
+fn attack_23_input_that_is_no_log_is_refused() {
     let empty = EventLogError::Truncated {
         field: "the header's pcrIndex",
         offset: 0,
@@ -197,7 +197,7 @@ fn attack_23_not_logs_at_all() {
 
 /// The format of TPM 1.2 has SHA-1 digests only, so nothing can be made of it.
 #[test]
-fn attack_06_a_sha1_only_log() {
+fn attack_06_sha1_only_log_is_refused() {
     let event = |pcr, event_type, data: &[u8]| header_around(pcr, event_type, [0x11; 20], data);
     let bare = [event(0, 8, b"version"), event(0, EV_SEPARATOR, &[0; 4])].concat();
     assert_eq!(refused(&bare), EventLogError::Sha1Only { first: EventType(8) });
@@ -215,7 +215,7 @@ fn attack_06_a_sha1_only_log() {
 }
 
 #[test]
-fn attack_23_bytes_behind_the_last_event() {
+fn attack_23_trailing_bytes_are_refused() {
     let bytes = typical().build();
     for garbage in [vec![0; 4], vec![0; 64], vec![0xff; 64], b"x".to_vec()] {
         let error = refused(&[bytes.clone(), garbage].concat());

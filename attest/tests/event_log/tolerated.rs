@@ -5,7 +5,7 @@ use super::*;
 /// An event that extends nothing may have an index that is not a PCR's: an NV index for an SPDM device's message, or one that Windows adds.
 /// The other events still lead to the same values.
 #[test]
-fn informative_events_about_no_pcr_are_passed_over() {
+fn no_action_events_may_have_any_index() {
     let plain = typical();
     let with = |index: u32, event_type: u32| {
         let mut log = plain.clone();
@@ -51,7 +51,7 @@ fn separated(pcrs: &BTreeMap<u8, HexDigest>, bank: HashAlg, word: &[u8], which: 
 
 /// systemd 261 and later, on each boot of a unified kernel image.
 #[test]
-fn what_systemd_extends_after_the_firmware_is_known() {
+fn systemd_separator_after_the_firmware_is_explained() {
     assert_eq!(
         data_encoding::HEXLOWER.encode(HashAlg::Sha256.digest(&[OS_SEPARATOR]).as_ref()),
         "ff5b9d73dad709633ae76adf444012b57e913a12ed7403c3931145862f35f841",

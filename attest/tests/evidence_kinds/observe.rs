@@ -30,7 +30,7 @@ fn refused(kinds: &[Kind], [gcp, document, nitro]: [&str; 3], code: &str) {
 }
 
 #[test]
-fn rules_of_clouds_refuse_all_the_same() {
+fn observe_mode_enforces_cloud_rules() {
     let gcp = [Kind::Gcp];
     let of_others = "projects = [{ id = \"another-project\", number = 1 }]";
     refused(&gcp, [of_others, DOCUMENT, NITRO], "gcp-project-refused");
@@ -64,7 +64,7 @@ fn rules_of_clouds_refuse_all_the_same() {
 }
 
 #[test]
-fn nobody_comes_without_a_claimant_or_with_other_kinds() {
+fn observe_mode_enforces_claims_and_kinds() {
     for observe in [false, true] {
         let policy = policy(GCP, DOCUMENT, NITRO, observe);
         let unclaimed = |shown: &mut Shown| (shown.challenge.subject.claimant_sha256, shown.evidence.claimant) = (None, None);
@@ -79,7 +79,7 @@ fn nobody_comes_without_a_claimant_or_with_other_kinds() {
 }
 
 #[test]
-fn what_an_instance_has_booted_is_observed() {
+fn observe_mode_reports_boot_mismatches() {
     let shown = Shown::new(&[Kind::AwsIdentityDocument, Kind::AwsNitroTpm]);
     let other = format!(
         "accounts = [\"123456789012\"]\n[pcrs]\n\"0-3\" = \"not checked\"\n4 = [\"{}\"]\n\"5-6\" = \"not checked\"\n7 = [\"{}\"]",

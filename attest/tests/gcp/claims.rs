@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn one_refusal_for_each_altered_claim() {
+fn each_altered_claim_is_refused() {
     for url in [
         "https://accounts.google.com/",
         "http://accounts.google.com",
@@ -65,7 +65,7 @@ fn one_refusal_for_each_altered_claim() {
 }
 
 #[test]
-fn values_that_google_does_not_give_are_refused() {
+fn malformed_claim_values_are_refused() {
     let long = "a".repeat(300);
     for (claim, value) in [
         ("project_id", json!("")),
@@ -113,7 +113,7 @@ fn values_that_google_does_not_give_are_refused() {
 }
 
 #[test]
-fn it_must_be_from_this_moment() {
+fn token_must_be_recently_issued() {
     let times = |iat: u64, exp: u64| {
         let mut claims = claims();
         claims["iat"] = json!(iat);
@@ -150,7 +150,7 @@ fn it_must_be_from_this_moment() {
 }
 
 #[test]
-fn attack_07_a_token_of_before_is_refused() {
+fn attack_07_stale_token_is_refused() {
     let token = GOOGLE.sign(&claims());
     let keys = keys_of(&GOOGLE);
     let other_challenge = Audience::new(GATEWAY, PURPOSE_CONFIG, "worker", &[0x12; 32], &SERVER_KEY);
@@ -178,7 +178,7 @@ fn attack_10_a_token_made_for_another_server_is_refused() {
 /// `signJwt` of IAM signs any claims, with the service account's own key. `generateIdToken` gives a token of Google's for any audience, to
 /// any client that may act as the service account, from anywhere.
 #[test]
-fn attack_16_a_service_account_cannot_say_that_it_is_an_instance() {
+fn attack_16_service_account_cannot_impersonate_an_instance() {
     let own_key = json!({"alg": "RS256", "kid": "account-key-1", "typ": "JWT"});
     refused_as(verify(ACCOUNT.sign_with(&own_key, &claims())), "gcp-identity-key-unknown");
     assert_eq!(verify(ACCOUNT.sign(&claims())), Err(GcpError::Signature));
@@ -194,7 +194,7 @@ fn attack_16_a_service_account_cannot_say_that_it_is_an_instance() {
 }
 
 #[test]
-fn attack_16_the_audience_is_this_challenges_and_nothing_else() {
+fn attack_16_audience_must_match_the_challenge() {
     let this = audience().as_str().to_owned();
     let wrong = |value: Value, found: &str| {
         let (found, expected) = (found.to_owned(), this.clone());
@@ -222,7 +222,7 @@ fn attack_16_the_audience_is_this_challenges_and_nothing_else() {
 }
 
 #[test]
-fn the_audience_is_what_the_document_says() {
+fn audience_matches_the_documented_format() {
     let data = HEXLOWER.encode(&qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &SERVER_KEY));
     assert_eq!(audience().as_str(), format!("gateway.example.com/ignition-config/worker/{data}"));
     let path = gcp::request_path(&Audience::new("a b&c", PURPOSE_CONFIG, "worker", &NONCE, &SERVER_KEY));

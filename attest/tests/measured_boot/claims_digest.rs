@@ -25,7 +25,7 @@ fn differ(one: &LogBuilder, other: &LogBuilder) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_rewrites_what_no_digest_covers_is_noticed_in_that_pcr() {
+fn altered_unmeasured_data_is_detected_per_pcr() {
     for (log, pcr) in [
         (machine::grub_machine(true), 4),
         (machine::grub_machine(true), 9),
@@ -50,7 +50,7 @@ fn whoever_rewrites_what_no_digest_covers_is_noticed_in_that_pcr() {
 }
 
 #[test]
-fn what_honest_firmware_may_have_otherwise_at_each_boot_is_not_looked_at() {
+fn unmeasured_data_that_varies_per_boot_is_ignored() {
     for log in [machine::grub_machine(true), machine::uki_machine()] {
         assert_eq!(differ(&log, &log), [0_u8; 0]);
         let mut sorted = log.clone();
@@ -70,7 +70,7 @@ fn what_honest_firmware_may_have_otherwise_at_each_boot_is_not_looked_at() {
 }
 
 #[test]
-fn of_what_is_not_proven_nothing_is_said() {
+fn unexplained_pcrs_have_no_description_digest() {
     let log = machine::uki_machine();
     let mut pcrs = log.pcrs(HashAlg::Sha256);
     pcrs.insert(11, [1; 32].into());
@@ -86,7 +86,7 @@ fn of_what_is_not_proven_nothing_is_said() {
 
 /// Stores keep these values. A change to their input has to raise the form, so that an updated gateway does not report another log.
 #[test]
-fn the_form_is_the_one_that_is_kept() {
+fn description_digest_form_is_stable() {
     assert_eq!(SAID_FORM, 2);
     let grub = claims_digests(&machine::grub_machine(true));
     let uki = claims_digests(&machine::uki_machine());

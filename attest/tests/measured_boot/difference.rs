@@ -28,7 +28,7 @@ fn images(names: &str) -> LogBuilder {
 }
 
 #[test]
-fn equal_events_stand_beside_one_another() {
+fn difference_aligns_equal_events() {
     let check = |first: &str, second: &str, expect: &str| assert_eq!(rows(&images(first), &images(second), 4), expect);
     check("", "", "");
     check("abc", "abc", "1=1 2=2 3=3");
@@ -44,7 +44,7 @@ fn equal_events_stand_beside_one_another() {
 }
 
 #[test]
-fn every_event_stands_there_once() {
+fn difference_lists_every_event_once() {
     let log = grub_machine(true);
     for event in 1..=log.events.len() {
         let other = without(&log, event);
@@ -67,7 +67,7 @@ fn every_event_stands_there_once() {
 }
 
 #[test]
-fn more_than_is_aligned_is_told_by_place() {
+fn long_differences_are_aligned_by_position() {
     let many = |text: &str| {
         (0..1100).fold(LogBuilder::new(&[SHA256]), |log, number| {
             log.event(9, EV_IPL, format!("{text}{number}").as_bytes())
@@ -81,7 +81,7 @@ fn more_than_is_aligned_is_told_by_place() {
 }
 
 #[test]
-fn text_names_what_has_changed_and_marks_what_is_only_said() {
+fn difference_text_marks_unproven_values() {
     let log = grub_machine(true);
     let grub = place(&log, 4, 3);
     let other = inserted(
@@ -102,7 +102,7 @@ fn text_names_what_has_changed_and_marks_what_is_only_said() {
 }
 
 #[test]
-fn a_pcr_that_one_log_does_not_explain_differs() {
+fn unexplained_pcr_counts_as_different() {
     let log = grub_machine(true);
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
@@ -121,7 +121,7 @@ fn a_pcr_that_one_log_does_not_explain_differs() {
 }
 
 #[test]
-fn nothing_of_a_log_is_markup_or_an_order_to_a_terminal() {
+fn difference_output_escapes_markup_and_terminal_sequences() {
     let evil = "<script>alert('1')</script>&\"\x1b[2J";
     let log = |text: &str| {
         LogBuilder::new(&[SHA256])
@@ -145,7 +145,7 @@ fn nothing_of_a_log_is_markup_or_an_order_to_a_terminal() {
 
 /// A command that was typed at GRUB's menu differs at its end.
 #[test]
-fn the_part_of_a_long_text_that_differs_is_shown() {
+fn differing_part_of_a_long_text_is_shown() {
     let log = |added: &str| grub_machine(true).grub(&format!("linux /vmlinuz {}{added} ro", "root=LABEL=root ".repeat(30)));
     let (one, other) = (boot(&log("")), boot(&log("init=/bin/sh ")));
     let difference = BootDifference::between(&one, &other);

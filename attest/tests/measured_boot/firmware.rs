@@ -50,7 +50,7 @@ fn unproven(boot: &MeasuredBoot, why: &str) {
 }
 
 #[test]
-fn attack_51_a_sentence_is_known_with_a_terminating_zero_and_in_utf_16() {
+fn attack_51_pcr_7_actions_match_in_each_encoding() {
     for place in places() {
         for form in forms("DMA Protection Disabled") {
             for shown in [form.as_slice(), b"DMA Protection Disabled", b"something else"] {
@@ -81,7 +81,7 @@ fn attack_51_a_sentence_is_known_with_a_terminating_zero_and_in_utf_16() {
 }
 
 #[test]
-fn sentences_of_other_pcrs_are_known_in_each_form() {
+fn actions_of_other_pcrs_match_in_each_encoding() {
     for form in forms("Exit Boot Services Returned with Success") {
         let log = empty().event(5, EV_EFI_ACTION, &form);
         let meaning = &boot(&log).events[0].meaning;
@@ -105,7 +105,7 @@ fn sentences_of_other_pcrs_are_known_in_each_form() {
 }
 
 #[test]
-fn an_unknown_event_leaves_each_fact_unproven_and_can_be_listed_exactly() {
+fn unknown_pcr_7_event_proves_nothing_unless_listed() {
     let digest = |log: &LogBuilder| HexDigest::new(&log.events[0].digests[1].1).unwrap();
     let long = [0x81; 16];
     let unknown = [
@@ -162,7 +162,7 @@ fn an_unknown_event_leaves_each_fact_unproven_and_can_be_listed_exactly() {
 }
 
 #[test]
-fn without_its_separator_nothing_is_said_of_dma_protection() {
+fn dma_protection_is_unproven_without_a_separator() {
     assert_eq!(verdict(&boot(&empty()).dma_protection_disabled()), "missing");
     assert_eq!(verdict(&boot(&empty().secure_boot(true)).dma_protection_disabled()), "missing");
     let error = empty().secure_boot(true).event(7, EV_SEPARATOR, &[1, 0, 0, 0]);
@@ -171,7 +171,7 @@ fn without_its_separator_nothing_is_said_of_dma_protection() {
 
 /// AMD's value: one byte, by an event type of its own. Data shorter than a GUID are neither a variable nor an entry of a database.
 #[test]
-fn a_short_value_of_the_firmwares_maker_is_known() {
+fn short_vendor_value_in_pcr_7_is_accepted() {
     for value in [&[1][..], &[0x41], &[], &[1, 0, 0, 0x80], &[0x80; 15]] {
         for place in places() {
             let log = with(place, &empty().event(7, VENDOR_EVENT, value));
@@ -190,7 +190,7 @@ fn a_short_value_of_the_firmwares_maker_is_known() {
 
 /// Intel's: authorities stay provable, and devices could write.
 #[test]
-fn a_security_level_of_thunderbolt_that_is_downgraded_is_known() {
+fn downgraded_thunderbolt_security_level_is_recognised() {
     for place in places() {
         for form in forms("Security Level is Downgraded to 0") {
             let read = boot(&with(place, &empty().event(7, EV_EFI_ACTION, &form)));
@@ -204,7 +204,7 @@ fn a_security_level_of_thunderbolt_that_is_downgraded_is_known() {
 
 /// coreboot's: separators were hashed with the zeros that fill the place of the event's data.
 #[test]
-fn a_separator_hashed_over_50_bytes_is_one() {
+fn separator_hashed_over_50_bytes_is_accepted() {
     let padded = |bytes: &[u8], length: usize| {
         let mut data = bytes.to_vec();
         data.resize(length, 0);
@@ -231,7 +231,7 @@ fn a_separator_hashed_over_50_bytes_is_one() {
 
 /// A variable that is not there is measured with a value of no length.
 #[test]
-fn secure_boot_that_is_not_there_is_off() {
+fn absent_secure_boot_variable_means_off() {
     let log = |value: &[u8]| {
         let mut log = empty();
         for (vendor, name, own) in secure_boot_variables(true) {
@@ -248,7 +248,7 @@ fn secure_boot_that_is_not_there_is_off() {
 /// An entry of db by a hash other than SHA-256, whose owner and hash are readable characters: the author of the entry chooses the owner,
 /// and tries images until the hash is readable.
 #[test]
-fn attack_50_an_authority_whose_value_is_printable_is_not_passed_over() {
+fn attack_50_printable_authority_is_not_skipped() {
     let printable = |length: usize| -> Vec<u8> { b"Printable0Owner!".iter().copied().cycle().take(length).collect() };
     let added =
         |vendor: &str, name: &str, value: &[u8]| boot(&grub_machine(true).event(7, VARIABLE_AUTHORITY, &variable(vendor, name, value)));

@@ -24,7 +24,7 @@ fn check(log: &LogBuilder, expect: Result<&[usize], &str>) {
 }
 
 #[test]
-fn images_are_all_of_pcr_4_that_is_nothing_else() {
+fn images_are_all_unidentified_events_of_pcr_4() {
     check(&pcr_4(), Ok(&[3, 4]));
     let read = boot(&pcr_4());
     let first = &read.images(4).unwrap()[0];
@@ -67,7 +67,7 @@ fn an_image_cannot_be_hidden() {
 }
 
 #[test]
-fn pcr_4_without_its_one_separator_proves_nothing() {
+fn pcr_4_requires_exactly_one_separator() {
     check(&LogBuilder::new(&[SHA256]).image("shim", ""), Err("missing"));
     check(&pcr_4().separator(4), Err("repeated"));
     check(&pcr_4().event(4, EV_SEPARATOR, &[1, 0, 0, 0]), Err("error separator"));
@@ -91,7 +91,7 @@ fn drivers_and_option_roms_are_images_too() {
 }
 
 #[test]
-fn the_firmwares_version_is_its_text() {
+fn firmware_version_is_the_measured_text() {
     let version = |log: &LogBuilder| {
         boot(log)
             .firmware_version()
@@ -149,7 +149,7 @@ fn blobs_of_the_firmware_are_digests_with_a_size() {
 }
 
 #[test]
-fn boot_variables_are_values_with_a_name_that_is_only_said() {
+fn boot_variable_values_are_proven_without_names() {
     let order = |value: &[u8]| LogBuilder::new(&[SHA256]).measured(1, VARIABLE_BOOT, value, &variable(GLOBAL, "BootOrder", value));
     // 1, 0 has the bytes of the separator for errors.
     for value in [&[1, 0, 0, 0], &[0, 0, 1, 0], &[0xff; 4], &[0; 4]] {
@@ -182,7 +182,7 @@ fn boot_variables_are_values_with_a_name_that_is_only_said() {
 }
 
 #[test]
-fn a_partition_table_is_covered_whole() {
+fn partition_table_is_proven_completely() {
     let read = boot(&LogBuilder::new(&[SHA256]).event(5, GPT_EVENT, &gpt(&["EFI system", "root"])));
     let Meaning::PartitionTable { table } = &read.events[0].meaning else {
         panic!("{:?}", read.events[0])
@@ -208,7 +208,7 @@ fn a_partition_table_is_covered_whole() {
 }
 
 #[test]
-fn the_boot_services_end_once_they_have_said_so() {
+fn exit_boot_services_is_derived_from_its_actions() {
     let log = || LogBuilder::new(&[SHA256]).separator(5);
     let check = |log: LogBuilder, expect| assert_eq!(boot(&log).exit_boot_services(), Ok(expect));
     check(log(), ExitBootServices::NotCalled);
@@ -229,7 +229,7 @@ fn the_boot_services_end_once_they_have_said_so() {
 }
 
 #[test]
-fn what_says_where_reference_values_are_is_only_said() {
+fn reference_manifest_locations_are_unproven() {
     let text = |text: &str| [&[u8::try_from(text.len() + 1).unwrap()], text.as_bytes(), &[0]].concat();
     let data = [
         b"SP800-155 Event3".as_slice(),

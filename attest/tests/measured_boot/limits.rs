@@ -16,7 +16,7 @@ fn with_dbx(value: &[u8]) -> LogBuilder {
 }
 
 #[test]
-fn events() {
+fn event_count_is_limited() {
     let log = |more: usize| (0..EVENTS_LIMIT - 6 + more).fold(with_dbx(&[]), |log, _| log.event(9, EV_IPL, b"x"));
     let read = boot(&log(0));
     assert_eq!((read.events.len(), read.left_out, read.secure_boot()), (EVENTS_LIMIT, 0, Ok(true)));
@@ -29,7 +29,7 @@ fn events() {
 }
 
 #[test]
-fn hashes_of_a_database() {
+fn database_hash_count_is_limited() {
     let limit = u32::try_from(HASHES_LIMIT).unwrap();
     let read = boot(&with_dbx(&dbx(&hashes(limit))));
     assert!(read.database(DatabaseName::Dbx).unwrap().is_complete());
@@ -48,7 +48,7 @@ fn hashes_of_a_database() {
 }
 
 #[test]
-fn certificates_of_a_database() {
+fn database_certificate_count_is_limited() {
     let list = signature_list(X509, &[&certificate("one")]);
     let read = boot(&with_dbx(&list.repeat(CERTIFICATES_LIMIT + 2)));
     let database = read.database(DatabaseName::Dbx).unwrap();
@@ -59,7 +59,7 @@ fn certificates_of_a_database() {
 }
 
 #[test]
-fn texts() {
+fn text_length_is_limited() {
     let text = |length: usize| {
         let read = boot(&LogBuilder::new(&[SHA256]).grub(&"x".repeat(length)));
         read.grub_texts().unwrap()[0].text.clone()
@@ -82,14 +82,14 @@ fn texts() {
 }
 
 #[test]
-fn notes() {
+fn manifest_count_is_limited() {
     let note = [b"SP800-155 Event3".as_slice(), &[0; 20], &[0; 4], &[0; 4], &[0]].concat();
     let log = (0..=MANIFESTS_LIMIT).fold(LogBuilder::new(&[SHA256]), |log, _| log.event(0, 3, &note));
     assert_eq!(boot(&log).said_manifests.len(), MANIFESTS_LIMIT);
 }
 
 #[test]
-fn one_text_of_every_kind_is_bounded() {
+fn every_kind_of_text_is_limited() {
     let long = "y".repeat(3 * TEXT_LIMIT_BYTES);
     let log = with_dbx(&[])
         .event(7, VARIABLE_AUTHORITY, &variable(SHIM, "SbatLevel", long.as_bytes()))
@@ -116,7 +116,7 @@ fn one_text_of_every_kind_is_bounded() {
 
 /// The benchmark's log has the content that the benchmark claims.
 #[test]
-fn the_log_of_the_benchmark_is_read_whole() {
+fn benchmark_log_is_parsed_completely() {
     let log = server(certificate);
     let read = boot(&log);
     assert_eq!(read.secure_boot(), Ok(true));

@@ -14,7 +14,7 @@ fn new() -> LogBuilder {
 }
 
 #[test]
-fn sections_of_a_uki_are_names_and_contents_in_turn() {
+fn uki_sections_are_pairs_of_name_and_content() {
     let read = boot(&uki_machine());
     let found: Vec<_> = read
         .uki_sections()
@@ -32,7 +32,7 @@ fn sections_of_a_uki_are_names_and_contents_in_turn() {
 }
 
 #[test]
-fn anything_else_in_pcr_11_proves_no_uki() {
+fn unexpected_events_in_pcr_11_prove_no_uki() {
     let check = |log: LogBuilder, expect: &str| assert_eq!(verdict(&boot(&log).uki_sections()), expect);
     let good = || new().section(".linux", b"kernel").section(".cmdline", b"quiet");
     check(good(), "ok");
@@ -72,7 +72,7 @@ fn after(log: &LogBuilder, words: &[&[u8]]) -> std::collections::BTreeMap<u8, He
 }
 
 #[test]
-fn phases_after_the_log_are_computed() {
+fn boot_phases_after_the_log_are_computed() {
     let log = uki_machine();
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
@@ -111,7 +111,7 @@ fn phases_after_the_log_are_computed() {
 }
 
 #[test]
-fn phases_are_pcr_11s_only() {
+fn boot_phases_extend_pcr_11_only() {
     let log = uki_machine();
     let bytes = log.build();
     let parsed = EventLog::parse(&bytes).unwrap();
@@ -196,7 +196,7 @@ fn files_are_everything_in_pcr_9() {
 }
 
 #[test]
-fn command_lines_of_systemd_stub_are_covered() {
+fn systemd_stub_command_lines_are_proven() {
     let texts = |log: &LogBuilder| {
         let read = boot(log);
         let text = |meaning: &Meaning| match meaning {
@@ -225,7 +225,7 @@ fn command_lines_of_systemd_stub_are_covered() {
 }
 
 #[test]
-fn shims_variables_in_pcr_14_are_digests() {
+fn mok_variables_in_pcr_14_are_digests() {
     let read = boot(&grub_machine(true));
     let found = read.mok_variables().unwrap();
     assert!(matches!(&found[0].meaning, Meaning::MokVariable { said_name } if said_name.whole() == Some("MokList")));

@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn attack_23_any_bytes_altered(which in 0..2_usize, changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn attack_23_altered_bytes_never_panic(which in 0..2_usize, changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut bytes = machines()[which].build();
         for (at, value) in changes {
             let at = at.index(bytes.len());
@@ -117,7 +117,7 @@ proptest! {
 
     /// Adds an event of any data at any place, with its digest, like software that can extend a PCR.
     #[test]
-    fn attack_24_any_event_added(
+    fn attack_24_added_event_is_listed_or_breaks_proof(
         which in 0..2_usize,
         at in any::<prop::sample::Index>(),
         pcr in 0..16_u32,
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn attack_23_any_bytes_of_a_certificate(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5), cut in any::<prop::sample::Index>()) {
+    fn attack_23_altered_certificate_never_panics(changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5), cut in any::<prop::sample::Index>()) {
         let mut certificate = REAL.clone();
         for (at, value) in changes {
             let at = at.index(certificate.len());
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn attack_23_any_data_of_variables(data in proptest::collection::vec(any::<u8>(), 0..300), pcr in 0..16_u32, event_type in prop_oneof![
+    fn attack_23_arbitrary_variable_data_never_panics(data in proptest::collection::vec(any::<u8>(), 0..300), pcr in 0..16_u32, event_type in prop_oneof![
         Just(0x8000_0001_u32), Just(0x8000_0002), Just(0x8000_0003), Just(0x8000_0006), Just(0x8000_000a), Just(8), Just(6), Just(13)]) {
         let _ = read(&LogBuilder::new(&[SHA256]).event(pcr, event_type, &data).measured(pcr, event_type, b"x", &data).build());
         let valued = super::machine::variable(super::machine::GLOBAL, "Boot0001", &data);

@@ -25,7 +25,7 @@ fn check(log: &LogBuilder, expect: &str) {
 }
 
 #[test]
-fn secure_boot_is_what_pcr_7_begins_with() {
+fn secure_boot_is_the_first_pcr_7_event() {
     for on in [true, false] {
         assert_eq!(boot(&grub_machine(on)).secure_boot(), Ok(on));
         assert_eq!(boot(&pcr_7(on).separator(7)).secure_boot(), Ok(on));
@@ -34,7 +34,7 @@ fn secure_boot_is_what_pcr_7_begins_with() {
 }
 
 #[test]
-fn a_variable_more_or_less_or_elsewhere_proves_nothing() {
+fn missing_repeated_or_moved_variable_proves_nothing() {
     let whole = pcr_7(true).separator(7);
     for missing in 1..=5 {
         check(&without(&whole, missing), if missing == 5 { "missing" } else { "unexpected" });
@@ -81,7 +81,7 @@ fn dbt_and_dbr_may_follow_before_the_separator() {
 }
 
 #[test]
-fn a_separator_more_or_less_or_for_an_error_proves_nothing() {
+fn pcr_7_requires_exactly_one_regular_separator() {
     check(&pcr_7(true), "missing");
     check(&pcr_7(true).separator(7).separator(7), "repeated");
     check(&pcr_7(true).separator(7).event(7, EV_SEPARATOR, &[0xff; 4]), "repeated");
@@ -102,7 +102,7 @@ fn a_separator_more_or_less_or_for_an_error_proves_nothing() {
 }
 
 #[test]
-fn a_variable_that_is_not_quite_secure_boot_proves_nothing() {
+fn malformed_secure_boot_variable_proves_nothing() {
     check(&first(one(&variable(GLOBAL, "SecureBoot", &[1]))), "ok");
     for (vendor, name) in [
         (IMAGE_SECURITY, "SecureBoot"),
@@ -136,7 +136,7 @@ fn a_variable_that_is_not_quite_secure_boot_proves_nothing() {
 }
 
 #[test]
-fn what_is_shown_under_a_digest_of_something_else_is_not_believed() {
+fn data_that_mismatches_its_digest_is_not_believed() {
     let off = grub_machine(false);
     let secure_boot = place(&off, 7, 0);
     check(&lie(&off, secure_boot, &variable(GLOBAL, "SecureBoot", &[1])), "unknown event");
@@ -153,7 +153,7 @@ fn what_is_shown_under_a_digest_of_something_else_is_not_believed() {
 
 /// The attack of go-attestation's disclosure: the true events by other types, then the wanted ones.
 #[test]
-fn attack_24_events_added_behind_the_true_ones() {
+fn attack_24_events_appended_to_the_genuine_prove_nothing() {
     let wanted = LogBuilder::new(&[SHA256]).secure_boot(true).separator(7);
     for event_type in [VARIABLE_DRIVER_CONFIG, 2, EV_SEPARATOR, 0xffff_ffff] {
         for log in [
@@ -170,7 +170,7 @@ fn attack_24_events_added_behind_the_true_ones() {
 }
 
 #[test]
-fn debug_mode_proves_nothing_and_unprotected_memory_is_told() {
+fn debug_mode_proves_nothing_and_dma_is_reported() {
     let whole = pcr_7(true).separator(7);
     for at in 0..=6 {
         let with = |text: &str| inserted(&whole, at, &LogBuilder::new(&[SHA256]).action(7, text));
@@ -190,7 +190,7 @@ fn debug_mode_proves_nothing_and_unprotected_memory_is_told() {
 }
 
 #[test]
-fn what_systemd_extends_after_the_boot_changes_nothing() {
+fn systemd_separator_after_the_boot_changes_nothing() {
     let log = grub_machine(true).event(7, EV_SEPARATOR, OS_SEPARATOR);
     check(&log, "ok");
     assert_eq!(boot(&log).authorities().unwrap().len(), 2);
@@ -239,7 +239,7 @@ fn with_db(value: &[u8]) -> LogBuilder {
 }
 
 #[test]
-fn a_database_that_cannot_be_read_whole_proves_nothing() {
+fn malformed_signature_database_proves_nothing() {
     let list = signature_list(X509, &[&certificate("vendor")]);
     let refused = |value: &[u8]| assert_eq!(verdict(&boot(&with_db(value)).database(DatabaseName::Db)), "unexpected");
     assert_eq!(boot(&with_db(&list)).database(DatabaseName::Db).unwrap().certificates.len(), 1);
@@ -273,7 +273,7 @@ fn a_database_that_cannot_be_read_whole_proves_nothing() {
 }
 
 #[test]
-fn a_certificate_has_a_subject_if_it_is_one() {
+fn subject_is_read_from_valid_certificates_only() {
     let subject = |certificate: &[u8]| {
         let log = with_db(&signature_list(X509, &[certificate]));
         boot(&log).database(DatabaseName::Db).unwrap().certificates[0].subject.clone()
@@ -332,7 +332,7 @@ fn versions_in_dbx_are_no_hashes() {
 }
 
 #[test]
-fn authorities_are_all_that_pcr_7_has() {
+fn authorities_are_all_authority_events_of_pcr_7() {
     let log = grub_machine(true);
     let read = boot(&log);
     let found = read.authorities().unwrap();
@@ -389,7 +389,7 @@ fn an_authority_cannot_be_hidden() {
 }
 
 #[test]
-fn an_authority_of_old_shim_is_read_as_far_as_its_digest_covers() {
+fn old_shim_authority_is_parsed_to_its_digest() {
     // One byte more is logged than measured, and five behind the variable are measured (shim before 15.3).
     let value = certificate("distribution");
     let measured = [variable(SHIM, "Shim", &value), vec![0; 5]].concat();
@@ -406,7 +406,7 @@ fn an_authority_of_old_shim_is_read_as_far_as_its_digest_covers() {
 }
 
 #[test]
-fn the_sbat_level_is_what_shim_has_measured() {
+fn sbat_level_is_the_one_measured_by_shim() {
     let read = boot(&grub_machine(true));
     let levels: Vec<_> = read.sbat_levels().unwrap().iter().map(|level| level.whole().unwrap()).collect();
     assert_eq!(levels, ["sbat,1,2024010900\nshim,4\n"]);
@@ -419,7 +419,7 @@ fn the_sbat_level_is_what_shim_has_measured() {
 }
 
 #[test]
-fn numbers_are_places_in_the_log() {
+fn event_numbers_are_positions_in_the_log() {
     let log = grub_machine(true);
     let read = boot(&log);
     let extending = log.events.iter().enumerate().filter(|(_, event)| event.event_type != EV_NO_ACTION);

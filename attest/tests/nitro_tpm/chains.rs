@@ -6,7 +6,7 @@ const CERTIFICATE: &str = "nitro-tpm-certificate-invalid";
 
 /// Each level of the chain, altered: the signature of the document itself is right.
 #[test]
-fn chains_that_are_refused() {
+fn invalid_chains_are_refused() {
     let check = |change: fn(&mut Case), variant: &str, code: &str| drop(refused(&case(change), variant, code));
     let unknown = "nitro-tpm-not-endorsed";
     let time = "nitro-tpm-certificate-time";
@@ -118,7 +118,7 @@ fn other_root() -> CertificateDer<'static> {
 }
 
 #[test]
-fn roots_that_are_refused() {
+fn invalid_roots_are_refused() {
     let problem = |der: Vec<u8>| NitroRoots::new(&[der.into()]).unwrap_err().problem;
     let root = |change: fn(&mut CertificateParams), key: KeyPair| {
         let mut case = Case::new();
@@ -143,7 +143,7 @@ fn roots_that_are_refused() {
 }
 
 #[test]
-fn attack_03_a_chain_of_ones_own() {
+fn attack_03_chain_below_a_forged_root_is_refused() {
     let own = case(|case| case.levels[0].key = Arc::new(p384()));
     let authentic = Case::new();
     let verified = nitro_tpm::verify(&own.document(), &authentic.nitro_roots(), &authentic.expected(), at(NOW));
@@ -151,7 +151,7 @@ fn attack_03_a_chain_of_ones_own() {
 }
 
 #[test]
-fn attack_19_chains_that_cost_too_much() {
+fn attack_19_chain_length_and_duplicates_are_limited() {
     let bundle = |certificates: Vec<Vec<u8>>| case(|case| case.cabundle = Some(certificates));
     let authentic = || -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = Case::new().certificates().iter().map(|certificate| certificate.to_vec()).collect();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn fields_that_are_refused() {
+fn invalid_fields_are_refused() {
     let check = |change: fn(&mut Case), variant: &str, code: &str| drop(refused(&case(change), variant, code));
     let none: Option<Value> = None;
     for field in ["module_id", "digest", "timestamp", "nitrotpm_pcrs"] {
@@ -73,7 +73,7 @@ fn fields_that_are_refused() {
 
 /// If AWS adds fields, the known ones are read as usual, and mean the same.
 #[test]
-fn fields_that_are_not_known_are_passed_over() {
+fn unknown_fields_are_ignored() {
     let said = |case: &Case| {
         let verified = case.verify().unwrap();
         let document = &verified.document;
@@ -106,7 +106,7 @@ fn fields_that_are_not_known_are_passed_over() {
 }
 
 #[test]
-fn only_documents_of_instances_can_be_asked_for() {
+fn accepts_only_the_nitro_tpm_document_shape() {
     let subject = |shape: &str| serde_json::from_value::<NitroTpmSubject>(serde_json::json!({"shape": shape}));
     assert_eq!(subject("nitro-tpm").unwrap(), NitroTpmSubject::default());
     assert_eq!(

@@ -25,7 +25,7 @@ fn verified() -> VerifiedNitroTpm {
 }
 
 #[test]
-fn a_pool_accepts() {
+fn accepts_a_document_that_satisfies_the_rules() {
     assert_eq!(appraise(&verified(), &rules(RULES), at(NOW)), Ok(()));
     assert_eq!(verified().identity(), format!("aws:123456789012/{INSTANCE}"));
     assert!(rules(RULES).checks_account());
@@ -37,7 +37,7 @@ fn a_pool_accepts() {
 
 /// The PCR that attest-node extends at the end of a boot; no event log comes with a document.
 #[test]
-fn attack_47_an_instance_whose_boot_is_over() {
+fn attack_47_rejects_an_instance_with_a_complete_boot() {
     const DOOR: u64 = attest::tpm::boot_complete::BOOT_COMPLETE_PCR as u64;
     let text = "accounts = \"not checked\"\nonly_while_booting = true\n[pcrs]\n\"0-7\" = \"not checked\"";
     let judged = |words: &[&[u8]]| {
@@ -73,7 +73,7 @@ fn attack_47_an_instance_whose_boot_is_over() {
 }
 
 #[test]
-fn each_rule_refuses() {
+fn each_rule_rejects_a_mismatched_document() {
     let check = |from: &str, to: &str, variant: &str, code: &str| {
         let altered = RULES.replacen(from, to, 1);
         assert_ne!(altered, RULES);
@@ -122,7 +122,7 @@ fn each_rule_refuses() {
 
 /// The account is nowhere in the document.
 #[test]
-fn the_account_has_to_be_shown_by_other_evidence() {
+fn account_must_come_from_other_evidence() {
     let alone = Case::new().verify().unwrap();
     is(
         &appraise(&alone, &rules(RULES), at(NOW)).unwrap_err(),
@@ -144,7 +144,7 @@ fn the_account_has_to_be_shown_by_other_evidence() {
 }
 
 #[test]
-fn rules_that_cannot_be_meant() {
+fn rejects_invalid_nitro_tpm_rules() {
     let refused = |from: &str, to: &str, says: &str| {
         let altered = RULES.replacen(from, to, 1);
         assert_ne!(altered, RULES);

@@ -41,7 +41,7 @@ fn image() -> Vec<u8> {
 }
 
 #[test]
-fn no_byte_of_an_image_makes_anything_panic() {
+fn altering_any_byte_of_an_image_never_panics() {
     let image = image();
     for position in 0..image.len() {
         for byte in [0, 1, 0x7f, 0x80, 0xff] {
@@ -54,12 +54,12 @@ fn no_byte_of_an_image_makes_anything_panic() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_anything_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
         read(&bytes);
     }
 
     #[test]
-    fn no_few_bytes_of_an_image_make_anything_panic(
+    fn altered_and_truncated_images_never_panic(
         changes in proptest::collection::vec((0..1024_usize, any::<u8>()), 1..8),
         length in 0..8192_usize,
     ) {

@@ -74,7 +74,7 @@ fn predict(uki: &Uki<'_>) -> Result<Prediction, ByteReadError> {
 }
 
 #[test]
-fn a_file_is_read_piece_by_piece_and_measured_as_in_memory() {
+fn predicting_in_chunks_equals_predicting_in_memory() {
     let image = image();
     let in_memory = predict(&Uki::parse(&image).unwrap()).unwrap();
     let stored = Stored::new(image);
@@ -84,7 +84,7 @@ fn a_file_is_read_piece_by_piece_and_measured_as_in_memory() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_has_no_value() {
+fn unreadable_file_yields_no_prediction() {
     let image = image();
     let length = image.len();
     for damaged_from in [0, 100, length / 2, length - 1] {
@@ -99,7 +99,7 @@ fn a_file_that_cannot_be_read_has_no_value() {
 }
 
 #[test]
-fn a_part_is_within_its_file() {
+fn byte_range_stays_within_its_file() {
     let stored = Stored::new((0..100).collect());
     for bytes in [stored.bytes(), Bytes::from(&stored.bytes)] {
         let part = bytes.part(10, 20).unwrap().part(5, 10).unwrap();

@@ -53,7 +53,7 @@ fn event_descriptions(prediction: &Prediction, pcr: u8) -> Vec<String> {
 }
 
 #[test]
-fn each_release_has_its_way() {
+fn predicts_each_grub_release_with_its_events() {
     let check = |sbat, shim, secure_boot, images: &[&str], files: &[&str]| {
         let prediction = predict(sbat, shim, secure_boot, CONFIG, &[b"initrd!!"]);
         let images: Vec<String> = images.iter().map(|name| format!("image {name}")).collect();
@@ -99,7 +99,7 @@ fn left_out(prediction: &Prediction, expected: &str) {
 }
 
 #[test]
-fn what_was_not_looked_at_is_left_out() {
+fn omits_pcrs_of_untested_grub_combinations() {
     let of = |sbat: &str, shim, secure_boot| predict(sbat, shim, secure_boot, CONFIG, &[b"initrd!!"]);
     left_out(&of(DEBIAN_12, false, SecureBoot::On), "without shim");
     left_out(&of(DEBIAN_12, true, SecureBoot::Off), "after shim without Secure Boot");
@@ -142,7 +142,7 @@ fn refused(config: &str, expected: &str) {
 }
 
 #[test]
-fn a_config_whose_commands_do_not_follow_from_it_is_refused() {
+fn rejects_a_grub_config_with_unpredictable_commands() {
     for character in [
         "'a'", "\"a\"", "$a", "a\\b", "{", "a;b", "a|b", "a&b", "a<b", "a>b", "a*", "a?", "[", "!", "`", "a#b", "\u{e4}", "\r",
     ] {
@@ -202,7 +202,7 @@ fn digests_only(prediction: &Prediction, expected: &str) {
 
 /// Debian's signed images among them: 12's has the memory disk and runs the config, 13's has `peimage`.
 #[test]
-fn an_image_with_other_objects_has_digests_and_no_value() {
+fn grub_image_with_unknown_objects_yields_only_digests() {
     let check = |sbat: &str, modules: &str, objects: &[(u32, &[u8])], expected: &str| {
         let prediction = predict_by(&grub(sbat, modules, objects), false, SecureBoot::Off, CONFIG, &[b"initrd!!"]);
         digests_only(&prediction, expected);
@@ -248,7 +248,7 @@ fn an_image_with_other_objects_has_digests_and_no_value() {
 }
 
 #[test]
-fn objects_that_cannot_be_read_are_said() {
+fn reports_unreadable_grub_objects() {
     let of = |section: &[u8]| {
         let image = Image::new().section("mods", section).section(".sbat", DEBIAN_13.as_bytes());
         digests_only(
@@ -274,7 +274,7 @@ fn objects_that_cannot_be_read_are_said() {
 }
 
 #[test]
-fn an_image_says_where_its_config_is() {
+fn finds_the_config_path_in_a_grub_image() {
     let check = |objects: &[(u32, &[u8])], folder: &str, roots: &[&str]| {
         let image = grub(DEBIAN_13, GRUB_MODULES, objects).build();
         let known = GrubImage::recognise(&PeImage::parse(&image).unwrap()).unwrap();
@@ -292,7 +292,7 @@ fn an_image_says_where_its_config_is() {
 
 /// Shim's part is not asked: with Secure Boot that was not looked at.
 #[test]
-fn an_image_that_does_not_ask_shim_has_no_value_with_secure_boot() {
+fn grub_without_shim_lock_needs_secure_boot_off() {
     let modules = format!("{GRUB_MODULES} linuxefi");
     let image = grub(DEBIAN_12, &modules, &[(6, b""), (GRUB_PREFIX, b"/grub")]);
     let of = |shim, secure_boot| predict_by(&image, shim, secure_boot, CONFIG, &[b"initrd!!"]);

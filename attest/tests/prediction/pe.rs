@@ -23,7 +23,7 @@ fn refused(image: &Image, change: impl FnOnce(&mut Vec<u8>), expected: &str) {
 }
 
 #[test]
-fn the_digest_is_of_the_file_without_checksum_and_certificates() {
+fn authenticode_digest_skips_checksum_and_certificates() {
     let mut signed = image();
     signed.certificates = vec![1; 64];
     signed.checksum = 0x1234_5678;
@@ -38,7 +38,7 @@ fn the_digest_is_of_the_file_without_checksum_and_certificates() {
 }
 
 #[test]
-fn every_other_byte_is_in_the_digest() {
+fn authenticode_digest_covers_every_other_byte() {
     let mut signed = image();
     signed.certificates = vec![1; 64];
     signed.trailing = vec![3; 8];
@@ -57,7 +57,7 @@ fn every_other_byte_is_in_the_digest() {
 }
 
 #[test]
-fn an_image_without_a_directory_of_certificates_has_a_digest_too() {
+fn digests_an_image_without_a_certificate_directory() {
     let mut image = image();
     image.directories = 4;
     let file = image.build();
@@ -66,7 +66,7 @@ fn an_image_without_a_directory_of_certificates_has_a_digest_too() {
 }
 
 #[test]
-fn no_beginning_of_an_image_is_an_image() {
+fn rejects_every_truncated_pe_image() {
     let file = image().build();
     for length in 0..file.len() {
         digest(&file[..length]).unwrap_err();
@@ -74,7 +74,7 @@ fn no_beginning_of_an_image_is_an_image() {
 }
 
 #[test]
-fn what_readers_understand_differently_is_refused() {
+fn rejects_ambiguous_pe_layouts() {
     let image = image();
     let (first, second) = (image.table(), image.table() + 40);
     let start = u32::try_from(image.first()).unwrap();
@@ -103,7 +103,7 @@ fn what_readers_understand_differently_is_refused() {
 }
 
 #[test]
-fn certificates_are_at_the_end_and_nowhere_else() {
+fn certificates_must_end_the_pe_file() {
     let mut image = image();
     image.certificates = vec![1; 64];
     let file = image.build();
@@ -126,7 +126,7 @@ fn certificates_are_at_the_end_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_no_image_is_refused() {
+fn rejects_files_that_are_not_pe_images() {
     let image = image();
     refused(&image, |file| file[0] = b'm', "not a 64-bit PE image");
     refused(&image, |file| file[NT_HEADERS] = b'N', "not a 64-bit PE image");
@@ -152,7 +152,7 @@ fn what_is_no_image_is_refused() {
 }
 
 #[test]
-fn a_section_is_what_is_in_memory() {
+fn section_digest_covers_its_size_in_memory() {
     let mut image = image();
     image.sections[0].memory_bytes = 4;
     image.sections[1].memory_bytes = 5000;
@@ -171,7 +171,7 @@ fn a_section_is_what_is_in_memory() {
 
 /// A file of some hundred bytes would have gigabytes hashed otherwise.
 #[test]
-fn what_is_not_in_the_file_is_bounded_over_all_sections() {
+fn zero_padding_is_limited_over_all_sections() {
     let check = |beyond: [usize; 2], expect: Option<usize>| {
         let mut image = image();
         for (section, beyond) in image.sections.iter_mut().zip(beyond) {
@@ -194,7 +194,7 @@ fn what_is_not_in_the_file_is_bounded_over_all_sections() {
 }
 
 #[test]
-fn whether_an_image_is_signed_is_seen() {
+fn detects_a_signed_image() {
     let mut image = image();
     assert!(!PeImage::parse(&image.build()).unwrap().is_signed());
     image.certificates = vec![1; 8];

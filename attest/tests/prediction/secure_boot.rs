@@ -77,7 +77,7 @@ fn variables_come_before_authorities() {
 }
 
 #[test]
-fn without_secure_boot_nobody_accepts_anything() {
+fn authorities_are_not_measured_without_secure_boot() {
     let db = list(X509, &[], b"one");
     let variables = Variables {
         db: &db,
@@ -90,7 +90,7 @@ fn without_secure_boot_nobody_accepts_anything() {
 }
 
 #[test]
-fn each_variable_is_in_the_value() {
+fn each_secure_boot_variable_changes_pcr_7() {
     let value = |variables: &Variables<'_>| predict(variables, SecureBoot::On, &[]).unwrap().pcrs()[0].values.clone();
     let one = list(SHA256, &[], &[1; 32]);
     let none = Variables::default();
@@ -117,7 +117,7 @@ fn refused(db: &[u8], expected: &str) {
 }
 
 #[test]
-fn what_is_no_list_of_signatures_is_refused() {
+fn rejects_a_malformed_signature_list() {
     let good = list(X509, &[], b"one");
     for length in 1..good.len() {
         refused(&good[..length], "db is not a signature list");
@@ -141,7 +141,7 @@ fn what_is_no_list_of_signatures_is_refused() {
 }
 
 #[test]
-fn an_authority_is_in_db_as_a_certificate() {
+fn authority_must_be_a_certificate_in_db() {
     let hash = list(SHA256, &[], &[1; 32]);
     let dbx = list(X509, &[], b"one");
     let refused = |variables: Variables<'_>, authority: &[u8]| {

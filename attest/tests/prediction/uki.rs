@@ -58,7 +58,7 @@ fn measured(version: &str) -> String {
 }
 
 #[test]
-fn sections_are_measured_in_the_order_of_the_stubs_list() {
+fn measures_sections_in_the_order_of_the_stub() {
     let of_252 = ".linux .osrel .cmdline .initrd .splash .pcrpkey";
     let of_254 = ".linux .osrel .cmdline .initrd .splash .uname .sbat .pcrpkey";
     let of_256 = ".linux .osrel .cmdline .initrd .ucode .splash .uname .sbat .pcrpkey";
@@ -71,7 +71,7 @@ fn sections_are_measured_in_the_order_of_the_stubs_list() {
 }
 
 #[test]
-fn a_section_is_its_name_and_its_content() {
+fn measures_section_name_and_content() {
     let prediction = predict(&whole("252"), SecureBoot::On);
     let hash = |bytes: &[u8]| HashAlg::Sha384.digest(&[bytes]).as_ref().to_vec();
     let of_pcr: Vec<Vec<u8>> = prediction
@@ -110,7 +110,7 @@ fn a_section_is_its_name_and_its_content() {
 }
 
 #[test]
-fn the_kernel_in_it_is_measured_only_without_secure_boot() {
+fn embedded_kernel_is_measured_only_without_secure_boot() {
     let image = whole("252");
     let on = ["a boot option is tried", "separator", "image unified kernel image"];
     assert_eq!(event_descriptions(&predict(&image, SecureBoot::On), 4), on);
@@ -141,7 +141,7 @@ fn predict_behind(magic: &str, line: &[u8], secure_boot: SecureBoot) -> Predicti
 }
 
 #[test]
-fn what_loads_the_image_comes_before_it() {
+fn boot_loader_is_measured_before_the_uki() {
     let prediction = predict_behind("#### LoaderInfo: systemd-boot 257 ####", b"a b", SecureBoot::On);
     let expected = [
         "a boot option is tried",
@@ -153,7 +153,7 @@ fn what_loads_the_image_comes_before_it() {
 }
 
 #[test]
-fn until_254_systemd_boot_gives_the_image_its_own_command_line() {
+fn systemd_boot_until_254_measures_its_command_line() {
     use SecureBoot::{Off, On};
     let magic = |release: &str| format!("#### LoaderInfo: systemd-boot {release} ####");
     let check = |magic: &str, line: &[u8], secure_boot, expected: &[&str], known: &[u8]| {
@@ -186,7 +186,7 @@ fn until_254_systemd_boot_gives_the_image_its_own_command_line() {
 }
 
 #[test]
-fn the_kernel_measures_its_command_line_and_the_initrd_that_it_gets() {
+fn kernel_measures_its_command_line_and_initrd() {
     let digest = |image: &Image| {
         let prediction = predict(image, SecureBoot::On);
         let initrd = prediction
@@ -262,7 +262,7 @@ fn refused(image: &Image, expected: &str) {
 }
 
 #[test]
-fn an_image_of_which_it_is_not_known_is_refused() {
+fn rejects_a_uki_with_an_unsupported_stub() {
     refused(&Image::new().section(".linux", b"x"), "section .sdmagic is missing");
     refused(&uki("252", &[]), "section .linux is missing");
     refused(&uki("251.4", &[(".linux", b"x")]), "its systemd-stub is 251.4");
@@ -321,7 +321,7 @@ fn left_out(sections: &[(&str, &[u8])], version: &str, pcrs: &[u8], expected: &s
 }
 
 #[test]
-fn what_does_not_follow_from_the_image_is_left_out_with_the_reason() {
+fn omits_unpredictable_pcrs_with_a_reason() {
     let linux = kernel("6.1").build();
     let older = kernel("5.19").build();
     let silent = kernel("unknown").build();

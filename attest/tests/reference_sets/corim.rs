@@ -62,7 +62,7 @@ fn event(element: &str, digests: Vec<Value>) -> Value {
 }
 
 #[test]
-fn a_generation_comes_back_as_it_was() {
+fn generation_round_trips_through_corim() {
     let set = ReferenceSet::parse(&good().to_string()).unwrap();
     let generation = &set.generations[0];
     let read = from_corim(&to_corim(generation).unwrap(), generation.added, &generation.by, "x").unwrap();
@@ -74,7 +74,7 @@ fn a_generation_comes_back_as_it_was() {
 
 /// A map of CBOR has no key twice; a reader may keep only the last value.
 #[test]
-fn two_values_of_one_pcr_are_in_two_measurements() {
+fn values_of_one_pcr_get_separate_measurements() {
     let mut set = ReferenceSet::parse(&good().to_string()).unwrap();
     let generation = &mut set.generations[0];
     let of_pcr = |pcr, byte| PcrValue {
@@ -109,7 +109,7 @@ fn no_key_twice(value: &Value) {
 }
 
 #[test]
-fn what_others_have_written_is_read_as_far_as_it_is_known() {
+fn reads_foreign_corims_and_skips_unknown_fields() {
     let read_registers = read(&vendor_measurement(registers(
         4.into(),
         vec![digest(1.into(), 32), digest("sha-384".into(), 48)],
@@ -127,7 +127,7 @@ fn what_others_have_written_is_read_as_far_as_it_is_known() {
 }
 
 #[test]
-fn anything_else_is_refused() {
+fn rejects_unsupported_corims() {
     let check = |value: &Value, expect: &str| {
         let error = read(value).unwrap_err();
         assert!(
@@ -186,7 +186,10 @@ fn anything_else_is_refused() {
         "two digests",
     );
     check(&vendor_measurement(event("images", Vec::new())), "NoDigest");
-    check(&vendor_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])), "not a PCR");
+    check(
+        &vendor_measurement(registers("pcr4".into(), vec![digest(1.into(), 32)])),
+        "not a PCR",
+    );
     check(&vendor_measurement(registers(24.into(), vec![digest(1.into(), 32)])), "NoSuchPcr");
     let twice = Value::Map(vec![(4.into(), Value::Array(vec![digest(1.into(), 32)])); 2]);
     let of_values = |members: Vec<(Value, Value)>| vendor_measurement(Value::Map(vec![(1.into(), Value::Map(members))]));
@@ -216,7 +219,7 @@ fn anything_else_is_refused() {
 
 /// Any byte otherwise: refused, or read as something; never a panic.
 #[test]
-fn attack_23_a_corim_that_is_altered_anywhere_makes_nothing_panic() {
+fn attack_23_altered_corim_never_panics() {
     let set = ReferenceSet::parse(&good().to_string()).unwrap();
     let whole = to_corim(&set.generations[0]).unwrap();
     for place in 0..whole.len() {

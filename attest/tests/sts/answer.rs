@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_answer_is_accepted() {
+fn accepts_an_sts_response() {
     for content_type in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
         let verified = answered(200, Some(content_type), ANSWER).unwrap();
         assert_eq!(
@@ -19,7 +19,7 @@ fn the_answer_is_accepted() {
 
 /// If AWS adds fields, the known ones are read as usual.
 #[test]
-fn fields_of_the_answer_that_are_not_known_are_passed_over() {
+fn ignores_unknown_fields_of_an_sts_response() {
     let plain = answered(200, JSON, ANSWER).unwrap();
     for (from, to) in [
         ("{\"GetCallerIdentityResponse", "{\"Extra\":[{}],\"GetCallerIdentityResponse"),
@@ -34,7 +34,7 @@ fn fields_of_the_answer_that_are_not_known_are_passed_over() {
 }
 
 #[test]
-fn answers_that_are_refused() {
+fn rejects_invalid_sts_responses() {
     let unavailable = "sts-unavailable";
     for status in [0, 100, 201, 204, 301, 302, 307, 308, 404, 429, 500, 503] {
         is(&answered(status, JSON, ANSWER).unwrap_err(), "Status", unavailable);

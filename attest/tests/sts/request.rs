@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn attack_15_another_method() {
+fn attack_15_rejects_other_http_methods() {
     for method in ["GET", "PUT", "post", "POST ", "", "POST / HTTP/1.1\r\nx: "] {
         refused(&with(|request| request.method = method.to_owned()), "Method", REQUEST);
     }
 }
 
 #[test]
-fn attack_15_another_url() {
+fn attack_15_rejects_other_urls() {
     for url in [
         "",
         "https://sts.eu-central-1.amazonaws.com",
@@ -56,7 +56,7 @@ fn attack_15_another_url() {
 }
 
 #[test]
-fn attack_15_another_body() {
+fn attack_15_rejects_other_bodies() {
     for body in [
         "",
         "Action=GetCallerIdentity",
@@ -75,7 +75,7 @@ fn attack_15_another_body() {
 }
 
 #[test]
-fn attack_15_other_headers() {
+fn attack_15_rejects_missing_repeated_and_unknown_headers() {
     for missing in request().headers {
         let without = with(|request| request.headers.retain(|header| header.name != missing.name));
         refused(&without, "HeaderMissing", REQUEST);
@@ -130,7 +130,7 @@ fn attack_15_other_headers() {
 }
 
 #[test]
-fn attack_15_another_authorization() {
+fn attack_15_rejects_a_changed_authorization_header() {
     let check = |from: &str, to: &str, variant: &str, code: &str| {
         let altered = authorization().replacen(from, to, 1);
         assert_ne!(altered, authorization());
@@ -173,7 +173,7 @@ fn attack_15_another_authorization() {
 
 /// A request that was signed for another gateway, or another challenge of this one.
 #[test]
-fn attack_15_another_server_id() {
+fn attack_15_rejects_the_server_id_of_another_challenge() {
     let id = |nonce: &[u8], purpose: &str, pool: &str, key: u8| expected_server_id(nonce, purpose, pool, &SpkiSha256([key; 32]));
     for other in [
         id(&[0x12; 32], PURPOSE_CONFIG, "worker", 0x5a),
@@ -202,7 +202,7 @@ fn attack_15_another_server_id() {
 }
 
 #[test]
-fn attack_07_a_request_of_another_time() {
+fn attack_07_rejects_a_request_outside_the_clock_skew() {
     for date in ["20270115T075459Z", "20270115T080501Z", "20270114T080000Z", "20280115T080000Z"] {
         refused(&with_header("x-amz-date", date), "Date", "sts-date");
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn each_rule_refuses() {
+fn each_rule_rejects_a_mismatched_sts_identity() {
     let verified = answered(200, JSON, ANSWER).unwrap();
     assert_eq!(appraise(&verified, &rules(RULES)), Ok(()));
     let with_instance = |instance: &str| format!("{RULES}instances = [\"{instance}\"]");
@@ -26,7 +26,7 @@ fn each_rule_refuses() {
 }
 
 #[test]
-fn rules_that_cannot_be_meant() {
+fn rejects_invalid_sts_rules() {
     let refused = |from: &str, to: &str, says: &str| {
         let altered = RULES.replacen(from, to, 1);
         assert_ne!(altered, RULES);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
+fn attack_02_rejects_an_ak_without_required_attributes() {
     for (bit, name) in [
         (Attributes::RESTRICTED, "restricted"),
         (Attributes::SIGN, "sign"),
@@ -96,7 +96,7 @@ fn refuses_an_rsa_signature_that_is_not_the_aks() {
 
 /// The scheme is the AK's, not the signature's: its hash is that of the PCR digest, and a key is not to be used with two.
 #[test]
-fn refuses_a_true_signature_of_another_scheme_by_the_same_key() {
+fn rejects_a_signature_with_another_scheme() {
     use HashAlg::{Sha256, Sha384};
     use TpmScheme::{RsaPss, RsaSsa};
     for (signed, said) in [
@@ -175,7 +175,7 @@ fn takes_scalars_without_their_leading_zeros() {
 
 /// For an AK elsewhere, the TPM obfuscates the counters and the firmware version that it signs.
 #[test]
-fn attack_31_an_ak_of_another_hierarchy() {
+fn attack_31_rejects_an_ak_outside_the_endorsement_hierarchy() {
     let signed_by = |signer: &dyn Fn(&AkPublic) -> Vec<u8>| {
         good().but(|case| case.quoted.qualified_signer = signer(&AkPublic::parse(&case.ak_area.to_bytes()).unwrap()))
     };
@@ -240,7 +240,7 @@ fn refuses_aks_of_other_algorithms() {
 }
 
 #[test]
-fn refuses_eks_of_no_template() {
+fn rejects_eks_outside_the_tcg_templates() {
     let with = |change: fn(&mut Case)| {
         let case = good().but(change);
         case.refused("ek-template");
@@ -281,7 +281,7 @@ fn refuses_eks_of_no_template() {
 }
 
 #[test]
-fn a_point_off_the_curve_costs_nothing_but_a_refusal() {
+fn rejects_a_point_off_the_curve() {
     let case = good().but(|case| {
         let KeyParameters::Ecc { y, .. } = &mut case.ek_area.key else {
             panic!("a point")

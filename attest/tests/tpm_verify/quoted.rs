@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn attack_01_another_selection_is_signed_than_was_asked_for() {
+fn attack_01_rejects_a_quote_with_another_pcr_selection() {
     let selected = |banks: Vec<SelectedBank>| good().but(|case| case.quoted.selection = banks);
     // Golden digests extended into resettable PCRs, and presented under other numbers.
     selected(vec![SelectedBank::new(HashAlg::Sha256, [0, 1, 2, 3, 5, 6, 16, 23])]).refused("quote-selection");
@@ -45,7 +45,7 @@ fn attack_01_another_selection_is_signed_than_was_asked_for() {
 }
 
 #[test]
-fn attack_04_magic_and_type_confusion() {
+fn attack_04_rejects_wrong_magic_and_attestation_types() {
     let altered = |offset: usize, value: u8| {
         good().but(|case| {
             let mut bytes = case.quoted().to_bytes();
@@ -64,7 +64,7 @@ fn attack_04_magic_and_type_confusion() {
 }
 
 #[test]
-fn attack_05_pcr_values_that_the_quote_does_not_cover() {
+fn attack_05_rejects_pcr_values_outside_the_quote() {
     good()
         .but(|case| drop(case.pcrs.insert(8, HexDigest::from([8; 32]))))
         .refused("pcr-not-quoted");
@@ -93,7 +93,7 @@ fn attack_05_pcr_values_that_the_quote_does_not_cover() {
 }
 
 #[test]
-fn attack_06_weak_hashes_and_empty_nonces() {
+fn attack_06_rejects_weak_hashes_and_empty_nonces() {
     const SHA1: [u8; 2] = [0x00, 0x04];
     // The scheme's hash, in the AK and in the signature; the AK's nameAlg. Offsets: TPMT_PUBLIC type, nameAlg, attributes, policy, symmetric, scheme, hash.
     let weak_scheme = good().but(|case| {
@@ -142,7 +142,7 @@ fn attack_06_weak_hashes_and_empty_nonces() {
 }
 
 #[test]
-fn attack_07_a_quote_for_another_challenge_purpose_or_pool() {
+fn attack_07_rejects_a_quote_for_another_challenge() {
     good().but(|case| case.nonce[31] ^= 1).refused("quote-extra-data");
     good().but(|case| case.pool = "master".to_owned()).refused("quote-extra-data");
     good().but(|case| case.purpose = "report".to_owned()).refused("quote-extra-data");
@@ -154,7 +154,7 @@ fn attack_07_a_quote_for_another_challenge_purpose_or_pool() {
 }
 
 #[test]
-fn attack_10_evidence_relayed_through_another_server() {
+fn attack_10_rejects_evidence_relayed_through_another_server() {
     good()
         .but(|case| case.server_keys = vec![SpkiSha256([0x66; 32])])
         .refused("quote-extra-data");
@@ -163,7 +163,7 @@ fn attack_10_evidence_relayed_through_another_server() {
 
 /// The administrator has changed the pool since the challenge: the quote does not have the PCRs that the pool requires.
 #[test]
-fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
+fn rejects_a_quote_lacking_newly_required_pcrs() {
     let policy = |bank: HashAlg, pcrs: &[u8], checked: Option<u8>| {
         let accepted = |pcr: &u8| {
             let digest = HexDigest::new(&vec![*pcr; bank.digest_bytes()]).unwrap();
@@ -197,7 +197,7 @@ fn a_quote_of_other_pcrs_than_the_pool_speaks_of_now_is_not_accepted() {
 }
 
 #[test]
-fn a_pcr_of_another_value_than_the_pool_accepts_is_refused() {
+fn rejects_an_unaccepted_pcr_value() {
     let digest = |byte: u8| HexDigest::from([byte; 32]);
     let appraise = |accepted: &dyn Fn(u8) -> Vec<HexDigest>| {
         let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::AnyOf(accepted(pcr)))).collect();

@@ -115,7 +115,7 @@ mod tests {
     const KEY: SpkiSha256 = SpkiSha256([9; 32]);
 
     #[test]
-    fn is_what_the_protocol_document_says() {
+    fn qualifying_data_matches_the_protocol_document() {
         let mut message = b"attestation-gateway/v1/quote\0".to_vec();
         message.extend([0, 0, 0, 32]);
         message.extend(NONCE);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn depends_on_each_input() {
+    fn qualifying_data_depends_on_each_input() {
         let expected = qualifying_data(&NONCE, PURPOSE_CONFIG, "worker", &KEY);
         assert_ne!(expected, qualifying_data(&[8; 32], PURPOSE_CONFIG, "worker", &KEY));
         assert_ne!(expected, qualifying_data(&NONCE, "report", "worker", &KEY));

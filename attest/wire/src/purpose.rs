@@ -34,7 +34,7 @@ mod tests {
     const KEY: SpkiSha256 = SpkiSha256([0xab; 32]);
 
     #[test]
-    fn a_key_has_one_spelling() {
+    fn kubelet_key_purpose_has_one_spelling() {
         let purpose = with_kubelet_key(&KEY);
         assert_eq!(purpose, format!("ignition-config.kubelet-key.{}", "ab".repeat(32)));
         assert_eq!(kubelet_key(&purpose), Some(KEY));

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_said_as_an_api_says_them() {
+    fn formats_ages_as_the_kubernetes_api_does() {
         for (seconds, expected) in [
             (-5, "<invalid>"),
             (-1, "0s"),

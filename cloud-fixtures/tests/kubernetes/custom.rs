@@ -33,7 +33,7 @@ pub fn definition() -> Value {
 }
 
 #[tokio::test]
-async fn a_kind_is_there_while_its_definition_is_and_its_objects_fit_the_schema() {
+async fn crd_serves_its_kind_and_validates_objects() {
     let api = KubernetesApi::start();
     let admin = Client::admin(&api);
     let node = |name: &str, spec: Value| {

@@ -41,7 +41,7 @@ fn kubectl(folder: &std::path::Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn kubectl_is_content_with_it() {
+fn kubectl_works_against_the_simulated_api() {
     let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, content: &str| {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_is_zero() {
+    fn dealloc_zeroes_memory() {
         let allocator = ZeroOnFree(Inspector::default());
         for layout in layouts() {
             let memory = allocator.filled(layout);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reallocation_leaves_is_zero_and_what_it_keeps_is_there() {
+    fn realloc_zeroes_old_memory_and_keeps_content() {
         let allocator = ZeroOnFree(Inspector::default());
         for layout in layouts() {
             for size in [layout.size() * 2, layout.size().div_ceil(2), layout.size()] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_wanted_zeroed_is() {
+    fn alloc_zeroed_returns_zeroed_memory() {
         let allocator = ZeroOnFree(System);
         for layout in layouts() {
             // SAFETY: the size is not zero; the memory is read within it, and freed once.

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_many_things_is_named_by_one_act() {
+    fn acts_are_split_at_the_limit_of_changes() {
         let thing = |number: usize| ValueChange {
             kind: "pool".to_owned(),
             id: number.to_string(),

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_while_somebody_looks_stays() {
+    fn sweep_keeps_blobs_written_meanwhile() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path()).unwrap();
         let write = |name: &str| blobs.writing().put(name, b"content").unwrap();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_begins_to_look_while_a_record_is_written() {
+    fn sweep_waits_for_a_record_being_written() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path()).unwrap();
         blobs.writing().put("old", b"content").unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_process_has_left_is_looked_at_and_what_was_altered_is_written_anew() {
+    fn rewrites_an_altered_blob_of_an_earlier_process() {
         let folder = tempfile::tempdir().unwrap();
         let name = Blobs::name(b"content");
         let blobs = || Blobs::open(folder.path()).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_durable_yet_is_not_taken_for_there() {
+    fn blob_not_yet_durable_is_not_cached() {
         let folder = tempfile::tempdir().unwrap();
         let name = Blobs::name(b"content");
         let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_called_as_a_blob_that_is_not_whole_is_unfinished() {
+    fn recognizes_only_unfinished_blob_files_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(&folder.path().join("blobs")).unwrap();
         let name = Blobs::name(b"content");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_content_is_kept_once_and_an_altered_one_is_noticed() {
+    fn stores_identical_content_once_and_detects_altered_blobs() {
         let folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(folder.path()).unwrap();
         let name = Blobs::name(b"log");

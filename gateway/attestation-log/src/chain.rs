@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_its_place_last_and_names_the_line_before_it() {
+    fn line_ends_with_its_link_to_the_previous() {
         let mut chain = new();
         let first = chain.link(br#"{"id":"a"}"#).unwrap();
         let second = chain.link(br#"{"id":"b"}"#).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_of_no_chain() {
+    fn line_without_a_valid_link_has_no_chain() {
         for line in [
             "",
             "x",

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_refusal_comes_from_is_said_of_each_code() {
+    fn each_refusal_code_names_its_decision_source() {
         for (code, by) in [
             ("ticket-withdrawn", DecidedBy::Store),
             ("instance-claimed", DecidedBy::Store),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_read_as_it_was_written_and_has_no_verdict() {
+    fn event_round_trips_without_a_verdict() {
         for (kind, event) in events() {
             let line = line(&event);
             let value: Value = serde_json::from_str(&line).unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_says_more_less_or_another_thing_is_told() {
+    fn reports_each_difference_of_an_event_line() {
         for (_, event) in events() {
             let line: Value = serde_json::from_str(&line(&event)).unwrap();
             for name in line.as_object().unwrap().keys() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_is_read_as_it_was_written() {
+    fn decision_round_trips() {
         let mut record: Record = Record::new("id".to_owned(), Decision::Config, 7, "peer".to_owned(), "worker".to_owned());
         record.use_number = Some(2);
         record.again = true;

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_from_the_end_however_long_they_are() {
+    fn reads_long_lines_backwards() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let chunk = usize::try_from(CHUNK_BYTES).unwrap();

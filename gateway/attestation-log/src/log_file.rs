@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_write_has_left_is_no_part_of_a_segment() {
+    fn closed_segment_excludes_a_torn_write() {
         let mut site = Site::new();
         site.log.append(b"a\nb\n").unwrap();
         site.log.tear(b"c");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_closing_that_failed_is_not_gone_on_with() {
+    fn discards_the_next_file_of_a_failed_close() {
         let mut site = Site::new();
         site.log.append(b"a\n").unwrap();
         segments::begin_next(&site.log.path, b"b\n").unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn once_names_were_given_the_next_file_is_written_and_not_before_they_are_durable() {
+    fn writes_to_the_next_file_only_once_durable() {
         let mut site = Site::new();
         site.log.append(b"a\n").unwrap();
         let path = site.log.path.clone();

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_once_and_is_its_owners() {
+    fn log_key_is_created_once_with_mode_0600() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("log.key");
         assert!(matches!(LogKey::read(&file), Err(LogKeyError::Io { .. })));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_half_is_read_as_it_is_written() {
+    fn public_key_round_trips_through_pem_and_json() {
         let folder = tempfile::tempdir().unwrap();
         let keys = ["a", "b"].map(|name| LogKey::open(&folder.path().join(name)).unwrap().public());
         let pem: String = keys.iter().map(LogPublicKey::pem).collect();

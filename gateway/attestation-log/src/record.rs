@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_node_says_is_a_code_that_there_is_and_perhaps_an_id() {
+    fn node_report_is_a_code_and_optional_id() {
         let id = "0123456789abcdef".repeat(2);
         let read = |text: &str| {
             let said = NotAttested::read(text, |code| code == "quote-signature");

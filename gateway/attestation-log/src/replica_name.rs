@@ -28,12 +28,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_has_a_name() {
+    fn host_name_is_a_valid_replica_name() {
         assert!(is_replica_name(&host()));
     }
 
     #[test]
-    fn a_name_is_one_word_of_a_line() {
+    fn replica_name_is_one_printable_word() {
         for (name, good) in [
             ("gw-1.example.com", true),
             ("A_b", true),

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_when_a_segment_begins_and_with_which_line() {
+    fn segment_name_holds_start_time_and_first_line() {
         let line = format!(
             r#"{{"at":1795380252,"chain":{{"id":"{}","number":7,"previous":"{}"}}}}"#,
             "0a1b2c3d".repeat(4),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_second_sort_as_the_numbers_of_their_lines() {
+    fn segment_names_sort_by_line_number() {
         let name = |number: u64| {
             let (chain, previous) = ("0a".repeat(16), "0".repeat(64));
             let line = format!(r#"{{"at":7,"chain":{{"id":"{chain}","number":{number},"previous":"{previous}"}}}}"#);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_has_rotated_is_no_segment() {
+    fn other_rotation_names_are_not_segment_names() {
         for other in [
             "",
             "1",

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_field_is_signed() {
+    fn checkpoint_signature_covers_each_field() {
         let folder = tempfile::tempdir().unwrap();
         let key = |name: &str| LogKey::open(&folder.path().join(name)).unwrap();
         let signer = CheckpointSigner::new(key("a"), Some("gw-1"), 1);

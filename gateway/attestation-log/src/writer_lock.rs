@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_only_looks_keeps_nobody_from_writing() {
+    fn reader_does_not_block_the_writer() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         drop(WriterLock::take(&log).unwrap());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_is_not_waited_for() {
+    fn second_writer_fails_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         let _writes = WriterLock::take(&log).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_for_ever_is_taken_for_one_who_writes() {
+    fn reader_that_never_releases_the_lock_blocks_writing() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         drop(WriterLock::take(&log).unwrap());

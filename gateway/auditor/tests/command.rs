@@ -16,7 +16,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn says_which_option_names_what_is_missing() {
+fn error_names_the_missing_option() {
     for (arguments, option) in [
         (&["log", "audit"][..], "--state FOLDER"),
         (&["log", "audit", "--without-checkpoints"], "--state FOLDER"),
@@ -40,7 +40,7 @@ fn says_which_option_names_what_is_missing() {
 }
 
 #[test]
-fn an_auditor_elsewhere_needs_no_settings() {
+fn log_audit_works_without_gateway_settings() {
     let (code, said) = run(&["log", "audit", "--log", "log.jsonl", "--continued", "--log-key", "none.pub"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("none.pub"), "{said}");
@@ -50,7 +50,7 @@ fn an_auditor_elsewhere_needs_no_settings() {
 }
 
 #[test]
-fn refuses_a_file_of_checkpoints_that_is_none() {
+fn rejects_an_invalid_checkpoint_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("attestation.jsonl"), "").unwrap();
     for (text, expected) in [

@@ -16,7 +16,7 @@ fn compiled(package: &str) -> Vec<String> {
 }
 
 #[test]
-fn links_no_store_no_server_and_no_client_of_a_cluster() {
+fn auditor_links_no_store_server_or_kubernetes_client() {
     let (auditor, gateway) = (compiled("attest-audit"), compiled("attest-gateway"));
     for absent in [
         "attest-gateway",

@@ -82,7 +82,7 @@ mod tests {
 
     /// AMD Pluton's published top CA has an issuer whose certificate is not published.
     #[test]
-    fn a_file_called_so_holds_a_root_that_is_not_self_issued() {
+    fn root_suffix_admits_a_ca_not_self_issued() {
         let folder = tempfile::tempdir().unwrap();
         let (top, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let ca = |name: &str| {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_cannot_be_used_is_named_by_its_file() {
+    fn error_names_the_file_of_an_unusable_certificate() {
         let folder = tempfile::tempdir().unwrap();
         let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
         params.distinguished_name.push(DnType::CommonName, "MCS CA");

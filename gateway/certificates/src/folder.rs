@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_one_of_roots_by_the_end_of_its_name() {
+    fn root_file_is_recognized_by_its_suffix() {
         for (file, expected) in [
             ("pluton.root.pem", true),
             ("a.b.root.der", true),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_end_behind_der_is_none_of_the_certificate() {
+    fn strips_one_line_end_after_der() {
         let certificate = || rcgen::generate_simple_self_signed(["ca".to_owned()]).unwrap().cert.der().to_vec();
         let read = |bytes: &[u8]| certificates(bytes.to_vec()).remove(0).unwrap().to_vec();
         // One whose signature ends as a line does.

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_with_a_ca_beside_its_certificate_is_both() {
+    fn reads_certificate_and_ca_from_one_secret() {
         let (one, two) = (ca("one"), ca("two"));
         let secret = |keys: &[(&str, &Certificate)]| {
             let data: Vec<String> = keys
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_every_form_that_openssl_writes() {
+    fn reads_each_pem_key_format_of_openssl() {
         let check = |text: &str, expected: &str| match keys(file(text).path()) {
             Ok(keys) => assert_eq!(expected, format!("{} key", keys.len())),
             Err(error) => {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_which_file() {
+    fn error_names_the_unreadable_certificate_file() {
         let folder = tempfile::tempdir().unwrap();
         let none = folder.path().join("none.crt");
         for path in [none.as_path(), folder.path()] {

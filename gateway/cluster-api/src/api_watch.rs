@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_limit() {
+    fn backoff_grows_to_a_limit() {
         let pauses = [0, 1, 4, 5, 100, u32::MAX].map(|failures| pause(failures).as_millis());
         assert_eq!(pauses, [250, 500, 4000, 5000, 5000, 5000]);
     }

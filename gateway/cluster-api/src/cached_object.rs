@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_text_or_encoded_and_never_too_large() {
+    fn ca_bundle_is_text_or_base64_within_limits() {
         check(json!({"data": {"ca-bundle.crt": "a"}}), Some("a"));
         check(json!({"data": {"ca.crt": "a"}}), Some("a"));
         check(json!({"binaryData": {"ca-bundle.crt": "YQ=="}}), Some("a"));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_objects_metadata_only_what_is_looked_at_is_kept() {
+    fn cached_object_keeps_only_needed_metadata() {
         let metadata = json!({
             "name": "n", "namespace": "m", "resourceVersion": "7", "labels": {"a": "b"}, "managedFields": [{"manager": "kubectl"}],
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "u"}],
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_object_its_name_is_shown_and_nothing_else() {
+    fn debug_output_shows_only_the_object_name() {
         let object = json!({"metadata": {"name": "n", "annotations": {"a": "hunter2"}}, "data": {"ca.crt": "hunter2"}});
         let object: CachedObject<Bundle> = serde_json::from_value(object).unwrap();
         assert_eq!(format!("{object:?}"), "ConfigMap { name: Some(\"n\"), .. }");

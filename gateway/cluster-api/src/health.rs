@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_one_line_and_its_end_another() {
+    fn outage_and_recovery_are_logged_once_each() {
         let mut log = Log::default();
         assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
         for second in 0..67 {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_restored_hides_no_later_outage() {
+    fn unrecovered_watch_does_not_hide_a_later_outage() {
         let mut log = Log::default();
         assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
         assert_eq!(log.lost("machines", true, NOW + ALIKE_SECONDS + 1), lost("machines"));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_one_watch_is_its_own_line() {
+    fn refusal_of_one_watch_is_logged_separately() {
         let mut log = Log::default();
         assert_eq!(log.lost("nodes", true, NOW), lost("nodes"));
         assert_eq!(log.lost("machines", true, NOW), []);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn error_chain_repeats_no_cause() {
         let missing = || std::io::Error::other("no such file");
         let said = |error: anyhow::Error| in_full(&error);
         assert_eq!(

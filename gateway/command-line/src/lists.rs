@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_an_object_with_the_columns_as_members() {
+    fn json_row_has_the_columns_as_members() {
         let rows = [["a".to_owned(), "worker, infra".to_owned()], ["-".to_owned(), String::new()]];
         assert_eq!(
             objects(["NAME", "LAST POOLS"], &rows),

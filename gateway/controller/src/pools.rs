@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_names_of_each_pool() {
+    fn reads_kubelet_name_patterns_of_each_pool() {
         let text = pool(
             "nothing = \"refuse\"",
             "[kubelet]\nnames = [\"worker-*\"]\n[source]\nmachine_configs = \"none\"",
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_49_a_pool_that_refuses_nobody_may_give_the_credential() {
+    fn attack_49_pool_that_serves_unauthenticated_clients_gives_the_credential() {
         for (nothing, gives) in [
             ("", true),
             ("nothing = \"pre-approved\"", true),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_stage_is_of_the_pools_that_say_so_and_give_their_pre_approved_config() {
+    fn second_stage_requires_setting_and_pre_approved_config() {
         let on = "[second_stage]\nmachine_config_daemon = true";
         let upstream = "[upstream]\nurl = \"https://a\"\nca = \"ca.crt\"\npool = \"own\"";
         let folder = folder(&[
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_pool() {
+    fn rejects_invalid_pools() {
         let check = |pools: &[(&str, &str)], expected: &str| {
             let error = read(folder(pools).path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

@@ -153,7 +153,7 @@ impl Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_step_of_a_rotation_reaches_the_machine_sets() {
+async fn each_ca_rotation_step_updates_the_machine_sets() {
     let mut cluster = Cluster::new();
     cluster.nothing_is_in_the_way();
     cluster.introduce();
@@ -188,7 +188,7 @@ async fn each_step_of_a_rotation_reaches_the_machine_sets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_report_for_programs_names_each_machine_set() {
+async fn pointer_list_json_names_each_machine_set() {
     let cluster = Cluster::new();
     cluster.introduce();
     let output = cluster.controller.output("pointer list --output json");
@@ -207,7 +207,7 @@ async fn the_report_for_programs_names_each_machine_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_the_gateways_is_left_and_said_once() {
+async fn foreign_pointers_are_unchanged_and_logged_once() {
     let mut cluster = Cluster::new();
     let other =
         json!({"ignition": {"version": "3.2.0", "config": {"merge": [{"source": "https://other.example.com:22623/config/worker"}]}}});
@@ -251,7 +251,7 @@ async fn what_is_not_the_gateways_is_left_and_said_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_api_nothing_is_known() {
+async fn pointer_report_fails_without_the_api() {
     let mut cluster = Cluster::new();
     cluster.introduce();
     cluster.api.disturb(Disturbance::Status(500));
@@ -268,7 +268,7 @@ async fn without_the_api_nothing_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_gateways_files_nothing_is_written() {
+async fn writes_no_pointer_without_the_gateway_certificate() {
     let mut cluster = Cluster::new();
     cluster.introduce();
     fs::remove_file(cluster.controller.path("mcs.crt")).unwrap();
@@ -284,7 +284,7 @@ async fn without_the_gateways_files_nothing_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_of_another_ca_changes_no_pointer() {
+async fn certificate_of_another_ca_changes_no_pointer() {
     let mut cluster = Cluster::new();
     // Whoever replaces one of the files with another gateway's does not redirect machines.
     cluster.serve(&[&cluster.old, &cluster.new], &Authority::new("other"));
@@ -302,7 +302,7 @@ async fn a_certificate_of_another_ca_changes_no_pointer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_that_is_not_told_to_writes_nothing() {
+async fn disabled_controller_writes_no_pointers() {
     let mut cluster = Cluster::new();
     cluster.introduce();
     cluster.controller.settings(&SETTINGS.replace("enabled = true", "enabled = false"));
@@ -321,7 +321,7 @@ fn with_spec(name: &str, spec: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_may_not_be_read_or_written_stops_no_other_and_is_named() {
+async fn forbidden_secret_is_reported_and_others_are_renewed() {
     let mut cluster = Cluster::new();
     // Its name comes before the others', and the role does not have it.
     cluster.api.put(machine_set("b-infra", "infra-user-data"));
@@ -348,7 +348,7 @@ async fn a_secret_that_may_not_be_read_or_written_stops_no_other_and_is_named() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machine_sets_of_bare_metal_are_not_passed_over() {
+async fn renews_pointers_of_bare_metal_machine_sets() {
     let cluster = Cluster::new();
     let spec = json!({
         "apiVersion": "baremetal.cluster.k8s.io/v1alpha1", "kind": "BareMetalMachineProviderSpec", "hostSelector": {},
@@ -366,7 +366,7 @@ async fn machine_sets_of_bare_metal_are_not_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machine_sets_that_cannot_be_looked_at_are_named_and_count_as_not_safe() {
+async fn unsupported_machine_sets_are_named_and_block_rotation() {
     let mut cluster = Cluster::new();
     cluster.introduce();
     cluster.controller.run();
@@ -401,7 +401,7 @@ async fn machine_sets_that_cannot_be_looked_at_are_named_and_count_as_not_safe()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_machine_sets_than_a_page_has_are_looked_at() {
+async fn machine_sets_beyond_one_page_are_read() {
     let cluster = Cluster::new();
     cluster.introduce();
     for number in 0..60 {

@@ -117,7 +117,7 @@ fn names(done: &std::collections::BTreeSet<String>) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_made_once_and_looked_at_from_then_on() {
+async fn creates_the_second_stage_object_once() {
     let asked = Asked::with(&rules()).await;
     asked
         .api
@@ -152,7 +152,7 @@ async fn it_is_made_once_and_looked_at_from_then_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_change_or_remove_is_put_back() {
+async fn restores_changed_and_removed_objects() {
     let asked = Asked::with(&rules()).await;
     let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
@@ -187,7 +187,7 @@ async fn what_others_change_or_remove_is_put_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_served_stays_while_a_node_may_go_by_it() {
+async fn served_object_stays_while_nodes_may_use_it() {
     let asked = Asked::with(&rules()).await;
     let mut second_stage = second_stage_objects(&asked);
     second_stage.reconcile(&[object("1")]).await.unwrap();
@@ -214,7 +214,7 @@ async fn what_was_served_stays_while_a_node_may_go_by_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_controller_has_made_is_not_touched() {
+async fn leaves_objects_of_others_untouched() {
     let asked = Asked::with(&rules()).await;
     // Printed and applied by an administrator; the operator's; one that only looks like it.
     asked.api.put(object("applied").value);
@@ -258,7 +258,7 @@ async fn what_no_controller_has_made_is_not_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
+async fn attack_59_existing_object_name_is_never_reused() {
     let asked = Asked::with(&rules()).await;
     let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
@@ -284,7 +284,7 @@ async fn attack_59_a_name_that_has_an_object_stands_for_no_other_config() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_than_its_pools_share() {
+async fn attack_59_objects_per_pool_are_limited() {
     let asked = Asked::with(&rules()).await;
     for number in 0..98 {
         served(&asked.api, &format!("{number:x}"), 1);
@@ -306,7 +306,7 @@ async fn attack_59_a_gateway_that_gives_another_config_each_time_fills_no_more_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leaders_that_overlap_come_to_one_state() {
+async fn concurrent_leaders_converge() {
     let asked = Asked::with(&rules()).await;
     let mut leaders: Vec<SecondStageObjects> = (0..4).map(|_| second_stage_objects(&asked)).collect();
     for round in 0..5 {
@@ -331,7 +331,7 @@ async fn leaders_that_overlap_come_to_one_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_right_is_needed_and_its_lack_is_said() {
+async fn each_missing_right_is_reported() {
     let lacking = async |group: usize, verb: &str| {
         let mut rules = rules();
         let verbs = rules[group]["verbs"].as_array_mut().unwrap();
@@ -360,7 +360,7 @@ async fn each_right_is_needed_and_its_lack_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_is_asked_again() {
+async fn api_outage_is_retried() {
     let asked = Asked::with(&rules()).await;
     let mut second_stage = second_stage_objects(&asked);
     let wanted = [object("1")];
@@ -425,7 +425,7 @@ impl Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
+async fn config_comes_only_from_the_authenticated_gateway() {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
@@ -467,7 +467,7 @@ async fn a_config_is_taken_from_the_gateway_and_from_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_gateway_is_asked_and_one_that_is_away_is_in_no_others_way() {
+async fn unreachable_gateway_does_not_block_the_others() {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
@@ -498,7 +498,7 @@ fn controller(api: &KubernetesApi, gateway: impl FnOnce(&Path) -> Gateway) -> (C
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
+async fn controller_creates_second_stage_objects_and_reports_obstacles() {
     let api = KubernetesApi::start();
     api.grant(NAMESPACE, ACCOUNT, &json!([]));
     let (mut controller, gateway) = controller(&api, |folder| Gateway::start(folder, object("1").value));
@@ -540,7 +540,7 @@ async fn a_controller_makes_what_pools_name_and_says_what_keeps_it_from_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_away_or_not_the_gateway_makes_and_removes_nothing() {
+async fn unreachable_or_untrusted_gateway_changes_no_object() {
     let api = KubernetesApi::start();
     api.grant(NAMESPACE, ACCOUNT, &rules());
     served(&api, "1", 31);

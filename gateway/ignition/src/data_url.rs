@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_and_damage() {
+    fn decodes_both_encodings_and_rejects_damage() {
         let check = |url: &str, expected: Option<&[u8]>| assert_eq!(decode(url).as_deref(), expected, "{url}");
         check("data:,a%20b%0A", Some(b"a b\n"));
         check("data:", None);
@@ -141,19 +141,19 @@ mod tests {
         #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
 
         #[test]
-        fn what_is_base64_is_what_can_be_decoded(start in "([AQgw+/]{4}){0,40}", end in "[AQg=%\\-é]{0,6}") {
+        fn is_base64_agrees_with_the_decoder(start in "([AQgw+/]{4}){0,40}", end in "[AQg=%\\-é]{0,6}") {
             let text = format!("{start}{end}");
             assert_eq!(is_base64(text.as_bytes()), BASE64.decode(text.as_bytes()).is_ok(), "{text}");
         }
 
         #[test]
-        fn what_is_escaped_is_what_can_be_unescaped(text in "[a%4fFgé]{0,12}") {
+        fn is_escaped_agrees_with_unescape(text in "[a%4fFgé]{0,12}") {
             assert_eq!(is_escaped(text.as_bytes()), unescape(&text).is_some(), "{text}");
         }
     }
 
     #[test]
-    fn what_is_encoded_comes_back() {
+    fn data_url_round_trips() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(decode(&encode(&all)).unwrap(), all);
         assert_eq!(encode(b"a b~\n"), "data:,a%20b~%0A");

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everyone_knows_stays() {
+    fn features_of_every_version_are_kept() {
         let plain = json!({"storage": {"files": [{"path": "/a", "mode": 420, "overwrite": true, "contents": {"source": "data:,a"}}]},
             "systemd": {"units": [{"name": "a.service", "enabled": true, "contents": "[Unit]\n"}]}});
         for version in SpecVersion::ALL.into_iter().skip(1) {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_feature_has_its_version() {
+    fn each_feature_requires_its_spec_version() {
         use SpecVersion::{V3_1, V3_2, V3_3, V3_4, V3_5, V3_6};
         came_with(
             V3_6,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_dropped() {
+    fn drops_values_equal_to_the_default() {
         use SpecVersion::{V3_0, V3_1, V3_2, V3_3, V3_4};
         means_nothing_in(V3_4, luks(json!({"cex": {"enabled": false}})), luks(json!({})));
         means_nothing_in(V3_3, luks(json!({"discard": false})), luks(json!({})));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_in_parts_has_the_digest_of_the_whole() {
+    fn chunked_writes_yield_the_digest_of_the_whole() {
         let digest = |bytes: &[u8]| HEXLOWER.encode(aws_lc_rs::digest::digest(&SHA256, bytes).as_ref());
         let all: Vec<u8> = (0..=255).cycle().take(3 * WAITING_BYTES).collect();
         for parts in [1, 7, 64, WAITING_BYTES - 1, WAITING_BYTES, WAITING_BYTES + 1, 2 * WAITING_BYTES + 5] {

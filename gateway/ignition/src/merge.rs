@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_thing() {
+    fn path_or_argument_of_child_replaces_any_kind() {
         check(
             json!({"storage": {"files": [{"path": "/a"}, {"path": "/b"}]}}),
             json!({"storage": {"links": [{"path": "/a", "target": "/c"}]}}),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_a_value_takes_one_away() {
+    fn header_without_value_removes_the_parent_header() {
         let with =
             |headers: Value| json!({"storage": {"files": [{"path": "/a", "contents": {"source": "https://a/", "httpHeaders": headers}}]}});
         check(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn units_users_and_partitions_have_their_keys() {
+    fn merges_units_users_and_partitions_by_key() {
         check(
             json!({"systemd": {"units": [{"name": "a.service", "enabled": true, "dropins": [{"name": "1.conf", "contents": "x"}]}]}}),
             json!({"systemd": {"units": [{"name": "a.service", "dropins": [{"name": "2.conf", "contents": "y"}]}]}}),

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_ignition_takes() {
+    fn accepts_exactly_the_versions_of_ignition() {
         for version in SpecVersion::ALL {
             Config::parse(format!("{{\"ignition\":{{\"version\":\"{version}\"}}}}").as_bytes()).unwrap();
         }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_already_is_what_it_is_from_its_bytes() {
+    fn parsed_value_and_bytes_yield_the_same_config() {
         let file = |version: &str, file: &str| format!(r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{file}]}}}}"#);
         for version in SpecVersion::ALL {
             let version = version.as_str();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_not_there() {
+    fn drops_null_and_empty_fields() {
         let config = Config::parse(
             br#"{"ignition":{"version":"3.1.0","proxy":{},"config":{"merge":[]}},"storage":{"files":[{"path":"/a","mode":null,"contents":{}}]}}"#,
         )
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_the_same_config_as_its_text() {
+    fn config_from_value_equals_config_from_text() {
         let value = serde_json::json!({
             "ignition": {"version": "3.4.0", "proxy": {}, "timeouts": {"httpTotal": 3}, "config": {"merge": [], "replace": {"source": null}}},
             "kernelArguments": {"shouldExist": ["a"], "shouldNotExist": null},
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_bits_that_did_not_count_do_not_begin_to() {
+    fn special_mode_bits_are_ignored_before_3_6() {
         let mode = |version: &str| {
             let text = format!(r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{{"path":"/a","mode":2541}}]}}}}"#);
             Config::parse(text.as_bytes()).unwrap().list(["storage", "files"])[0]["mode"].as_i64()
@@ -411,7 +411,7 @@ mod tests {
         #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
 
         #[test]
-        fn whatever_it_is_it_is_a_config_or_refused(text in "[\\[\\]{},:\"a-z0-9.\\\\ -]{0,120}", version in 0..8_usize, number in proptest::prelude::any::<i64>()) {
+        fn arbitrary_config_never_panics(text in "[\\[\\]{},:\"a-z0-9.\\\\ -]{0,120}", version in 0..8_usize, number in proptest::prelude::any::<i64>()) {
             drop(Config::parse(text.as_bytes()));
             let version = SpecVersion::ALL[version];
             for field in ["storage", "passwd", "systemd", "kernelArguments", "ignition"] {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_good_for_a_while() {
+    fn cached_machine_objects_expire() {
         let since = Arc::new(AtomicU64::new(0));
         let away = Arc::clone(&since);
         let machines = MachineObjects::for_cluster(move || Some(away.load(Ordering::Relaxed)).filter(|since| *since > 0));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_a_machine_by_its_provider_id() {
+    fn provider_id_links_a_node_to_its_machine() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: Option<&str>| {
             assert_eq!(snapshot(objects, nodes).by_uid["1"].node.as_deref(), expect, "{nodes:?}");
         };
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_30_a_ticket_is_good_for_as_long_as_its_machine_object_stands() {
+    fn attack_30_ticket_is_valid_while_its_machine_object_exists() {
         let check = |objects: &[MachineObject], nodes: &[(&str, &str)], expect: bool| {
             let known = KnownMachines {
                 snapshot: snapshot(objects, nodes).into(),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_waits_for_its_object_for_a_while_and_is_refused_then() {
+    fn machine_waits_for_its_object_for_limited_time() {
         let machines = MachineObjects::default();
         let is_awaited = |machine: &str, now| machines.is_awaited(machine, &rules(), now);
         assert!(is_awaited("a", 10_000) && is_awaited("a", 10_179));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn number_of_awaited_machines_is_limited() {
         let machines = MachineObjects::default();
         for machine in 0..=AWAITED_LIMIT_MACHINES {
             assert!(machines.is_awaited(&machine.to_string(), &rules(), 10_000));

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn attack_28_what_a_machine_is_bound_to_while_it_is_revoked_is_revoked_with_it() {
+    async fn attack_28_identities_bound_during_a_revocation_are_revoked() {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         let instance = "gcp:p/1";
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn attack_28_whatever_a_machine_is_known_by_is_revoked_and_what_it_is_told_apart_by_is_not() {
+    async fn attack_28_revocation_covers_all_identities_but_no_others() {
         let folder = tempfile::tempdir().unwrap();
         let store = Embedded::open(&folder.path().join("gateway.db")).unwrap();
         let ek: EkDigest = "ab".repeat(32).parse().unwrap();

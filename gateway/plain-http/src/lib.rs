@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_thousand_connections_that_ask_for_nothing_keep_nobody_out() {
+    async fn idle_connections_do_not_block_requests() {
         for request in [&b""[..], b"GET /hea", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"] {
             let address = listening().await;
             let mut idle = Vec::new();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_connections_are_left_alone() {
+    async fn connections_below_the_limit_stay_open() {
         let address = listening().await;
         let mut idle = Vec::new();
         for _ in 1..CONNECTION_LIMIT {

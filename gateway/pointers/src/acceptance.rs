@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_trusts_its_pointers_authorities_and_nothing_else() {
+    fn node_trusts_only_the_authorities_in_its_pointer() {
         let (ca, leaf) = made("one", NOW - 1000, NOW + 1000, &["a.example", "192.0.2.1", "2001:db8::1"]);
         let (other, _) = made("two", NOW - 1000, NOW + 1000, &["a.example"]);
         let (expired, by_expired) = made("three", NOW - 1000, NOW - 1, &["a.example"]);

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pointer_says() {
+    fn reads_ca_fingerprints_from_the_url_query() {
         let bundle = [fingerprint(1), fingerprint(2)];
         let (one, two, other) = (short(1), short(2), short(3));
         let check = |query: &str, expected: Option<&[&String]>| {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn ignition_takes_it_in_every_version_that_is_written() {
+    fn pointer_is_valid_in_every_ignition_version() {
         let two = [authority("a"), authority("b")];
         for (authorities, token) in [
             (&two[..0], None),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_each_authority_once() {
+    fn pointer_lists_each_authority_once() {
         let (a, b) = (authority("a"), authority("b"));
         let pointer = render("https://a:1", &[a.clone(), b.clone(), a.clone()], None, SpecVersion::V3_1).unwrap();
         let listed = pointer["ignition"]["security"]["tls"]["certificateAuthorities"].as_array().unwrap();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_authorities_than_are_read_it_says_nothing() {
+    fn too_many_authorities_yield_no_fingerprints() {
         let many: Vec<Certificate> = (0..=AUTHORITIES_LIMIT).map(|number| authority(&number.to_string())).collect();
         let pointer = render("https://a:1", &many, None, SpecVersion::V3_1).unwrap();
         assert_eq!(source_of(&pointer), "https://a:1/config/worker");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_gateway_is() {
+    fn validates_the_gateway_url() {
         let check = |base: &str, expected: Result<&str, &str>| {
             let found = render(base, &[], None, SpecVersion::V3_1);
             let found = found.as_ref().map(source_of).map_err(ToString::to_string);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_could_use_is_refused_and_not_shown() {
+    fn rejects_unusable_tokens_without_showing_them() {
         let refused = |token, spec| render("https://a", &[], token, spec).unwrap_err().to_string();
         assert!(refused(None, SpecVersion::V3_0).contains("httpHeaders"));
         let long = "x".repeat(TOKEN_LIMIT_BYTES + 1);

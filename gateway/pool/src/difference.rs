@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_different_is_named() {
+    fn names_each_difference() {
         let first = config(json!({
             "storage": {"files": [{"path": "/a", "mode": 420}, {"path": "/b"}]},
             "systemd": {"units": [{"name": "a.service", "enabled": true}]},
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_machine_configs_say_besides_is_named_too() {
+    fn names_differences_outside_the_ignition_config() {
         let spec = |arguments: &[&str], fips| MachineConfigContent {
             kernel_arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             fips,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_became_something_else_is_still_there() {
+    fn path_of_another_type_is_not_missing() {
         let first = config(json!({"storage": {"files": [{"path": "/a"}]}}));
         let second = config(json!({"storage": {"links": [{"path": "/a", "target": "/b"}]}}));
         assert_eq!(missing(&first, &second), None);

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_under_the_wrong_heading_is_told_its_own() {
+    fn misplaced_key_error_names_its_section() {
         assert_eq!(misplaced::incomplete::<PoolTomlFile>(&sections()), Vec::<String>::new());
         let error = |text: &str| {
             let (path, folder) = (Path::new("pool.toml"), Path::new("worker"));

@@ -77,7 +77,7 @@ mod tests {
     const AZURE: &str = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
 
     #[test]
-    fn a_machine_is_of_one_pool() {
+    fn machine_belongs_to_one_inventory() {
         let tpm = format!("tpm:{}", "ab".repeat(32));
         let check = |texts: &[&str], expect: &[(&str, &str, &str)]| {
             let inventories: Vec<_> = texts.iter().map(|text| PoolInventory::parse((*text).to_owned()).unwrap()).collect();

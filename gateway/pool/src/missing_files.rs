@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_ca_is_missing_where_only_the_full_config_has_it() {
+    fn reports_kubelet_ca_missing_from_pre_approved_config() {
         let kubelet =
             format!("kind: KubeletConfiguration\nauthentication:\n  x509:\n    clientCAFile: {CA}\n  anonymous:\n    enabled: false\n");
         let full = config(&[(CONF, &kubelet), (CA, "pem"), ("/etc/other", "x")], json!([]));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_their_drop_ins_name_files() {
+    fn finds_files_named_in_units_and_drop_ins() {
         let units = json!([
             {"name": "kubelet.service", "contents": format!("[Service]\nExecStart=/usr/bin/kubelet --config={CONF} --v=2\n"),
                 "dropins": [{"name": "10.conf", "contents": "[Service]\nEnvironmentFile=-/etc/kubernetes/kubelet-env\nExecStartPre=/usr/local/bin/ready.sh;\n"}]},
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_lists_are_bounded() {
+    fn file_size_and_number_of_findings_are_limited() {
         let large = format!("kind: KubeletConfiguration\n{} {CA}\n", "x".repeat(TEXT_LIMIT_BYTES));
         let full = config(&[(CA, "pem")], json!([]));
         check(&config(&[(CONF, &large)], json!([])), &full, &[]);

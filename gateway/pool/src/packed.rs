@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_comes_back_and_two_configs_share_what_both_have() {
+    fn packed_configs_round_trip_and_share_common_parts() {
         let config = |rest: &str| {
             let text = format!(
                 r#"{{"ignition":{{"version":"3.4.0","timeouts":{{"httpTotal":3}},"config":{{"merge":[{{"source":"data:,"}}]}}}},"kernelArguments":{{"shouldExist":["b","a"]}},"storage":{{"files":[{{"path":"/a","mode":420}}{rest}],"links":[{{"path":"/l","target":"/a"}}]}}}}"#

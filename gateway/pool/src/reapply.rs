@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_twice_has_to_say_overwrite() {
+    fn rewritten_file_requires_overwrite() {
         let file = |path: &str, overwrite: Option<bool>| match overwrite {
             Some(overwrite) => json!({"path": path, "overwrite": overwrite, "contents": {"source": "data:,x"}}),
             None => json!({"path": path, "contents": {"source": "data:,x"}}),

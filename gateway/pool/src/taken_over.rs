@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_does_not_change_has_to_be_the_same() {
+    fn parts_outside_the_daemons_control_must_match() {
         let check = |part: Value, place: &str| {
             let changed = TakeoverObstacle::Changed { place: place.to_owned() };
             assert_eq!(found(part.clone(), part.clone()), [], "{place}");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn files_have_to_be_such_that_the_daemon_can_compare_and_write() {
+    fn daemon_must_be_able_to_compare_files() {
         let pre_approved = |file: Value| found(json!({"storage": {"files": [file]}}), json!({}));
         let full = |file: Value| found(json!({}), json!({"storage": {"files": [file]}}));
         let data = json!({"source": "data:,a"});
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_arguments_and_extensions_are_set_by_somebody() {
+    fn kernel_arguments_and_extensions_require_firstboot_unit() {
         let empty = config(json!({}));
         let check = |spec: MachineConfigContent, units: Value, expected: bool| {
             let pre_approved = config(json!({"systemd": {"units": units}}));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_has_a_kubeconfig_and_runs_an_image() {
+    fn takeover_requires_kubeconfig_and_os_image() {
         let empty = config(json!({}));
         assert_eq!(
             obstacles(&empty, &MachineConfigContent::default(), &empty),

@@ -75,7 +75,7 @@ fn paths(pool: &Pool, set: ConfigSet, version: SpecVersion) -> Vec<String> {
 }
 
 #[test]
-fn the_sample_is_a_pool() {
+fn sample_pool_loads() {
     let pool = load_with(|_| ()).unwrap();
     assert_eq!(
         pool.grants,
@@ -98,7 +98,7 @@ fn the_sample_is_a_pool() {
 
 /// In an attacker's own machine, a TPM has any PCR values: `pool.toml` cannot change who can have such a TPM.
 #[test]
-fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
+fn attack_32_warns_if_endorsement_trusts_any_tpm_of_manufacturer() {
     let allowlist = "endorsement = \"allowlist\"";
     let checked = [(
         "\"0-7\" = \"not checked\"",
@@ -143,7 +143,7 @@ fn attack_32_a_pool_says_in_words_that_it_takes_any_tpm_of_a_maker() {
 }
 
 #[test]
-fn plain_configs_are_merged_by_name_the_full_ones_over_the_pre_approved() {
+fn merges_plain_configs_by_name_over_pre_approved() {
     let config = |files: &str| format!(r#"{{"ignition":{{"version":"3.4.0"}},"storage":{{"files":[{files}]}}}}"#);
     let pool = load_with(|pool| {
         fs::write(
@@ -165,7 +165,7 @@ fn plain_configs_are_merged_by_name_the_full_ones_over_the_pre_approved() {
 }
 
 #[test]
-fn what_is_rendered_is_rendered_once() {
+fn config_is_rendered_once_per_version() {
     let pool = load_with(|_| ()).unwrap();
     let first = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
     let again = pool.full.get(SpecVersion::V3_4).unwrap().bytes.clone();
@@ -173,7 +173,7 @@ fn what_is_rendered_is_rendered_once() {
 }
 
 #[test]
-fn a_pool_stands_for_what_is_served_in_the_newest_version() {
+fn configuration_snapshot_holds_digests_of_newest_version() {
     let check = |pool: &Pool| {
         let standing = pool.configuration_snapshot();
         for (set, name) in [(ConfigSet::PreApproved, "pre_approved"), (ConfigSet::Full, "full")] {
@@ -229,7 +229,7 @@ fn a_pool_stands_for_what_is_served_in_the_newest_version() {
 }
 
 #[test]
-fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
+fn downgraded_upstream_config_keeps_its_kernel_arguments() {
     let machine_config = data_url::encode(br#"{"spec":{"kernelArguments":["old"],"config":{"ignition":{"version":"3.5.0"}}}}"#);
     let given = format!(
         r#"{{"ignition":{{"version":"3.5.0"}},"kernelArguments":{{"shouldExist":["new"]}},"storage":{{"files":[{{"path":"{ENCAPSULATED}","contents":{{"source":"{machine_config}"}}}}]}}}}"#
@@ -256,7 +256,7 @@ fn a_version_that_another_server_was_not_asked_for_has_its_kernel_arguments() {
 }
 
 #[test]
-fn a_pool_gets_the_machine_configs_of_its_role_and_what_the_server_adds() {
+fn pool_serves_role_configs_and_appended_files() {
     let text = [
         machine_config("00-worker", "worker", &needed("/worker")),
         machine_config("50-master", "master", &file("/master")),
@@ -280,7 +280,7 @@ fn a_pool_gets_the_machine_configs_of_its_role_and_what_the_server_adds() {
 }
 
 #[test]
-fn what_only_looks_like_the_servers_own_file_is_searched_for_secrets() {
+fn secrets_under_appended_file_names_are_found() {
     let [content, _] = REPEATING;
     let secret = format!("data:,{}%20PRIVATE%20KEY-----", "-----BEGIN");
     let config = format!(
@@ -291,7 +291,7 @@ fn what_only_looks_like_the_servers_own_file_is_searched_for_secrets() {
 }
 
 #[test]
-fn nothing_to_serve_is_said() {
+fn rejects_a_pool_without_configs() {
     let unmarked = machine_config("00-worker", "worker", &file("/a"));
     assert!(
         load_manifests(&[("a.yaml", &unmarked)])
@@ -311,7 +311,7 @@ fn nothing_to_serve_is_said() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pool_is_named() {
+fn pool_errors_name_the_problem() {
     let pcrs = |pcrs: &str| load_text(&format!("[grants]\n[tpm]\n[tpm.pcrs]\n{pcrs}")).unwrap_err();
     let others = "\"1-7\" = \"not checked\"\n";
     assert!(pcrs("").contains("PCR 0 is not named"));

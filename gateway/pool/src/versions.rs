@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_any_longer_goes_and_is_rendered_again() {
+    fn evicts_unused_versions_and_renders_them_again() {
         let versions = versions();
         let first = versions.get(SpecVersion::V3_4).unwrap();
         versions.get(SpecVersion::V3_1).unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_who_ask_at_once_one_renders() {
+    fn concurrent_requests_render_a_version_once() {
         let versions = versions();
         let barrier = std::sync::Barrier::new(8);
         let rendered: Vec<_> = std::thread::scope(|scope| {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_which_versions_cannot_say_it_keeps_none() {
+    fn checking_inexpressible_versions_caches_nothing() {
         let versions = versions();
         assert_eq!(versions.inexpressible(), []);
         assert_eq!(cached_count(&versions), 0);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_use_is_given_back_only_where_the_log_can_tell_that_nobody_got_anything() {
+    async fn refunds_uses_only_if_the_log_is_complete() {
         assert!(is_reusable(&line(9, "d0")).await);
         assert!(is_reusable(&(line(9, "d0") + &line(10, "d2"))).await);
         assert!(is_reusable(&("no line\n".to_owned() + &line(9, "d0"))).await);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_stands_in_a_file_that_was_rotated_is_recorded() {
+    async fn finds_decisions_in_rotated_segments() {
         let now = nth(3, 12, "d2");
         let whole = nth(1, 5, "d0") + &nth(2, 10, "d1");
         assert!(!is_reusable_with(&[whole], &now).await);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_stand_in_a_file_that_is_gone_is_not_given_back() {
+    async fn refunds_no_use_while_a_segment_is_missing() {
         let first = nth(1, 5, "d0") + &nth(2, 6, "d3");
         assert!(is_reusable_with(std::slice::from_ref(&first), &nth(3, 12, "d2")).await);
         // Its copy, or a part of it, says nothing else.
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_chain_that_begins_after_lines_of_an_older_release_leaves_no_gap() {
+    async fn a_chain_after_unchained_lines_has_no_gap() {
         let begins = |why: &str| nth(1, 12, "d2").replace("\"}}", &format!("\",\"begins\":{{\"why\":\"{why}\"}}}}}}"));
         assert!(is_reusable(&(line(5, "d0") + &begins("unchained"))).await);
         assert!(!is_reusable(&(line(5, "d0") + &begins("incomplete"))).await);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_cannot_be_read_is_one_that_is_gone() {
+    async fn treats_an_unreadable_segment_as_missing() {
         let mut zipped = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut zipped, nth(2, 10, "d3").as_bytes()).unwrap();
         let zipped = zipped.finish().unwrap();

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_by_which_a_token_could_be_guessed_is_told() {
+    fn redacts_token_hashes() {
         let hash = "c0ffee".repeat(10);
         let text =
             format!(r#"{{"name":"rack","pools":["worker"],"created":1,"expires":2,"superseded":{{"at":1,"by":"{hash}"}},"new":"{hash}"}}"#);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_seals_keys_nothing_is_told_that_opens_anything() {
+    fn redacts_seal_key_ciphertext() {
         let text = r#"{"v":1,"key_file":"f","store":"s","keys":[{"id":"i","made":1,"seals_from":2,"ends":3,"ciphertext":"SECRET"}, 7]}"#;
         let told = change(EntryKind::SealKey, "keys", None, Some(text)).after.unwrap();
         assert_eq!(
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn other_entries_are_told_as_they_are_and_long_ones_by_digest() {
+    fn records_long_values_of_other_entries_as_digest() {
         let told = change(EntryKind::Name, "worker-1", Some("tpm:aa"), Some("tpm:bb"));
         assert_eq!((told.before, told.after), (Some(json!("tpm:aa")), Some(json!("tpm:bb"))));
         let told = change(EntryKind::Ek, &"f".repeat(1000), None, Some(r#"{"name":null}"#));

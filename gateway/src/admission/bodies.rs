@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_whole_and_no_more_than_it_may_have() {
+    async fn reads_a_body_up_to_its_limit() {
         let bodies = Bodies::new(10 * MOST, LONG);
         for (pieces, expected) in [
             (&[][..], Ok(0)),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_go_on_is_cut() {
+    async fn aborts_a_stalled_body() {
         let bodies = Bodies::new(10 * MOST, Duration::from_millis(1));
         assert_eq!(
             bodies.read(source(1), unfinished(9), MOST, LONG).await.unwrap_err(),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn time_is_earned_by_what_arrives() {
+    fn body_deadline_grows_with_received_bytes() {
         let bodies = Bodies::new(MOST, Duration::from_secs(30));
         let start = Instant::now();
         let check = |arrived: usize, seconds: u64| assert_eq!(bodies.deadline(start, arrived) - start, Duration::from_secs(seconds));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_waits_for_room_for_all_that_it_announces() {
+    async fn reserves_the_announced_content_length_before_reading() {
         let bodies = Bodies::new(10 * MOST, LONG);
         let (most, half) = (10 * MOST, 5 * MOST);
         let first = bodies.read(source(1), announced(half + 1, half + 1), most, LONG).await.unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_finds_no_room_in_time_is_told() {
+    async fn refuses_a_body_without_memory_in_time() {
         let bodies = Bodies::new(MOST, LONG);
         let held = bodies.read(source(1), announced(1, 1), MOST, LONG).await.unwrap();
         let refused = bodies.read(source(1), announced(MOST, MOST), MOST, Duration::from_millis(1)).await;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn attack_40_who_announces_much_and_sends_nothing_keeps_nobody_waiting() {
+    async fn attack_40_large_content_lengths_without_data_block_no_node() {
         let bodies = std::sync::Arc::new(Bodies::new(10 * MOST, LONG));
         let mut held = Vec::new();
         for source_number in 0..5 {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn not_more_wait_than_may() {
+    async fn number_of_waiting_connections_is_limited() {
         const MOST: usize = 100;
         let connections = Connections::new(1, MOST);
         let waiting: Vec<_> = (0..MOST).map(|_| connections.enter(ATTACKER.into()).unwrap()).collect();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_no_place_has_it_when_there_is_one() {
+    async fn a_waiting_connection_gets_a_freed_slot() {
         let connections = Connections::new(2, 100);
         let busy = [place(&connections, ATTACKER).await, place(&connections, ATTACKER).await];
         let working: Vec<_> = busy.iter().map(ConnectionSlot::working).collect();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_say_whose_its_connections_are_takes_no_place_and_no_other_balancers_turn() {
+    async fn connections_without_proxy_header_take_no_slot() {
         let connections = Connections::new(1, 100);
         let silent: Vec<_> = (0..UNNAMED_LIMIT)
             .map(|_| connections.enter_unnamed(ATTACKER.into()).unwrap())
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_places_is_left_to_who_is_known() {
+    fn reserves_connection_slots_for_trusted_sources() {
         let connections = Connections::new(8, 100);
         let take = |last: u8, known| connections.enter(Ipv4Addr::new(198, 51, 100, last).into()).unwrap().place(known);
         let strangers: Vec<_> = (0..6).map(|last| take(last, false).unwrap()).collect();

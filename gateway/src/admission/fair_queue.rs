@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_passed_over() {
+    fn skips_cancelled_waiters() {
         assert_eq!(order(&[1, 1, 1, 2], &[0]), [1, 2, 1]);
         assert!(order(&[1, 2, 3], &[0, 1, 2]).is_empty());
         assert_eq!(order(&[1, 2, 3], &[1]), [1, 3]);
     }
 
     #[test]
-    fn who_comes_and_goes_without_end_is_not_counted_for_ever() {
+    fn cancelled_waiters_do_not_accumulate() {
         let mut line = FairQueue::<()>::default();
         let first = line.wait(source(1));
         for _ in 0..1000 {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_55_a_neighbour_in_the_network_of_64_bits_makes_nobody_wait_for_all_of_its_addresses() {
+    fn attack_55_addresses_of_one_64_bit_network_share_turns() {
         let address = |number: u128| IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number));
         let from_one = || (0..1000).map(|_| address(66));
         let from_many = || (0..1000).map(|number| address(0x1_0000 + number));

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_may_have_everything_and_gives_back_to_who_has_less() {
+    fn evicts_the_largest_holder_for_smaller_sources() {
         let case = case(100);
         let held: Vec<ShareGuard> = (0..100).map(|number| case.take(ATTACKER, 1, number).unwrap()).collect();
         assert_eq!(case.take(ATTACKER, 1, 200).unwrap_err(), NoRoom, "its own are young");
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_one_address_what_has_waited_too_long_makes_room() {
+    fn evicts_stalled_shares_of_the_same_source() {
         let case = case(2);
         let (stuck, young) = (case.take(ATTACKER, 1, 0).unwrap(), case.take(ATTACKER, 1, 500).unwrap());
         assert_eq!(case.take(ATTACKER, 1, 999).unwrap_err(), NoRoom);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_less_gives_nothing_to_who_has_more() {
+    fn never_evicts_smaller_sources_for_a_larger_one() {
         let case = case(4);
         let node = case.take(NODE, 1, 0).unwrap();
         let held: Vec<ShareGuard> = (0..3).map(|_| case.take(ATTACKER, 1, 0).unwrap()).collect();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gateway_works_on_is_nobody_elses() {
+    fn never_evicts_a_share_in_progress() {
         let case = case(10);
         let held = case.take(ATTACKER, 10, 0).unwrap();
         held.works();
@@ -454,7 +454,7 @@ mod tests {
     const NEIGHBOURS: [u128; 3] = [7, (1 << 64) + 7, (1 << 80) + 7];
 
     #[test]
-    fn attack_55_a_neighbour_in_the_network_of_64_bits_evicts_no_node_and_gives_back_to_it() {
+    fn attack_55_greedy_neighbours_in_64_bits_evict_no_node() {
         let case = case(100);
         let nodes = NEIGHBOURS.map(|node| case.take_from(six(node), 1, 0).unwrap());
         let of_one: Vec<ShareGuard> = (0..97).map(|_| case.take_from(six(66), 1, 0).unwrap()).collect();
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_55_a_neighbour_with_a_thousand_addresses_evicts_nobody_of_another_network_and_no_known_address() {
+    fn attack_55_many_neighbour_addresses_evict_no_other_network() {
         let case = case(1000);
         let known = ClientSource::proven(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + 8)));
         let others = [six(NEIGHBOURS[1]), six(NEIGHBOURS[2]), known, Ipv4Addr::from_bits(NODE).into()];
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_is_told_of_it_and_sources_take_turns() {
+    async fn wakes_waiting_sources_in_turn_when_room_appears() {
         let case = case(2);
         let take = |source| case.take(source, 1, 0);
         let wait = |source: u32| Box::pin(case.shares.acquire_with(Ipv4Addr::from_bits(source).into(), move || take(source)));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_looks_again_though_nobody_gives_anything_back() {
+    async fn waiters_retry_eviction_without_a_release() {
         let case = case(1);
         let held = case.take(NODE, 1, 0).unwrap();
         let mut looked = 0;

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handshakes_wait_while_there_is_enough_to_do() {
+    async fn handshakes_wait_while_requests_use_the_limit() {
         let handshakes = handshakes(20, 100);
         let mut requests = Vec::new();
         for _ in 0..10 {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn some_handshakes_begin_however_many_requests_wait() {
+    async fn a_minimum_of_handshakes_begins_under_load() {
         let handshakes = handshakes(20, 30);
         let mut requests = Vec::new();
         for _ in 0..30 {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_known_goes_first_and_keeps_strangers_not_out() {
+    async fn prefers_handshakes_of_trusted_sources_without_starving_others() {
         let handshakes = handshakes(ALWAYS, 100);
         let mut under_way = begun(&handshakes, ALWAYS).await;
         let wait = |known| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_done_twice_lets_one_begin() {
+    async fn finishing_a_handshake_twice_frees_one_slot() {
         let handshakes = handshakes(ALWAYS, 100);
         let mut under_way = begun(&handshakes, ALWAYS).await;
         let one = Begun::from(under_way.remove(0));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_goes_takes_nobodys_turn() {
+    async fn a_cancelled_handshake_frees_its_turn() {
         let handshakes = handshakes(ALWAYS, 100);
         let mut under_way = begun(&handshakes, ALWAYS).await;
         let mut gone = Box::pin(handshakes.begin(source(2), STRANGER));

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attack_26_who_asks_for_challenges_without_end_takes_nobody_elses() {
+    fn attack_26_a_challenge_flood_leaves_quota_to_nodes() {
         let budget = RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND);
         let spend = |source: u32, now: u64| {
             let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_remembers_more_challenges_than_are_given_while_the_longest_lasts() {
+    fn store_limit_covers_all_unexpired_challenges() {
         let longest_seconds = 900;
         let given = CHALLENGES_AT_ONCE + longest_seconds * CHALLENGES_EACH_SECOND;
         assert!(attest_store::CHALLENGES_LIMIT_ROWS > given, "the documents say so");

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_that_of_the_last_seconds() {
+    fn rate_covers_the_last_seconds() {
         let (mut rate, start) = (Rate::default(), Instant::now());
         let at = |millis: u64| start + Duration::from_millis(millis);
         assert_eq!(rate.time_for(30, start), Duration::from_secs(30), "nothing was done yet");

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_too_long_is_told_and_holds_nothing() {
+    async fn a_timed_out_waiter_holds_no_slot() {
         let turns = AdmissionSlots::new(2);
         let (one, two) = (
             turns.take(source(1), LONG).await.unwrap(),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_waited_for_all_turns() {
+    async fn rest_waits_until_all_slots_are_free() {
         let turns = AdmissionSlots::new(2);
         turns.rest().await;
         let one = turns.take(source(1), LONG).await.unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_that_nobody_fetches_goes_on() {
+    async fn a_slot_for_a_cancelled_waiter_is_released() {
         let turns = AdmissionSlots::new(1);
         let first = turns.take(source(1), LONG).await.unwrap();
         let given_up = tokio::spawn({

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_address_is_counted_in_its_networks_and_an_ipv4_address_alone() {
+    fn counts_ipv6_addresses_also_by_48_and_64() {
         let source = |address: &str| ClientSource::from(address.parse::<IpAddr>().unwrap());
         assert_eq!(networks(source("192.0.2.66")), ["192.0.2.66"]);
         assert_eq!(networks(source("::ffff:192.0.2.66")), ["192.0.2.66"]);
@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn a_known_address_is_counted_alone() {
+    fn counts_a_trusted_address_alone() {
         let known = |address: &str| ClientSource::proven(address.parse().unwrap());
         assert_eq!(networks(known("2001:db8:1:2:ffff::1")), ["2001:db8:1:2:ffff::1"]);
         assert_eq!(known("::ffff:192.0.2.66"), ClientSource::from(Ipv4Addr::new(192, 0, 2, 66)));
     }
 
     #[test]
-    fn an_address_stands_for_the_network_of_its_machines() {
+    fn maps_an_ipv6_address_to_its_64_network() {
         let check = |address: &str, network: &str| {
             let source = ClientSource::from(address.parse::<IpAddr>().unwrap());
             assert_eq!(source.machines().to_string(), network);

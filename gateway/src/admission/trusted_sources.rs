@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_known_for_a_while_from_the_last_time_on() {
+    fn a_source_stays_trusted_until_idle_too_long() {
         let (known, start) = (TrustedSources::default(), Instant::now());
         assert!(!known.knows(source(1), start));
         known.note(source(1), start);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_55_a_neighbour_of_an_address_that_is_known_is_not_known() {
+    fn attack_55_neighbours_of_a_trusted_address_are_not_trusted() {
         let (known, now) = (TrustedSources::default(), Instant::now());
         let address = |last: u16| IpAddr::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, last));
         known.note(address(7), now);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_remembered_than_there_is_room_for() {
+    fn number_of_trusted_sources_is_bounded() {
         let (known, start) = (TrustedSources::default(), Instant::now());
         (0..MOST + 10).for_each(|number| known.note(source(number), start));
         assert!(!known.knows(source(9), start) && known.knows(source(10), start) && known.knows(source(MOST + 9), start));

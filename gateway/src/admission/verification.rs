@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn work_keeps_nobody_from_answering_and_is_bounded() {
+    async fn long_verification_is_bounded_and_blocks_no_executor() {
         let verification = Arc::new(Verification(AdmissionSlots::new(1)));
         let source = ClientSource::from(Ipv4Addr::LOCALHOST);
         let (go_on, wait) = mpsc::channel::<()>();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn what_is_short_moves_nothing_to_another_thread() {
+    async fn short_verification_stays_on_its_thread() {
         let verification = Verification(AdmissionSlots::new(1));
         let source = ClientSource::from(Ipv4Addr::LOCALHOST);
         let working = tokio::spawn(async move {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_may_be_wrong_so_often_and_again_after_a_while() {
+    fn failure_quota_of_a_source_refills() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 100, 1000), 20);
         assert_eq!(refused(&wrong, ATTACKER, 100, 1002), 0);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_not_affected() {
+    fn failures_of_a_source_do_not_affect_others() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 1000, 1000), 20);
         for other in ["192.0.2.65", "192.0.2.67", "::1", "2001:db8::1"] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_55_a_neighbour_in_the_network_of_64_bits_uses_up_nobody_elses() {
+    fn attack_55_neighbours_in_64_bits_use_their_own_failures() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, "2001:db8:0:1::66", 1000, 1000), 20);
         assert_eq!(refused(&wrong, "2001:db8:0:1:ffff::1", 1000, 1000), 20);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_is_told_once_a_minute() {
+    fn failure_quota_warning_is_printed_once_a_minute() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 20, 1000), 20);
         let count = |now| wrong.count(ATTACKER.parse::<IpAddr>().unwrap().into(), at(now));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_keeps_nobody_waiting() {
+    fn setting_the_clock_back_delays_no_refill() {
         let wrong = WrongCredentials::default();
         assert_eq!(refused(&wrong, ATTACKER, 20, 100_000), 20);
         assert_eq!(refused(&wrong, ATTACKER, 1, 1000), 0);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_oldest_goes_first() {
+    fn accounts_are_bounded_and_the_oldest_is_evicted() {
         let wrong = WrongCredentials::default();
         let source = |number: usize| ClientSource::from(Ipv4Addr::from_bits(u32::try_from(number).unwrap()));
         let spend = |number: usize, now: u64| {

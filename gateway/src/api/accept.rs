@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_say_gets_the_oldest() {
+    fn serves_the_oldest_spec_without_an_accept_version() {
         check(None, Some(SpecVersion::V2_2));
         for unsaid in [
             "",
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_gets_it() {
+    fn serves_the_requested_spec_version() {
         for (wanted, given) in [
             ("2.2.0", "2.2.0"),
             ("2.3.0", "2.2.0"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_counts_and_of_equals_the_first() {
+    fn prefers_the_highest_quality_then_the_first() {
         let list = |first: &str, second: &str| {
             format!("application/vnd.coreos.ignition+json;version={first}, application/vnd.coreos.ignition+json;version={second}")
         };

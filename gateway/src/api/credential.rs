@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_09_what_cannot_be_read_is_never_nothing() {
+    fn attack_09_refuses_malformed_credentials() {
         let ok = |text: &str| Ok(text.to_owned());
         assert_eq!(read(&[], "/config/worker"), ok("nothing"));
         assert_eq!(read(&[], "/config/worker?role=x"), ok("nothing"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_09_a_claimant_beside_a_token_is_read_or_the_token_is_refused() {
+    fn attack_09_refuses_a_token_with_a_malformed_claim() {
         let good = "A".repeat(43);
         let read = |claimants: &[&str], authorization: Option<&str>| {
             let mut headers = HeaderMap::new();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_09_a_client_certificate_is_the_only_credential_or_none_is_taken() {
+    fn attack_09_refuses_a_client_certificate_with_another_credential() {
         for presented in [
             PresentedCertificate::new(&[b"garbage".as_slice().into()]),
             PresentedCertificate::new(&[]),

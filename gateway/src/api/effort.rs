@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_whoever_sends_it_cannot_make_long_is_short() {
+    fn only_bounded_verification_work_counts_as_short() {
         let [alone, chain] = [attester(0), attester(1)];
         assert_eq!(estimate_challenge([Kind::Tpm], Some(&alone)), Length::Short);
         assert_eq!(estimate_challenge([Kind::Tpm], Some(&chain)), Length::Long);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_to_come_again_is_told_when_if_that_is_known() {
+    fn sets_retry_after_from_the_known_backlog() {
         let told = |backlog: Option<u64>| {
             let answer = with_retry_after(problem::empty_503(), backlog.map(Duration::from_secs));
             let told = answer.headers().get(header::RETRY_AFTER);

@@ -81,7 +81,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[tokio::test]
-    async fn what_is_given_in_time_is_waited_for_however_long_its_record_takes() {
+    async fn waits_for_the_record_of_a_committed_answer() {
         let (waiting, awaited) = WaitingClient::new();
         let (recorded, record) = oneshot::channel::<()>();
         awaited.give().unwrap();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_too_late_is_not_given_and_is_done_to_its_end() {
+    async fn late_answers_are_withheld_and_run_to_completion() {
         let (waiting, awaited) = WaitingClient::new();
         let (go_on, wait) = oneshot::channel::<()>();
         let (end, ended) = oneshot::channel();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_hangs_up_is_given_nothing_unless_it_was_given_before() {
+    async fn a_disconnected_client_gets_no_new_grant() {
         for given_before in [false, true] {
             let (waiting, awaited) = WaitingClient::new();
             let (go_on, wait) = oneshot::channel::<()>();

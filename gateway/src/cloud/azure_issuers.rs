@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_19_answers_are_remembered_for_a_while_and_bounded_in_number() {
+    fn attack_19_issuer_cache_is_bounded_and_expires() {
         let mut answers = Answers::default();
         for number in 0..1000 {
             answers.note(&url(number), number, None);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_19_what_is_not_one_certificate_is_no_issuer() {
+    fn attack_19_refuses_an_issuer_that_is_no_certificate() {
         for body in ["", "<html>", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             assert!(issuer(body.into()).is_err(), "{body}");
         }

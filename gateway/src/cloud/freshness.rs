@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_says_how_long_it_may_be_kept() {
+    fn reads_the_cache_lifetime_from_response_headers() {
         let check = |control: &[&'static str], age: Option<&'static str>, seconds: Option<u64>| {
             let mut headers = HeaderMap::new();
             for value in control {

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_at_once_are_bounded() {
+    async fn concurrent_sts_calls_are_limited() {
         let nowhere = OutgoingSettings {
             ca: None,
             connect: [("sts.eu-central-1.amazonaws.com".to_owned(), ([127, 0, 0, 1], 1).into())].into(),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_a_machine_config_server_says() {
+    fn bootstrap_kubeconfig_equals_the_mcs_one() {
         let (of_secret, of_config_map) = (ca("secret"), ca("config map"));
         let read = |said: KubeconfigInputs| -> Value { serde_saphyr::from_str(&said.made().unwrap()).unwrap() };
         let expect = |ca: &str| {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kubelet_could_use_is_not_made_and_no_value_is_told() {
+    fn refuses_unusable_inputs_without_printing_secrets() {
         let ca = ca("secret");
         let refused = |said: KubeconfigInputs, expect: &str| {
             let problem = said.made().err().unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shows_nothing_of_itself_and_is_known_as_a_secret() {
+    fn debug_output_hides_the_kubeconfig_token() {
         let said = inputs(TOKEN_TEXT, Some(&ca("secret")), None, SERVER);
         assert!(!format!("{:?}", said.token).contains("c2lnbmF0dXJl"));
         let source = attest_ignition::data_url::encode(said.made().unwrap().as_bytes());

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_a_token_if_it_is_one_in_the_cluster() {
+    fn refuses_secrets_that_are_no_valid_bootstrap_token() {
         check(|_| {}, Ok(Some(&["infra", "worker"])));
         check(
             |secret| secret["metadata"]["deletionTimestamp"] = json!("2026-11-24T12:00:00Z"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_names_pools_of_those_that_the_settings_name() {
+    fn refuses_a_secret_with_unconfigured_pools() {
         let named = |pools: &str| {
             let pools = pools.to_owned();
             move |secret: &mut Value| secret["metadata"]["annotations"] = json!({POOLS_ANNOTATION: pools})

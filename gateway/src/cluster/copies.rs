@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_certificate_says_of_itself_is_one_short_line() {
+    fn certificate_subject_is_one_short_printable_line() {
         assert_eq!(printable_problem("CN=a\nERROR forged\u{1b}[2K"), "CN=a ERROR forged [2K");
         assert_eq!(printable_problem(&"x".repeat(10_000)).len(), TOLD_LIMIT_CHARACTERS);
     }

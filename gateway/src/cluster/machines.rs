@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_object_says() {
+    fn reads_the_fields_of_a_machine_object() {
         check(|_| {}, |_| {});
         check(
             |machine| machine["status"]["nodeRef"] = json!({"kind": "Node", "name": "n"}),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_of_aws_is_named_before_its_provider_id_is_there() {
+    fn derives_an_aws_provider_id_from_provider_status() {
         let without = |machine: &mut Value| machine["spec"]["providerID"] = Value::Null;
         check(without, |object| object.provider_id = "aws:////i-0123456789abcdef0".to_owned());
         let other_cloud = |machine: &mut Value| {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_type_than_it_should_be_says_nothing_good() {
+    fn wrongly_typed_machine_fields_never_help_admission() {
         let nothing = |object: &mut MachineObject| object.provider_id = String::new();
         check(|machine| (machine["spec"], machine["status"]) = (json!(7), json!([])), nothing);
         check(
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_node_its_name_and_provider_id_are_kept() {
+    fn caches_only_name_and_provider_id_of_nodes() {
         let check = |spec: Value, expect: &str| {
             let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}}, "spec": spec, "status": {"images": [1, 2]}});
             let node: WatchedNode = serde_json::from_value(node).unwrap();

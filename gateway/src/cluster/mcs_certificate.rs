@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_is_taken_if_the_secrets_certificate_is_by_it_and_kept_while_the_config_map_has_it() {
+    fn keeps_issuing_cas_listed_in_the_config_map() {
         let (one, other, alien) = (certificate_at("one", 60), certificate_at("other", 0), certificate_at("alien", 30));
         let known = |of: &[&Of]| -> Vec<Certificate> {
             let pem: String = of.iter().map(|of| of.ca.as_str()).collect();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_would_not_take_is_refused_in_words_without_the_key() {
+    fn refuses_invalid_certificates_without_printing_the_key() {
         let (one, other, old) = (
             certificate_at("one", 60),
             certificate_at("other", 0),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_a_file_for_all_three_settings() {
+    fn generated_file_serves_as_ca_certificate_and_key() {
         let one = certificate_at("one", 60);
         let made = inputs(&one.certificate, &one.key, &one.ca).made(CLOCK, &[]).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_shows_nothing_of_itself() {
+    fn debug_output_of_a_pair_hides_the_key() {
         let object = serde_json::json!({"data": {"tls.crt": "YQ==", "tls.key": "aHVudGVyMg=="}});
         let pair = Pair::read("n", &object);
         assert_eq!(pair.key.as_ref().unwrap().as_str(), "hunter2");

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_the_groups_that_the_files_say() {
+    fn reads_a_users_groups_from_passwd_and_group() {
         let etc = tempfile::tempdir().unwrap();
         assert_eq!(UserGroups::lookup(0, etc.path()), None);
         fs::write(

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_gets_another_type_and_no_category() {
+    fn selinux_context_gets_container_type_without_categories() {
         let check = |context: &str, expected: Option<&str>| assert_eq!(with_type(context, "container_file_t").as_deref(), expected);
         let expected = Some("system_u:object_r:container_file_t:s0");
         check("system_u:object_r:var_lib_t:s0", expected);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_is_opened_until_its_last_second() {
+    fn a_challenge_is_valid_through_its_last_second() {
         assert_eq!(opened(EXPIRES).unwrap().expires, EXPIRES);
         for late in [EXPIRES + 1, EXPIRES + 1_000_000, u64::MAX] {
             let refused = opened(late);

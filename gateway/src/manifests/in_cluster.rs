@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_filled_in_once_for_each() {
+    fn daemon_set_mounts_each_pool_once() {
         let mut gateway = InCluster {
             namespace: NAME.parse().unwrap(),
             image: NO_IMAGE.parse().unwrap(),

@@ -31,13 +31,13 @@ mod tests {
     use attest_ignition::{Config, data_url};
 
     #[test]
-    fn the_file_has_the_table_of_a_host_without_balancers() {
+    fn shipped_machine_config_has_the_default_nftables_table() {
         let door = IngressRedirect::new(ClusterPlatform::BareMetal, &[], USER).unwrap();
         assert_eq!(machine_config(&door), MACHINE_CONFIG, "put the table of the first into the file");
     }
 
     #[test]
-    fn a_node_gets_the_table_and_the_unit_that_loads_it() {
+    fn machine_config_installs_nftables_table_and_unit() {
         let door = IngressRedirect::new(
             ClusterPlatform::Gcp,
             &["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],

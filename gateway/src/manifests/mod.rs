@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn google_s_packets_come_with_an_address_that_has_to_be_told() {
+    fn google_cloud_requires_the_load_balancer_address() {
         let vip: IpAddr = "192.0.2.5".parse().unwrap();
         assert_eq!(
             IngressRedirect::new(ClusterPlatform::Gcp, &[], USER),

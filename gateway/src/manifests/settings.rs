@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_is_turned_on_and_no_other() {
+    fn each_feature_enables_only_its_own_settings() {
         assert_eq!(printed(&[], &[]).cluster, None);
         for part in ApiFeature::ALL {
             let settings = printed(&[], &[part]);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn no_machine_gets_into_the_control_plane_by_a_part() {
+    fn features_default_to_the_worker_pool_only() {
         let settings = printed(&[], &[ApiFeature::Tokens, ApiFeature::Approval]);
         let workers = ["worker".to_owned()];
         assert_eq!(settings.cluster.unwrap().bootstrap_tokens, BTreeSet::from(workers.clone()));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn both_programs_have_one_store() {
+    fn gateway_and_controller_use_the_same_store() {
         for (etcd, parts) in [
             (&["https://etcd.example.com:2379"][..], &[ApiFeature::Approval][..]),
             (&[], &[ApiFeature::Approval, ApiFeature::Store]),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_49_only_attested_keys_are_approved_and_that_is_printed() {
+    fn attack_49_printed_settings_approve_only_attested_keys() {
         let text = controller_text(
             &[],
             &BTreeSet::from([ApiFeature::Approval]),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_asks_the_gateways_by_their_service() {
+    fn controller_reaches_gateways_through_their_service() {
         let settings = parse_controller_settings(&[], &[ApiFeature::SecondStage]).second_stage.unwrap();
         assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
         assert_eq!(
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn an_etcd_that_is_named_has_the_store() {
+    fn given_etcd_endpoints_select_the_etcd_engine() {
         let engine = printed(&["https://etcd.example.com:2379"], &[ApiFeature::Store]).store.engine;
         assert!(matches!(engine, EngineSettings::Etcd(_)));
     }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_kept_as_it_is() {
+    fn accepted_values_are_printed_unchanged() {
         let image = |text: &str| assert_eq!(text.parse::<GatewayImage>().unwrap().to_string(), text);
         image("registry.example.com/attest-gateway:0.1.0");
         image("registry.example.com:5000/a/b@sha256:0123");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_yaml_of_its_own_or_leaves_something_to_guess_is_refused() {
+    fn refuses_ambiguous_images_and_yaml_injection() {
         let image = |text: &str| assert!(text.parse::<GatewayImage>().is_err(), "{text:?}");
         image("");
         image("attest-gateway");

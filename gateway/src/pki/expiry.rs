@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_said_daily_before_and_once_after() {
+    fn warns_daily_before_expiry_and_once_after() {
         let (short, long) = (ca("short", 70), ca("long", 1000));
         let all = [("MCS certificate", &short), ("MCS CA", &long)];
         let mut expiry = Expiry::default();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_look_is_at_the_next_end_and_within_the_hour() {
+    fn checks_again_at_expiry_or_within_an_hour() {
         let ca = ca("short", 1);
         let check = |after: u64, expected: u64| assert_eq!(seconds_to_next_check(&[("MCS CA", &ca)], NOW + after), expected);
         check(0, 3600);

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_what_was_asked_for() {
+    fn issued_certificate_has_the_requested_fields() {
         let ca = ca(&authority_name(at(NOW)), 100);
         assert_eq!(ca.certificate.subject, "CN=machine-config-server-ca@1800000000");
         assert!(ca.certificate.is_authority);
@@ -372,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_ca() {
+    fn issued_certificate_expires_with_its_ca() {
         let ca = ca("short", 5);
         let made = serving(&ca.certificate, &ca.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         assert_eq!(made.certificate.not_after, ca.certificate.not_after);
     }
 
     #[test]
-    fn two_of_anything_differ() {
+    fn each_issued_certificate_and_key_is_new() {
         let ca = ca("ca", 100);
         let make = || serving(&ca.certificate, &ca.key, &names("a"), &CertificateRequest::default(), at(NOW)).unwrap();
         let (one, two) = (make(), make());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn refuses_a_wrong_ca_key_or_name() {
         let (one, other) = (ca("one", 100), ca("other", 100));
         let check = |ca: &Certificate, key: &SigningKey, names: &GatewayNames, expected: &str| {
             let error = serving(ca, key, names, &CertificateRequest::default(), at(NOW))

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn kubelets_wait_for_cas_that_the_cluster_has_not_told_and_not_for_ever() {
+    fn waits_a_limited_time_for_cluster_client_cas() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = files(folder.path());
         replace(&files);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_for_a_replaced_key_is_taken_for_as_long_as_a_challenge_lasts_and_no_longer() {
+    fn accepts_the_replaced_key_for_a_challenge_lifetime() {
         let folder = tempfile::tempdir().unwrap();
         let files = files(folder.path());
         replace(&files);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stage_is_what_the_files_say() {
+    fn derives_the_rotation_stage_from_the_files() {
         let check = |authorities: &[u8], signed_by: u8, expected: RotationStage| {
             assert_eq!(
                 stage_of(authorities.iter().map(|byte| ca(*byte)), ca(signed_by)),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_step_is_safe_if_no_pointer_is_in_the_way() {
+    fn a_recent_pointer_sighting_blocks_the_next_step() {
         // What the pointer says, which CA was accepted last, and how long ago.
         let check = |stage: RotationStage, says: Option<&[&str]>, accepted: &str, ago: u64, in_the_way: bool| {
             let sighting = Sighting {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_seen_nothing_is_known() {
+    fn without_sightings_the_next_steps_safety_is_unknown() {
         for stage in [RotationStage::Settled, RotationStage::Introduced, RotationStage::Switched] {
             let found = safety(stage, "new", &[], NOW, WITHIN);
             assert!(found.is_safe() && !found.any_pointer_seen);

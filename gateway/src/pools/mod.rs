@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_for_one_pool_gives_nothing_in_another() {
+    fn a_grant_is_valid_only_for_its_pool() {
         let (worker, infra) = (pool("worker"), pool("infra"));
         let grant = Grant::for_nothing(&worker.grants, "worker").unwrap();
         let prepared = |pool, set| PreparedConfig::new(pool, set, SpecVersion::V3_4).unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_goes_beyond_the_pre_approved_config_is_too_much() {
+    fn reports_entries_beyond_the_pre_approved_config() {
         check(PRE_APPROVED, Ok(ServedConfig::PreApproved));
         check(r#"{"ignition":{"version":"3.6.0"}}"#, Ok(ServedConfig::PreApproved));
         let part = r#"{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/b","contents":{"source":"data:,b"}}]}}"#;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_too_much_and_what_is_no_config_is_not() {
+    fn reports_incomparable_configs_and_ignores_other_bodies() {
         check(r#"{"ignition":{"version":"9.0.0"},"storage":{}}"#, Err("cannot be compared"));
         check(r#"{"ignition":{"version":"3.2.0"},"later":{}}"#, Err("cannot be compared"));
         for other in ["", "<html>", "[]", "{}", r#"{"storage":{}}"#] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pool_that_is_not_ours_everything_is_too_much() {
+    fn reports_every_entry_of_an_unknown_pool() {
         let known = OwnConfigs::default();
         assert!(matches!(known.judge("master", PRE_APPROVED.as_bytes()), ServedConfig::Beyond(_)));
         assert_eq!(

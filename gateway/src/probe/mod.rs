@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_does_not_answer_is_not_waited_for() {
+    async fn probe_of_a_silent_port_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = ProbeTarget::parse(&format!("127.0.0.1:{port}")).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cluster_has_workers_and_masters() {
+    fn always_probes_the_worker_and_master_pools() {
         let own = ["infra".to_owned(), "worker".to_owned()];
         assert_eq!(pools_to_ask(own.iter()), ["infra", "master", "worker"]);
     }

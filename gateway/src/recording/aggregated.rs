@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_37_a_flood_of_a_minute_adds_less_than_twenty_megabytes() {
+    fn attack_37_a_flood_adds_few_megabytes_a_minute() {
         let strangers = Strangers::default();
         let from_one: usize = (0..60).map(|second| written(&strangers, 66, 3000, 1000 + second)).sum();
         assert!(from_one < 10_000_000, "{from_one}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_54_whoever_fills_the_log_leaves_others_their_records() {
+    fn attack_54_greedy_sources_leave_records_to_other_sources() {
         for greedy in [2, 10, 1200] {
             let strangers = Strangers::default();
             for second in 0..40 {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_55_the_addresses_of_one_network_are_counted_in_one_line() {
+    fn attack_55_aggregates_addresses_of_a_network_in_one_record() {
         let strangers = Strangers::default();
         let line = |address: u128| {
             let peer = SocketAddr::from((Ipv6Addr::from_bits((0x2001_0db8 << 96) + address), 1));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_said_once_a_minute_and_for_so_many_sources() {
+    fn writes_aggregated_records_once_a_minute() {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
         let source = ClientSource::from(Ipv4Addr::from_bits(66));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_proven_is_always_recorded() {
+    fn authenticated_decisions_are_never_aggregated() {
         let strangers = Strangers::default();
         written(&strangers, 66, 20_000, 1000);
         assert_ne!(strangers.admit(&refusal(66, 1000), 1), RecordMode::OneByOne);

@@ -26,7 +26,7 @@ async fn spend(store: &dyn Store, id: &str) {
 }
 
 #[tokio::test]
-async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durable() {
+async fn aggregated_decisions_also_wait_for_durable_uses() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
     let journal = open(folder.path());
@@ -52,7 +52,7 @@ async fn what_is_only_counted_is_not_told_either_before_what_it_used_up_is_durab
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_left_to_whoever_decides_it_and_what_cannot_be_read_stays() {
+async fn recovery_skips_running_and_unreadable_pending_decisions() {
     let folder = tempfile::tempdir().unwrap();
     let recorder = Recorder::new(Arc::new(open(folder.path())), Arc::default());
     let mut record = Record::<Value, Value>::new("d".to_owned(), Decision::Evidence, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());

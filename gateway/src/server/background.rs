@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_says_within_what_time_another_takes_over() {
+    fn replicas_page_states_the_takeover_time() {
         assert_eq!(FORGET_EVERY, Duration::from_secs(5 * 60));
         assert!(include_str!("../../../docs/how-to/replicas.md").contains("another takes over within five minutes"));
     }

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_new_gone_or_otherwise_differs_and_nothing_else() {
+    fn drift_lists_added_removed_and_changed_entries() {
         let things = |all: &[(&str, u64)]| -> Things {
             let all = all.iter();
             all.map(|(id, value)| (("pool".to_owned(), (*id).to_owned()), json!(value)))

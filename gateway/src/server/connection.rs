@@ -290,14 +290,14 @@ mod tests {
     use tokio::io::AsyncWriteExt;
 
     #[test]
-    fn a_wait_is_worth_a_line_when_it_is_long() {
+    fn logs_only_long_waits() {
         assert_eq!(long_wait(LONG_WAIT - Duration::from_millis(1), || 7), None);
         let line = long_wait(LONG_WAIT, || 7).unwrap();
         assert!(line.contains("for 5 s to be served, 7 at the moment"), "{line}");
     }
 
     #[tokio::test]
-    async fn who_has_hung_up_is_known_whatever_he_said() {
+    async fn detects_a_disconnect_behind_unread_data() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();

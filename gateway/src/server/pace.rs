@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn attack_38_who_does_not_read_is_cut() {
+    async fn attack_38_a_client_that_stops_reading_is_disconnected() {
         let (stream, peer) = duplex(LEAST_BYTES / 2);
         let mut paced = Paced::within(stream, Duration::from_millis(10));
         let error = paced.write_all(&vec![7; 10 * LEAST_BYTES]).await.unwrap_err();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_reads_gets_everything_however_long_it_does_nothing_in_between() {
+    async fn a_reading_client_survives_idle_periods() {
         let (stream, mut peer) = duplex(1024);
         let mut paced = Paced::within(stream, Duration::from_secs(60));
         let sent = vec![7; 10 * LEAST_BYTES];

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_read() {
+    fn reads_the_source_address() {
         is(&header(0x21, 0x11, &V4), ConnectionOwner::Of("192.0.2.7:43981".parse().unwrap()));
         is(
             &header(0x21, 0x21, &v6("2001:db8::7")),
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_of_the_balancers_own_is_its_own_whatever_else_is_said() {
+    fn local_command_ignores_addresses() {
         for (family, rest) in [(0, &[][..]), (0x11, &V4), (0x11, &[1]), (0x21, &[]), (0x77, &[9; 520])] {
             is(&header(0x20, family, rest), ConnectionOwner::Own);
         }
     }
 
     #[test]
-    fn values_behind_the_addresses_are_skipped_within_their_bounds() {
+    fn skips_tlvs_within_their_bounds() {
         let node = ConnectionOwner::Of("192.0.2.7:43981".parse().unwrap());
         let with = |values: &[u8]| header(0x21, 0x11, &[&V4, values].concat());
         is(&with(&[4, 0, 0]), node);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_version_1_and_tls_are_refused_at_their_first_byte() {
+    fn refuses_version_1_and_tls_at_first_byte() {
         refused(b"PROXY TCP4 192.0.2.7 198.51.100.1 43981 22623\r\n", "does not begin with one");
         refused(b"P", "does not begin with one");
         refused(b"\x16", "does not begin with one");
@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_within_bounds(
+        fn never_reads_beyond_the_header_limit(
             fixed in proptest::bool::ANY,
             version_and_command in prop_oneof![Just(0x20), Just(0x21), any::<u8>()],
             family in prop_oneof![Just(0x11), Just(0x21), any::<u8>()],

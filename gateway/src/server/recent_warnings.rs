@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_named_once_a_minute_and_not_too_many() {
+    fn warns_once_a_minute_per_peer() {
         let said = RecentWarnings::default();
         let peer = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
         assert!(said.is_worth_saying(peer(1), 1000));

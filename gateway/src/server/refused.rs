@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_wrong_is_no_missing_ca() {
+    fn explains_an_expired_alert_as_a_clock_problem() {
         let dates = (86_400, 2 * 86_400);
         let at = |now| super::hint(AlertDescription::CertificateExpired, dates, now);
         let hint = |alert| hint(alert, dates, 86_401);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_of_a_client_is_told_from_other_failures() {
+    fn distinguishes_client_certificate_alerts_from_other_failures() {
         let check = |error: io::Error, expected: Option<AlertDescription>| assert_eq!(alert(&error), expected);
         let received = |alert| io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert));
         check(received(AlertDescription::BadCertificate), Some(AlertDescription::BadCertificate));

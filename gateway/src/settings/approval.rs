@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_for_a_controller_unless_pools_are_named() {
+    fn stores_attested_keys_only_for_approval_pools() {
         assert!(!parse("").unwrap().notes_attested());
         let settings = parse("pools = [\"worker\"]").unwrap();
         assert!(settings.notes_attested() && settings.kubelet_keys);
     }
 
     #[test]
-    fn refuses_values_that_make_no_sense() {
+    fn refuses_invalid_approval_settings() {
         for (text, expected) in [
             ("pools = [\"A/b\"]", "approval.pools is"),
             ("pools = true", "invalid type"),

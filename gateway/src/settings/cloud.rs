@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_hosts() {
+    fn accepts_only_dns_host_names() {
         for host in ["accounts.google.com", "STS.eu-central-1.amazonaws.com", "localhost", "a1.b2c"] {
             assert!(is_host(host), "{host}");
         }

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cluster_is_asked_unless_it_is_named() {
+    fn cluster_access_needs_the_api_setting() {
         assert_eq!(parse(""), Ok(None));
         let api = |text: &str| parse(text).unwrap().unwrap().access.api;
         assert_eq!(api("api = \"in-cluster\""), ClusterApi::InCluster);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn refuses_invalid_cluster_settings() {
         let check = |text: &str, expected: &str| {
             let error = parse(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

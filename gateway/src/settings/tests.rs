@@ -7,7 +7,7 @@ fn parse(text: &str) -> Result<Settings, SettingsError> {
 }
 
 #[test]
-fn a_key_of_the_seal_opens_what_it_sealed_for_as_long_as_that_is_good() {
+fn seal_key_retention_covers_ticket_and_challenge_lifetimes() {
     let keep = |text: &str| parse(text).unwrap().seal_keep().as_secs() - 3600;
     // Of a ticket its lifetime, how late it may be, and its lifetime from then on.
     assert_eq!(keep(""), 600 + 86_400 + 600);
@@ -31,7 +31,7 @@ fn the_sample_says_the_defaults() {
 }
 
 #[test]
-fn checkpoints_are_made_now_and_then_by_a_gateway_with_a_name() {
+fn refuses_invalid_attestation_log_settings() {
     let read = |text: &str| parse(&format!("[attestation_log]\n{text}")).map(|settings| settings.checkpoints);
     assert_eq!(read("name = \"gw-1\"").unwrap().name.unwrap(), "gw-1");
     for refused in [
@@ -65,14 +65,14 @@ fn paths_are_relative_to_the_file() {
 }
 
 #[test]
-fn who_waits_for_a_cloud_has_time_left_to_answer() {
+fn cloud_timeout_is_shorter_than_the_request_timeout() {
     assert_eq!(parse("").unwrap().clouds.wait, Duration::from_secs(5));
     let clouds = parse("[limits]\nrequest_seconds = 1").unwrap().clouds;
     assert_eq!(clouds.wait, Duration::from_millis(500));
 }
 
 #[test]
-fn balancers_are_named_by_their_addresses() {
+fn proxy_protocol_from_takes_networks_except_everything() {
     let balancers = |text: &str| parse(&format!("proxy_protocol_from = [{text}]")).map(|settings| settings.balancers);
     let named = balancers(r#""192.0.2.10", "10.1.2.3/8", "::ffff:192.0.2.16/124""#).unwrap();
     assert_eq!(
@@ -87,7 +87,7 @@ fn balancers_are_named_by_their_addresses() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn names_line_and_key_of_an_invalid_setting() {
     let error = |text: &str| parse(text).unwrap_err().to_string();
     let unknown = error("\nlisten = \"127.0.0.1:1\"\nlimit = 3\n");
     assert!(unknown.contains("line 3") && unknown.contains("limit"), "{unknown}");
@@ -121,7 +121,7 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
-fn what_is_wrong_with_the_store_is_named() {
+fn names_the_invalid_store_setting() {
     let error = |text: &str| parse(&format!("[store]\n{text}")).unwrap_err().to_string();
     assert!(error("engine = \"sqlite\"").contains("embedded"));
     assert!(error("endpoints = [\"http://[::1]:2379\"]").contains("store.endpoints is set; for etcd only"));
@@ -155,7 +155,7 @@ fn what_is_wrong_with_the_store_is_named() {
 }
 
 #[test]
-fn a_store_on_etcd_has_its_paths_beside_the_file() {
+fn etcd_paths_are_relative_to_the_settings_file() {
     let text = "[store]\nengine = \"etcd\"\nkey_file = \"x\"\nendpoints = [\"https://[::1]:2379\"]\nca = \"ca\"\ncertificate = \"c\"\nkey = \"/k\"\nuser = \"u\"\npassword_file = \"p\"";
     let EngineSettings::Etcd(etcd) = parse(text).unwrap().store.engine else {
         panic!("another engine")
@@ -169,7 +169,7 @@ fn a_store_on_etcd_has_its_paths_beside_the_file() {
 
 #[cfg(feature = "cluster")]
 #[test]
-fn a_store_on_objects_is_where_the_cluster_is_asked() {
+fn kubernetes_store_uses_the_cluster_access_settings() {
     let cluster = "[cluster]\napi = \"kubeconfig\"\nnamespace = \"gateways\"\n";
     let of = |cluster: &str, store: &str| parse(&format!("{cluster}[store]\nengine = \"kubernetes\"\n{store}"));
     let EngineSettings::Kubernetes(store) = of(cluster, "key_file = \"x\"\ntimeout_seconds = 7").unwrap().store.engine else {
@@ -191,7 +191,7 @@ fn a_store_on_objects_is_where_the_cluster_is_asked() {
 }
 
 #[test]
-fn a_pointer_url_is_where_pointers_can_begin() {
+fn pointer_url_is_an_https_origin() {
     let url = |text: &str| parse(&format!("pointer_url = \"{text}\"")).map(|settings| settings.pointer_url.unwrap().to_string());
     assert_eq!(parse("").unwrap().pointer_url, None);
     assert_eq!(

@@ -43,7 +43,7 @@ impl Case {
 }
 
 #[tokio::test]
-async fn the_first_is_written_at_once_and_the_rest_once_a_minute() {
+async fn writes_sightings_immediately_and_updates_each_minute() {
     let case = case().await;
     let seen = |first: u64, last: u64| (first, last, format!("192.0.2.{last}"));
     case.note(Some(&[1]), 100);
@@ -70,7 +70,7 @@ async fn the_first_is_written_at_once_and_the_rest_once_a_minute() {
 }
 
 #[tokio::test]
-async fn when_one_was_seen_first_outlives_a_restart() {
+async fn first_sighting_time_survives_a_restart() {
     let case = case().await;
     case.note(Some(&[1, 2]), 100);
     case.sightings.write_all(&case.store, 100).await.unwrap();
@@ -83,7 +83,7 @@ async fn when_one_was_seen_first_outlives_a_restart() {
 }
 
 #[tokio::test]
-async fn what_two_gateways_have_seen_is_one_sighting() {
+async fn merges_sightings_of_two_gateways() {
     let one = case().await;
     let other = Sightings::open(&one.store, 0).await.unwrap();
     one.note(Some(&[1]), 100);
@@ -101,7 +101,7 @@ async fn what_two_gateways_have_seen_is_one_sighting() {
 }
 
 #[tokio::test]
-async fn what_is_old_by_both_clocks_is_forgotten_and_what_cannot_be_read_is_left() {
+async fn deletes_sightings_that_both_clocks_call_expired() {
     let case = case().await;
     case.note(Some(&[1]), 100);
     case.note(None, 100 + REMEMBERED_SECONDS);
@@ -127,7 +127,7 @@ async fn what_is_old_by_both_clocks_is_forgotten_and_what_cannot_be_read_is_left
 }
 
 #[tokio::test]
-async fn what_another_gateway_sees_while_it_is_forgotten_stays() {
+async fn a_concurrent_update_prevents_deletion_of_a_sighting() {
     let case = case().await;
     case.note(Some(&[1]), 100);
     case.sightings.write_all(&case.store, 100).await.unwrap();
@@ -142,7 +142,7 @@ async fn what_another_gateway_sees_while_it_is_forgotten_stays() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_kept() {
+async fn retries_a_failed_sighting_write() {
     let case = case().await;
     case.note(Some(&[1]), 100);
     let database = rusqlite::Connection::open(case.folder.path().join("gateway.db")).unwrap();
@@ -154,7 +154,7 @@ async fn what_cannot_be_written_is_kept() {
 }
 
 #[tokio::test]
-async fn there_is_an_end_to_what_is_kept() {
+async fn number_of_cached_sightings_is_limited() {
     let case = case().await;
     for number in 0..2 * SIGHTINGS_LIMIT {
         case.sightings.note(&number.to_string(), None, fingerprint(1), String::new(), 100);

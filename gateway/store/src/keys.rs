@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_id_reaches_into_the_range_of_another() {
+    fn key_ranges_of_different_ids_never_overlap() {
         let ids = [
             "",
             "a",

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_goes_by_between_two_turns_does_not_count() {
+    async fn store_time_skips_gaps_between_leader_terms() {
         for another_tended in [true, false] {
             let folder = tempfile::tempdir().unwrap();
             let (shared, mut tending) = Shared::begin(&folder);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_have_counted_does_not_count_again() {
+    async fn a_lost_answer_never_counts_time_twice() {
         // One of the works of a tick is done, and its answer is lost: what reads the time, or what writes it.
         for (works, expect) in [(1, 1000), (2, 1100)] {
             let folder = tempfile::tempdir().unwrap();

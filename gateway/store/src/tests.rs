@@ -74,7 +74,7 @@ async fn rows(store: &Embedded) -> u64 {
 }
 
 #[tokio::test]
-async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_time_it_believes() {
+async fn attack_41_number_of_stored_challenges_is_limited() {
     const MOST: u64 = 1500;
     let (_folder, store) = open();
     // Its time lags behind, as after a pause.
@@ -99,7 +99,7 @@ async fn attack_41_the_store_does_not_grow_with_what_strangers_ask_for_whatever_
 }
 
 #[tokio::test]
-async fn a_backlog_of_expired_challenges_is_forgotten_in_parts_and_decisions_come_in_between() {
+async fn deletes_expired_challenges_in_batches_between_decisions() {
     const ROWS: u64 = 20_000;
     let (_folder, store) = open();
     tick(&store, 1000, 0).await;
@@ -128,7 +128,7 @@ async fn a_backlog_of_expired_challenges_is_forgotten_in_parts_and_decisions_com
 }
 
 #[test]
-fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
+fn integrity_check_stops_at_its_time_limit() {
     let folder = tempfile::tempdir().unwrap();
     let file = file(&folder);
     let store = Embedded::open(&file).unwrap();
@@ -143,7 +143,7 @@ fn files_that_are_too_large_to_be_looked_through_are_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
+async fn a_failed_statement_fails_only_its_own_request() {
     let (folder, store) = open();
     let wrong = store.sql(|connection| connection.execute("INSERT INTO nobodys VALUES (1)", []));
     let (wrong, right) = tokio::join!(wrong, store.put(EntryKind::Name, entry("a", "1")));
@@ -155,7 +155,7 @@ async fn a_failed_statement_fails_for_whoever_asked_and_for_nobody_else() {
 }
 
 #[test]
-fn what_the_engine_says_comes_with_its_file_and_with_what_to_do() {
+fn engine_errors_name_the_file_and_next_step() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(
         file(&folder),
@@ -204,7 +204,7 @@ fn log(folder: &tempfile::TempDir, lines: &[&str]) {
 }
 
 #[tokio::test]
-async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
+async fn only_writes_raise_the_store_mark() {
     let (folder, store) = open();
     let standing = || store.store_mark().unwrap();
     let first = standing();
@@ -227,7 +227,7 @@ async fn what_is_written_raises_the_mark_and_what_is_read_does_not() {
 }
 
 #[tokio::test]
-async fn attack_42_a_store_from_before_is_refused() {
+async fn attack_42_refuses_a_rolled_back_store() {
     let (folder, store) = open();
     drop(store);
     let backup = copy(&folder);
@@ -260,7 +260,7 @@ async fn attack_42_a_store_from_before_is_refused() {
 
 /// Lines that were written together are in no order, and there may be older ones about another store.
 #[tokio::test]
-async fn attack_42_a_store_from_before_is_refused_whichever_of_the_logs_last_lines_says_so() {
+async fn attack_42_any_last_log_line_reveals_a_rollback() {
     let (folder, store) = open();
     drop(store);
     let backup = copy(&folder);
@@ -293,7 +293,7 @@ async fn attack_42_a_store_from_before_is_refused_whichever_of_the_logs_last_lin
 }
 
 #[test]
-fn attack_42_what_cannot_be_read_says_not_that_there_was_no_store() {
+fn attack_42_unreadable_mark_or_log_prevents_a_new_store() {
     for unreadable in ["store.mark", "attestation.jsonl"] {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(unreadable, folder.path().join(unreadable)).unwrap();
@@ -309,7 +309,7 @@ fn attack_42_what_cannot_be_read_says_not_that_there_was_no_store() {
 }
 
 #[test]
-fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
+fn attack_42_a_late_writer_never_lowers_the_mark() {
     let folder = tempfile::tempdir().unwrap();
     let said = |id: &str, mark: u64| {
         let written = StoreMark {
@@ -330,7 +330,7 @@ fn attack_42_a_mark_is_not_set_back_by_who_comes_late() {
 }
 
 #[test]
-fn attack_42_what_a_gateway_has_written_is_not_set_back_and_is_told_from_anothers() {
+fn attack_42_a_replicas_commit_count_never_goes_back() {
     let folder = tempfile::tempdir().unwrap();
     let said = |mark: u64, wrote: Option<(&str, u64)>| {
         let wrote = wrote.map(|(replica, commits)| Wrote {
@@ -360,7 +360,7 @@ fn attack_42_what_a_gateway_has_written_is_not_set_back_and_is_told_from_another
 }
 
 #[tokio::test]
-async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accepted() {
+async fn attack_42_refuses_a_lost_or_replaced_store_until_accepted() {
     let (folder, store) = open();
     store.put(EntryKind::Revoked, entry("a", "{}")).await.unwrap();
     store.keep_mark().await.unwrap();
@@ -414,7 +414,7 @@ async fn attack_42_a_store_that_is_lost_or_another_is_refused_until_it_is_accept
 }
 
 #[tokio::test]
-async fn attack_42_a_store_that_loses_its_name_or_is_set_back_answers_nothing() {
+async fn attack_42_a_replaced_or_rolled_back_open_store_fails() {
     let (folder, store) = open();
     let away = folder.path().join("away");
     let answers = async || store.get(EntryKind::Revoked, "a").await;
@@ -470,7 +470,7 @@ fn refuses_tables_of_another_schema_version() {
 }
 
 #[tokio::test]
-async fn a_log_of_transactions_of_another_state_is_not_mixed_in() {
+async fn never_mixes_a_foreign_write_ahead_log() {
     let (folder, store) = open();
     drop(store);
     let backup = copy(&folder);

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_begins_before_who_has_just_ended() {
+    fn a_waiting_process_goes_before_the_last_holder() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gateway.db");
         let (gateway, command) = (Turnstile::for_store(&file).unwrap(), Turnstile::for_store(&file).unwrap());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_still_in_it_is_passed() {
+    fn a_stalled_holder_does_not_block_others() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("gateway.db");
         let [still, other] = [(); 2].map(|()| Turnstile::for_store(&file).unwrap());

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_of_these_programs_gets_the_configuration() {
+    fn adds_the_config_option_to_advised_commands() {
         let runnable = |text| with_option(text, &["attest-gateway", "attest-audit"], "--config gw/gateway.toml ");
         assert_eq!(
             runnable("not listed: `attest-gateway ek add 0f`, `attest-audit log audit`, or `oc get nodes`"),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_of_time_is_said_in_its_largest_unit() {
+    fn formats_a_duration_in_its_largest_unit() {
         for (seconds, said) in [
             (0, "0s"),
             (90, "90s"),

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_gives_a_group_to_read_is_given_and_nothing_else_is() {
+    fn accepts_only_root_owned_group_readable_files() {
         let check = |mode: u32, owner: u32, user: u32, expected: bool| {
             assert_eq!(given(mode, owner, user), expected, "{mode:o} {owner} {user}");
         };
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_the_place_of_a_file_unless_it_should() {
+    fn create_and_rename_overwrite_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("one"), folder.path().join("two"));
         create(&one, PRIVATE, "1").unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_keeps_its_mode_and_its_place_behind_a_link() {
+    fn replace_keeps_file_mode_and_symlink() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         create(&file, 0o640, "1").unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_closed_to_others_and_which_mode_it_had_is_told() {
+    fn close_to_others_returns_the_previous_mode() {
         let folder = tempfile::tempdir().unwrap();
         for (mode, told) in [
             (0o700, None),

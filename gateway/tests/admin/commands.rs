@@ -24,7 +24,7 @@ fn done(acts: &[Value]) -> Vec<(&str, &str, bool, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_to_eks_is_recorded() {
+async fn records_ek_commands() {
     let gateway = Gateway::start();
     let ek = digest(&tpm());
     let identity = format!("tpm:{ek}");
@@ -61,7 +61,7 @@ async fn what_is_done_to_eks_is_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_to_nodes_is_recorded() {
+async fn records_node_commands() {
     let gateway = Gateway::init();
     let ek = digest(&tpm());
     let identity = format!("tpm:{ek}");
@@ -116,7 +116,7 @@ async fn what_is_done_to_nodes_is_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_keys_of_the_seal_are_recorded_and_nothing_of_what_they_are() {
+async fn records_seal_rotation_without_key_material() {
     let mut gateway = Gateway::init();
     gateway.run();
     gateway.command(&["seal", "rotate"]);
@@ -140,7 +140,7 @@ async fn new_keys_of_the_seal_are_recorded_and_nothing_of_what_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_replicas_share_are_recorded_by_id() {
+async fn records_shared_seal_keys_by_id() {
     let mut gateway = Gateway::init();
     gateway.settings("[store]\nkey_file = \"store.key\"");
     gateway.token(&["--name", "there-is-a-store-now"]);

@@ -15,7 +15,7 @@ fn objects_of_kind<'a>(act: &'a Value, kind: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_of_the_ca_are_recorded_by_whom_and_found_by_the_gateway() {
+async fn records_ca_rotation_steps_and_the_reload() {
     let gateway = Gateway::start();
     for (count, verb, arguments, role) in [
         (1, "certificate.renew", &["certificate", "renew"][..], "tls.certificate"),
@@ -57,7 +57,7 @@ async fn steps_of_the_ca_are_recorded_by_whom_and_found_by_the_gateway() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_named() {
+async fn records_a_manual_pool_edit_as_gateway_reload() {
     let gateway = Gateway::start();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
@@ -93,7 +93,7 @@ async fn a_pool_that_is_edited_by_hand_is_found_by_the_gateway_and_nobody_is_nam
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_becomes_broken_or_well_again_is_recorded_with_the_reason() {
+async fn records_broken_and_repaired_pools_with_the_reason() {
     let gateway = Gateway::start();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"all of it\"");
     let found = gateway.wait_for_acts(1, "gateway.reload").remove(0);
@@ -113,7 +113,7 @@ async fn a_pool_that_becomes_broken_or_well_again_is_recorded_with_the_reason() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_others_are_not() {
+async fn records_only_drifted_settings_at_start() {
     let mut gateway = Gateway::init();
     gateway.settings("[ticket]\nuses = 3");
     let again = |gateway: &mut Gateway, settings: Option<&str>| {
@@ -170,7 +170,7 @@ async fn settings_that_are_otherwise_than_at_the_last_start_are_recorded_and_oth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
+async fn records_drift_after_the_log_becomes_writable() {
     const ROOM_KIBIBYTES: usize = 1 << 20;
     let mut gateway = Gateway::init();
     gateway.run_as(serving_within(&gateway, ROOM_KIBIBYTES));
@@ -189,7 +189,7 @@ async fn what_could_not_be_recorded_is_recorded_once_the_log_can_be_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
+async fn splits_a_large_configuration_over_several_events() {
     let mut gateway = Gateway::init();
     let pools: Vec<String> = (0..70).map(|number| format!("rack-{number}")).collect();
     for pool in &pools {
@@ -211,7 +211,7 @@ async fn each_of_many_things_that_a_gateway_goes_by_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_note_that_was_altered_hides_no_change() {
+async fn an_altered_snapshot_file_hides_no_drift() {
     let mut gateway = Gateway::init();
     gateway.settings("[ticket]\nuses = 3");
     gateway.run();
@@ -261,7 +261,7 @@ async fn a_note_that_was_altered_hides_no_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_key_or_anchor_is_recorded_and_another_key_of_the_log_is_said() {
+async fn records_changed_keys_and_trust_anchors() {
     let mut gateway = Gateway::init();
     let public = |gateway: &Gateway| gateway.command(&["log", "show-key"]).lines().nth(1).unwrap().to_owned();
     gateway.run();

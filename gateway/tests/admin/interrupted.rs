@@ -18,7 +18,7 @@ use crate::support::{POOL, program};
 const KILLS: usize = 25;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_killed_has_done_and_told_both_or_neither() {
+async fn a_killed_command_changes_and_records_atomically() {
     let gateway = Gateway::init();
     gateway.token(&["--name", "first"]);
     let log = gateway.path("state/gateway.db-wal");
@@ -92,7 +92,7 @@ fn journal(gateway: &Gateway) -> Journal {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_recorded_and_was_not_taken_out_is_recorded_again_and_is_one_act() {
+async fn an_outbox_event_recorded_twice_counts_once() {
     let gateway = Gateway::init();
     gateway.token(&["--name", "rack"]);
     let store = Dying {
@@ -115,7 +115,7 @@ async fn what_is_recorded_and_was_not_taken_out_is_recorded_again_and_is_one_act
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_id_with_something_else_is_named() {
+async fn audit_reports_conflicting_events_with_one_id() {
     let gateway = Gateway::init();
     gateway.token(&["--name", "rack"]);
     let store = embedded(&gateway);
@@ -138,7 +138,7 @@ async fn the_same_id_with_something_else_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
+async fn unknown_outbox_entries_stay_and_block_nothing() {
     let gateway = Gateway::init();
     let store = embedded(&gateway);
     for unknown in [
@@ -160,7 +160,7 @@ async fn what_a_newer_release_has_told_waits_for_one_and_holds_up_nothing() {
 const MANY: usize = 10_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_many_wait_no_start_is_held_up() {
+async fn a_large_outbox_does_not_delay_the_start() {
     let many = std::env::var("ATTEST_WAITING").map_or(MANY, |many| many.parse().unwrap());
     let mut gateway = Gateway::init();
     // All of them in one file, to be counted there.

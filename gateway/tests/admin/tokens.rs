@@ -19,7 +19,7 @@ fn things(act: &Value) -> Vec<(&str, &Value, &Value)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_to_tokens_is_recorded_with_who_did_it() {
+async fn records_token_commands_with_the_user() {
     let mut gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.run();
@@ -97,7 +97,7 @@ async fn what_is_done_to_tokens_is_recorded_with_who_did_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_done_while_nobody_serves_waits_and_is_recorded_at_the_next_start() {
+async fn records_offline_commands_at_the_next_start() {
     let mut gateway = Gateway::init();
     // The command says what it has always said.
     let output = gateway.try_command(&["token", "create", "--pool", POOL, "--name", "rack"]);
@@ -125,7 +125,7 @@ async fn what_is_done_while_nobody_serves_waits_and_is_recorded_at_the_next_star
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_is_recorded_and_changes_nothing() {
+async fn records_refused_token_commands() {
     let gateway = Gateway::start();
     gateway.token(&["--name", "rack"]);
     for arguments in [
@@ -146,7 +146,7 @@ async fn what_is_refused_is_recorded_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_used_sudo_is_what_the_environment_says() {
+async fn records_the_sudo_user_from_the_environment() {
     let gateway = Gateway::init();
     let by = |gateway: &Gateway, environment: &[(&str, &str)]| {
         let mut command = program();
@@ -164,7 +164,7 @@ async fn who_has_used_sudo_is_what_the_environment_says() {
 }
 
 #[test]
-fn verbs_are_those_of_the_documents() {
+fn schema_and_reference_page_list_all_verbs() {
     let schema: Value = serde_json::from_slice(&fs::read("../docs/attestation-log.schema.json").unwrap()).unwrap();
     let listed = schema["$defs"]["admin"]["properties"]["verb"]["enum"].as_array().unwrap();
     let known: Vec<Value> = Verb::ALL.iter().map(|verb| json!(verb.label())).collect();

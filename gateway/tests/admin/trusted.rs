@@ -79,7 +79,7 @@ fn names(act: &Value, id: &str, by_certificate: bool) {
 }
 
 #[test]
-fn each_of_those_that_are_believed_is_recorded_in_a_line_when_it_is_another() {
+fn records_each_changed_trust_anchor_in_one_event() {
     let mut gateway = Gateway::init();
     gateway.settings("[gcp]\njwks = \"keys.json\"");
     for ((file, ..), content) in FILES.iter().zip(contents()) {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_was_done_to_checkpoints_is_named() {
+async fn audit_names_each_alteration_of_a_checkpoint() {
     let site = Site::new().await;
     let (a, b) = (&site.a, &site.b);
     let says = |what: &str, lines: &[String], expected: &str| site.says(what, &[lines], expected);
@@ -144,7 +144,7 @@ async fn what_was_done_to_checkpoints_is_named() {
 
 /// A forger of a log can sign it with a key of their own, or empty the file that says what was signed.
 #[tokio::test]
-async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom() {
+async fn attack_34_audit_needs_trusted_checkpoints_or_log_keys() {
     let site = Site::new().await;
     let log = site.gateway.path("given.jsonl");
     fs::write(&log, site.a.join("\n") + "\n").unwrap();
@@ -177,7 +177,7 @@ async fn attack_34_nothing_is_whole_where_nobody_said_what_was_signed_or_by_whom
 }
 
 #[tokio::test]
-async fn no_gateway_signs_anothers_chain_unnoticed() {
+async fn audit_detects_checkpoints_by_another_gateways_key() {
     let site = Site::new().await;
     let (a, b) = (&site.a, &site.b);
     let key_of_b = LogKey::open(&site.gateway.path("b/log.key")).unwrap();
@@ -228,7 +228,7 @@ async fn no_gateway_signs_anothers_chain_unnoticed() {
 
 /// A forger who shortens a log can leave its gateway out of the file that says what was signed.
 #[tokio::test]
-async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_whole() {
+async fn attack_34_audit_reports_a_gateway_without_given_checkpoint() {
     let site = Site::new().await;
     let (a, b) = (&site.a, &site.b);
     let kept = |of: &[&String]| {
@@ -247,7 +247,7 @@ async fn attack_34_a_gateway_of_which_no_checkpoint_is_given_is_not_said_to_be_w
 }
 
 #[tokio::test]
-async fn a_pipe_in_the_place_of_a_log_is_not_waited_for() {
+async fn audit_refuses_a_named_pipe_as_log_file() {
     let site = Site::new().await;
     let pipe = site.gateway.path("a/checkpoints.jsonl");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

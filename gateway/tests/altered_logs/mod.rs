@@ -199,7 +199,7 @@ pub fn signed_by(lines: &[String], number: usize, key: &LogKey) -> Lines {
 }
 
 #[tokio::test]
-async fn what_gateways_have_left_is_whole_in_whatever_files_it_is() {
+async fn audit_accepts_intact_chains_in_any_file_layout() {
     let site = Site::new().await;
     let (a, b, older) = (&site.a, &site.b, &site.older);
     let good = |files: &[&[String]], options: &[&str], expected: &[&str]| {
@@ -314,7 +314,7 @@ async fn every_alteration_of_a_line_is_named() {
 }
 
 #[tokio::test]
-async fn lines_that_were_taken_out_put_in_or_moved_are_named() {
+async fn audit_names_removed_inserted_and_moved_lines() {
     let site = Site::new().await;
     let (a, b, older) = (&site.a, &site.b, &site.older);
     let says = |what: &str, lines: &[String], expected: &str| site.says(what, &[lines], expected);
@@ -409,7 +409,7 @@ async fn lines_that_were_taken_out_put_in_or_moved_are_named() {
 }
 
 #[tokio::test]
-async fn what_no_checkpoint_holds_is_said() {
+async fn audit_shows_the_last_signed_line() {
     let site = Site::new().await;
     // Nobody can tell a log that was cut off after its last checkpoint from one that ended there; the table says up to where it is signed.
     let (sound, text) = site.audit(&[&site.a[..10]], &[]);
@@ -420,7 +420,7 @@ async fn what_no_checkpoint_holds_is_said() {
 }
 
 #[tokio::test]
-async fn no_chain_is_called_whole_in_whose_file_something_was_put_or_cut_off() {
+async fn chain_in_an_altered_file_is_never_whole() {
     let site = Site::new().await;
     let (a, b, older) = (&site.a, &site.b, &site.older);
     let line = |text: &str| vec![text.to_owned()];
@@ -447,7 +447,7 @@ async fn no_chain_is_called_whole_in_whose_file_something_was_put_or_cut_off() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_forged_log_acts_on_a_terminal() {
+async fn audit_output_escapes_terminal_control_characters() {
     let site = Site::new().await;
     let hostile = "\\u001b[8m\\u009b2J\\u202e";
     let all = |from: &str, to: &str| -> Lines { site.a.iter().map(|line| line.replace(from, to)).collect() };
@@ -481,7 +481,7 @@ fn peak(child: &mut std::process::Child) -> u64 {
 }
 
 #[tokio::test]
-async fn a_small_file_of_many_lines_that_are_none_takes_little_memory() {
+async fn compressed_files_of_empty_lines_need_little_memory() {
     let site = Site::new().await;
     let folder = site.gateway.path("given");
     fs::create_dir(&folder).unwrap();

@@ -206,7 +206,7 @@ fn there_is_one_cryptographic_library() {
 }
 
 #[test]
-fn libraries_that_read_what_was_signed_are_imported_by_one_file_each() {
+fn each_signed_format_parser_is_imported_once() {
     for (library, file) in [
         ("openidconnect::", "attest/src/gcp/openid.rs"),
         ("aws_nitro_enclaves_cose::", "attest/src/aws/nitro_tpm/cose.rs"),
@@ -287,7 +287,7 @@ fn each_crate_takes_the_workspaces_lints() {
 }
 
 #[test]
-fn libraries_show_what_others_can_reach_and_nothing_else() {
+fn libraries_deny_unreachable_pub_items() {
     let tests_only = ["cloud-fixtures", "swtpm-tests"];
     for member in manifests().into_keys().filter(|member| !tests_only.contains(&member.as_str())) {
         let library = code(&root().join(&member).join("src/lib.rs"));

@@ -447,7 +447,7 @@ fn finds_a_cycle_of_two_modules_of_a_folder() {
 }
 
 #[test]
-fn finds_a_cycle_through_what_the_parent_reexports() {
+fn finds_a_cycle_through_a_parents_reexport() {
     for (root, import) in [
         ("mod a;\nmod b;\npub use a::{A as C, D};", "use crate::C;"),
         ("mod a;\nmod b;\nuse self::a::A as C;", "use super::{C};"),
@@ -467,7 +467,7 @@ fn finds_a_cycle_through_what_the_parent_reexports() {
 }
 
 #[test]
-fn finds_a_cycle_that_modules_below_the_siblings_make() {
+fn finds_a_cycle_through_nested_modules() {
     let files = [
         ("lib.rs", "mod a { pub mod deep; }\nmod b;\nmod c;"),
         ("a/deep.rs", "use super::super::b::B;\npub struct A;"),

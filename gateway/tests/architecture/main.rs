@@ -181,7 +181,7 @@ fn every_attack_of_the_threat_model_is_carried_out() {
 }
 
 #[test]
-fn one_place_takes_any_certificate_and_it_shows_nothing() {
+fn only_the_probe_skips_certificate_verification() {
     // What stands beside the CAs may take one, as a node takes one that stands in its pointer: after its dates, its names and its purpose.
     let checked = "trusted.map(|()| ServerCertVerified::assertion())";
     let takes_any: Vec<PathBuf> = [

@@ -189,7 +189,7 @@ fn names_of_clouds(code: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_kind_is_named_in_its_room_and_in_the_list() {
+fn only_allowed_files_name_an_evidence_kind() {
     let packages = ["attest/src", "attest/wire/src"];
     let rooms = packages.map(|package| ["gcp", "aws", "azure"].map(|room| root().join(package).join(room)));
     let allowed = [

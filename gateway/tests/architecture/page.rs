@@ -47,7 +47,7 @@ fn the_page_has_each_crate_with_its_dependencies() {
 }
 
 #[test]
-fn the_page_has_each_folder_of_the_gateway_above_those_that_it_imports() {
+fn architecture_page_orders_gateway_folders_by_imports() {
     let page = page();
     let rows = rows(&page, "Folders of the gateway");
     let listed: Vec<&str> = rows.iter().map(|row| row[0].trim_matches('`')).collect();
@@ -119,7 +119,7 @@ fn way(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_crate_page_tells_the_same_way() {
+fn crate_docs_and_page_describe_the_same_path() {
     let (page, document) = (text(&root().join("gateway/src/lib.rs")), page());
     let told = way(&page);
     assert!(told.len() > 10, "{told:?}");

@@ -21,7 +21,7 @@ const EARNED: [(&str, &str, &str); 13] = [
 const DOCUMENT: &str = "attest/src/aws/identity_document/document.rs";
 
 #[test]
-fn what_must_be_earned_has_no_public_constructor() {
+fn proof_types_have_no_public_constructor() {
     for (file, name, first_field) in EARNED {
         let (code, definition) = (code(&root().join(file)), format!("pub struct {name}"));
         let before_and_fields = code.split_once(&format!("{definition}{first_field}"));
@@ -38,7 +38,7 @@ fn what_must_be_earned_has_no_public_constructor() {
 }
 
 #[test]
-fn what_must_be_earned_is_made_in_one_place() {
+fn each_proof_type_is_constructed_once() {
     let makers = [
         ("attest/src", "Ok(Claims {", "attest/src/evidence.rs"),
         ("attest/src", "Ok(AttestationResult {", "attest/src/appraisal.rs"),
@@ -78,7 +78,7 @@ const VERIFIERS: [&str; 6] = [
 ];
 
 #[test]
-fn only_verifiers_say_that_something_was_verified() {
+fn only_verifiers_construct_verified_values() {
     let says_so = |path: &PathBuf| {
         let code = code(path);
         ["Verified::new", "Self::new(joined)", ".into_inner()"]
@@ -123,7 +123,7 @@ fn no_endpoint_has_the_whole_gateway() {
 }
 
 #[test]
-fn decisions_reach_the_log_through_the_recorder_alone() {
+fn only_the_recorder_writes_decisions_to_the_log() {
     // Its budgets count: whoever proves nothing would fill the disk by another way, or be answered without a line.
     for path in rust_files("gateway/src") {
         let whole: String = code(&path).split_whitespace().collect();

@@ -102,7 +102,7 @@ async fn an_intermediate_may_be_pem() {
 }
 
 #[tokio::test]
-async fn nothing_is_fetched_that_need_not_or_must_not_be() {
+async fn fetches_no_unneeded_or_disabled_intermediate() {
     let check = async |change: &dyn Fn(&mut Azure), done: bool| {
         let mut azure = Azure::start();
         change(&mut azure);
@@ -128,7 +128,7 @@ async fn nothing_is_fetched_that_need_not_or_must_not_be() {
 }
 
 #[tokio::test]
-async fn attack_19_other_places_are_not_asked() {
+async fn attack_19_fetches_intermediates_only_from_allowed_urls() {
     for url in [
         "http://evil.example/pkiops/certs/a.crt",
         "http://www.microsoft.com/other/a.crt",
@@ -150,7 +150,7 @@ async fn attack_19_other_places_are_not_asked() {
 }
 
 #[tokio::test]
-async fn attack_19_what_comes_has_to_complete_the_chain() {
+async fn attack_19_refuses_an_intermediate_outside_the_chain() {
     let somebody = AzureAuthority::new("eastus");
     let check = async |alter: &dyn Fn(&Azure)| {
         let azure = Azure::start();
@@ -182,7 +182,7 @@ async fn attack_19_what_comes_has_to_complete_the_chain() {
 }
 
 #[tokio::test]
-async fn what_did_not_come_may_come_later() {
+async fn retries_a_failed_intermediate_fetch_later() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
     azure.aia.fail(ServerFault::Status(503));
@@ -194,7 +194,7 @@ async fn what_did_not_come_may_come_later() {
 }
 
 #[tokio::test]
-async fn a_slow_answer_is_not_waited_for() {
+async fn slow_intermediate_fetch_times_out() {
     let mut azure = Azure::start();
     azure.setup.impatient();
     azure.aia.fail(ServerFault::Slow);
@@ -202,7 +202,7 @@ async fn a_slow_answer_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn attack_12_a_document_that_is_not_azures_brings_nothing_in() {
+async fn attack_12_a_forged_document_adds_no_intermediate() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
     // Another hierarchy, with names as Azure's and an intermediate that can be fetched.
@@ -260,7 +260,7 @@ fn long(length: u64) -> Long {
 }
 
 #[tokio::test]
-async fn attack_19_chains_have_so_many_hops_and_no_more() {
+async fn attack_19_number_of_fetched_intermediates_is_limited() {
     for (length, done) in [(2, true), (3, true), (4, false), (6, false)] {
         let chain = long(length);
         let mut setup = Setup::new();
@@ -275,7 +275,7 @@ async fn attack_19_chains_have_so_many_hops_and_no_more() {
 }
 
 #[tokio::test]
-async fn attack_19_whoever_sends_documents_has_few_urls_asked() {
+async fn attack_19_forged_documents_cause_few_fetches() {
     let azure = Azure::start();
     let clouds = azure.setup.open();
     let key = Pkcs7Key::new(RsaKeySize::_2048);

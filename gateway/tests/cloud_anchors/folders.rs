@@ -34,7 +34,7 @@ fn refused(setup: &Setup, clouds: &Clouds, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn folders_that_are_not_there_are_empty() {
+fn missing_anchor_folders_count_as_empty() {
     let setup = Setup::new();
     let clouds = setup.open();
     assert!(clouds.record_certificates().is_empty() && clouds.refused().is_empty());
@@ -51,7 +51,7 @@ fn folders_that_are_not_there_are_empty() {
 }
 
 #[test]
-fn a_region_has_a_file_or_a_folder_or_both() {
+fn reads_region_certificates_from_files_and_folders() {
     let setup = Setup::new();
     let [first, second, third] = [1, 2, 3].map(RegionAuthority::new);
     setup.write("aws-region-certificates/eu-central-1.pem", first.certificate_pem());
@@ -81,7 +81,7 @@ fn a_region_has_a_file_or_a_folder_or_both() {
 }
 
 #[test]
-fn what_is_no_certificate_of_a_region_is_left_out() {
+fn skips_files_that_are_no_region_certificate() {
     let setup = Setup::new();
     let good = RegionAuthority::new(1);
     setup.write("aws-region-certificates/eu-central-1.pem", good.certificate_pem());
@@ -106,7 +106,7 @@ fn what_is_no_certificate_of_a_region_is_left_out() {
 }
 
 #[test]
-fn attack_14_a_region_has_so_many_certificates_and_no_more() {
+fn attack_14_number_of_certificates_per_region_is_limited() {
     let setup = Setup::new();
     let authority = RegionAuthority::new(1);
     let many: Vec<String> = (0..10)
@@ -120,7 +120,7 @@ fn attack_14_a_region_has_so_many_certificates_and_no_more() {
 }
 
 #[test]
-fn roots_of_nitro_and_of_vtpms() {
+fn loads_nitro_and_vtpm_roots() {
     let setup = Setup::new();
     let (nitro, other) = (NitroAuthority::new(), RegionAuthority::new(1));
     // ECDSA: each signature makes another certificate.
@@ -150,7 +150,7 @@ fn roots_of_nitro_and_of_vtpms() {
 }
 
 #[test]
-fn azures_roots_and_cas_in_between_are_not_mistaken_for_each_other() {
+fn azure_intermediates_are_never_trusted_as_roots() {
     let mut setup = Setup::new();
     let authority = AzureAuthority::new("eastus");
     let check = |setup: &Setup, holds: bool| {
@@ -187,7 +187,7 @@ fn azures_roots_and_cas_in_between_are_not_mistaken_for_each_other() {
 }
 
 #[test]
-fn what_is_named_and_cannot_be_read_is_an_error() {
+fn unreadable_configured_file_is_an_error() {
     let error = |change: &dyn Fn(&mut Setup), expected: &str| {
         let mut setup = Setup::new();
         change(&mut setup);
@@ -214,7 +214,7 @@ fn what_is_named_and_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn the_gateways_name_is_the_settings_or_the_certificates() {
+fn gateway_name_comes_from_settings_or_certificate() {
     let mut setup = Setup::new();
     assert_eq!(setup.open().gateway_name(), "api-int.example.com");
     let nameless = Clouds::open(&setup.settings, None).unwrap();
@@ -226,7 +226,7 @@ fn the_gateways_name_is_the_settings_or_the_certificates() {
 }
 
 #[tokio::test]
-async fn a_pool_that_accepts_what_cannot_be_verified_is_warned_of() {
+async fn warns_about_evidence_kinds_without_trust_anchors() {
     let setup = Setup::new();
     for set in ["full", "pre-approved"] {
         setup.write(&format!("pools/worker/{set}/config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#);

@@ -77,7 +77,7 @@ async fn failed(clouds: &Clouds, now: u64, expected: &str) {
 }
 
 #[tokio::test]
-async fn keys_are_fetched_once_and_kept_for_as_long_as_google_says() {
+async fn caches_keys_for_googles_max_age() {
     let google = Google::start();
     let clouds = google.setup.open();
     assert_eq!(google.fetches(), 0, "nobody has asked");
@@ -102,7 +102,7 @@ async fn keys_are_fetched_once_and_kept_for_as_long_as_google_says() {
 }
 
 #[tokio::test]
-async fn what_google_says_of_keeping_has_limits() {
+async fn limits_the_cache_lifetime_of_google_keys() {
     let google = Google::start();
     let signer = google.keys.current();
     for (says, kept) in [(0, 300), (FRESH, FRESH), (864_000, 86_400)] {
@@ -120,7 +120,7 @@ async fn what_google_says_of_keeping_has_limits() {
 }
 
 #[tokio::test]
-async fn many_who_ask_at_once_share_a_fetch() {
+async fn concurrent_requests_share_one_key_fetch() {
     let google = Google::start();
     let clouds = google.setup.open();
     let all = join_all((0..100).map(|_| clouds.google_keys(at(NOW)))).await;
@@ -129,7 +129,7 @@ async fn many_who_ask_at_once_share_a_fetch() {
 }
 
 #[tokio::test]
-async fn an_outage_is_survived_for_a_day_and_costs_a_fetch_each_half_minute() {
+async fn uses_stale_keys_for_a_day_during_outages() {
     let google = Google::start();
     let clouds = google.setup.open();
     let signer = google.keys.current();
@@ -156,7 +156,7 @@ async fn an_outage_is_survived_for_a_day_and_costs_a_fetch_each_half_minute() {
 }
 
 #[tokio::test]
-async fn an_outage_is_said_once_and_so_is_its_end() {
+async fn logs_begin_and_end_of_an_outage_once() {
     let google = Google::start();
     let clouds = google.setup.open();
     let log = Log::start();
@@ -185,7 +185,7 @@ async fn an_outage_is_said_once_and_so_is_its_end() {
 }
 
 #[tokio::test]
-async fn without_any_keys_a_dead_google_costs_a_fetch_each_half_minute() {
+async fn retries_the_first_key_fetch_every_half_minute() {
     let google = Google::start();
     google.provider.fail_at("/oauth2", ServerFault::Status(500));
     let clouds = google.setup.open();
@@ -199,7 +199,7 @@ async fn without_any_keys_a_dead_google_costs_a_fetch_each_half_minute() {
 }
 
 #[tokio::test]
-async fn a_slow_google_is_not_waited_for() {
+async fn slow_key_fetch_times_out() {
     let mut google = Google::start();
     google.setup.impatient();
     google.provider.fail(ServerFault::Slow);
@@ -212,7 +212,7 @@ async fn a_slow_google_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_google_that_has_become_slow_leaves_what_there_was() {
+async fn uses_stale_keys_when_google_is_slow() {
     let mut google = Google::start();
     google.setup.impatient();
     let clouds = google.setup.open();
@@ -225,7 +225,7 @@ async fn a_google_that_has_become_slow_leaves_what_there_was() {
 }
 
 #[tokio::test]
-async fn attack_16_nonsense_is_never_taken_for_keys() {
+async fn attack_16_refuses_malformed_key_documents() {
     let check = async |alter: &dyn Fn(&Google), expected: &str| {
         let google = Google::start();
         let signer = google.keys.current();
@@ -259,7 +259,7 @@ async fn attack_16_nonsense_is_never_taken_for_keys() {
 }
 
 #[tokio::test]
-async fn attack_16_a_server_that_is_not_googles_is_not_believed() {
+async fn attack_16_refuses_a_key_server_with_wrong_certificate() {
     let google = Google::start();
     let clouds = google.setup.open();
     failed(&other_ca(&google), NOW, "certificate").await;
@@ -275,7 +275,7 @@ fn other_ca(google: &Google) -> Clouds {
 }
 
 #[tokio::test]
-async fn keys_that_change_in_the_middle_are_found() {
+async fn fetches_rotated_keys_for_an_unknown_key_id() {
     let google = Google::start();
     let clouds = google.setup.open();
     let old = google.keys.current();
@@ -304,7 +304,7 @@ async fn keys_that_change_in_the_middle_are_found() {
 }
 
 #[tokio::test]
-async fn attack_16_invented_key_ids_cost_a_fetch_each_half_minute() {
+async fn attack_16_unknown_key_ids_trigger_few_fetches() {
     let google = Google::start();
     let clouds = google.setup.open();
     let keys = clouds.google_keys(at(NOW)).await.unwrap();

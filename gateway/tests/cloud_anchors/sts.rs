@@ -70,7 +70,7 @@ impl Aws {
 }
 
 #[tokio::test]
-async fn whose_credentials_they_are_is_asked_once_and_as_it_was_signed() {
+async fn forwards_the_signed_sts_request_once_unchanged() {
     let aws = Aws::start();
     let clouds = aws.setup.open();
     let answer = aws.ask(&clouds).await.unwrap();
@@ -96,7 +96,7 @@ async fn whose_credentials_they_are_is_asked_once_and_as_it_was_signed() {
 }
 
 #[tokio::test]
-async fn attack_15_credentials_that_aws_does_not_know_are_refused() {
+async fn attack_15_refuses_credentials_unknown_to_aws() {
     let aws = Aws::start();
     let clouds = aws.setup.open();
     let mut other = aws.session.clone();
@@ -106,7 +106,7 @@ async fn attack_15_credentials_that_aws_does_not_know_are_refused() {
 }
 
 #[tokio::test]
-async fn attack_15_nobody_else_is_asked_whatever_the_answer_says() {
+async fn attack_15_follows_no_redirect_and_never_retries() {
     let check = async |fault: ServerFault, refused: fn(&StsError) -> bool| {
         let aws = Aws::start();
         aws.sts.fail(fault);
@@ -133,7 +133,7 @@ async fn attack_15_nobody_else_is_asked_whatever_the_answer_says() {
 }
 
 #[tokio::test]
-async fn an_sts_that_does_not_answer_says_nothing_about_the_node() {
+async fn an_unreachable_sts_is_reported_as_unavailable() {
     let mut aws = Aws::start();
     aws.sts.fail(ServerFault::Down);
     let error = aws.ask(&aws.setup.open()).await.unwrap_err();
@@ -151,7 +151,7 @@ async fn an_sts_that_does_not_answer_says_nothing_about_the_node() {
 }
 
 #[tokio::test]
-async fn attack_15_a_server_that_is_not_awss_hears_nothing() {
+async fn attack_15_sends_no_request_to_an_untrusted_server() {
     let aws = Aws::start();
     let mut setup = Setup::new();
     let other = StsServer::start(REGION, Vec::new());

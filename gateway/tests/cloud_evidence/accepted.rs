@@ -30,7 +30,7 @@ fn without(gateway: &Gateway, record: &serde_json::Value, alter: impl FnOnce(&mu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_identity_token_of_google() {
+async fn accepts_a_google_identity_token() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let record = accepted(
         &gateway,
@@ -56,7 +56,7 @@ async fn an_identity_token_of_google() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_of_aws_alone_and_together() {
+async fn accepts_aws_documents_alone_and_combined() {
     const DOCUMENT_KIND: Kind = Kind::AwsIdentityDocument;
     let mut gateway = site::init(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
     let machine = Machine::new();
@@ -170,7 +170,7 @@ async fn documents_of_aws_alone_and_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attested_document_of_azure() {
+async fn accepts_an_azure_attested_document() {
     let gateway = site::start(r#"[["azure"]]"#, &[AZURE_RULES]);
     let record = accepted(
         &gateway,
@@ -202,7 +202,7 @@ async fn an_attested_document_of_azure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tpm_beside_an_identity_token() {
+async fn accepts_a_tpm_with_an_identity_token() {
     let gateway = site::start(r#"[["tpm", "gcp"]]"#, &[TPM, GCP]);
     let case = tpm();
     let identity = format!("tpm:{}", gateway.endorse(&case, &[]));
@@ -220,7 +220,7 @@ async fn a_tpm_beside_an_identity_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vtpm_that_google_has_certified() {
+async fn accepts_a_vtpm_certified_by_google() {
     let of_google = TPM.replace("allowlist", "gcp-instance");
     let of_instance = "[gcp]\nprojects = [{ id = \"example-project\", number = 739419398126 }]\n";
     let mut gateway = site::init(r#"[["tpm"]]"#, &[&of_google, of_instance]);

@@ -42,7 +42,7 @@ async fn show(gateway: &Gateway, machine: &Machine, pkcs7: String) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_11_what_is_altered_in_a_document_after_it_was_signed_is_never_read() {
+async fn attack_11_refuses_an_altered_identity_document() {
     let gateway = documents();
     let machine = Machine::new();
     let signed = document(&machine);
@@ -69,7 +69,7 @@ async fn attack_11_what_is_altered_in_a_document_after_it_was_signed_is_never_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_what_aws_would_not_say_of_the_pools_instances_is_refused() {
+async fn attack_13_refuses_signed_documents_outside_the_pools_rules() {
     let gateway = documents();
     let machine = Machine::new();
     let check = async |field: &str, value: Value, code: &str| {
@@ -104,7 +104,7 @@ async fn attack_13_what_aws_would_not_say_of_the_pools_instances_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_12_a_signer_that_is_not_the_regions_is_refused() {
+async fn attack_12_refuses_a_signer_of_no_trusted_region() {
     let gateway = documents();
     let machine = Machine::new();
     let signed = document(&machine);
@@ -144,7 +144,7 @@ async fn attack_12_a_signer_that_is_not_the_regions_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_14_a_certificate_is_good_for_its_own_region_and_rsa_1024_for_none() {
+async fn attack_14_refuses_other_regions_certificates_and_rsa_1024() {
     let gateway = documents();
     let machine = Machine::new();
     let check = async |machine: &Machine, pkcs7: String, code: &str| {
@@ -182,7 +182,7 @@ async fn attack_14_a_certificate_is_good_for_its_own_region_and_rsa_1024_for_non
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
+async fn attack_13_refuses_a_second_claim_of_an_instance() {
     let gateway = documents();
     let node = Machine::new();
     let identity = "aws:123456789012/i-0123456789abcdef0";
@@ -237,7 +237,7 @@ async fn attack_13_an_identity_document_belongs_to_who_claims_it_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
+async fn attack_13_only_one_concurrent_instance_claim_succeeds() {
     let gateway = documents();
     let mut claiming = Vec::new();
     for _ in 0..12 {
@@ -275,7 +275,7 @@ async fn attack_13_of_many_who_claim_an_instance_at_once_one_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_a_document_that_is_not_accepted_claims_nothing() {
+async fn attack_13_a_refused_document_claims_no_instance() {
     let gateway = documents();
     let thief = Machine::another();
     let mut altered = document(&thief);
@@ -300,7 +300,7 @@ async fn show_nitro(gateway: &Gateway, make: impl FnOnce(NitroDocument, &Asked) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_11_what_is_altered_in_a_nitro_tpm_document_after_it_was_signed_is_refused() {
+async fn attack_11_refuses_an_altered_nitro_tpm_document() {
     let gateway = nitro();
     let check = async |field: &str, value: Option<Cbor>| {
         let alter = |document: &mut NitroDocument| document.set(field, value);
@@ -340,7 +340,7 @@ async fn attack_11_what_is_altered_in_a_nitro_tpm_document_after_it_was_signed_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_says_what_the_instance_had_booted_before() {
+async fn refusal_records_the_previous_nitro_tpm_pcr_value() {
     let gateway = nitro();
     let show = async |pcr_7: u8| {
         let make = |mut document: NitroDocument, _: &Asked| {
@@ -359,7 +359,7 @@ async fn a_refusal_says_what_the_instance_had_booted_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_nitro_tpm_document_must_say_is_compared() {
+async fn refuses_nitro_tpm_documents_with_wrong_fields() {
     let gateway = nitro();
     let signed = async |field: &str, value: Option<Cbor>, code: &str| {
         let make = |mut document: NitroDocument, _: &Asked| {
@@ -434,7 +434,7 @@ async fn what_a_nitro_tpm_document_must_say_is_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_10_a_nitro_tpm_document_for_another_gateway_challenge_or_pool_is_refused() {
+async fn attack_10_refuses_a_nitro_tpm_document_bound_elsewhere() {
     let gateway = nitro();
     let other = async |change: fn(&mut Asked), code: &str| {
         let machine = Machine::new();
@@ -449,7 +449,7 @@ async fn attack_10_a_nitro_tpm_document_for_another_gateway_challenge_or_pool_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_25_the_log_holds_no_claimant_and_no_document_of_an_instance_that_is_nobodys() {
+async fn attack_25_log_omits_secrets_and_unclaimed_instances_documents() {
     let gateway = documents();
     let log = || std::fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
     let holds = |text: &str| log().contains(text);

@@ -76,7 +76,7 @@ fn check(record: &Value, logs: [Option<&[u8]>; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vtpms_log_is_kept_beside_the_record() {
+async fn stores_a_vtpms_event_log_with_the_record() {
     let (gateway, machine, log) = (alone(), machine(), log("more").build());
     let alter = |evidence: &mut Evidence, _: &Asked| with_log(evidence, Some(log.clone()));
     let answer = machine.attest_altered(&gateway, &VTPM, alter).await;
@@ -90,7 +90,7 @@ async fn a_vtpms_log_is_kept_beside_the_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_log_is_that_of_the_tpm_and_of_the_vtpm() {
+async fn one_event_log_serves_tpm_and_vtpm() {
     let (machine, log) = (machine(), log("more").build());
     let gateway = both(&machine);
     let identity = format!("tpm:{}", digest(machine.tpm.as_ref().unwrap()));
@@ -111,7 +111,7 @@ async fn one_log_is_that_of_the_tpm_and_of_the_vtpm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_two_logs_is_recorded_whole() {
+async fn stores_separate_event_logs_of_tpm_and_vtpm() {
     let (machine, log) = (machine(), log("more").build());
     let gateway = both(&machine);
     let identity = format!("tpm:{}", digest(machine.tpm.as_ref().unwrap()));

@@ -31,7 +31,7 @@ fn both() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_is_named_attests_by_its_vtpm_alone() {
+async fn a_listed_vm_attests_by_its_vtpm_alone() {
     let gateway = alone();
     let answer = Machine::new().attest(&gateway, &VTPM).await;
     let record = site::trusted(&gateway, &answer, ALONE, &VTPM);
@@ -53,7 +53,7 @@ async fn a_machine_that_is_named_attests_by_its_vtpm_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_attested_document_the_machine_is_the_subscriptions() {
+async fn attested_document_proves_the_subscription_of_the_vtpm() {
     let gateway = both();
     let answer = Machine::new().attest(&gateway, &BOTH).await;
     let record = site::trusted(&gateway, &answer, WITH_DOCUMENT, &BOTH);
@@ -72,7 +72,7 @@ async fn altered(gateway: &Gateway, kinds: &[Kind], alter: impl FnOnce(&mut Evid
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_what_is_not_the_machines_is_refused() {
+async fn attack_13_refuses_evidence_of_another_vm() {
     let gateway = both();
     let machine = Machine::new();
     // The document of another machine, whose metadata server the thief can reach.
@@ -96,7 +96,7 @@ async fn attack_13_what_is_not_the_machines_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_the_pool_is_refused() {
+async fn refuses_vtpm_evidence_outside_the_pools_rules() {
     let gateway = alone();
     // Another machine says to be this one.
     let thief = Machine::new().but(|machine| machine.vtpm = Vtpm::new(OTHER_VM_ID).into());
@@ -128,7 +128,7 @@ fn reset(times: u32) -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_a_vtpms_counters_that_run_backwards_are_told() {
+async fn attack_07_decreasing_vtpm_counters_raise_an_alert() {
     let named = rules(&format!("vm_ids = [\"{VM_ID}\"]"));
     let mut gateway = site::init(r#"[["azure", "azure-vtpm"]]"#, &[AZURE_RULES, &rules("")]);
     site::pool(&gateway, "alone", r#"[["azure-vtpm"]]"#, &[&named]);
@@ -153,7 +153,7 @@ async fn attack_07_a_vtpms_counters_that_run_backwards_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_says_what_the_machine_had_booted_before() {
+async fn refusal_records_the_previous_vtpm_pcr_value() {
     let gateway = both();
     let booted_other = || {
         reset(2).but(|machine| {
@@ -177,7 +177,7 @@ async fn a_refusal_says_what_the_machine_had_booted_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ak_that_azure_has_not_certified_is_refused() {
+async fn refuses_an_ak_not_certified_by_azure() {
     let gateway = alone();
     let machine = Machine::new();
     let forged = VtpmCas::regional().certify(&ak_params("f859864a6a31.TrustedVM.Azure.windows.net"), &machine.vtpm.ak.pair);
@@ -189,7 +189,7 @@ async fn an_ak_that_azure_has_not_certified_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_roots_the_gateway_says_so_beforehand() {
+async fn warns_at_start_without_azure_vtpm_roots() {
     let mut gateway = site::init(r#"[["azure-vtpm"]]"#, &[&rules("accept_any_subscription = true")]);
     std::fs::remove_dir_all(gateway.path("azure-vtpm-roots")).unwrap();
     gateway.run();

@@ -112,7 +112,7 @@ async fn attest(accepts: &str, rules: &[&str], kinds: &[Kind], step: Step, steps
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_whatever_is_taken_away_between_two_transactions_of_a_request_counts() {
+async fn attack_44_revocation_between_a_requests_transactions_takes_effect() {
     use Step::*;
     let kinds = [Kind::Tpm, Kind::Gcp, Kind::Token];
     for (step, code) in [
@@ -155,7 +155,7 @@ async fn attack_44_whatever_is_taken_away_between_two_transactions_of_a_request_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_44_evidence_that_takes_nothing_is_judged_by_what_stands_at_the_end() {
+async fn attack_44_claimless_evidence_is_checked_against_final_state() {
     for (step, code) in [(Step::RevokeTpm, "node-revoked"), (Step::TakeOffTheList, "ek-not-endorsed")] {
         for steps in 0..2 {
             let meanwhile = attest(r#"[["tpm"]]"#, &[TPM], &[Kind::Tpm], step, steps).await;
@@ -166,7 +166,7 @@ async fn attack_44_evidence_that_takes_nothing_is_judged_by_what_stands_at_the_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_loses_an_instance_while_it_attests_again_gets_no_ticket() {
+async fn attack_27_losing_an_instance_during_attestation_earns_nothing() {
     for steps in 0..3 {
         let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
         gateway.run();
@@ -190,7 +190,7 @@ const TRANSACTIONS_OF_ONE: usize = 4;
 
 /// A TPM's counters that ran backwards are reported although the evidence is appraised again.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_07_counters_that_run_backwards_are_told_though_the_token_changes_meanwhile() {
+async fn attack_07_decreasing_counters_raise_alerts_despite_retries() {
     let gateway = site::init(r#"[["tpm", "token"]]"#, &[TPM]);
     let case = tpm();
     gateway.endorse(&case, &[]);

@@ -23,7 +23,7 @@ fn start() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after_the_node() {
+async fn attack_27_refuses_a_pod_after_the_nodes_claim() {
     let gateway = start();
     for (kind, identity) in [(Kind::Gcp, GCP_IDENTITY), (Kind::Azure, AZURE_IDENTITY)] {
         let node = Machine::new();
@@ -69,7 +69,7 @@ async fn attack_27_a_process_that_reaches_the_metadata_server_gets_nothing_after
 
 /// Tickets of the first claimant, used or not, are worthless once the administrator has released the instance.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
+async fn attack_27_releasing_an_instance_invalidates_first_claimants_tickets() {
     let gateway = start();
     let pod = Machine::another();
     let ticket = async |machine: &Machine| bearer(&machine.attest(&gateway, &[Kind::Gcp]).await.ticket());
@@ -90,7 +90,7 @@ async fn attack_27_tickets_of_who_came_first_end_with_the_release() {
 
 /// They stay worthless after the same machine has claimed the instance again, although the identity of its NitroTPM never changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_tickets_of_before_a_release_end_with_it_though_the_same_one_comes_back() {
+async fn attack_27_reclaiming_revives_no_ticket_from_before_release() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(r#"[["aws-nitro-tpm"]]"#, &[&unchecked]);
     let (_, instance) = AWS_IDENTITY.split_once('/').unwrap();
@@ -124,7 +124,7 @@ async fn is_free(gateway: &Gateway, kind: Kind, identity: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_is_refused_after_all_takes_no_instance() {
+async fn attack_27_a_refused_machine_claims_no_instance() {
     let gateway = site::start(
         r#"[["gcp"], ["aws-identity-document"], ["aws-identity-document", "token"]]"#,
         &[GCP, DOCUMENT],
@@ -174,7 +174,7 @@ fn has_late(gateway: &Gateway, answered: &str, is_it: impl Fn(&Value) -> bool) {
 
 /// Instance and name belong to the node from the decision on: it remains valid, and the next start records it.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_was_trusted_and_not_answered_keeps_its_instance_and_name() {
+async fn attack_27_claims_survive_an_unanswered_decision() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
     // There is a store before there is a log.
@@ -196,7 +196,7 @@ async fn attack_27_who_was_trusted_and_not_answered_keeps_its_instance_and_name(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_what_a_decision_had_claimed_before_a_crash_stands_and_is_recorded() {
+async fn attack_27_claims_survive_a_crash_and_are_recorded() {
     let mut gateway = start();
     let azure = [Kind::Azure];
     site::trusted(&gateway, &Machine::new().attest(&gateway, &azure).await, AZURE_IDENTITY, &azure);
@@ -221,7 +221,7 @@ async fn attack_27_what_a_decision_had_claimed_before_a_crash_stands_and_is_reco
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_document_is_kept_where_its_instance_belongs_to_another_also_before_that_is_recorded() {
+async fn attack_27_records_documents_of_claimed_instances() {
     let gateway = site::start(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
     let kinds = [Kind::AwsIdentityDocument];
     gateway.command(&["node", "list"]);
@@ -233,7 +233,7 @@ async fn attack_27_a_document_is_kept_where_its_instance_belongs_to_another_also
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_names_no_claimant_or_anothers_gets_nothing() {
+async fn attack_27_refuses_a_missing_or_wrong_first_boot_secret() {
     let gateway = start();
     let node = Machine::new();
     site::trusted(&gateway, &node.attest(&gateway, &[Kind::Gcp]).await, GCP_IDENTITY, &[Kind::Gcp]);
@@ -255,7 +255,7 @@ async fn attack_27_who_names_no_claimant_or_anothers_gets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
+async fn disabling_instance_claims_prints_a_warning() {
     let gateway = site::start(
         &format!("[[\"gcp\"], [\"aws-identity-document\"]]\n{MEANS_NOTHING}"),
         &[GCP, DOCUMENT],
@@ -273,7 +273,7 @@ async fn first_use_can_be_switched_off_by_words_that_say_what_that_means() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_ticket_ends_when_its_instance_goes_over_to_another_also_before_that_is_recorded() {
+async fn attack_27_an_unrecorded_claim_transfer_invalidates_tickets() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let ticket = bearer(&Machine::new().attest(&gateway, &[Kind::Gcp]).await.ticket());
     let fetch = async || gateway.config("/config/worker", &[&ticket]).await;
@@ -285,7 +285,7 @@ async fn attack_27_a_ticket_ends_when_its_instance_goes_over_to_another_also_bef
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_ticket_for_an_instance_of_nobodys_ends_when_it_is_claimed() {
+async fn attack_27_claiming_an_instance_invalidates_its_unclaimed_tickets() {
     let gateway = site::init(&format!("[[\"gcp\"]]\n{MEANS_NOTHING}"), &[GCP]);
     site::pool(&gateway, "binds", r#"[["gcp"]]"#, &[GCP]);
     site::configs(&gateway, "binds");

@@ -27,7 +27,7 @@ async fn check(gateway: &Gateway, token: impl FnOnce(&str) -> String, code: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_16_whatever_is_altered_in_an_identity_token_after_google_signed_it_is_refused() {
+async fn attack_16_refuses_an_altered_identity_token() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let claims = GoogleInstance::example(0).claims("", 0);
     for (path, _) in each_value(&claims) {
@@ -57,7 +57,7 @@ fn altered(document: &Value, path: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_16_what_google_would_not_say_of_the_pools_instances_is_refused() {
+async fn attack_16_refuses_signed_tokens_outside_the_pools_rules() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let signed = async |path: &str, value: Value, code: &str| {
         let alter = |claims: &mut Value| *claims.pointer_mut(path).unwrap() = value;
@@ -170,7 +170,7 @@ async fn attack_16_the_header_of_a_token_chooses_neither_algorithm_nor_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_10_an_identity_token_for_another_gateway_challenge_or_pool_is_refused() {
+async fn attack_10_refuses_an_identity_token_bound_elsewhere() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let other = async |change: fn(&mut super::machine::Asked)| {
         let machine = Machine::new();
@@ -195,7 +195,7 @@ async fn attack_10_an_identity_token_for_another_gateway_challenge_or_pool_is_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_17_an_instance_that_was_made_anew_by_the_same_name_is_another() {
+async fn attack_17_refuses_a_recreated_instance_with_same_name() {
     let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
     let named = |machine: &mut Machine| machine.name = Some("worker-7".to_owned());
     let first = Machine::new().but(named);
@@ -230,7 +230,7 @@ fn vtpms() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_03_a_vtpm_that_google_has_not_certified_for_the_pools_instance_is_refused() {
+async fn attack_03_refuses_a_vtpm_not_certified_by_google() {
     let gateway = vtpms();
     let check = async |machine: Machine, code: &str| {
         let answer = gateway.post("/v1/attest/challenge", &machine.request(&[Kind::Tpm])).await;
@@ -277,7 +277,7 @@ async fn attack_03_a_vtpm_that_google_has_not_certified_for_the_pools_instance_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vtpm_and_an_identity_token_of_two_instances_are_refused() {
+async fn refuses_vtpm_and_identity_token_of_different_instances() {
     let gateway = vtpms();
     let kinds = [Kind::Tpm, Kind::Gcp];
     let check = async |change: fn(&mut GoogleInstance)| {

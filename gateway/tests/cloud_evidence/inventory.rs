@@ -25,7 +25,7 @@ fn wait_for_changes(gateway: &Gateway, pool: &str, times: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_another_machine_of_the_account_gets_nothing() {
+async fn attack_30_refuses_machines_that_are_not_in_the_inventory() {
     let mut gateway = site::init(
         r#"[["gcp"], ["aws-identity-document"], ["azure"]]"#,
         &[GCP, DOCUMENT, ANY_VM, INVENTORY],
@@ -71,7 +71,7 @@ async fn attack_30_another_machine_of_the_account_gets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_an_inventory_counts_as_it_is_now() {
+async fn attack_30_inventory_changes_take_effect_immediately() {
     let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
     instances(&gateway, "worker", &[]);
     gateway.run();
@@ -94,7 +94,7 @@ async fn attack_30_an_inventory_counts_as_it_is_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_a_machine_that_is_taken_out_of_the_inventory_gets_nothing_by_its_ticket() {
+async fn attack_30_removal_from_the_inventory_invalidates_tickets() {
     let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
     instances(&gateway, "worker", &[GCP_IDENTITY]);
     gateway.run();
@@ -120,7 +120,7 @@ async fn attack_30_a_machine_that_is_taken_out_of_the_inventory_gets_nothing_by_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_a_worker_does_not_get_the_control_planes_config() {
+async fn attack_30_refuses_control_plane_config_to_a_worker() {
     let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP, INVENTORY]);
     site::pool(&gateway, "master", r#"[["gcp"]]"#, &[GCP, INVENTORY]);
     site::configs(&gateway, "master");
@@ -155,7 +155,7 @@ async fn attack_30_a_worker_does_not_get_the_control_planes_config() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_29_a_tpm_is_beside_the_instance_that_the_inventory_names_with_it() {
+async fn attack_29_inventory_binds_a_tpm_to_its_instance() {
     let mut gateway = site::init(r#"[["tpm", "azure"], ["tpm"]]"#, &[TPM, AZURE_RULES, INVENTORY]);
     let (own, foreign) = (tpm(), tpm());
     for case in [&own, &foreign] {
@@ -180,7 +180,7 @@ async fn attack_29_a_tpm_is_beside_the_instance_that_the_inventory_names_with_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_what_a_pool_without_an_inventory_means() {
+async fn check_warns_about_a_pool_without_inventory() {
     let gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
     let warning = "pool worker: any instance of the account that meets the rules gets this pool's config";
     let check = || String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).into_owned();

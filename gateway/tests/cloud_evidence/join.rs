@@ -25,7 +25,7 @@ fn booted(machine: &Machine) -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_an_instance_that_has_shown_a_tpm_belongs_to_it() {
+async fn attack_13_an_instance_stays_bound_to_its_tpm() {
     let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
     let both = [Kind::Tpm, Kind::Gcp];
     let node = with_tpm(&gateway);
@@ -61,7 +61,7 @@ async fn attack_13_an_instance_that_has_shown_a_tpm_belongs_to_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_29_a_trusted_tpm_takes_no_instance_away_that_has_never_attested() {
+async fn attack_29_a_trusted_tpm_cannot_claim_a_second_instance() {
     let gateway = site::start(r#"[["tpm", "azure"], ["tpm", "gcp"]]"#, &[TPM, AZURE_RULES, GCP]);
     let both = [Kind::Tpm, Kind::Gcp];
     // A machine that was broken into, after it has attested: its TPM is trusted.
@@ -94,7 +94,7 @@ async fn attack_29_a_trusted_tpm_takes_no_instance_away_that_has_never_attested(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it() {
+async fn attack_29_nitro_tpms_cannot_join_one_tpm_twice() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(r#"[["tpm", "aws-nitro-tpm"], ["aws-nitro-tpm"]]"#, &[TPM, &unchecked]);
     let both = [Kind::Tpm, Kind::AwsNitroTpm];
@@ -132,7 +132,7 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_a_nitrotpm_speaks_for_it(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tpm_that_came_beside_a_nitrotpm_comes_without_it_and_the_other_way_round() {
+async fn tpm_attests_with_or_without_its_nitro_tpm() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let accepts = r#"[["tpm", "aws-nitro-tpm"], ["tpm", "aws-identity-document"]]"#;
     let ways = [[Kind::Tpm, Kind::AwsNitroTpm], [Kind::Tpm, Kind::AwsIdentityDocument]];
@@ -154,7 +154,7 @@ async fn a_tpm_that_came_beside_a_nitrotpm_comes_without_it_and_the_other_way_ro
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_29_a_tpm_is_beside_one_instance_though_another_was_claimed_by_a_secret() {
+async fn attack_29_refuses_a_tpm_with_a_secret_claimed_instance() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(
         r#"[["tpm", "aws-identity-document", "aws-nitro-tpm"], ["aws-identity-document"]]"#,
@@ -186,7 +186,7 @@ async fn attack_29_a_tpm_is_beside_one_instance_though_another_was_claimed_by_a_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_the_document_of_an_instance_that_is_nobodys_is_not_kept_for_a_tpm_that_is_elsewhere() {
+async fn attack_27_log_omits_documents_of_unclaimed_instances() {
     let gateway = site::start(r#"[["tpm", "aws-identity-document"]]"#, &[TPM, DOCUMENT]);
     let both = [Kind::Tpm, Kind::AwsIdentityDocument];
     let thief = with_tpm(&gateway);
@@ -203,7 +203,7 @@ async fn attack_27_the_document_of_an_instance_that_is_nobodys_is_not_kept_for_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_beside_a_tpm_a_copied_document_is_worth_nothing() {
+async fn attack_13_refuses_a_copied_document_with_another_tpm() {
     let gateway = site::start(r#"[["tpm", "aws-identity-document"], ["aws-identity-document"]]"#, &[TPM, DOCUMENT]);
     let both = [Kind::Tpm, Kind::AwsIdentityDocument];
     let node = with_tpm(&gateway);
@@ -218,7 +218,7 @@ async fn attack_13_beside_a_tpm_a_copied_document_is_worth_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_a_document_beside_that_of_another_instance_is_refused() {
+async fn attack_13_refuses_documents_of_different_instances() {
     let gateway = site::start(
         r#"[["aws-identity-document", "aws-nitro-tpm"]]"#,
         &[&DOCUMENT.replace("accept_replayable = true", ""), NITRO_TPM],
@@ -243,7 +243,7 @@ async fn attack_13_a_document_beside_that_of_another_instance_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_kinds_each_has_to_hold() {
+async fn each_required_kind_of_evidence_is_verified() {
     let gateway = site::start(r#"[["tpm", "gcp"]]"#, &[TPM, GCP]);
     let both = [Kind::Tpm, Kind::Gcp];
     let check = async |alter: fn(&mut Evidence, &Asked), code: &str| {
@@ -279,7 +279,7 @@ fn with_token(arguments: &[&str]) -> (Gateway, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_used_up_only_when_all_else_holds() {
+async fn spends_the_token_only_after_all_other_checks() {
     let (gateway, token) = with_token(&["--name", "rack-7", "--uses", "1"]);
     let kinds = [Kind::AwsIdentityDocument, Kind::Token];
     let node = Machine::new().but(|machine| machine.token.clone_from(&token));
@@ -318,7 +318,7 @@ async fn a_token_is_used_up_only_when_all_else_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_wrong_is_refused_and_is_worth_nothing_by_itself() {
+async fn refuses_a_wrong_token_and_a_token_alone() {
     let (gateway, token) = with_token(&[]);
     let of_infra = gateway.command(&["token", "create", "--pool", "infra"]).trim().to_owned();
     let kinds = [Kind::AwsIdentityDocument, Kind::Token];
@@ -345,7 +345,7 @@ async fn a_token_that_is_wrong_is_refused_and_is_worth_nothing_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_guesses_tokens_beside_evidence_is_told_to_come_again() {
+async fn token_guesses_with_evidence_are_rate_limited() {
     let (gateway, token) = with_token(&[]);
     let kinds = [Kind::AwsIdentityDocument, Kind::Token];
     let node = Machine::new().but(|machine| machine.token = "guess".to_owned());
@@ -361,7 +361,7 @@ async fn who_guesses_tokens_beside_evidence_is_told_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evidence_that_lacks_a_kind_or_has_one_more_is_refused() {
+async fn refuses_missing_or_additional_kinds_of_evidence() {
     let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
     let check = async |offer: &[Kind], alter: fn(&mut Evidence, &Asked)| {
         let answer = with_tpm(&gateway).attest_altered(&gateway, offer, alter).await;

@@ -22,7 +22,7 @@ async fn shows(gateway: &Gateway, machine: &Machine, kind: Kind, purpose: &str) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_signed_says_the_key_and_what_is_not_says_none() {
+async fn signed_evidence_binds_the_kubelet_key() {
     let mut gateway = site::init(r#"[["tpm"]]"#, &[TPM]);
     let nitro = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let case = tpm();

@@ -333,7 +333,7 @@ fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_is_the_schema() {
+async fn every_written_record_matches_the_schema() {
     let records = [
         configs().await,
         counted().await,
@@ -402,7 +402,7 @@ async fn what_is_written_is_the_schema() {
 }
 
 #[test]
-fn what_the_schema_does_not_say_is_refused() {
+fn schema_checker_refuses_deviations() {
     let schema = json!({
         "type": "object",
         "required": ["a"],

@@ -118,7 +118,7 @@ pub async fn records() -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_an_instance_is_accepted_if_the_cluster_has_made_it_for_this_pool_and_it_has_not_joined() {
+async fn attack_30_accepts_unjoined_instances_with_a_machine_object() {
     let api = api();
     let mut gateway = init(&api, BOTH, &[GCP, DOCUMENT, MACHINES]);
     put(&api, "worker-7", GCP_PROVIDER_ID, |_| {});
@@ -169,7 +169,7 @@ async fn attack_30_an_instance_is_accepted_if_the_cluster_has_made_it_for_this_p
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_each_thing_that_the_cluster_says_against_a_machine_counts() {
+async fn attack_30_each_disqualifying_machine_object_field_refuses() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, MACHINES]);
     gateway.run();
@@ -236,7 +236,7 @@ async fn attack_30_each_thing_that_the_cluster_says_against_a_machine_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_whose_object_is_not_told_yet_is_told_to_come_again() {
+async fn retries_while_the_machine_object_is_pending() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, PATIENT]);
     gateway.run();
@@ -252,7 +252,7 @@ async fn a_machine_whose_object_is_not_told_yet_is_told_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_by_nothing() {
+async fn uses_cached_machine_objects_during_an_api_outage() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, MACHINES]);
     put(&api, "worker-7", GCP_PROVIDER_ID, |_| {});
@@ -281,7 +281,7 @@ async fn an_api_that_is_away_is_decided_without_by_what_it_told_last_and_never_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_a_ticket_is_worth_nothing_once_its_machine_is_deleted_or_has_joined() {
+async fn attack_30_deleted_or_joined_machines_lose_their_tickets() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, MACHINES]);
     put(&api, "worker-7", GCP_PROVIDER_ID, |_| {});
@@ -306,7 +306,7 @@ async fn attack_30_a_ticket_is_worth_nothing_once_its_machine_is_deleted_or_has_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_30_a_machine_is_of_one_pool_and_no_worker_of_the_control_plane() {
+async fn attack_30_a_machine_object_matches_one_pool() {
     let api = api();
     let mut gateway = init(&api, r#"[["gcp"]]"#, &[GCP, MACHINES]);
     for (pool, machines) in [
@@ -346,7 +346,7 @@ async fn attack_30_a_machine_is_of_one_pool_and_no_worker_of_the_control_plane()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_has_what_its_file_or_the_cluster_names() {
+async fn inventory_combines_file_and_machine_objects() {
     let api = api();
     let either = "[inventory]\ninstances = \"instances.txt\"\nmachines = { machine_sets = [\"worker-*\"], wait_seconds = 0 }\n";
     let mut gateway = init(&api, BOTH, &[GCP, DOCUMENT, either]);
@@ -370,7 +370,7 @@ async fn a_pool_has_what_its_file_or_the_cluster_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_29_a_bought_tpm_is_not_joined_to_an_instance_by_its_machine_object() {
+async fn attack_29_a_machine_object_binds_no_tpm() {
     let gateway = site::init(
         r#"[["tpm", "gcp"]]"#,
         &[&TPM.replace("allowlist", "any-tpm-of-a-trusted-maker"), GCP, MACHINES],
@@ -400,7 +400,7 @@ async fn attack_29_a_bought_tpm_is_not_joined_to_an_instance_by_its_machine_obje
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_what_no_machine_object_can_name_and_that_no_cluster_is_asked() {
+async fn check_warns_about_unusable_machine_object_inventories() {
     let check = |gateway: &Gateway| String::from_utf8_lossy(&gateway.try_command(&["check"]).stdout).into_owned();
     let gateway = site::init(r#"[["gcp"]]"#, &[GCP, MACHINES]);
     let said = check(&gateway);

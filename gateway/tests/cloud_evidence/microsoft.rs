@@ -37,7 +37,7 @@ async fn check(gateway: &Gateway, make: impl FnOnce(Value) -> String, code: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_11_what_is_altered_in_an_attested_document_after_it_was_signed_is_never_read() {
+async fn attack_11_refuses_an_altered_attested_document() {
     let gateway = start();
     type Alter = fn(&Value) -> Vec<(String, Value)>;
     let document = Machine::new().azure.document(Some("1234567890"), clock::now());
@@ -58,7 +58,7 @@ async fn attack_11_what_is_altered_in_an_attested_document_after_it_was_signed_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_azure_would_not_say_of_the_pools_machines_is_refused() {
+async fn refuses_signed_azure_documents_outside_the_pools_rules() {
     let gateway = start();
     let signed = async |path: &str, value: Value, code: &str| {
         let make = |mut document: Value| {
@@ -100,7 +100,7 @@ async fn attack_10_an_attested_document_for_another_gateway_challenge_or_pool_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_26_a_collection_of_documents_with_short_nonces_fits_no_challenge() {
+async fn attack_26_refuses_azure_documents_with_short_nonces() {
     let gateway = start();
     let machine = Machine::new();
     let asked = machine.ask(&gateway, &KINDS).await;
@@ -127,7 +127,7 @@ fn message(document: &Value, key: &Pkcs7Key, alter: impl FnOnce(TestMessage) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_12_the_bag_of_certificates_makes_nobody_the_signer() {
+async fn attack_12_accepts_only_documents_signed_by_azures_leaf() {
     let gateway = start();
     check(
         &gateway,
@@ -200,7 +200,7 @@ fn fetching(authority: &AzureAuthority, hosts: &[&str], address: SocketAddr) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_19_an_intermediate_is_fetched_once_from_where_microsoft_publishes_it() {
+async fn attack_19_fetches_a_microsoft_intermediate_once() {
     let aia = Aia::start(AZURE.intermediate());
     let gateway = fetching(&AZURE, &["www.microsoft.com"], aia.address());
     let identity = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";
@@ -215,7 +215,7 @@ async fn attack_19_an_intermediate_is_fetched_once_from_where_microsoft_publishe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_19_nothing_is_fetched_from_where_a_document_says_but_from_allowed_hosts() {
+async fn attack_19_fetches_azure_intermediates_from_allowed_hosts_only() {
     // Whoever is asked would give the right certificate.
     let (authority, certificate) = (&*AZURE, AZURE.intermediate().to_vec());
     let everybody = TestServer::start(loopback(), None, move |_| {
@@ -260,7 +260,7 @@ async fn attack_19_nothing_is_fetched_from_where_a_document_says_but_from_allowe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_19_what_is_fetched_is_bounded_and_not_believed() {
+async fn attack_19_limits_and_verifies_fetched_azure_intermediates() {
     let aia = Aia::start(AZURE.intermediate());
     for fault in [
         ServerFault::Down,

@@ -82,7 +82,7 @@ fn forger(signer: &JwtSigner) -> Arc<JwtSigner> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_waited_for_and_changed_keys_are_found() {
+async fn waits_for_google_keys_and_detects_their_rotation() {
     let (dead, rotating) = (Google::start_with(|google| google.fail(ServerFault::Down)), Google::start());
     let at_first = async {
         let signer = dead.keys.current();
@@ -110,7 +110,7 @@ async fn keys_are_waited_for_and_changed_keys_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_there_were_are_used_through_an_outage() {
+async fn cached_google_keys_are_used_during_an_outage() {
     let google = Google::start();
     let signer = google.keys.current();
     google.trusted(&signer).await;
@@ -122,7 +122,7 @@ async fn keys_that_there_were_are_used_through_an_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_16_nonsense_in_the_place_of_keys_makes_nobody_trusted() {
+async fn attack_16_trusts_nobody_while_google_keys_are_malformed() {
     let google = Google::start_with(|google| google.fail(ServerFault::Garbage));
     let signer = google.keys.current();
     for signer in [&signer, &forger(&signer)] {

@@ -12,7 +12,7 @@ const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
 const VTPM_ALONE: &str = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_without_it() {
+async fn attack_27_an_own_tpm_takes_over_document_only_claims() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(
         r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-identity-document"], ["aws-nitro-tpm"]]"#,
@@ -55,7 +55,7 @@ async fn attack_27_an_instances_own_tpm_is_not_kept_out_by_who_came_first_withou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_an_instance_that_has_attested_by_its_nitrotpm_alone_is_not_had_by_its_document() {
+async fn attack_27_refuses_an_aws_document_after_a_nitrotpm_attestation() {
     let unchecked = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(
         r#"[["aws-identity-document", "aws-nitro-tpm"], ["aws-nitro-tpm"], ["aws-identity-document"]]"#,
@@ -74,7 +74,7 @@ async fn attack_27_an_instance_that_has_attested_by_its_nitrotpm_alone_is_not_ha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_machine_that_has_attested_by_its_vtpm_in_azure_is_not_had_by_its_document() {
+async fn attack_27_refuses_an_azure_document_after_a_vtpm_attestation() {
     let (document, alone, both) = ([Kind::Azure], [Kind::AzureVtpm], [Kind::Azure, Kind::AzureVtpm]);
     for (first, identity) in [(&alone[..], VTPM_ALONE), (&both[..], AZURE_IDENTITY)] {
         let gateway = site::start(
@@ -93,7 +93,7 @@ async fn attack_27_a_machine_that_has_attested_by_its_vtpm_in_azure_is_not_had_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_vtpm_in_azure_is_not_kept_out_by_who_came_first_without_it() {
+async fn attack_27_azure_vtpm_takes_over_a_document_only_claim() {
     let gateway = site::start(r#"[["azure", "azure-vtpm"], ["azure"]]"#, &[AZURE_RULES, AZURE_VTPM_RULES]);
     let (document, both) = ([Kind::Azure], [Kind::Azure, Kind::AzureVtpm]);
     let answer = Machine::another().attest(&gateway, &document).await;
@@ -115,7 +115,7 @@ async fn attack_27_a_vtpm_in_azure_is_not_kept_out_by_who_came_first_without_it(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vtpm_alone_is_another_identity_than_the_documents() {
+async fn azure_vtpm_and_azure_document_are_separate_identities() {
     let gateway = site::start(r#"[["azure-vtpm"], ["azure"]]"#, &[AZURE_RULES, AZURE_VTPM_RULES]);
     let (document, alone) = ([Kind::Azure], [Kind::AzureVtpm]);
     let answer = Machine::another().attest(&gateway, &document).await;
@@ -127,7 +127,7 @@ async fn a_vtpm_alone_is_another_identity_than_the_documents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_28_a_machine_of_azure_is_revoked_by_either_of_its_identities() {
+async fn attack_28_revoking_either_azure_identity_revokes_the_machine() {
     let (document, alone, both) = ([Kind::Azure], [Kind::AzureVtpm], [Kind::Azure, Kind::AzureVtpm]);
     for revoked in [AZURE_IDENTITY, VTPM_ALONE] {
         let gateway = site::start(

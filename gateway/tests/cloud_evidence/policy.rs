@@ -17,7 +17,7 @@ fn with_tpm(gateway: &Gateway, endorsed: bool) -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_asked_for_the_first_combination_that_it_can_show() {
+async fn asks_for_the_first_evidence_combination_offered() {
     let gateway = site::start(
         r#"[["tpm", "gcp"], ["azure"], ["gcp"], ["aws-identity-document", "token"], ["tpm"]]"#,
         &[TPM, GCP, AZURE_RULES, DOCUMENT],
@@ -59,7 +59,7 @@ async fn a_node_is_asked_for_the_first_combination_that_it_can_show() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tpm_that_cannot_be_read_is_no_reason_to_ask_for_less() {
+async fn refuses_a_malformed_tpm_despite_other_offers() {
     let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[TPM, GCP]);
     let machine = with_tpm(&gateway, true);
     let mut request = machine.request(&[Kind::Tpm, Kind::Gcp]);
@@ -69,7 +69,7 @@ async fn a_tpm_that_cannot_be_read_is_no_reason_to_ask_for_less() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_challenge_of_before_the_pool_was_changed_earns_nothing_that_the_pool_does_not_accept() {
+async fn an_old_challenge_follows_the_current_pool() {
     let gateway = site::start(r#"[["gcp"], ["azure"]]"#, &[GCP, AZURE_RULES]);
     let machine = Machine::new();
     let (google, azure) = (
@@ -86,7 +86,7 @@ async fn a_challenge_of_before_the_pool_was_changed_earns_nothing_that_the_pool_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_without_the_section_accepts_tpms_as_before() {
+async fn a_pool_without_evidence_section_accepts_tpms_only() {
     let gateway = Gateway::start();
     let machine = with_tpm(&gateway, true);
     let answer = gateway
@@ -102,7 +102,7 @@ async fn a_pool_without_the_section_accepts_tpms_as_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_23_offers_and_evidence_that_are_none_cost_nothing() {
+async fn attack_23_refuses_malformed_evidence_offers_cheaply() {
     let gateway = site::start(r#"[["gcp"], ["aws-identity-document"], ["aws-sts"]]"#, &[GCP, DOCUMENT, site::STS]);
     let challenge = async |attester: serde_json::Value| {
         let body = json!({"pool": "worker", "attester": attester});

@@ -91,7 +91,7 @@ impl InAzure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_azures_vtpms_events_and_pcrs_have_rules_and_what_each_has_of_its_own_has_none() {
+async fn proposes_rules_for_azure_vtpm_events_and_pcrs() {
     let mut machines = [4, 5, 6, 7].map(InAzure::new);
     let ids: Vec<String> = machines.iter().map(|machine| format!("{:?}", machine.vm_id)).collect();
     let rules = format!(
@@ -124,7 +124,7 @@ fn instance(number: usize) -> Machine {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_nitro_tpms_whole_pcrs_have_rules_and_a_document_has_none() {
+async fn proposes_whole_pcr_rules_for_nitro_tpms() {
     const KINDS: [Kind; 2] = [Kind::AwsIdentityDocument, Kind::AwsNitroTpm];
     let unchecked = NITRO_TPM.replace("\"0-6\" = \"not checked\"\n", "\"0-7\" = \"not checked\"\n");
     let unchecked: String = unchecked
@@ -168,7 +168,7 @@ async fn of_nitro_tpms_whole_pcrs_have_rules_and_a_document_has_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_googles_vtpms_the_tpm_has_rules_and_what_was_never_shown_is_said() {
+async fn proposes_tpm_rules_for_google_vtpms() {
     let of_google = TPM.replace("allowlist", "gcp-instance");
     let gateway = site::start(
         r#"[["tpm", "gcp"], ["azure-vtpm"], ["gcp"]]"#,

@@ -125,7 +125,7 @@ async fn attest(at: usize, renamed: Option<&'static str>) -> (Gateway, Arc<dyn S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_is_judged_anew_keeps_instance_and_name_meanwhile() {
+async fn attack_27_retried_transaction_keeps_instance_and_name() {
     let mut at = 0;
     loop {
         let (gateway, store, answer, done) = attest(at, None).await;
@@ -142,7 +142,7 @@ async fn attack_27_who_is_judged_anew_keeps_instance_and_name_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_given_a_name_while_it_is_judged_has_that_name_alone() {
+async fn name_assigned_during_attestation_is_the_only_name() {
     for at in 0.. {
         let (gateway, store, answer, done) = attest(at, Some("given")).await;
         site::gets_the_full_config(&gateway, &answer).await;
@@ -155,7 +155,7 @@ async fn who_is_given_a_name_while_it_is_judged_has_that_name_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_judged() {
+async fn attack_15_transaction_retries_send_one_sts_request() {
     let gateway = site::init(r#"[["tpm", "aws-sts"]]"#, &[TPM, STS]);
     let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
@@ -174,7 +174,7 @@ async fn attack_15_a_request_to_sts_is_sent_once_however_often_its_evidence_is_j
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_who_had_the_instance_before_is_told_though_the_evidence_is_judged_anew() {
+async fn attack_27_a_retry_still_reports_the_previous_owner() {
     let of_google = TPM.replace("allowlist", "gcp-instance");
     let mut gateway = site::init(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
     gateway.run();

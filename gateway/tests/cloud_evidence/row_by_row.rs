@@ -26,7 +26,7 @@ fn check(table: &str, rule: &str, holds: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_vtpm_of_azures() {
+async fn policy_test_explains_an_azure_vtpm_quote() {
     let gateway = site::start(r#"[["azure-vtpm"]]"#, &[REQUIRED]);
     let alter = |evidence: &mut Evidence, _: &Asked| with_log(evidence, Some(log("more").build()));
     let identity = format!("azure-vtpm:{VM_ID}");
@@ -63,7 +63,7 @@ async fn a_vtpm_of_azures() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nitro_tpm() {
+async fn policy_test_explains_a_nitro_tpm_quote() {
     let rules = NITRO_TPM.replace("[\"123456789012\"]", "\"not checked\"");
     let gateway = site::start(r#"[["aws-nitro-tpm"]]"#, &[&rules]);
     let kinds = [Kind::AwsNitroTpm];

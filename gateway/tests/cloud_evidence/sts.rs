@@ -164,7 +164,7 @@ async fn attack_10_a_request_for_another_gateway_challenge_or_pool_is_never_sent
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_15_the_gateway_sends_what_it_spelled_out_itself_and_nothing_more() {
+async fn attack_15_sends_only_known_headers_to_sts() {
     let (gateway, sts) = start();
     let machine = known_machine(&sts);
     drop(machine.attest(&gateway, &KINDS).await.ticket());
@@ -204,7 +204,7 @@ async fn attack_15_a_redirect_of_sts_is_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_sts_that_does_not_answer_is_nobodys_verdict() {
+async fn an_sts_outage_is_answered_503() {
     let (gateway, sts) = start();
     let machine = known_machine(&sts);
     let before = gateway.records().len();
@@ -224,7 +224,7 @@ async fn an_sts_that_does_not_answer_is_nobodys_verdict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
+async fn refuses_aws_credentials_of_other_roles_or_accounts() {
     let (gateway, sts) = start();
     let check = async |change: fn(&mut Machine), code: &str| {
         let machine = Machine::new().but(change);
@@ -257,7 +257,7 @@ async fn credentials_that_aws_does_not_take_or_of_others_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_15_an_answer_that_is_not_stss_own_is_refused() {
+async fn attack_15_refuses_forged_sts_answers() {
     let (gateway, sts) = start();
     let machine = known_machine(&sts);
     let check = async |field: &'static str, value: &'static str, code: &str| {
@@ -293,7 +293,7 @@ async fn attack_15_an_answer_that_is_not_stss_own_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
+async fn attack_13_refuses_document_and_sts_caller_of_different_instances() {
     let mut gateway = site::init(r#"[["aws-identity-document", "aws-sts"]]"#, &[DOCUMENT, STS]);
     let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);
@@ -308,7 +308,7 @@ async fn attack_13_a_document_and_a_caller_of_two_instances_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_27_a_caller_beside_a_document_takes_no_binding_away() {
+async fn attack_27_sts_credentials_do_not_override_an_instance_claim() {
     let mut gateway = site::init(r#"[["aws-identity-document", "aws-sts"], ["aws-sts"]]"#, &[DOCUMENT, STS]);
     let sts = StsServer::start("eu-central-1", Vec::new());
     site::reach_sts(&gateway, &sts);

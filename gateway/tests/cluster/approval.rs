@@ -109,7 +109,7 @@ fn machine(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_has_attested_is_approved_for_its_key_and_the_log_has_that() {
+async fn approves_the_csr_of_an_attested_kubelet_key() {
     let site = Site::start(APPROVED, "").await;
     let key = KeyPair::generate().unwrap();
     let digest = SpkiSha256::from_spki(&key.subject_public_key_info());
@@ -130,7 +130,7 @@ async fn a_machine_that_has_attested_is_approved_for_its_key_and_the_log_has_tha
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_attested() {
+async fn attested_nodes_are_known_after_a_kill() {
     let mut site = Site::start(WITHOUT_KEYS, "keys = \"any\"\n").await;
     let recorded = tpm();
     site.gateway.endorse(&recorded, &["--name", NODE]);
@@ -180,7 +180,7 @@ async fn a_gateway_that_was_killed_with_a_record_or_without_it_knows_who_has_att
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_kept_for_a_controller_unless_pools_are_named() {
+async fn stores_no_attested_nodes_without_approval_pools() {
     let site = Site::start("", "").await;
     let case = tpm();
     site.gateway.endorse(&case, &["--name", NODE]);
@@ -197,7 +197,7 @@ async fn asks_for_key(gateway: &Gateway, pool: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_the_pools_that_are_approved_are_asked_for_the_key() {
+async fn asks_nodes_of_approved_pools_for_their_key() {
     let start = |settings: &str| {
         let mut gateway = Gateway::init();
         gateway.settings(settings);
@@ -227,7 +227,7 @@ fn give_credential(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_49_nodes_that_attest_no_key_are_refused_where_a_pool_gives_the_credential_to_anybody() {
+async fn attack_49_refuses_unattested_keys_where_anybody_gets_the_credential() {
     let gateway = Gateway::init();
     gateway.settings(WITHOUT_KEYS);
     gateway.command(&["check"]);
@@ -245,7 +245,7 @@ async fn attack_49_nodes_that_attest_no_key_are_refused_where_a_pool_gives_the_c
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_warns_of_a_pool_that_there_is_not() {
+async fn check_warns_of_an_unknown_approval_pool() {
     let gateway = Gateway::init();
     gateway.settings("[approval]\npools = [\"worker\", \"wroker\"]\n");
     let said = gateway.command(&["check"]);

@@ -164,7 +164,7 @@ fn row(table: &str, name: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
+async fn kubectl_lists_attested_nodes_with_evidence_and_config() {
     let mut site = Site::start("show");
     let (case, object) = site.attested("worker-7").await;
     shown(&site.api, "its config is shown", || site.says(&object, "ConfigServed").is_some()).await;
@@ -234,7 +234,7 @@ async fn kubectl_shows_who_has_attested_by_what_when_and_what_it_got() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
+async fn attack_46_only_an_object_edit_bans_and_unbans() {
     let site = Site::start("edit");
     let (case, object) = site.attested("worker-7").await;
     site.patch(&object, &json!({"banned": true, "reason": "disk sold"}));
@@ -291,7 +291,7 @@ async fn attack_46_an_edit_bans_and_takes_that_back_and_nothing_else_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edit_approves_and_forgets_once_and_no_more_than_a_command_has_left_open() {
+async fn an_object_edit_approves_and_forgets_once() {
     let site = Site::start("edit");
     let case = tpm();
     let (name, file) = (named(&case), site.gateway.path("object.json"));
@@ -362,7 +362,7 @@ async fn an_edit_approves_and_forgets_once_and_no_more_than_a_command_has_left_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_46_objects_that_are_no_machines_change_nothing_and_hold_up_nobody() {
+async fn attack_46_invalid_attested_node_objects_are_ignored() {
     let site = Site::with("edit");
     // Past the schema, as if it were another: of any shape and size, and more than are looked at at once.
     let strange = |name: &str, spec: Value| site.api.put(object(name, &spec));
@@ -414,7 +414,7 @@ async fn attack_46_objects_that_are_no_machines_change_nothing_and_hold_up_nobod
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when_it_is_back() {
+async fn attested_nodes_catch_up_after_an_api_outage() {
     let mut site = Site::start("edit");
     let (case, object) = site.attested("worker-7").await;
     let at = |site: &Site| site.node(&object).unwrap()["status"]["config"]["record"].clone();
@@ -479,7 +479,7 @@ async fn what_happens_while_the_api_or_the_gateway_is_away_is_told_and_done_when
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_are_found_by_the_labels_of_their_node_and_pool() {
+async fn attested_nodes_are_labelled_with_node_and_pool() {
     const NODE: &str = "attest-gateway.internal/node";
     const POOL: &str = "attest-gateway.internal/pool";
     let site = Site::start("edit");

@@ -94,7 +94,7 @@ fn kubeconfig(config: &[u8]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
+async fn machine_config_pools_get_the_current_bootstrap_kubeconfig() {
     let api = api();
     let mut gateway = init(&api);
     // The only one: then its state is that of the gateway.
@@ -142,7 +142,7 @@ async fn a_pool_of_machine_configs_has_the_clusters_kubeconfig_as_it_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_a_pool_wait_until_the_cluster_has_told_it_and_others_do_not() {
+async fn only_affected_pools_wait_for_the_bootstrap_kubeconfig() {
     let api = api();
     let mut gateway = init(&api);
     acknowledge(&gateway);

@@ -84,7 +84,7 @@ async fn fetched(gateway: &Gateway, pool: &str, token: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bootstrap_token_is_a_token_for_as_long_as_the_cluster_has_it() {
+async fn bootstrap_tokens_follow_their_secrets_in_the_cluster() {
     let api = api();
     let mut gateway = init(&api);
     gateway.run();
@@ -126,7 +126,7 @@ async fn a_bootstrap_token_is_a_token_for_as_long_as_the_cluster_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_token_in_the_cluster_or_for_other_pools_is_none_here() {
+async fn refuses_invalid_bootstrap_token_secrets() {
     let api = api();
     let mut gateway = init(&api);
     gateway.run();
@@ -165,7 +165,7 @@ async fn what_is_no_token_in_the_cluster_or_for_other_pools_is_none_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_administrators_tokens_are_never_touched_and_nobody_makes_one_of_the_clusters_name() {
+async fn cluster_tokens_and_administrator_tokens_do_not_collide() {
     let api = api();
     let mut gateway = init(&api);
     let own = gateway.token(&["--pool", "worker", "--name", "own"]);
@@ -194,7 +194,7 @@ async fn an_administrators_tokens_are_never_touched_and_nobody_makes_one_of_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_ends_no_token_and_what_has_changed_meanwhile_is_made_up_for() {
+async fn bootstrap_tokens_catch_up_after_an_api_outage() {
     let api = api();
     let mut gateway = init(&api);
     api.put(secret(TOKEN, END));

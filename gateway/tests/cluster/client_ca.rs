@@ -73,7 +73,7 @@ fn in_vain(gateway: &Gateway, said: &str, what: impl Fn()) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() {
+async fn kubelet_client_cas_are_watched_and_cached() {
     let (api, one, other) = (api(), Cluster::new(), Cluster::new());
     let mut gateway = start(&api);
     let (of_one, of_other) = (one.kubelet("worker-1"), other.kubelet("worker-1"));
@@ -116,7 +116,7 @@ async fn a_kubelet_is_known_by_the_cas_that_the_cluster_has_and_they_are_kept() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_says_it_by_a_file_says_so_alone() {
+async fn cluster_client_ca_conflicts_with_tls_client_ca() {
     let gateway = init(&Cluster::new());
     gateway.settings("[cluster]\napi = \"in-cluster\"\nclient_ca = true\n[tls]\nclient_ca = \"tls/kubelet-client-ca.crt\"\n");
     let output = gateway.try_command(&["check"]);

@@ -137,7 +137,7 @@ impl Cluster {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_asked_when_new_nodes_get_another_rendered_config() {
+async fn refetches_mcs_configs_after_a_rendered_config_change() {
     let mut cluster = Cluster::new("files = [\"/etc/early\"]");
     cluster.gateway.run();
     assert!(cluster.full().await.contains("data:,one"));
@@ -168,7 +168,7 @@ async fn a_server_is_asked_when_new_nodes_get_another_rendered_config() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nodes_need_is_what_the_machine_configs_say() {
+async fn pre_approved_config_comes_from_annotated_machine_configs() {
     let mut cluster = Cluster::new("needed_before_node_approved = true");
     let early = || file("/etc/early", "early");
     cluster.api.put(machine_config("50-early", "worker", true, &[early()]));
@@ -205,7 +205,7 @@ async fn what_nodes_need_is_what_the_machine_configs_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_daemon_takes_over_by_what_the_machine_configs_say() {
+async fn second_stage_takes_over_annotated_machine_configs() {
     let mut cluster = Cluster::new(&format!("needed_before_node_approved = true\nfiles = [{ENCAPSULATED:?}]"));
     cluster
         .gateway
@@ -229,7 +229,7 @@ async fn the_daemon_takes_over_by_what_the_machine_configs_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_api_nodes_wait_for_what_they_need_and_get_the_rest() {
+async fn nodes_wait_for_machine_configs_without_the_api() {
     let mut cluster = Cluster::new("needed_before_node_approved = true");
     cluster
         .api
@@ -251,7 +251,7 @@ async fn without_the_api_nodes_wait_for_what_they_need_and_get_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_thousand_machine_configs_are_not_fetched() {
+async fn does_not_fetch_rendered_machine_configs() {
     let mut cluster = Cluster::new("needed_before_node_approved = true");
     cluster
         .api

@@ -116,7 +116,7 @@ fn output_text(output: &Output) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
+async fn presents_and_caches_the_clusters_current_mcs_certificate() {
     let (api, old, new) = (api(), ca("old", 100), ca("new", 50));
     let (first, second) = (signed(&old, 1), signed(&new, 1));
     put_bundle(&api, &[&old]);
@@ -200,7 +200,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
+async fn refuses_to_start_without_the_clusters_mcs_certificate() {
     let api = api();
     let gateway = init(&api);
     let fails = |expect: &str| {
@@ -242,7 +242,7 @@ async fn a_gateway_that_was_never_told_does_not_start_and_says_why() {
 }
 
 #[test]
-fn who_says_it_by_a_file_says_so_alone() {
+fn cluster_mcs_certificate_conflicts_with_tls_files() {
     let gateway = Gateway::init();
     for key in ["ca", "certificate", "key"] {
         gateway.settings(&format!(

@@ -70,7 +70,7 @@ async fn has(kept: &mut WatchCache<Node>, wanted: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_known_before_all_were_listed() {
+async fn watch_cache_is_empty_until_the_first_list() {
     let asked = Asked::with(&rules()).await;
     asked.api.disturb(Disturbance::Down);
     let kept = node_cache(&asked);
@@ -82,7 +82,7 @@ async fn nothing_is_known_before_all_were_listed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_change_is_told() {
+async fn watch_cache_reports_each_change() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));
     let mut kept = node_cache(&asked);
@@ -102,7 +102,7 @@ async fn each_change_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed() {
+async fn watch_cache_survives_an_api_outage() {
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
         let asked = Asked::with(&rules()).await;
         asked.api.put(node("a"));
@@ -120,7 +120,7 @@ async fn an_api_that_is_away_takes_nothing_away_and_one_that_is_back_is_believed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_back_and_has_no_news_is_well() {
+async fn watch_recovers_after_an_outage_without_changes() {
     let asked = Asked::with(&rules()).await;
     let _kept = node_cache(&asked);
     well(&asked).await;
@@ -131,7 +131,7 @@ async fn an_api_that_is_back_and_has_no_news_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
+async fn watch_starts_once_access_is_granted() {
     let asked = Asked::with(&json!([])).await;
     let kept = node_cache(&asked);
     wait_for_status(&asked, "the refusal is said", is_failing).await;
@@ -147,7 +147,7 @@ async fn what_may_not_be_asked_is_said_and_begins_when_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_list_and_not_watch_is_not_told() {
+async fn reports_a_missing_watch_permission() {
     let asked = Asked::with(&json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}])).await;
     let kept = node_cache(&asked);
     wait_for_status(&asked, "the refusal is said", is_failing).await;
@@ -188,7 +188,7 @@ async fn a_watch_is_restored_when_the_watch_itself_is_established() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_that_has_expired_is_listed_again_and_no_lost_watch() {
+async fn relists_an_expired_resource_version_without_an_alert() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));
     let mut kept = node_cache(&asked);
@@ -211,7 +211,7 @@ async fn a_version_that_has_expired_is_listed_again_and_no_lost_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_ends_and_goes_on_at_once_was_not_lost() {
+async fn an_immediately_resumed_watch_is_not_lost() {
     let asked = Asked::with(&rules()).await;
     let mut kept = node_cache(&asked);
     well(&asked).await;
@@ -245,7 +245,7 @@ async fn objects_are_listed_in_small_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_token_is_said_as_that() {
+async fn reports_an_expired_api_token() {
     let asked = Asked::with(&rules()).await;
     let _kept = node_cache(&asked);
     well(&asked).await;
@@ -263,7 +263,7 @@ async fn an_expired_token_is_said_as_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_of_all_watches_is_two_lines() {
+async fn outage_of_all_watches_logs_two_lines() {
     let api = KubernetesApi::start();
     let rules = json!([
         {"apiGroups": [""], "resources": ["nodes", "configmaps"], "verbs": ["list", "watch"]},
@@ -304,7 +304,7 @@ async fn an_outage_of_all_watches_is_two_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_what_is_large_only_the_metadata_is_asked_for() {
+async fn fetches_only_metadata_of_large_objects() {
     let asked = Asked::with(&rules()).await;
     asked.api.put(node("a"));
     let nodes: Api<PartialObjectMeta<Node>> = Api::all(asked.cluster.client());

@@ -15,7 +15,7 @@ fn log(gateway: &Gateway) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_34_the_log_of_one_replica_that_was_shortened_is_named_by_what_the_store_says() {
+async fn attack_34_audit_names_the_replica_whose_log_was_shortened() {
     let site = Site::start();
     let (mut one, mut two) = (named(&site, "gw-1"), named(&site, "gw-2"));
     let full = one.rendered(POOL, "full");
@@ -92,7 +92,7 @@ fn give_up_when_its_lease_is_over(gateway: &Gateway, chain: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear() {
+async fn attack_52_audit_shows_a_chain_abandoned_by_another_host() {
     let site = Site::start();
     let (one, mut two) = (named(&site, "gw-1"), named(&site, "gw-2"));
     let full = one.rendered(POOL, "full");
@@ -131,7 +131,7 @@ async fn attack_52_a_chain_that_is_given_up_at_another_host_does_not_disappear()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_52_no_gateway_records_that_its_own_chain_was_given_up() {
+async fn attack_52_no_gateway_records_abandoning_its_own_chain() {
     let site = Site::start();
     let (mut one, mut two) = (named(&site, "gw-1"), named(&site, "gw-2"));
     let lost = chain(&two);

@@ -44,7 +44,7 @@ impl<F: FnOnce()> Write for Interleaved<F> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_is_of_one_moment_whoever_writes_meanwhile() {
+async fn an_export_is_a_snapshot_despite_concurrent_writes() {
     let site = Site::start();
     let gateway = gateway(&site);
     let store = site.open("one");
@@ -173,7 +173,7 @@ fn second_comes(site: &Site, at: impl Fn(usize) -> u64, before_the_end: bool) {
 }
 
 #[test]
-fn of_two_that_take_a_store_at_once_the_second_has_it_whenever_it_came() {
+fn the_later_of_two_concurrent_imports_wins() {
     let site = Site::start();
     for before_the_end in [false, true] {
         for at in [0, 2, 10] {

@@ -69,7 +69,7 @@ pub(super) fn remove(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_moves_to_etcd_and_back_and_its_digest_with_it() {
+async fn migrates_a_store_to_etcd_and_back() {
     let site = Site::start();
     let mut gateway = gateway(&site);
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -160,7 +160,7 @@ fn kill_at(mut copying: Child, etcd: &etcd::EtcdServer, keys: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_was_killed_is_no_store_and_the_next_one_is_whole() {
+async fn a_killed_migration_can_be_repeated() {
     const ENTRIES: u32 = 30_000;
     let site = Site::start();
     let gateway = gateway(&site);
@@ -193,7 +193,7 @@ async fn a_copy_that_was_killed_is_no_store_and_the_next_one_is_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_is_taken_into_an_empty_etcd_and_into_no_other() {
+async fn imports_a_backup_into_an_empty_etcd_only() {
     let site = Site::start();
     let gateway = gateway(&site);
     gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
@@ -222,7 +222,7 @@ async fn a_backup_is_taken_into_an_empty_etcd_and_into_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_written_to_while_it_is_copied_is_not_copied() {
+async fn refuses_to_migrate_a_store_written_to_meanwhile() {
     let site = Site::start();
     let gateway = gateway(&site);
     std::fs::create_dir_all(gateway.path("state")).unwrap();
@@ -264,7 +264,7 @@ impl std::io::Write for Compacting<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_etcd_compacts_while_it_is_read_is_named_as_that() {
+async fn export_names_a_compaction_of_etcd() {
     let site = Site::start();
     let gateway = gateway(&site);
     let settings = attest_gateway::settings::Settings::load(&gateway.path("etcd.toml")).unwrap();

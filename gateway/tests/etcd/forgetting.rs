@@ -33,7 +33,7 @@ async fn transactions(etcd: &etcd::EtcdServer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_s_time_goes_on_with_three_gateways_as_with_one_and_after_a_death_with_the_next() {
+async fn three_gateways_advance_store_time_like_one() {
     let site = Site::start();
     let stores: Vec<Arc<dyn Store>> = ["one", "two", "three"]
         .map(|gateway| Arc::new(site.open(gateway)) as Arc<dyn Store>)
@@ -63,7 +63,7 @@ async fn the_store_s_time_goes_on_with_three_gateways_as_with_one_and_after_a_de
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stood_still_forgets_nothing_after_another_has_its_turn() {
+async fn a_paused_former_leader_removes_nothing() {
     let site = Site::start();
     let stores: Vec<Arc<dyn Store>> = ["one", "two"].map(|gateway| Arc::new(site.open(gateway)) as Arc<dyn Store>).into();
     let [mut one, mut two] = [&stores[0], &stores[1]].map(MaintenanceTask::new);
@@ -78,7 +78,7 @@ async fn who_stood_still_forgets_nothing_after_another_has_its_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_forgotten_together_is_fetched_together() {
+async fn expired_entries_are_fetched_in_batches() {
     const COUNT: u32 = 320;
     let site = Site::start();
     let store = site.open("one");

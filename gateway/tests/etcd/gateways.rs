@@ -40,7 +40,7 @@ fn patient(site: &Site, seconds: u64, more: &str) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_what_is_spent_or_revoked_at_one_gateway_is_so_at_the_other_at_once() {
+async fn attack_18_all_gateways_refuse_spent_and_revoked_tokens() {
     let site = Site::start();
     let (one, two) = (gateway(&site, ""), gateway(&site, ""));
     let full = one.rendered(POOL, "full");
@@ -57,7 +57,7 @@ async fn attack_18_what_is_spent_or_revoked_at_one_gateway_is_so_at_the_other_at
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
+async fn challenges_and_tickets_work_at_every_gateway_once() {
     let site = Site::start();
     let (one, two) = (gateway(&site, ""), gateway(&site, ""));
     let full = one.rendered(POOL, "full");
@@ -85,7 +85,7 @@ async fn what_one_gateway_has_given_another_takes_and_once_in_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_changed_is_recorded_by_the_one_whose_turn_it_is() {
+async fn only_the_leader_records_store_changes() {
     let site = Site::start();
     let below = EtcdSettings {
         prefix: "b".to_owned(),
@@ -115,7 +115,7 @@ async fn what_was_changed_is_recorded_by_the_one_whose_turn_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() {
+async fn answers_503_while_etcd_is_down() {
     let mut site = Site::start();
     let gateway = impatient(&site);
     let full = gateway.rendered(POOL, "full");
@@ -143,7 +143,7 @@ async fn a_gateway_without_its_engine_answers_503_and_goes_on_when_it_is_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_killed_starts_again_at_once_and_a_copy_of_its_state_does_not() {
+async fn restarts_after_a_kill_and_refuses_copied_state() {
     let site = Site::start();
     let (mut one, copy) = (gateway(&site, ""), gateway(&site, ""));
     let token = one.token(&["--name", "rack7", "--uses", "9"]);
@@ -163,7 +163,7 @@ async fn a_gateway_that_was_killed_starts_again_at_once_and_a_copy_of_its_state_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_how_etcd_is_and_what_is_wrong_with_it() {
+async fn check_reports_the_health_of_etcd() {
     let mut site = Site::start();
     let gateway = impatient(&site);
     let check = gateway.command(&["check"]);
@@ -177,7 +177,7 @@ async fn check_says_how_etcd_is_and_what_is_wrong_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_gateway_takes_another_store_on_etcd_only_when_it_is_told_to() {
+async fn attack_42_uses_a_restored_etcd_store_only_after_accept() {
     let mut site = Site::start();
     let (mut one, mut two) = (gateway(&site, ""), gateway(&site, ""));
     site.etcd.save("before");

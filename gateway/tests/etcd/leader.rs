@@ -11,7 +11,7 @@ const LEASE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(4);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_until_it_leaves() {
+async fn one_process_leads_until_it_resigns() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let leads = one.acquire_lease("rotate", LEASE).await.unwrap().unwrap();
@@ -23,7 +23,7 @@ async fn one_leads_until_it_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_kept_for_longer_than_it_lasts() {
+async fn a_leader_renews_its_lease() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let leads = one.acquire_lease("rotate", SHORT).await.unwrap().unwrap();
@@ -39,7 +39,7 @@ async fn a_lease_is_kept_for_longer_than_it_lasts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_who_has_lost_its_lease_and_does_not_know_writes_nothing() {
+async fn attack_18_a_leader_whose_lease_was_lost_writes_nothing() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let leads = one.acquire_lease("rotate", LEASE).await.unwrap().unwrap();
@@ -67,7 +67,7 @@ fn entry(value: &str) -> StoreEntry {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
+async fn leadership_passes_on_when_the_leader_dies() {
     let site = Site::start();
     let [one, two, three] = ["one", "two", "three"].map(|gateway| LeaderTask::new(Arc::new(site.open(gateway)), "tend"));
     let mut turns = [one, two, three];
@@ -95,7 +95,7 @@ async fn a_turn_is_one_gateway_s_until_it_dies_and_another_s_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_keep_its_lease_is_told() {
+async fn a_leader_notices_a_failed_lease_renewal() {
     let mut site = Site::start();
     let one = site.open("one");
     let mut leads = one.acquire_lease("rotate", SHORT).await.unwrap().unwrap();

@@ -18,7 +18,7 @@ async fn the_mark_rises_with_each_commit_that_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_an_older_store_is_noticed_at_once_and_at_the_next_start() {
+async fn attack_42_detects_a_rollback_at_runtime_and_start() {
     let mut site = Site::start();
     let store = site.open("one");
     put(&store, "revoked", "1").await.unwrap();
@@ -40,7 +40,7 @@ async fn attack_42_an_older_store_is_noticed_at_once_and_at_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_store_that_was_emptied_or_is_another_is_refused() {
+async fn attack_42_refuses_an_emptied_or_different_store() {
     let mut site = Site::start();
     let store = site.open("one");
     put(&store, "revoked", "1").await.unwrap();
@@ -60,7 +60,7 @@ async fn attack_42_a_store_that_was_emptied_or_is_another_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_an_older_store_that_was_accepted_once_is_not_taken_again_as_it_is() {
+async fn attack_42_each_rollback_requires_another_store_accept() {
     let mut site = Site::start();
     let beside = |gateway: &str| site.states.path().join(gateway).join("gateway.db");
     let [one, two, late] = ["one", "two", "late"].map(beside);
@@ -97,7 +97,7 @@ async fn attack_42_an_older_store_that_was_accepted_once_is_not_taken_again_as_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_below_the_prefix_and_not_ours_is_left_alone() {
+async fn leaves_foreign_keys_in_etcd_alone() {
     let site = Site::start();
     site.etcd.ctl(&["put", "a/gatewayx", "somebody else's"]);
     site.open("one");
@@ -111,7 +111,7 @@ async fn what_is_below_the_prefix_and_not_ours_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_leaves_nothing_behind_but_what_it_wrote() {
+async fn a_stopped_process_leaves_no_session_keys() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();

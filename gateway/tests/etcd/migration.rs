@@ -23,7 +23,7 @@ fn another(of: &Gateway) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_gateway_that_stood_still_while_its_store_was_moved_answers_nothing_any_more() {
+async fn attack_42_a_paused_gateway_serves_nothing_after_migration() {
     let site = Site::start();
     let mut one = gateway(&site, "");
     let full = one.rendered(POOL, "full");
@@ -88,7 +88,7 @@ async fn reusable_tickets(gateway: &Gateway, settings: &str, ids: &[&str]) -> Ve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_before_the_store_moves() {
+async fn the_log_settles_pending_decisions_before_migration() {
     const LOST: [&str; 2] = ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdee"];
     let site = Site::start();
     let mut gateway = embedded_gateway(&site);
@@ -151,7 +151,7 @@ async fn what_was_under_way_when_a_gateway_was_killed_is_given_back_by_its_log_b
 
 /// A backup that is imported into another engine has pending decisions that no gateway there recognizes as its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
+async fn imported_pending_decisions_count_as_used() {
     let site = Site::start();
     for (from, to) in [("embedded.toml", "etcd.toml"), ("etcd.toml", "embedded.toml")] {
         site.etcd.ctl(&["del", "--prefix", ""]);
@@ -184,7 +184,7 @@ async fn what_was_under_way_and_is_nobody_s_counts_as_used_from_the_start_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_came_to_no_end_is_taken_back_by_a_command() {
+async fn store_copy_undo_reverts_an_unfinished_migration() {
     let site = Site::start();
     let gateway = embedded_gateway(&site);
     gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);

@@ -31,7 +31,7 @@ fn knows_nothing_of_it(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_knows_of_no_questions_goes_on_and_leaves_them_and_who_waits_waits_on() {
+async fn an_older_gateway_leaves_pending_approvals_untouched() {
     let site = Site::start();
     let (mut newer, mut older) = (gateway(&site, ""), gateway(&site, ""));
     let (mut first, mut second) = (Node::new(), Node::new());

@@ -10,7 +10,7 @@ use crate::support::POOL;
 use crate::support::node::Node;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_gateways_see_one_question_and_one_answer() {
+async fn gateways_share_pending_new_values_and_answers() {
     let site = Site::start();
     let (mut one, mut two) = (gateway(&site, ""), gateway(&site, ""));
     let (mut first, mut second) = (Node::new(), Node::new());

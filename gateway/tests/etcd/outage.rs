@@ -26,7 +26,7 @@ fn hasty(endpoint: &str) -> EtcdSettings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_etcd_that_was_killed_is_an_error_and_back_it_is_used_again() {
+async fn reconnects_to_a_restarted_etcd() {
     let mut site = Site::start();
     let store = site.open_by("one", &quick(&site.etcd.endpoint())).unwrap();
     put(&store, "a", "1").await.unwrap();
@@ -51,7 +51,7 @@ async fn an_etcd_that_was_killed_is_an_error_and_back_it_is_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_etcd_that_stands_still_is_an_error_in_time() {
+async fn requests_to_a_paused_etcd_time_out() {
     let site = Site::start();
     let store = site.open_by("one", &quick(&site.etcd.endpoint())).unwrap();
     put(&store, "a", "1").await.unwrap();
@@ -71,7 +71,7 @@ async fn an_etcd_that_stands_still_is_an_error_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_away_is_passed_over() {
+async fn skips_unreachable_etcd_members() {
     let site = Site::start();
     let nobody = ReservedPort::reserve();
     // And one that takes connections, and says nothing.
@@ -92,7 +92,7 @@ async fn a_member_that_is_away_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_three_members_any_may_die_or_stand_still_and_nothing_is_lost_or_done_twice() {
+async fn survives_the_death_or_pause_of_one_member() {
     const EACH: u32 = 30;
     let mut members = etcd::EtcdServer::start_three();
     let states = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ async fn of_three_members_any_may_die_or_stand_still_and_nothing_is_lost_or_done
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
+async fn answers_nothing_until_an_uncertain_commit_is_settled() {
     let site = Site::start();
     let etcd = site.etcd.endpoint().strip_prefix("http://").unwrap().to_owned();
     let between = Between::start(etcd).await;
@@ -156,7 +156,7 @@ async fn after_a_commit_in_doubt_nothing_is_answered_before_it_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_commit_in_doubt_a_page_and_a_count_settle_it_too() {
+async fn page_and_count_settle_an_uncertain_commit() {
     let site = Site::start();
     let etcd = site.etcd.endpoint().strip_prefix("http://").unwrap().to_owned();
     let between = Between::start(etcd).await;
@@ -180,7 +180,7 @@ async fn after_a_commit_in_doubt_a_page_and_a_count_settle_it_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_text_is_an_error_and_no_other_text() {
+async fn reports_values_in_etcd_that_are_not_utf8() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();
@@ -202,7 +202,7 @@ async fn what_is_no_text_is_an_error_and_no_other_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_etcd_without_room_refuses_was_not_done_and_what_it_did_is_told() {
+async fn reports_a_commit_refused_for_lack_of_space() {
     let site = Site {
         etcd: etcd::EtcdServer::start_with_quota(2 << 20),
         states: tempfile::tempdir().unwrap(),
@@ -258,7 +258,7 @@ fn make_room(etcd: &etcd::EtcdServer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
+async fn reads_succeed_while_writes_lack_space() {
     let (_site, store) = without_room().await;
     // What comes at once goes into one commit; each reads what is written just before it.
     let at_once = (0..30).map(async |_| tokio::join!(put(&store, "a", "2"), get(&store, "a"), count_up(&store, "counter")));
@@ -271,7 +271,7 @@ async fn where_etcd_has_no_room_what_others_write_keeps_nobody_from_reading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_etcd_has_no_room_what_nobody_waits_for_keeps_nobody_from_reading() {
+async fn reads_succeed_while_background_tasks_lack_space() {
     // More than go into one commit.
     const LATER: usize = 300;
     let (site, store) = without_room().await;

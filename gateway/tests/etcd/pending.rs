@@ -28,7 +28,7 @@ async fn pending(store: &Etcd) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_starts_gives_back_nothing_of_the_others() {
+async fn gives_back_no_pending_decisions_of_other_gateways() {
     let site = Site::start();
     let (one, other) = (site.open("one"), site.open("other"));
     assert_eq!(spend(&one, "d1").await, Spend::Granted { use_number: 1 });
@@ -43,7 +43,7 @@ async fn a_gateway_that_starts_gives_back_nothing_of_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
+async fn a_lost_gateways_pending_uses_count_as_used() {
     let site = Site::start();
     let (one, other) = (site.open("one"), site.open("other"));
     spend(&one, "d1").await;
@@ -68,7 +68,7 @@ async fn what_a_gateway_that_stays_away_had_used_counts_as_used() {
 
 /// The clock of a decision is unknown: of two gateways a week apart, each would settle the other's newest decisions.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_the_clocks_say() {
+async fn a_serving_gateway_settles_its_own_pending_decisions() {
     let site = Site::start();
     let (one, other) = (site.open("one"), site.open("other"));
     one.serve().await.unwrap();
@@ -95,7 +95,7 @@ async fn what_a_gateway_that_serves_had_used_is_its_own_to_give_back_whatever_th
 }
 
 #[test]
-fn a_replica_s_id_that_is_none_is_not_replaced() {
+fn refuses_a_malformed_replica_id() {
     let site = Site::start();
     drop(site.open("one"));
     let file = site.states.path().join("one/replica.id");

@@ -12,7 +12,7 @@ fn key(state: &Path) -> String {
 
 /// A gateway replaces a key as a leftover of its own killed process only if boot, machine and folder match.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_another_place_is_not_taken_for_one_s_own_of_before() {
+async fn replaces_a_replica_key_only_on_its_host() {
     let site = Site::start();
     let store = site.open("one");
     store.serve().await.unwrap();
@@ -59,7 +59,7 @@ async fn a_key_of_another_place_is_not_taken_for_one_s_own_of_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_whose_lease_is_over_decides_nothing_until_it_has_one_again() {
+async fn refuses_transactions_until_its_replica_lease_is_renewed() {
     let site = Site::start();
     let store = site.open("one");
     store.serve().await.unwrap();
@@ -79,7 +79,7 @@ async fn a_gateway_whose_lease_is_over_decides_nothing_until_it_has_one_again() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_a_gateway_that_was_killed_elsewhere_is_waited_for() {
+async fn waits_for_the_lease_of_a_killed_gateway() {
     let site = Site::start();
     let store = site.open("one");
     let id = site.etcd.ctl(&["lease", "grant", "3"]);

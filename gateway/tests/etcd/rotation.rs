@@ -40,7 +40,7 @@ async fn done(store: &dyn Store, ca: &Path, now: u64) -> Option<RotationResult> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduled_token_of_an_embedded_store_goes_over_to_the_gateway_whose_folder_has_it() {
+async fn imported_scheduled_tokens_rotate_where_their_folder_is() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let settings = Gateway::init();
@@ -75,7 +75,7 @@ async fn a_scheduled_token_of_an_embedded_store_goes_over_to_the_gateway_whose_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scheduled_token_is_rotated_by_the_gateway_whose_folder_has_it_and_by_no_other() {
+async fn scheduled_tokens_rotate_where_their_folder_is() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let settings = Gateway::init();

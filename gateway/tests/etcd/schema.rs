@@ -25,7 +25,7 @@ fn all(site: &Site) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_more() {
+async fn refuses_reads_and_writes_after_a_schema_upgrade() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();
@@ -62,7 +62,7 @@ async fn a_store_that_is_given_a_newer_version_is_neither_read_nor_written_any_m
 
 /// The entry with the store's identity has a schema version of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_whose_name_a_newer_release_has_written_is_refused_and_left_as_it_is() {
+async fn refuses_a_store_identity_of_a_newer_release() {
     const NAME: &str = "a/gateway/store";
     let site = Site::start();
     drop(site.open("one"));
@@ -83,7 +83,7 @@ async fn a_store_whose_name_a_newer_release_has_written_is_refused_and_left_as_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_work_that_has_read_before_the_version_was_raised_writes_nothing_after() {
+async fn a_transaction_across_a_schema_upgrade_fails() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();
@@ -103,7 +103,7 @@ async fn a_work_that_has_read_before_the_version_was_raised_writes_nothing_after
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_document_of_a_newer_version_or_with_more_in_it_is_not_taken_for_something_else() {
+async fn refuses_entries_of_a_newer_release() {
     let site = Site::start();
     let store = site.open("one");
     let (kind, key) = (EntryKind::Name, "entry/name/node-1");
@@ -129,7 +129,7 @@ async fn a_document_of_a_newer_version_or_with_more_in_it_is_not_taken_for_somet
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_whose_store_is_given_a_newer_version_says_both_and_serves_nobody() {
+async fn answers_503_after_a_schema_upgrade() {
     let site = Site::start();
     let mut gateway = gateway(&site, "");
     let full = gateway.rendered(POOL, "full");

@@ -62,7 +62,7 @@ async fn gone_on_with(site: &mut Site, keep: impl AsyncFnOnce(Etcd) -> Option<Et
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_whatever_others_wrote_since() {
+async fn attack_42_a_running_gateway_detects_that_its_commits_vanished() {
     let mut site = Site::start();
     let (one, two) = gone_on_with(&mut site, async |one| Some(one)).await;
     is_refused(&one.unwrap()).await;
@@ -84,7 +84,7 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_gateway_whose_commits_are_gone_does_not_start_whatever_others_wrote_since() {
+async fn attack_42_a_gateway_whose_commits_vanished_does_not_start() {
     let mut site = Site::start();
     let keep = async |one: Etcd| {
         one.keep_mark().await.unwrap();
@@ -100,7 +100,7 @@ async fn attack_42_a_gateway_whose_commits_are_gone_does_not_start_whatever_othe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_the_log_too_says_what_a_gateway_has_written() {
+async fn attack_42_detects_vanished_commits_by_the_log() {
     let mut site = Site::start();
     let log = site.state("one").join("attestation.jsonl");
     let keep = async |one: Etcd| {
@@ -115,7 +115,7 @@ async fn attack_42_the_log_too_says_what_a_gateway_has_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_who_is_first_to_notice_tells_those_who_cannot() {
+async fn attack_42_a_detected_rollback_is_announced_to_all_gateways() {
     for starts_again in [false, true] {
         let mut site = Site::start();
         let (one, two) = (site.open("one"), site.open("two"));
@@ -146,7 +146,7 @@ async fn attack_42_who_is_first_to_notice_tells_those_who_cannot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_a_release_that_counted_no_gateways_commits_is_taken_and_counted_from_there() {
+async fn counts_commits_of_a_store_without_counters() {
     let site = Site::start();
     let one = site.open("one");
     put_often(&one, "a", 3).await;
@@ -169,7 +169,7 @@ async fn a_store_of_a_release_that_counted_no_gateways_commits_is_taken_and_coun
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_given_another_id_counts_anew() {
+async fn a_new_replica_id_counts_from_zero() {
     let site = Site::start();
     let one = site.open("one");
     put_often(&one, "a", 3).await;

@@ -23,7 +23,7 @@ fn encrypted(site: &Site, ca: &Path, client: Option<&str>) -> EtcdSettings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
+async fn attack_42_etcd_and_gateway_refuse_wrong_certificates() {
     let site = Site {
         etcd: etcd::EtcdServer::start_encrypted(),
         states: tempfile::tempdir().unwrap(),
@@ -63,7 +63,7 @@ async fn attack_42_only_the_right_certificates_are_taken_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_of_etcd_who_may_do_what_is_below_the_prefix_is_enough() {
+async fn an_etcd_user_limited_to_the_prefix_suffices() {
     let site = Site::start();
     for arguments in [
         "user add root:secret",

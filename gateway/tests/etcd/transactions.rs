@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_and_counts_of_a_hundred_thousand() {
+async fn pages_and_counts_a_hundred_thousand_entries() {
     const EACH: usize = 100;
     let site = Site::start();
     let store = site.open("one");
@@ -34,7 +34,7 @@ async fn pages_and_counts_of_a_hundred_thousand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refused() {
+async fn splits_large_groups_and_refuses_too_large_transactions() {
     let site = Site::start();
     let store = site.open("one");
     let large = "x".repeat(900_000);

@@ -44,7 +44,7 @@ fn open(site: &Site) -> (Etcd, PathBuf) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_goes_on_after_every_change_of_etcds_users() {
+async fn reauthenticates_after_changes_of_etcd_users() {
     let site = with_users("a/gateway");
     let (store, _) = open(&site);
     let leads = store.acquire_lease("rotate", Duration::from_secs(60)).await.unwrap().unwrap();

@@ -118,7 +118,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn fedora_coreos_as_it_is_recommended() {
+async fn recommended_fedora_coreos_pool_detects_each_change() {
     let mut fleet = Fleet::from_example("fedora-coreos");
     let first = on_coreos(FEDORA);
     // Until something is recorded nothing is accepted: the firmware's certificate is none of the example's here.
@@ -150,7 +150,7 @@ async fn fedora_coreos_as_it_is_recommended() {
 }
 
 #[tokio::test]
-async fn a_new_image_is_added_and_the_old_one_lapses() {
+async fn adds_a_new_image_and_expires_the_old() {
     let mut fleet = Fleet::from_example("fedora-coreos");
     let old = on_coreos(FEDORA);
     let new = old.but(|boot| {
@@ -177,7 +177,7 @@ async fn a_new_image_is_added_and_the_old_one_lapses() {
 }
 
 #[tokio::test]
-async fn rhel_coreos_as_it_is_recommended() {
+async fn recommended_rhel_coreos_pool_detects_each_change() {
     let mut fleet = Fleet::from_example("rhel-coreos");
     let first = on_coreos(RED_HAT);
     fleet.check(&first, refused(7)).await;
@@ -204,7 +204,7 @@ async fn rhel_coreos_as_it_is_recommended() {
 }
 
 #[tokio::test]
-async fn flatcar_as_it_is_recommended() {
+async fn recommended_flatcar_pool_detects_each_change() {
     for secure_boot in [false, true] {
         let mut fleet = Fleet::from_example("flatcar");
         let first = on_flatcar().but(|boot| boot.secure_boot = secure_boot);
@@ -233,7 +233,7 @@ async fn flatcar_as_it_is_recommended() {
 }
 
 #[test]
-fn what_the_pools_ask_for_is_explained() {
+fn policy_explain_describes_the_recommended_pools() {
     let of_all = [
         "image (PCR 4)",
         "(PCR 8)",

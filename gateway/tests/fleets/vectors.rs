@@ -37,7 +37,7 @@ const FEDORA_42_AZURE: &str = "azure/20251013/fedora-42.20250929.3.0";
 const RHEL: &str = "qemu-ovmf/fedora-42/rhel-9.6.20250523-0";
 
 #[test]
-fn what_a_release_and_a_platform_change() {
+fn releases_and_platforms_change_only_documented_events() {
     let check = |one: &str, other: &str, expect: &[&str]| {
         let (Some(one), Some(other)) = (events(one), events(other)) else {
             return;
@@ -110,7 +110,7 @@ fn value(name: &str, events: &Events) -> EventValue {
 }
 
 #[tokio::test]
-async fn the_recommended_pool_on_images_of_two_releases() {
+async fn recommended_pool_accepts_images_of_two_releases() {
     let (Some(old), Some(new), Some(rhel)) = (events(FEDORA_42), events(FEDORA_44), events(RHEL)) else {
         return;
     };

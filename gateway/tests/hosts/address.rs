@@ -171,7 +171,7 @@ fn check_losses(settings: &str, front: fn(&Site) -> Front, next: fn(&Site, usize
 }
 
 #[test]
-fn an_address_of_keepalived_s_leaves_a_gateway_that_serves_nobody_and_nodes_boot() {
+fn nodes_boot_through_keepalived_despite_a_lost_gateway() {
     // While it goes from one to another nobody has it.
     let holder = |site: &Site, _| wait_for(|| holders(site).first().copied());
     // The nodes may have been faster.
@@ -180,7 +180,7 @@ fn an_address_of_keepalived_s_leaves_a_gateway_that_serves_nobody_and_nodes_boot
 }
 
 #[test]
-fn nodes_boot_behind_haproxy_whatever_becomes_of_one_gateway() {
+fn nodes_boot_behind_haproxy_despite_a_lost_gateway() {
     let settings = format!("proxy_protocol_from = [\"{ADDRESS}\"]");
     check_losses(&settings, haproxy, |_, turn| turn, |_, _| {});
 }

@@ -264,7 +264,7 @@ fn labels(found: &BTreeSet<(String, String)>) -> [String; 2] {
 }
 
 #[test]
-fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
+fn unauthenticated_clients_get_documented_answers_during_installation() {
     if !can_make_hosts() {
         return;
     }
@@ -318,7 +318,7 @@ fn a_stranger_gets_what_the_document_says_in_each_state_of_the_hosts() {
 }
 
 #[test]
-fn nodes_boot_through_the_virtual_ip_while_the_host_that_has_it_is_lost() {
+fn nodes_boot_while_the_virtual_ip_changes_hosts() {
     if !can_make_hosts() {
         return;
     }
@@ -339,7 +339,7 @@ fn nodes_boot_through_the_virtual_ip_while_the_host_that_has_it_is_lost() {
 }
 
 #[test]
-fn what_another_table_leads_to_the_server_gets_nothing_by_a_balancer_the_gateway_and_what_is_for_others_passes() {
+fn ingress_redirect_closes_services_but_not_forwarded_addresses() {
     if !can_make_hosts() {
         return;
     }
@@ -383,7 +383,7 @@ const PLUGIN: &str = "table inet openshift-ovn-kubernetes {
 const PATH: &str = "127.22.62.3:22626";
 
 #[test]
-fn the_gateway_reaches_the_server_past_a_network_plugin_and_nobody_else_on_its_host_does() {
+fn only_the_gateway_reaches_the_mcs_past_plugins() {
     if !can_make_hosts() {
         return;
     }

@@ -99,7 +99,7 @@ fn is_deleted(member: &Member, key: &str) -> bool {
 }
 
 #[test]
-fn nodes_boot_whatever_becomes_of_gateways_and_of_the_store() {
+fn nodes_boot_despite_failures_of_gateways_and_store() {
     if !can_make_hosts() {
         return;
     }
@@ -131,7 +131,7 @@ fn nodes_boot_whatever_becomes_of_gateways_and_of_the_store() {
 }
 
 #[test]
-fn a_gateway_that_has_lost_the_store_says_so_and_what_is_revoked_is_revoked_everywhere_at_once() {
+fn partitioned_gateways_answer_503_and_revocations_are_global() {
     if !can_make_hosts() {
         return;
     }

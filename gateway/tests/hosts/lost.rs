@@ -46,7 +46,7 @@ impl Site {
 }
 
 #[test]
-fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_with_one() {
+fn nodes_boot_with_one_gateway_and_two_members() {
     if !can_make_hosts() {
         return;
     }
@@ -82,7 +82,7 @@ fn nodes_boot_with_one_gateway_of_three_and_with_two_members_and_nobody_decides_
 }
 
 #[test]
-fn a_node_goes_on_at_another_gateway_whichever_step_was_the_last_of_the_one_it_met() {
+fn a_node_continues_each_step_at_another_gateway() {
     if !can_make_hosts() {
         return;
     }

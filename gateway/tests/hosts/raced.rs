@@ -21,7 +21,7 @@ fn rounds() -> usize {
 }
 
 #[test]
-fn of_two_gateways_that_are_raced_for_a_challenge_and_for_a_ticket_one_gives_it() {
+fn one_of_two_raced_gateways_grants_the_request() {
     if !can_make_hosts() {
         return;
     }
@@ -55,7 +55,7 @@ fn of_two_gateways_that_are_raced_for_a_challenge_and_for_a_ticket_one_gives_it(
 }
 
 #[test]
-fn of_a_token_s_uses_no_more_are_made_than_it_has_wherever() {
+fn raced_gateways_never_exceed_a_tokens_uses() {
     if !can_make_hosts() {
         return;
     }

@@ -28,7 +28,7 @@ fn named(number: u64) -> String {
 }
 
 #[test]
-fn refusals_are_decisions_about_nodes() {
+fn verdict_filter_ignores_aggregated_records() {
     let mut lines: Vec<String> = (1..=60)
         .map(|number| if number == 3 { refused(3) } else { counted(number, 0) })
         .collect();
@@ -44,7 +44,7 @@ fn refusals_are_decisions_about_nodes() {
 }
 
 #[test]
-fn what_an_administrator_did_to_a_node_is_found_by_the_node() {
+fn finds_administrator_acts_by_node() {
     let folder = Folder::with(&[plain(1), named(2)]);
     for node in ["worker-7", "45c9302c", &"45c9302c".repeat(8)] {
         assert_eq!(folder.listed(&["--node", node]), [2], "{node}");
@@ -55,7 +55,7 @@ fn what_an_administrator_did_to_a_node_is_found_by_the_node() {
 }
 
 #[test]
-fn what_was_counted_only_is_not_hidden() {
+fn mentions_aggregated_records_that_filters_hide() {
     let folder = Folder::with(&[plain(1), counted(2, 0), counted(3, 40), refused(4), counted(5, 2), plain(6)]);
     let said = |arguments: &[&str]| {
         let output = folder.run(arguments);
@@ -87,7 +87,7 @@ fn what_was_counted_only_is_not_hidden() {
 }
 
 #[test]
-fn a_log_of_nothing_but_rubbish_is_no_empty_log() {
+fn a_log_without_valid_records_is_an_error() {
     for lines in [
         vec!["rubbish\n".to_owned(); 3],
         vec!["rubbish\n".to_owned(), "{}\n".to_owned(), "\n".to_owned(), plain(4)],
@@ -111,7 +111,7 @@ fn a_log_of_nothing_but_rubbish_is_no_empty_log() {
 }
 
 #[test]
-fn a_node_is_found_by_its_name_where_a_record_has_its_identity_only() {
+fn node_filter_matches_identities_of_a_named_node() {
     let identity = format!("tpm:{}", "45c9302c".repeat(8));
     let refused_of = |number, proven: bool| {
         let identity = identity.clone();

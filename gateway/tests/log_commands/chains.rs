@@ -15,7 +15,7 @@ async fn written() -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_export_of_several_chains_verifies_where_it_says_that_it_is_cut() {
+async fn export_of_several_chains_says_where_to_split() {
     let (one, other) = (written().await, written().await);
     let path = |name: &str| one.path(name).to_str().unwrap().to_owned();
     let folders = [path("state"), other.path("state").to_str().unwrap().to_owned()];

@@ -31,7 +31,7 @@ async fn fetch(gateway: &Gateway) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_while_segments_are_closed_is_whole() {
+async fn export_and_tail_are_complete_while_segments_close() {
     let mut gateway = closing();
     let mut tail = program()
         .arg("--config")
@@ -73,7 +73,7 @@ async fn what_is_read_while_segments_are_closed_is_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn segments_that_were_joined_and_cut_are_the_same_chain() {
+async fn joined_and_split_segments_verify_as_one_chain() {
     let mut gateway = closing();
     for _ in 0..12 {
         fetch(&gateway).await;

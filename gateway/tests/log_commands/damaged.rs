@@ -47,7 +47,7 @@ fn exported(folder: &Folder, arguments: &[&str]) -> (Vec<u64>, String, Option<i3
 }
 
 #[test]
-fn a_damaged_file_is_named_and_the_rest_is_there() {
+fn names_a_damaged_file_and_exports_the_rest() {
     let folder = damaged();
     let (numbers, said, code) = exported(&folder, &[]);
     assert!(
@@ -77,7 +77,7 @@ fn a_damaged_file_is_named_and_the_rest_is_there() {
 }
 
 #[test]
-fn a_damaged_file_that_is_not_needed_is_not_looked_at() {
+fn skips_a_damaged_file_outside_the_range() {
     let folder = damaged();
     for (arguments, expected) in [(["--last", "2"], &[8, 9][..]), (["--since", "2026-11-24T12:00:00Z"], &[9])] {
         let (numbers, said, code) = exported(&folder, &arguments);
@@ -90,7 +90,7 @@ fn a_damaged_file_that_is_not_needed_is_not_looked_at() {
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_named_and_a_folder_is_none_of_it() {
+fn names_unreadable_files_and_ignores_folders() {
     let folder = Folder::with(&[plain(1), plain(2)]);
     fs::create_dir(folder.path("state/attestation.jsonl.d")).unwrap();
     let (numbers, said, code) = exported(&folder, &[]);

@@ -73,7 +73,7 @@ impl Drop for Tail {
 }
 
 #[test]
-fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
+fn tail_prints_last_lines_and_follows_rotation() {
     let folder = Folder::with(&[plain(1), plain(2), refused(3)]);
     let append = |file: &str, line: &str| {
         let mut file = File::options().create(true).append(true).open(folder.path(file)).unwrap();
@@ -121,7 +121,7 @@ fn tail_begins_with_the_last_and_goes_on_over_rotated_files() {
 }
 
 #[test]
-fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
+fn tail_reports_a_truncated_or_replaced_log() {
     let folder = Folder::with(&[plain(1), plain(2), plain(3), plain(4)]);
     let tail = ["tail", "--output", "json", "-n", "1"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -152,7 +152,7 @@ fn tail_says_that_the_log_was_set_back_and_goes_on_with_what_it_holds() {
 }
 
 #[test]
-fn tail_ends_when_nobody_reads_it_any_more() {
+fn tail_ends_when_its_reader_is_gone() {
     let folder = Folder::with(&[plain(1), refused(2)]);
     let tail = ["tail", "--output", "json", "--code", "ek-not-endorsed"];
     let mut child = folder.command(&tail).stdout(Stdio::piped()).spawn().unwrap();
@@ -182,7 +182,7 @@ fn tail_ends_when_nobody_reads_it_any_more() {
 }
 
 #[test]
-fn tail_goes_on_in_a_state_that_was_put_in_the_place_of_another() {
+fn tail_follows_a_replaced_state_folder() {
     let folder = Folder::with(&[plain(1)]);
     let tail = Tail::begin(&folder, &[]);
     tail.next(1);

@@ -18,7 +18,7 @@ fn has(found: &Value, wanted: &Value) -> bool {
 }
 
 #[test]
-fn kubectl_makes_each_object_in_the_order_that_is_printed_and_changes_nothing_the_second_time() {
+fn kubectl_applies_all_manifests_idempotently() {
     let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -62,7 +62,7 @@ fn kubectl_makes_each_object_in_the_order_that_is_printed_and_changes_nothing_th
 }
 
 #[test]
-fn a_part_of_it_is_printed_alone_and_what_it_needs_has_to_be_said() {
+fn renders_a_single_part_with_its_required_options() {
     let kinds = |text: &str| -> Vec<String> {
         objects(text)
             .iter()
@@ -133,7 +133,7 @@ fn commands(section: &str) -> String {
 }
 
 #[test]
-fn certificate_key_and_ca_are_copied_as_the_document_says_and_again() {
+fn documented_commands_copy_the_mcs_certificate_repeatedly() {
     let api = KubernetesApi::start();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config");

@@ -73,7 +73,7 @@ fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
 }
 
 #[test]
-fn the_same_program_makes_the_same_image_whenever_it_is_made() {
+fn image_builds_are_reproducible() {
     let folder = tempfile::tempdir().unwrap();
     // A small program that is linked as ours is.
     let program = folder.path().join("program");
@@ -210,7 +210,7 @@ fn mounts(unpacked: &Unpacked, gateway: &Gateway) -> Vec<(PathBuf, String)> {
 }
 
 #[tokio::test]
-async fn it_serves_as_the_pod_has_it_run() {
+async fn image_serves_with_the_pods_restrictions() {
     let unpacked = Unpacked::new();
     let there: BTreeSet<String> = fs::read_dir(unpacked.root.join("usr/bin"))
         .unwrap()
@@ -256,7 +256,7 @@ async fn it_serves_as_the_pod_has_it_run() {
 }
 
 #[test]
-fn a_state_folder_is_given_once_and_to_nobody_else() {
+fn state_create_hands_over_a_folder_once() {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: only root can give a folder away");
         return;

@@ -57,7 +57,7 @@ fn own(of: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn kustomize_builds_what_the_command_prints() {
+fn kustomize_builds_the_rendered_manifests() {
     let settings = printed(&["--only", "settings", "--host", "api-int.example.com"]);
     let every = [
         "configs",

@@ -21,7 +21,7 @@ fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
 }
 
 #[test]
-fn every_container_has_as_little_as_it_needs() {
+fn containers_have_minimal_privileges() {
     let pod = pod(&[]);
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
     for absent in ["hostPID", "hostIPC", "shareProcessNamespace"] {
@@ -53,7 +53,7 @@ fn every_container_has_as_little_as_it_needs() {
 }
 
 #[test]
-fn all_that_is_mounted_is_there_and_is_read_only_but_for_the_state() {
+fn volumes_are_mounted_read_only_except_state() {
     let pod = pod(&[]);
     let names: BTreeSet<&str> = list(&pod, "/volumes")
         .iter()
@@ -79,7 +79,7 @@ fn all_that_is_mounted_is_there_and_is_read_only_but_for_the_state() {
 
 /// The files in the settings are below a mount, and the pools' files are in the folder of pools.
 #[test]
-fn the_settings_name_what_is_mounted() {
+fn settings_name_mounted_files() {
     let objects = objects(&all(&[]));
     let settings = object(&objects, "ConfigMap", "attest-gateway");
     let text = settings["data"]["gateway.toml"].as_str().unwrap();
@@ -134,7 +134,7 @@ fn the_settings_name_what_is_mounted() {
 }
 
 #[test]
-fn each_pool_has_a_file_and_a_place_and_refuses_who_has_shown_nothing() {
+fn each_pool_refuses_unauthenticated_clients_by_default() {
     let options = [
         "--image",
         IMAGE,
@@ -167,7 +167,7 @@ fn each_pool_has_a_file_and_a_place_and_refuses_who_has_shown_nothing() {
 }
 
 #[test]
-fn memory_is_as_the_service_has_it() {
+fn memory_limits_match_the_systemd_unit() {
     let unit = include_str!("../../dist/attest-gateway.service");
     let pod = pod(&[]);
     let gateway = &pod["containers"][0];
@@ -184,7 +184,7 @@ fn memory_is_as_the_service_has_it() {
 }
 
 #[test]
-fn one_host_after_the_other_and_control_plane_hosts_only() {
+fn daemon_set_updates_control_plane_hosts_in_turn() {
     let daemon_set = object(&objects(&all(&[])), "DaemonSet", "attest-gateway");
     let strategy = &daemon_set["spec"]["updateStrategy"];
     assert_eq!(strategy["type"], "RollingUpdate");
@@ -206,7 +206,7 @@ fn one_host_after_the_other_and_control_plane_hosts_only() {
 
 #[test]
 #[cfg(feature = "cluster")]
-fn the_settings_name_an_api_where_there_are_rights_for_it() {
+fn settings_name_the_api_only_with_its_rights() {
     let cluster = |parts: &[&str]| {
         let settings = object(&objects(&all(parts)), "ConfigMap", "attest-gateway");
         let text = settings["data"]["gateway.toml"].as_str().unwrap().to_owned();
@@ -280,7 +280,7 @@ fn the_controller_is_a_deployment_with_an_account_of_its_own() {
 
 /// The pods' labels match the selector, and their account, constraints and namespace are the created ones.
 #[test]
-fn names_fit_one_another() {
+fn labels_accounts_and_namespaces_match() {
     let objects = objects(&all(&[]));
     let daemon_set = object(&objects, "DaemonSet", "attest-gateway");
     let template = &daemon_set["spec"]["template"];

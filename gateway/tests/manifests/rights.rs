@@ -139,7 +139,7 @@ fn table_rules(part: &str) -> BTreeSet<(&'static str, String, &'static str)> {
 }
 
 #[test]
-fn each_part_may_do_what_it_needs_and_nothing_else() {
+fn each_part_has_exactly_its_rights() {
     let of_code: Vec<&str> = attest_gateway::manifests::ApiFeature::ALL
         .map(attest_gateway::manifests::ApiFeature::name)
         .into();
@@ -167,7 +167,7 @@ fn each_part_may_do_what_it_needs_and_nothing_else() {
 }
 
 #[test]
-fn the_document_says_what_each_part_may_do() {
+fn the_document_lists_each_parts_rights() {
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/install-openshift.md")).unwrap();
     let (_, section) = document.split_once("\n## Rights\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
@@ -194,7 +194,7 @@ fn the_document_says_what_each_part_may_do() {
 }
 
 #[test]
-fn nobody_else_gets_any_of_it() {
+fn other_accounts_get_no_rights() {
     let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
     let (api, _) = api(&every);
     let others = [("attest-gateway", "default"), ("default", "attest-gateway")];
@@ -225,7 +225,7 @@ const BY_NAME: [(&str, &str, &str, &str); 7] = [
 const OPERATOR: &str = "openshift-machine-config-operator";
 
 #[test]
-fn what_is_named_is_told_and_nothing_beside_it() {
+fn named_objects_are_the_only_readable_ones() {
     let names = BY_NAME.map(|(_, _, _, name)| name);
     let others = ["", "machine-config-server-ca", "kube-apiserver-client-ca", "any"];
     for part in ["client-ca", "mcs-certificate", "bootstrap-kubeconfig"] {
@@ -251,7 +251,7 @@ fn what_is_named_is_told_and_nothing_beside_it() {
 }
 
 #[test]
-fn of_the_secrets_of_machines_two_are_read_and_changed_and_the_operators_are_read() {
+fn pointer_rights_cover_two_user_data_secrets() {
     let (api, token) = api_of(CONTROLLER, &["pointers"]);
     let may = |verb: &str, namespace: &str, name: &str| api.may(&token, verb, ResourceKind::by_plural("secrets"), None, namespace, name);
     for verb in VERBS {
@@ -293,7 +293,7 @@ fn the_controller_renews_its_own_lease_and_no_other() {
 
 /// The API's admission does RBAC's check of signers; here the roles alone determine whose certificates are approved.
 #[test]
-fn two_signers_are_named_and_no_other() {
+fn approval_rights_name_exactly_two_signers() {
     for part in PARTS.map(|(part, _)| part) {
         let objects = objects(&all(&[part]));
         let rules = objects.iter().filter_map(|object| object["rules"].as_array()).flatten();
@@ -314,7 +314,7 @@ fn two_signers_are_named_and_no_other() {
 /// The policy states that it was tested with an implementation of CEL. This test verifies that it is unchanged since then, and that it
 /// applies to the account with the role.
 #[test]
-fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stage() {
+fn admission_policy_limits_second_stage_machine_config_writes() {
     for (part, _) in PARTS {
         let objects = objects(&all(&[part]));
         let writes = objects.iter().any(|object| {
@@ -357,7 +357,7 @@ fn an_account_that_may_write_machine_configs_is_held_to_those_of_the_second_stag
 
 /// `kubectl apply` continues after a kind that the API does not know. The role would then be effective without the policy.
 #[test]
-fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
+fn render_warns_of_rights_that_need_admission_policies() {
     let said = |part: &str, only: &str| {
         let output = manifests(&["--only", only, "--image", IMAGE, "--host", "api-int.example.com", "--with", part]);
         assert!(output.status.success());
@@ -384,7 +384,7 @@ fn that_an_api_may_not_know_the_policy_is_said_before_the_role_counts() {
 /// The administrator decides who may edit the machines' objects: the role exists, and no account has it. It gives no right to write an
 /// object's status.
 #[test]
-fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
+fn attested_nodes_editor_role_is_unbound_by_default() {
     const EDITORS: &str = "attest-gateway-attested-nodes-editors";
     let objects = objects(&all(&["attested-nodes"]));
     object(&objects, "ClusterRole", EDITORS);
@@ -407,7 +407,7 @@ fn nobody_may_edit_the_machines_objects_unless_that_is_said() {
 
 /// The rules of all roles have no wildcard.
 #[test]
-fn no_role_has_a_star() {
+fn no_role_has_a_wildcard() {
     let every: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
     for object in objects(&all(&every)) {
         let rules = object["rules"].to_string();
@@ -416,7 +416,7 @@ fn no_role_has_a_star() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_asked_says_the_same() {
+async fn rbac_allows_exactly_the_expected_requests() {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let (api, token) = api(&["tokens", "inventory"]);
     let ca = reqwest::Certificate::from_pem(api.ca_pem().as_bytes()).unwrap();

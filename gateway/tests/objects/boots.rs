@@ -29,7 +29,7 @@ pub(super) fn commits(site: &Site) -> usize {
 
 /// Measures a single boot: concurrent boots share commits.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_boot_is_no_more_commits_than_the_document_says() {
+async fn a_boot_takes_the_documented_number_of_commits() {
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
     gateway.command(&["store", "create-key"]);
@@ -54,7 +54,7 @@ async fn a_boot_is_no_more_commits_than_the_document_says() {
 
 /// A node may reach another gateway at each step.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_two_gateways_use_one_token_as_often_as_it_may_be_together() {
+async fn attack_18_two_gateways_share_a_tokens_uses() {
     let site = Site::start();
     let mut gateways = [gateway(&site, "one", ""), gateway(&site, "two", "")];
     gateways[0].command(&["store", "create-key"]);

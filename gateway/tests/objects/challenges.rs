@@ -19,7 +19,7 @@ fn challenge(number: u64) -> Spendable {
 
 /// Beyond the limit the oldest are forgotten, as on each engine. A client with one of those has to retry with another challenge.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refused_and_new_ones_are_taken() {
+async fn attack_41_forgets_the_oldest_challenges_beyond_the_limit() {
     let site = Site::start();
     let limits = KubernetesLimits {
         challenges: MOST,
@@ -54,7 +54,7 @@ async fn attack_41_beyond_what_the_objects_bear_the_oldest_challenges_are_refuse
 
 /// The number of challenges that are spent between two expiries is limited, and other work continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refused_until_some_are_forgotten() {
+async fn attack_41_refuses_challenges_until_spent_ones_expire() {
     let site = Site::start();
     let limits = KubernetesLimits {
         challenges: 20,
@@ -95,7 +95,7 @@ async fn attack_41_where_too_many_challenges_are_spent_at_once_the_next_are_refu
 }
 
 #[test]
-fn the_document_says_how_many_challenges_the_objects_bear() {
+fn the_document_states_the_challenge_limit() {
     let said = format!("on objects of the cluster {}", grouped(KubernetesLimits::default().challenges));
     let document = include_str!("../../../docs/how-to/replicas.md");
     assert!(document.contains(&said), "{said}");

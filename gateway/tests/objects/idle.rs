@@ -12,7 +12,7 @@ const COUNTED: Duration = Duration::from_secs(20);
 const REQUESTS_LIMIT: usize = 15;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_gateway_asks_the_api_for_little_more_than_to_say_that_it_is_there() {
+async fn an_idle_gateway_only_renews_its_lease() {
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
     gateway.command(&["store", "create-key"]);
@@ -69,7 +69,7 @@ async fn a_gateway_that_starts_before_its_api_waits_and_is_not_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_does_not_trust_its_apis_certificate_ends_and_names_the_setting() {
+async fn an_untrusted_api_certificate_ends_the_gateway() {
     let (site, another) = (Site::start(), Site::start());
     let mut gateway = gateway(&site, "one", "");
     gateway.command(&["store", "create-key"]);

@@ -29,7 +29,7 @@ async fn write(store: &Kubernetes, pairs: usize) -> usize {
 /// After this number of writes, the API gets no request of this gateway. All acknowledged transactions are complete, and each other one is
 /// complete or absent.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answered() {
+async fn acknowledged_transactions_survive_a_kill_at_any_request() {
     const PAIRS: usize = 8;
     let mut last = 0;
     for writes in 0.. {
@@ -65,7 +65,7 @@ async fn a_gateway_that_is_killed_between_any_two_requests_leaves_what_it_answer
 
 /// A gateway was killed during compaction. No other starts one before its lease has expired; then one does, and removes the leftovers.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_was_killed_over_another_puts_away() {
+async fn another_replica_cleans_up_a_killed_compaction() {
     let site = Site::start();
     let store = site.open_briefly("one", SHORT);
     // Four commits, one that says who puts away, and a leaf; not the one that names it.

@@ -61,7 +61,7 @@ fn remove(file: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_moves_to_objects_and_back_and_nodes_are_served_on_either() {
+async fn migrates_a_store_to_objects_and_back() {
     let site = Site::start();
     let mut gateway = gateway(&site);
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
@@ -103,7 +103,7 @@ async fn a_store_moves_to_objects_and_back_and_nodes_are_served_on_either() {
 }
 
 #[test]
-fn what_is_there_is_not_overwritten_and_a_copy_that_broke_off_is_no_store_and_is_taken_back() {
+fn migration_overwrites_nothing_and_undoes_a_failed_copy() {
     let site = Site::start();
     let gateway = gateway(&site);
     gateway.token(&["--name", "kept"]);

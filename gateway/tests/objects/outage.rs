@@ -5,7 +5,7 @@ use cloud_fixtures::kubernetes::{Disturbance, Mishap, RestartHistory};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_is_an_error_and_back_it_is_used_again() {
+async fn an_unavailable_api_is_an_error_until_recovery() {
     for wrong in [
         Disturbance::Down,
         Disturbance::Silent,
@@ -36,7 +36,7 @@ async fn an_api_that_is_away_is_an_error_and_back_it_is_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_begins_anew_and_has_lost_its_history_is_used_on() {
+async fn continues_after_the_api_restarts_without_history() {
     let site = Site::start();
     let store = site.open("one");
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
@@ -47,7 +47,7 @@ async fn an_api_that_begins_anew_and_has_lost_its_history_is_used_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_answer_was_lost_is_found_out_and_done_once() {
+async fn commits_with_lost_answers_are_applied_once() {
     let site = Site::start();
     let store = site.open("one");
     let mut expected = 0;
@@ -71,7 +71,7 @@ async fn a_commit_whose_answer_was_lost_is_found_out_and_done_once() {
 
 /// A request may arrive at any time: an API handles requests of closed connections.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_that_comes_late_is_not_done_once_its_work_was_done_anew() {
+async fn a_delayed_commit_is_void_after_its_retry() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "counter", "0").await.unwrap();
@@ -95,7 +95,7 @@ async fn a_commit_that_comes_late_is_not_done_once_its_work_was_done_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_whatever_answers_are_lost_nothing_is_done_twice() {
+async fn attack_18_lost_answers_never_apply_a_write_twice() {
     let site = Site::start();
     let stores: Vec<Kubernetes> = ["one", "two", "three"].map(|name| site.open(name)).into();
     // Each third write or so comes to no answer, in one way or another.
@@ -129,7 +129,7 @@ async fn site_value(store: &Kubernetes, number: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_service_account_may_not_do_is_said() {
+async fn names_missing_rights_of_the_service_account() {
     let site = Site::start();
     let token = site.api.token(NAMESPACE, "nobody");
     site.tokens.lock().unwrap().insert("one".to_owned(), token.clone());

@@ -8,7 +8,7 @@ use super::*;
 use crate::support::LIMIT;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_until_it_leaves() {
+async fn one_process_leads_until_it_resigns() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     let leads = one.acquire_lease("rotate").await.unwrap().unwrap();
@@ -24,7 +24,7 @@ async fn one_leads_until_it_leaves() {
 
 /// The gateway has a lease whose grant it did not see, and renews its presence: without a retry there would never be a leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_not_told_that_it_leads_leads_when_it_asks_again() {
+async fn retries_after_a_lost_answer_to_an_election() {
     let site = Site::start();
     let (one, two) = (site.open_for("one", Duration::from_millis(600)).unwrap(), site.open("two"));
     one.serve().await.unwrap();
@@ -63,7 +63,7 @@ fn entry(value: &str) -> StoreEntry {
 /// A gateway is cut off for longer than its lease, and another one takes over. Later writes of the first one are refused, and so are those
 /// that it had sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
+async fn attack_18_an_expired_replica_is_removed_and_writes_nothing() {
     let site = Site::start();
     let one = site.open_briefly("one", Duration::from_secs(2));
     one.serve().await.unwrap();
@@ -100,7 +100,7 @@ async fn attack_18_who_is_not_heard_of_is_put_out_and_writes_nothing() {
 
 /// A gateway loses its leadership after an absence of a lease's length.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_stood_still_serves_again_when_it_is_heard_of() {
+async fn a_paused_gateway_resumes_without_leadership() {
     let site = Site::start();
     let one = site.open_briefly("one", Duration::from_secs(2));
     one.serve().await.unwrap();

@@ -14,7 +14,7 @@ fn refusals(site: &Site) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_may_not_be_changed_is_said_to_be_so_and_is_not_asked_without_pause() {
+async fn reports_an_immutable_head_without_busy_retries() {
     let site = Site::start();
     let store = site.open_for("one", SHORT).unwrap();
     put(&store, "a", "1").await.unwrap();
@@ -38,7 +38,7 @@ async fn a_head_that_may_not_be_changed_is_said_to_be_so_and_is_not_asked_withou
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_cannot_be_renamed_says_why() {
+async fn store_accept_reports_an_immutable_head() {
     let site = Site::start();
     drop(site.open("one"));
     let another = site.mark_path("another");
@@ -61,7 +61,7 @@ async fn a_store_that_cannot_be_renamed_says_why() {
 
 /// An account may change the head, and create no leaves.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_reading() {
+async fn reads_succeed_although_compaction_is_forbidden() {
     let site = Site::start();
     drop(site.open("one"));
     let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "patch", "delete"]}]);
@@ -89,7 +89,7 @@ async fn where_nothing_can_be_put_away_what_others_write_keeps_nobody_from_readi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
+async fn all_replicas_resume_after_a_long_api_outage() {
     let limits = KubernetesLimits {
         lease: Duration::from_millis(800),
         ..KubernetesLimits::default()
@@ -123,7 +123,7 @@ async fn after_an_outage_that_is_longer_than_a_lease_all_serve_on() {
 
 /// A range of the store is larger than the cache.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_that_is_larger_than_what_is_kept_in_memory_is_counted() {
+async fn counts_a_range_larger_than_the_cache() {
     let limits = KubernetesLimits {
         cache_bytes: 64 * 1024,
         ..KubernetesLimits::default()

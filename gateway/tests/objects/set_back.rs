@@ -32,7 +32,7 @@ async fn put_often(store: &Kubernetes, key: &str, times: u32) {
 /// The cluster's own etcd is restored to an old state. It assigns its revisions again, so that two states may have the same resource
 /// version.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_whatever_others_wrote_since() {
+async fn attack_42_a_running_gateway_detects_that_its_commits_vanished() {
     let site = Site::start();
     drop(site.open("two"));
     let one = site.open("one");
@@ -63,7 +63,7 @@ async fn attack_42_a_running_gateway_whose_commits_are_gone_decides_nothing_what
 
 /// A state has the resource version of another one that a gateway knows: a write of that gateway would undo it.
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_state_with_the_resource_version_of_another_is_not_taken_for_it() {
+async fn attack_42_distinguishes_states_with_equal_resource_versions() {
     let site = Site::start();
     let (one, two) = (site.open("one"), site.open("two"));
     put(&one, "a", "1").await.unwrap();
@@ -77,7 +77,7 @@ async fn attack_42_a_state_with_the_resource_version_of_another_is_not_taken_for
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_42_a_store_that_is_older_another_or_gone_is_not_opened_and_not_used() {
+async fn attack_42_refuses_an_older_different_or_missing_store() {
     let site = Site::start();
     let one = site.open("one");
     put_often(&one, "a", 2).await;
@@ -106,7 +106,7 @@ async fn attack_42_a_store_that_is_older_another_or_gone_is_not_opened_and_not_u
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_store_or_of_a_newer_release_is_neither_read_nor_written() {
+async fn refuses_malformed_heads_and_newer_releases() {
     let site = Site::start();
     drop(site.open("one"));
     let head = site.head();
@@ -139,7 +139,7 @@ async fn what_is_no_store_or_of_a_newer_release_is_neither_read_nor_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leaf_that_is_gone_or_was_changed_is_noticed() {
+async fn detects_missing_or_altered_leaves() {
     let site = Site::start();
     let store = site.open("one");
     for number in 0..8 {

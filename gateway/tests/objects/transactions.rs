@@ -8,7 +8,7 @@ fn large(number: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_away_is_read_counted_changed_and_removed_as_any_other() {
+async fn compacted_entries_can_be_read_changed_and_removed() {
     let site = Site::start();
     let (store, other) = (site.open("one"), site.open("two"));
     for number in 0..40 {
@@ -65,7 +65,7 @@ async fn what_was_put_away_is_read_counted_changed_and_removed_as_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refused() {
+async fn splits_large_groups_and_refuses_too_large_transactions() {
     let site = Site::start();
     let store = site.open("one");
     let half: String = "x".repeat(200_000);
@@ -84,7 +84,7 @@ async fn what_is_too_large_together_is_split_and_what_is_too_large_alone_is_refu
 
 /// Four replicas compact their own and the others' writes concurrently.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_put_away_at_once_lose_nothing() {
+async fn concurrent_compactions_lose_nothing() {
     let site = Site::start();
     let stores: Vec<Kubernetes> = ["one", "two", "three", "four"].map(|name| site.open(name)).into();
     let writes = stores.iter().enumerate().map(|(who, store)| async move {

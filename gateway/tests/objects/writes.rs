@@ -85,7 +85,7 @@ impl Fixture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_56_evidence_that_cannot_be_the_answer_writes_nothing_and_leaves_its_challenge() {
+async fn attack_56_mismatched_evidence_writes_nothing_and_keeps_its_challenge() {
     let fixture = fixture().await;
     let (honest, before) = (fixture.answer(), commits(&fixture.site));
     let altered = |alter: fn(&mut Evidence)| {
@@ -130,7 +130,7 @@ async fn attack_56_evidence_that_cannot_be_the_answer_writes_nothing_and_leaves_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_56_who_has_proven_nothing_spends_within_a_budget_and_holds_up_no_tpm() {
+async fn attack_56_limits_challenge_spends_of_unauthenticated_clients() {
     let fixture = fixture().await;
     let (begun, before) = (Instant::now(), commits(&fixture.site));
     let (mut spent, mut told) = (0, 0);

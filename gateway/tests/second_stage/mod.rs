@@ -139,7 +139,7 @@ async fn by_controller(gateway: &Gateway) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_controller_is_no_client_that_a_change_of_the_ca_waits_for() {
+async fn ca_switch_does_not_wait_for_the_controller() {
     let (mut gateway, _) = gateway("", "", &[]);
     gateway.command(&["ca", "introduce"]);
     gateway.run();
@@ -158,7 +158,7 @@ fn warnings(gateway: &Gateway) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_the_pre_approved_config_is_taken_over_and_moved() {
+async fn machine_config_daemon_updates_a_pre_approved_node() {
     let (mut gateway, mut cluster) = gateway("", "", &[]);
     assert_eq!(warnings(&gateway), Vec::<String>::new());
     gateway.run();
@@ -209,7 +209,7 @@ async fn a_node_with_the_pre_approved_config_is_taken_over_and_moved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_object_may_come_late_and_is_wanted_whole() {
+async fn the_daemon_waits_for_the_complete_machine_config() {
     let (mut gateway, cluster) = gateway("", "", &[]);
     gateway.run();
     let [object] = objects(&gateway).try_into().unwrap();
@@ -262,7 +262,7 @@ async fn the_object_may_come_late_and_is_wanted_whole() {
 }
 
 #[test]
-fn what_is_printed_is_taken_by_kubectl() {
+fn kubectl_applies_the_rendered_second_stage() {
     let (gateway, _) = gateway("", "", &[]);
     gateway.machine_configs(
         "infra",
@@ -309,7 +309,7 @@ fn what_is_printed_is_taken_by_kubectl() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_setting_nothing_names_a_machine_config_and_the_daemon_has_nothing_to_go_by() {
+async fn second_stage_is_off_without_machine_config_daemon() {
     let (mut gateway, cluster) = gateway("", "", &[]);
     gateway.edit_pool(POOL, "machine_config_daemon = true", "machine_config_daemon = false");
     gateway.run();
@@ -344,7 +344,7 @@ async fn with_storage(part: &str, value: Value, both: bool) -> (Vec<String>, Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_warns_of_what_the_daemon_will_refuse_and_of_nothing_else() {
+async fn check_warns_of_storage_that_the_daemon_refuses() {
     for (part, value) in [
         ("/storage/directories", json!([{"path": "/etc/a"}])),
         ("/storage/links", json!([{"path": "/etc/a", "target": "/b"}])),
@@ -368,7 +368,7 @@ async fn check_warns_of_what_the_daemon_will_refuse_and_of_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_a_kubeconfig_is_warned_of() {
+async fn check_warns_of_a_missing_kubeconfig() {
     let (mut gateway, _) = gateway("", "", &[]);
     gateway.edit_pool(POOL, "kubeconfig = ", "# kubeconfig = ");
     let warned = warnings(&gateway);
@@ -405,7 +405,7 @@ fn in_front_of(upstream: &Gateway, files: &[&str], units: &[&str]) -> Gateway {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_another_servers_pool_is_taken_over_likewise() {
+async fn second_stage_works_with_an_upstream_pool() {
     let (upstream, mut cluster) = machine_config_server();
     let included = ["/etc/early", "/etc/kubernetes/kubelet.conf", KUBECONFIG, ENCAPSULATED];
     let units = ["kubelet.service", "machine-config-daemon-firstboot.service"];

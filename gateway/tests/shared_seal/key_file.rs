@@ -6,7 +6,7 @@ use super::*;
 use crate::support::interleaving::interleave;
 
 #[tokio::test]
-async fn another_key_file_is_named_and_nothing_is_overwritten() {
+async fn another_key_file_is_refused_without_changes() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let (text, before) = (sealed(&seal), site.entry().await);
@@ -35,7 +35,7 @@ async fn another_key_file_is_named_and_nothing_is_overwritten() {
 }
 
 #[tokio::test]
-async fn a_key_file_is_its_owners_and_holds_a_key() {
+async fn refuses_malformed_or_readable_key_files() {
     let site = Site::new();
     let file = site.key_file();
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -96,7 +96,7 @@ async fn a_key_file_is_replaced_while_replicas_serve() {
 }
 
 #[tokio::test]
-async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
+async fn an_interrupted_key_file_replacement_can_resume() {
     let site = Site::new();
     let text = sealed(&site.replica(NOW).await);
     // The new key is in the file, and the store is not encrypted by it yet.
@@ -122,7 +122,7 @@ async fn replacing_a_key_file_can_be_broken_off_at_each_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
+async fn concurrent_key_file_replacements_lose_no_key() {
     let site = Arc::new(Site::new());
     let text = sealed(&site.replica(NOW).await);
     let replacing: Vec<_> = (0..8)
@@ -142,7 +142,7 @@ async fn of_many_that_replace_a_key_file_at_once_none_loses_the_key() {
 }
 
 #[tokio::test]
-async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_noticed() {
+async fn detects_an_overwritten_key_file_during_replacement() {
     let site = Arc::new(Site::new());
     drop(site.replica(NOW).await);
     let (file, before) = (site.key_file(), fs::read(site.key_file()).unwrap());
@@ -158,7 +158,7 @@ async fn a_key_file_that_is_put_in_the_place_of_one_that_is_being_replaced_is_no
 }
 
 #[tokio::test]
-async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
+async fn refuses_an_older_key_file_unless_key_lost() {
     let site = Site::new();
     let text = sealed(&site.replica(NOW).await);
     let old = fs::read(site.key_file()).unwrap();
@@ -180,7 +180,7 @@ async fn an_older_key_file_drops_nothing_unless_the_newer_one_is_lost() {
 
 /// Another process has the lock: a task that waits for it does not block others.
 #[test]
-fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
+fn waiting_for_a_key_file_lock_blocks_nothing() {
     let site = Site::new();
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -207,7 +207,7 @@ fn who_waits_for_the_lock_of_a_key_file_holds_up_nobody() {
 
 /// A backup from before the key file was replaced: its keys are worthless, even to those who could decrypt them.
 #[tokio::test]
-async fn keys_of_another_store_are_in_nobody_s_way_also_if_their_key_file_is_gone() {
+async fn ignores_seal_keys_of_another_store() {
     let (site, other) = (Site::new(), Site::new());
     drop((site.replica(NOW).await, other.store()));
     let of_another = site.entry().await.unwrap().value;

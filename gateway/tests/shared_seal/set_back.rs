@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use super::*;
 
 #[tokio::test]
-async fn an_old_set_that_is_put_back_is_noticed_also_after_a_restart() {
+async fn detects_rolled_back_seal_keys_after_a_restart() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let (before, text) = (site.entry().await.unwrap().value, sealed(&seal));
@@ -55,7 +55,7 @@ impl std::io::Write for Console {
 }
 
 #[tokio::test]
-async fn keys_that_are_gone_while_gateways_serve_are_begun_anew_with_a_warning_of_the_first_that_looks() {
+async fn missing_seal_keys_are_recreated_with_one_warning() {
     let console = Console::default();
     let writer = console.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -81,7 +81,7 @@ async fn keys_that_are_gone_while_gateways_serve_are_begun_anew_with_a_warning_o
 }
 
 #[tokio::test]
-async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
+async fn refuses_an_altered_or_foreign_seal_mark() {
     let site = Site::new();
     drop(site.replica(NOW).await);
     let kept = site.folder.path().join("seal.set");
@@ -118,7 +118,7 @@ async fn what_is_kept_of_the_keys_is_not_altered_and_not_of_another_store() {
 }
 
 #[tokio::test]
-async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_nowhere() {
+async fn a_serving_gateway_detects_rollback_without_its_mark() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let before = site.entry().await.unwrap().value;
@@ -141,7 +141,7 @@ async fn what_a_gateway_that_serves_has_read_is_known_to_it_also_if_it_is_kept_n
 }
 
 #[tokio::test]
-async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_known_of_them() {
+async fn recreated_seal_keys_continue_the_change_counter() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     for _ in 0..3 {
@@ -158,7 +158,7 @@ async fn keys_that_were_taken_out_of_the_store_are_begun_anew_after_what_was_kno
 
 /// Two processes, such as a gateway and a command, have one state. The older result of the slower one does not overwrite that of the other.
 #[tokio::test]
-async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_it() {
+async fn a_slow_writer_never_lowers_the_seal_mark() {
     let site = Site::new();
     drop(site.replica(NOW).await);
     let (kept, first) = (site.folder.path().join("seal.set"), site.entry().await.unwrap().value);
@@ -186,7 +186,7 @@ async fn how_far_the_keys_have_come_is_not_set_back_by_who_has_waited_to_write_i
 }
 
 #[tokio::test]
-async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody_if_it_is_not() {
+async fn writes_the_seal_mark_only_if_newer() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let kept = site.folder.path().join("seal.set");
@@ -213,7 +213,7 @@ async fn what_is_kept_of_the_keys_is_written_if_it_is_newer_and_waits_for_nobody
 
 /// A writer of the store can forge its number of changes, which is therefore not trusted.
 #[tokio::test]
-async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting() {
+async fn a_forged_change_counter_does_not_stop_counting() {
     for (member, value) in [
         ("changes", Value::from(u64::MAX)),
         ("changes", (u64::MAX - 1).into()),
@@ -242,7 +242,7 @@ async fn a_number_of_changes_that_nobody_vouches_for_does_not_end_the_counting()
 
 /// For any data of a newer release, the message names the required release, and nothing is overwritten.
 #[tokio::test]
-async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_with_its_own() {
+async fn leaves_seal_keys_of_a_newer_release_untouched() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     let (text, good) = (sealed(&seal), site.document().await);
@@ -287,7 +287,7 @@ async fn keys_of_a_newer_release_are_left_to_that_and_one_that_serves_goes_on_wi
 
 /// A new set counts as newer than the one that it replaces, even if the clock says otherwise.
 #[tokio::test]
-async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
+async fn replaced_seal_keys_are_newest_despite_the_clock() {
     let site = Site::new();
     let seal = site.replica(NOW).await;
     for _ in 0..5 {
@@ -302,7 +302,7 @@ async fn a_set_that_is_begun_anew_is_the_newest_whatever_the_clock_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_that_was_read_before_is_not_put_over_one_that_was_read_after() {
+async fn a_delayed_read_never_replaces_newer_seal_keys() {
     let site = Site::new();
     let (seal, reads) = watched(&site).await;
     let rotate = async |now: u64| SealKeyRing::rotate_shared(&*site.store(), &site.key_file(), now).await.unwrap();

@@ -85,7 +85,7 @@ pub(super) fn sign(tpm: &mut TpmDevice, key: KeyHandle, message: &[u8]) -> Resul
 }
 
 #[test]
-fn attack_02_an_unrestricted_ak_signs_what_no_tpm_made() {
+fn attack_02_an_unrestricted_ak_signs_a_forged_quote() {
     let bench = Bench::new();
     let mut tpm = bench.tpm();
     let ek = endorsement_key(&mut tpm);
@@ -254,7 +254,7 @@ fn attack_31_an_ak_of_another_hierarchy() {
     bench.trusts(&mut attester, &request);
 }
 #[test]
-fn every_kind_of_key_is_trusted_when_nothing_is_wrong() {
+fn every_ek_and_ak_algorithm_is_trusted() {
     // What the refusals above are worth depends on it.
     let bench = Bench::new();
     let mut tpm = bench.tpm();

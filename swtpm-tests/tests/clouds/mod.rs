@@ -111,7 +111,7 @@ fn an_azure_machine_finds_its_pointer_in_its_custom_data_too() {
 }
 
 #[test]
-fn a_gcp_instance_with_a_tpm_is_known_by_both() {
+fn gcp_instance_attests_by_tpm_and_identity_token() {
     let (folder, mut site, estate) = prepared(TestCloud::Gcp);
     estate.accept(&["tpm", "gcp"], site.gateway());
     // Nothing but the administrator says that this TPM is that instance's.
@@ -161,7 +161,7 @@ fn a_gcp_instance_of_another_project_is_refused_and_gets_the_pre_approved_config
 }
 
 #[test]
-fn an_aws_instance_that_its_pool_does_not_know_gets_the_full_config_for_a_token() {
+fn a_token_serves_an_unknown_aws_instance() {
     let (_folder, mut site, estate) = prepared(TestCloud::Aws);
     site.gateway().start(None).unwrap();
     let token = site.gateway().create_token("rack7").unwrap();

@@ -73,7 +73,7 @@ fn refused_credentials(ek: &EkPublic, ak: &AkPublic, other: &AkPublic, mut activ
 }
 
 #[test]
-fn the_driver_activates_credentials_for_every_ek_and_ak() {
+fn attest_node_activates_credentials_for_every_key_kind() {
     let (_folder, _server, mut tpm) = tpm();
     let mut seen = BTreeSet::new();
     let other = AkPublic::parse(&ak_templates_first(&mut tpm)).unwrap();

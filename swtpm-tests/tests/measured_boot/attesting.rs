@@ -54,7 +54,7 @@ impl Machines {
 }
 
 #[test]
-fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
+fn a_pool_accepts_a_boot_with_predicted_values() {
     let mut machines = Machines::new();
     let disk = machines.disk("disk", true, &[]);
     let prediction = Predicted::from_disk(&disk, Some(&machines.keys));
@@ -71,7 +71,7 @@ fn a_pool_that_accepts_what_was_predicted_gives_the_node_its_config() {
 
 /// The firmware goes on to the machine's other disk, on which the command line was changed and signed with the accepted key.
 #[test]
-fn what_another_key_has_signed_is_not_started_and_another_command_line_is_refused() {
+fn refuses_a_changed_command_line_and_foreign_signatures() {
     let mut machines = Machines::new();
     let accepted = machines.disk("accepted", true, &[]);
     let disks = [

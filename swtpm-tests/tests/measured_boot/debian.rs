@@ -109,7 +109,7 @@ impl Debian {
 
 /// The commands of the config in the image come first: therefore PCR 8 has no predicted value.
 #[test]
-fn debian_12_measures_what_is_listed_and_commands_of_its_image() {
+fn debian_12_measures_listed_digests_and_image_commands() {
     let debian = boot(DebianRelease::Bookworm);
     let prediction = debian.is_listed("a memory disk", false);
     let own_config = [None; 4];
@@ -122,7 +122,7 @@ fn debian_12_measures_what_is_listed_and_commands_of_its_image() {
 
 /// Shim measures the kernel once, and the firmware does not.
 #[test]
-fn debian_13_measures_what_is_listed() {
+fn debian_13_measures_listed_digests() {
     let debian = boot(DebianRelease::Trixie);
     let prediction = debian.is_listed("a memory disk", true);
     assert_eq!(debian.places(8, &prediction), (0..5).map(Some).collect::<Vec<_>>());

@@ -79,7 +79,7 @@ fn grub_values(judge: &Judge, name: &str, files: &GrubFiles, other: &[(&str, &Pa
 /// The kernel is on a file system of its own, like on Fedora CoreOS. There `--disk` predicts which images can be started, but not which one
 /// is.
 #[test]
-fn grub_behind_shim_measures_what_was_predicted() {
+fn shim_and_grub_measure_the_predicted_values() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
     let ByGrub { files, disk, booted } = by_grub(&place, DebianRelease::Bookworm, KernelOn::BootPartition, Some(&keys));
@@ -160,7 +160,7 @@ fn grub_behind_shim_measures_what_was_predicted() {
 }
 
 #[test]
-fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
+fn grub_2_06_starts_the_kernel_without_firmware() {
     let place = Place::new();
     let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Bookworm, KernelOn::SystemPartition, None);
     // The kernel never sees the firmware, and so gets no event log from it.
@@ -182,7 +182,7 @@ fn without_secure_boot_grub_2_06_starts_the_kernel_by_itself() {
 }
 
 #[test]
-fn grub_2_12_has_the_firmware_start_the_kernel() {
+fn grub_2_12_starts_the_kernel_through_firmware() {
     let place = Place::new();
     let ByGrub { disk, booted, .. } = by_grub(&place, DebianRelease::Trixie, KernelOn::SystemPartition, None);
     assert!(booted.measured.log.is_some());

@@ -26,7 +26,7 @@ fn predict_uki(image: &Path, secure_boot: &str) -> Predicted {
 }
 
 #[test]
-fn a_signed_unified_kernel_image_measures_what_was_predicted() {
+fn a_signed_uki_measures_the_predicted_values() {
     let place = Place::new();
     let keys = SecureBootKeys::new(&place.path().join("keys")).unwrap();
     let path = |name: &str| place.path().join(name);
@@ -127,7 +127,7 @@ fn verdicts(place: &Place, keys: &SecureBootKeys, [loader, signed]: [&Path; 2], 
 }
 
 #[test]
-fn without_secure_boot_the_kernel_in_the_image_is_measured_too() {
+fn a_uki_without_secure_boot_measures_its_kernel() {
     let place = Place::new();
     let loader = systemd_boot(DebianRelease::Trixie).unwrap();
     let disk = BootDisk::systemd_boot(&loader, &place.uki(DebianRelease::Trixie), place.path()).unwrap();
@@ -175,7 +175,7 @@ fn by_systemd_measure(release: DebianRelease) {
 }
 
 #[test]
-fn systemd_measure_predicts_the_same_of_pcr_11() {
+fn pcr_11_prediction_matches_systemd_measure() {
     by_systemd_measure(DebianRelease::Bookworm);
     by_systemd_measure(DebianRelease::Trixie);
 }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_convention_is_recognised_by_what_is_there() {
+    fn grub_config_with_ignition_stamp_is_detected() {
         let stamp = "/ignition.firstboot";
         check(CONFIG, &[ENTRY], Ok((stamp, true)));
         check(CONFIG, &[ENTRY, ENTRY], Ok((stamp, true)));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_there_is_not_recognised() {
+    fn incomplete_grub_convention_is_rejected() {
         check("", &[ENTRY], Err("does not look for ignition.firstboot"));
         check(
             &CONFIG.replace("if [", "# if ["),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_adds_to_what_the_boot_loader_has() {
+    fn stamp_appends_to_network_kernel_arguments() {
         assert_eq!(stamp(&[]), "");
         assert_eq!(
             stamp(&["a=1", "b"]),

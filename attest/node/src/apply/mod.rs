@@ -107,7 +107,9 @@ impl PreparedSystem {
         };
         let refusals = twice::refusals(&parsed, &self.base, &self.system, abilities);
         if !refusals.is_empty() {
-            refusals.iter().for_each(|refusal| print_line(&format!("not repeatable: {refusal}")));
+            refusals
+                .iter()
+                .for_each(|refusal| print_line(&format!("not repeatable: {refusal}")));
             return Err(Failure::new(
                 "ignition-not-repeatable",
                 format!(

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_known_by_its_library() {
+    fn systemd_version_is_read_from_its_library_name() {
         check_systemd("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-252.so", Some(252));
         check_systemd("usr/lib/systemd/libsystemd-shared-257.13-1~deb13u1.so", Some(257));
         check_systemd("usr/lib64/systemd/libsystemd-shared-256-3.fc41.so", Some(256));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_read() {
+    fn accounts_mounts_and_os_release_are_parsed() {
         let root = tempfile::tempdir().unwrap();
         let system = System::new(root.path());
         for folder in ["etc", "usr/lib", "proc/self"] {

@@ -328,7 +328,7 @@ mod tests {
 
     /// A gateway refuses unknown kinds, regardless of other gateways in the pointer.
     #[test]
-    fn each_gateway_is_offered_what_it_takes_itself() {
+    fn offers_each_gateway_only_its_accepted_kinds() {
         let presented = AzureVtpmAttester {
             ak_public: Blob::default(),
             ak_certificate: Blob::default(),

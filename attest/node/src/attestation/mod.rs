@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_purpose_has_the_key_that_was_told_and_no_other() {
+    fn challenge_purpose_must_name_the_offered_kubelet_key() {
         let key = SpkiSha256([7; 32]);
         let check = |purpose: &str, key: Option<&SpkiSha256>| {
             let challenge = challenge(|challenge| purpose.clone_into(&mut challenge.purpose));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_log_is_sent_once() {
+    fn event_log_is_sent_once() {
         let log = || Some(Blob(b"log".to_vec()));
         let of_tpm = TpmEvidence {
             secret_sha256: HexDigest::new(&[0; 32]).unwrap(),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_does_not_quote_whatever_it_is_asked_to_by_azures_key_either() {
+    fn refuses_an_azure_quote_over_invalid_pcrs() {
         check_azure_quote("sha256", &[0, 7, 15], None);
         check_azure_quote("sha1", &[0], Some("sha1"));
         check_azure_quote("sha256", &[], Some("over no PCR"));
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_does_not_quote_whatever_it_is_asked_to() {
+    fn refuses_challenges_with_invalid_purpose_nonce_or_pcrs() {
         check(|_| {}, None);
         check(|challenge| challenge.purpose = "report".to_owned(), Some("purpose \"report\""));
         check(|challenge| challenge.purpose = String::new(), Some("purpose \"\""));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_shows_what_it_has_offered_and_nothing_else() {
+    fn refuses_tasks_for_kinds_not_offered() {
         let gateway = "api-int.example".to_owned();
         check(|challenge| challenge.task.token = Some(Nothing {}), None);
         check(
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_says_who_and_by_what() {
+    fn console_line_names_identities_and_evidence_kinds() {
         check_line(&[Kind::Tpm], &["tpm:45c9"], "as tpm:45c9");
         check_line(&[Kind::Gcp], &["gcp:p/1"], "as gcp:p/1 by gcp");
         check_line(
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn tickets_fit_into_a_header_and_are_for_the_pool() {
+    fn ticket_fits_a_header_and_names_the_pool() {
         check_answer("ticket.abc-_", "/config/worker", true);
         check_answer("ticket.abc", "/prefix/config/worker", true);
         check_answer("", "/config/worker", false);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn event_logs_are_bounded() {
+    fn event_log_size_is_limited() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         assert_eq!(event_log(&path), (None, None));

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_audience_of_another_service_is_asked_for() {
+    fn audience_host_must_be_a_gateway_name() {
         for name in ["api-int.example", "10.0.0.1", "10.0.0.1:22623", "fd00::1", "a", &"a".repeat(253)] {
             assert!(is_gateway_name(name), "{name}");
         }

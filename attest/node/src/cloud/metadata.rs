@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_is_a_plain_address() {
+    fn metadata_base_must_be_a_plain_http_address() {
         check("http://127.0.0.1:8080", Some("http://127.0.0.1:8080"));
         check("http://127.0.0.1:8080/", Some("http://127.0.0.1:8080"));
         check("http://metadata.google.internal", Some("http://metadata.google.internal"));

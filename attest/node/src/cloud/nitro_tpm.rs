@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_output_is_the_document() {
+    fn program_output_becomes_the_attestation_document() {
         let long = Duration::from_secs(60);
         check(
             r#"test "$1 $3 $#" = "--nonce --user-data 4" && cat "$2" "$4""#,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_be_started_is_said() {
+    fn program_that_cannot_be_started_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let run = |input: &Path| document(Path::new("/nonexistent/x"), input, b"", b"", Deadline::after(RUN_LIMIT));
         assert!(run(&folder.path().join("a")).unwrap_err().to_string().contains("cannot be started"));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_looked_for_in_absolute_folders() {
+    fn program_is_searched_in_absolute_path_entries() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join(PROGRAM);
         let path = std::env::join_paths([Path::new("relative"), Path::new("/nonexistent"), folder.path()]).unwrap();

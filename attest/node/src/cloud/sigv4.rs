@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn published_examples_have_their_signatures() {
+    fn signatures_match_the_published_sigv4_examples() {
         // The test suite's get-vanilla.
         check(
             &Scope {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_written_as_aws_does() {
+    fn sigv4_dates_use_the_basic_iso_format() {
         let at = |seconds| date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(1_440_938_160).unwrap(), "20150830T123600Z");
         assert_eq!(at(0).unwrap(), "19700101T000000Z");

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_is_asked_and_never_with_its_token() {
+    fn config_source_is_unique_and_loses_its_token() {
         let worker = Some(("https://a:1", "worker"));
         check(&["https://a:1/config/worker"], None, worker);
         check(&["https://a:1/config/worker?token=SECRET"], None, worker);

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_mounted_and_leaves_no_folder() {
+    fn missing_label_mounts_nothing_and_leaves_no_directory() {
         let root = tempfile::tempdir().unwrap();
         let at = root.path().join("at");
         assert!(!DiskPrograms.exists("attest-node-no-such-label"));

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_for_its_owner_only() {
+    fn secret_file_is_readable_by_owner_only() {
         let disk = tempfile::tempdir().unwrap();
         assert_eq!(read(disk.path()).unwrap(), None);
         write(disk.path(), &secret()).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_replaced_and_no_link_is_followed() {
+    fn invalid_secret_file_is_replaced_without_following_links() {
         let file = |disk: &Path| {
             fs::create_dir(disk.join(FOLDER)).unwrap();
             path_in(disk)
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_overwritten_before_it_is_removed() {
+    fn secret_is_overwritten_before_removal() {
         let disk = tempfile::tempdir().unwrap();
         write(disk.path(), &secret()).unwrap();
         // What this handle reads is what is where the bytes were.
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_is_named() {
+    fn erase_error_names_the_directory() {
         let disk = tempfile::tempdir().unwrap();
         write(disk.path(), &secret()).unwrap();
         // Somebody else's file beside it: it is not this program's to remove.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_written_that_is_an_error() {
+    fn unwritable_disk_is_an_error() {
         write(Path::new("/proc/self"), &secret()).unwrap_err();
         write(Path::new("/nonexistent"), &secret()).unwrap_err();
         assert_eq!(read(Path::new("/nonexistent")).unwrap(), None);

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_gateway_and_each_purpose_has_its_own() {
+    fn claim_value_differs_per_gateway_and_purpose() {
         let secret = ClaimSecret::from_bytes([7; 32]);
         let (a, b) = ("https://a.example:22623", "https://b.example:22623");
         let all = [
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_of_the_first_boot_finds_it_by_the_disk_only() {
+    fn first_boot_secret_survives_a_reboot_on_disk() {
         let (disk, memory, again) = (
             tempfile::tempdir().unwrap(),
             tempfile::tempdir().unwrap(),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_on_a_disk_is_good_for_this_boot_and_said() {
+    fn unsaved_secret_lasts_for_the_boot_with_note() {
         let memory = tempfile::tempdir().unwrap();
         let (first, note) = run(memory.path(), Storage::Folder("/proc/nonexistent".into()));
         let note = note.unwrap();

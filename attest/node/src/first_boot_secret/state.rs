@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_stays_until_the_folder_is_gone() {
+    fn secret_is_kept_until_the_folder_is_emptied() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("state");
         let state = ClaimFolder::new(&folder);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_none_is_not_taken_for_one() {
+    fn secret_of_wrong_length_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let state = ClaimFolder::new(folder.path());
         for length in [0, 31, 33] {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_file_is_not_removed_with_it() {
+    fn emptying_the_folder_keeps_foreign_files() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("other"), "x").unwrap();
         ClaimFolder::new(folder.path()).empty().unwrap_err();

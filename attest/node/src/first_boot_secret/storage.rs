@@ -213,7 +213,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_found_after_a_reboot() {
+    fn stored_secret_is_found_after_a_reboot() {
         let disk = tempfile::tempdir().unwrap();
         let disks = Folders::with(&[("boot", disk.path())]);
         assert_eq!(recall(&Storage::Usual, 1, &disks), Ok((secret(1), "boot".to_owned())));
@@ -224,7 +224,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_first_label_that_is_there_counts() {
+    fn first_existing_disk_label_wins() {
         let [boot, flatcar, kiwi] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let check = |storage: &Storage, there: &[(&str, &Path)], expect: Result<&str, &str>| {
             let disks = Folders::with(there);
@@ -252,7 +252,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_live_system_leaves_the_disks_alone() {
+    fn live_system_does_not_mount_disks() {
         let disk = tempfile::tempdir().unwrap();
         let disks = Folders {
             live: true,
@@ -265,7 +265,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_disk_that_udev_has_not_found_yet_is_waited_for() {
+    fn waits_for_udev_to_find_the_disk() {
         let disk = tempfile::tempdir().unwrap();
         let disks = Folders::default();
         disks.late.borrow_mut().insert("boot".to_owned(), disk.path().to_owned());
@@ -274,7 +274,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_said() {
+    fn storage_errors_name_the_cause() {
         let disk = tempfile::tempdir().unwrap();
         let says = |storage: &Storage, disks: &Folders, said: &str| {
             let error = recall(storage, 1, disks).unwrap_err();
@@ -299,7 +299,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_administrator_says_where() {
+    fn storage_option_is_none_a_label_or_folder() {
         let check = |text: &str, expect: Option<Storage>| assert_eq!(text.parse::<Storage>().ok(), expect, "{text}");
         check("none", Some(Storage::Nowhere));
         check("boot", Some(Storage::Label("boot".to_owned())));

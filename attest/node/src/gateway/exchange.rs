@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_console_is_told_of_an_answer_that_does_not_come() {
+    fn console_reports_a_pending_gateway_answer() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let every = Duration::from_millis(20);
         let (sender, receiver) = tokio::sync::oneshot::channel();

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_no_authority_is_taken_by_nobody() {
+    fn chain_without_a_trusted_root_is_never_accepted() {
         let (root, other) = (ca("root", None), ca("other", None));
         let (between, namesake) = (ca("between", Some(&root)), ca("root", None));
         let check = |leaf: &CertificateDer<'_>, sent: &[&Ca], authorities: &[&Ca], expect: bool| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_issue_certificates_leads_nowhere() {
+    fn non_ca_intermediates_cannot_issue() {
         let root = ca("root", None);
         // Somebody with a certificate for another name signs one for this.
         let issued_by = |alter: &dyn Fn(&mut CertificateParams), expect: bool| {
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_webpki_cannot_read_has_the_names_that_stand_in_it() {
+    fn names_are_read_from_certificates_webpki_rejects() {
         let root = ca("root", None);
         let with = |names: &[&str], extension: Option<CustomExtension>| {
             let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_for_itself_is_not_taken_by_way_of_its_issuer() {
+    fn trusted_issuer_does_not_excuse_leaf_defects() {
         let root = ca("root", None);
         let leaf = leaf(&root);
         assert!(may_be_taken(&leaf, &[], &[&root], "a.example", &OTHER));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_trusted_itself_has_dates_name_and_purpose() {
+    fn trusted_leaf_is_checked_for_dates_name_usage() {
         let root = ca("root", None);
         let verify = |name: &str, now: u64| {
             let presented = RefusedChain {

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelets_file_is_read_and_nothing_else() {
+    fn kubelet_client_file_is_parsed_strictly() {
         let pair = |key: KeyPair| {
             let certificate = rcgen::CertificateParams::new(["node".to_owned()])
                 .unwrap()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn its_debug_has_nothing_of_the_key() {
+    fn debug_output_omits_the_private_key() {
         let key = KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::new(["node".to_owned()])
             .unwrap()

@@ -195,7 +195,7 @@ fn refused_certificates_are_explained() {
 }
 
 #[test]
-fn two_cas_with_one_name_are_told_apart() {
+fn cas_with_equal_names_are_distinguished() {
     let (ours, impostor) = (ca("mcs ca"), ca("mcs ca"));
     let server = server(&impostor, &["127.0.0.1"], (2000, 2900), vec![http(200, DISCOVERY)]);
     check_tls(trust(&ours), &server, "tls-unknown-ca", &["issued by CN=mcs ca"]);
@@ -210,7 +210,7 @@ fn check_discovery(answers: Vec<Option<String>>, expect: impl FnOnce(Result<Disc
 }
 
 #[test]
-fn gateways_are_told_from_other_servers() {
+fn gateway_is_distinguished_from_other_servers() {
     let other = |part: &'static str| move |found: Result<Discovered, GatewayError>| matches!(found, Ok(Discovered::Other(what)) if what.contains(part));
     check_discovery(vec![http(200, DISCOVERY)], |found| {
         found == Ok(Discovered::Gateway(taking([Kind::Tpm])))
@@ -245,14 +245,14 @@ fn gateways_are_told_from_other_servers() {
 }
 
 #[test]
-fn a_gateway_that_comes_up_late_is_waited_for() {
+fn retries_until_a_late_gateway_answers() {
     check_discovery(vec![http(503, ""), None, http(500, ""), http(200, DISCOVERY)], |found| {
         found == Ok(Discovered::Gateway(taking([Kind::Tpm])))
     });
 }
 
 #[test]
-fn informational_responses_without_end_are_no_answer() {
+fn endless_informational_responses_time_out() {
     let ca = ca("ca");
     let endless = server(&ca, &["127.0.0.1"], (2000, 2900), vec![Some(EARLY_HINTS.to_owned())]);
     let begun = std::time::Instant::now();
@@ -269,7 +269,7 @@ fn informational_responses_without_end_are_no_answer() {
 }
 
 #[test]
-fn waiting_ends_with_the_deadline() {
+fn discovery_retries_end_with_the_deadline() {
     let ca = ca("ca");
     let failing = server(&ca, &["127.0.0.1"], (2000, 2900), vec![http(503, "")]);
     let found = discover(trust(&ca), &failing.base, Duration::from_secs(2));
@@ -325,7 +325,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
 }
 
 #[test]
-fn challenges_come_with_the_key_of_the_server() {
+fn challenge_answers_are_parsed_without_leaking_tickets() {
     let good = r#"{"challenge":"c","nonce":"","purpose":"p","expires":1,"task":{"tpm":{"credential_blob":"","encrypted_secret":"","pcr_bank":"sha256","pcrs":[0]}}}"#;
     assert!(challenge(http(200, good)).is_ok());
     let secret = r#"{"ticket":"ticket.SECRET"}"#;

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn they_come_from_all_folders_of_a_version() {
+    fn base_configs_come_from_all_version_folders() {
         let below = |text: &'static str| {
             [
                 ("base.d/00-core.ign", "usr/lib/ignition/base.d/00-core.ign"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_counts_on_its_platform() {
+    fn platform_base_config_applies_to_its_platform() {
         let config = |place: &str| BaseConfig {
             place: place.to_owned(),
             text: String::new(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_config_above_the_lowest_folder_is_seen() {
+    fn user_config_above_the_lowest_folder_is_found() {
         let root = tempfile::tempdir().unwrap();
         let found = |version| above(root.path(), version, &IgnitionInput::default());
         write(root.path(), "usr/lib/ignition/user.ign");

@@ -35,7 +35,7 @@ fn check_both(cmdline: &str, environment: &str, there: &[&str], expect: &ConfigO
 }
 
 #[test]
-fn a_url_on_the_command_line_outranks_everything() {
+fn config_url_on_the_command_line_has_precedence() {
     let all = &[RUN, ETC, USR];
     check_both("ro ignition.config.url=https://a/b quiet\n", "", all, &URL);
     check_both("ignition.config.url=https://a ignition.config.url=https://b", "", all, &URL);
@@ -59,7 +59,7 @@ fn a_url_on_the_command_line_outranks_everything() {
 }
 
 #[test]
-fn an_empty_url_takes_back_the_ones_before_it_or_nothing() {
+fn empty_config_url_resets_before_ignition_2_27() {
     check_both("ignition.config.url=", "", &[USR], &user_config(USR));
     check(
         "ignition.config.url=https://a ignition.config.url=",
@@ -119,7 +119,7 @@ fn another_command_line_can_be_named_from_2_27_on() {
 }
 
 #[test]
-fn the_first_user_ign_counts() {
+fn first_user_ign_has_precedence() {
     check_both("", "", &[], &ConfigOrigin::Platform);
     check_both("", "", &[USR], &user_config(USR));
     check("", "", &[ETC], &ConfigOrigin::Platform, &user_config(ETC));
@@ -129,7 +129,7 @@ fn the_first_user_ign_counts() {
 }
 
 #[test]
-fn the_variable_of_all_versions_moves_the_last_folder_only() {
+fn system_config_dir_variable_moves_the_last_folder() {
     let moved = user_config("/a/user.ign");
     let there = &["/a/user.ign", USR];
     for environment in [
@@ -151,7 +151,7 @@ fn the_variable_of_all_versions_moves_the_last_folder_only() {
 }
 
 #[test]
-fn the_variables_of_2_27_move_the_others() {
+fn runtime_and_local_dir_variables_need_2_27() {
     let environment = "IGNITION_SYSTEM_RUNTIME_CONFIG_DIR=/r\nIGNITION_SYSTEM_LOCAL_CONFIG_DIR=/l\nIGNITION_SYSTEM_CONFIG_DIR=/s";
     let (r, l, s) = ("/r/user.ign", "/l/user.ign", "/s/user.ign");
     check("", environment, &[r, l, s], &user_config(s), &user_config(r));
@@ -171,7 +171,7 @@ fn base_configs_are_not_looked_at() {
 }
 
 #[test]
-fn flatcars_ignition_takes_three_names() {
+fn flatcar_accepts_three_config_url_arguments() {
     let flatcar = "OEM_ID=qemu\nPLATFORM_ID=qemu\n";
     for name in ["flatcar.config.url", "coreos.config.url", "ignition.config.url"] {
         check_both(&format!("{name}=https://a"), flatcar, &[USR], &ConfigOrigin::Url(name));
@@ -202,7 +202,7 @@ fn input(cmdline: &str, environment: &str) -> IgnitionInput {
 }
 
 #[test]
-fn ignitions_environment_names_the_platform() {
+fn platform_id_comes_from_environment_or_command_line() {
     let check = |cmdline: &str, environment: &str, id: Option<&str>| {
         assert_eq!(input(cmdline, environment).platform().as_deref(), id, "{cmdline:?} {environment:?}");
     };
@@ -221,7 +221,7 @@ fn ignitions_environment_names_the_platform() {
 }
 
 #[test]
-fn the_platforms_files_are_ignitions() {
+fn fw_cfg_and_config_file_paths_follow_ignition() {
     let [flatcars, ignitions] = FW_CFG;
     assert_eq!(input("", "").fw_cfg(), [ignitions]);
     assert_eq!(input("", "OEM_ID=qemu\nPLATFORM_ID=qemu").fw_cfg(), [flatcars, ignitions]);
@@ -230,7 +230,7 @@ fn the_platforms_files_are_ignitions() {
 }
 
 #[test]
-fn the_version_is_asked_only_where_it_matters() {
+fn ignition_version_is_queried_only_if_needed() {
     let folder = tempfile::tempdir().unwrap();
     let environment = |names: &[&str]| {
         let lines = names
@@ -256,7 +256,7 @@ fn the_version_is_asked_only_where_it_matters() {
 }
 
 #[test]
-fn a_link_to_nothing_is_not_there_and_what_cannot_be_looked_at_is() {
+fn dangling_link_is_absent_unreadable_path_is_present() {
     let folder = tempfile::tempdir().unwrap();
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path().join("oem"), &link).unwrap();

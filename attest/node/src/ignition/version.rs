@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_reads_specs_up_to_its_own() {
+    fn ignition_release_determines_the_highest_spec() {
         check_spec("Ignition Debian 2.14.0+ds1-1+b19", Some("3.3.0"));
         check_spec("Ignition 2.19.0", Some("3.4.0"));
         check_spec("Ignition v2.20.0-3-gabcdef0", Some("3.5.0"));

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_and_verified_by_others() {
+    fn csr_is_parsed_and_verified_by_x509_parser() {
         let key = KubeletKeyPair::generate().unwrap();
         for name in ["a", "worker-1.example.com", &"x".repeat(253)] {
             let pem = request(&key, name).unwrap();

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_boot_is_one_and_survives_the_next() {
+    fn kubelet_key_is_stable_across_reboots() {
         let site = Site::new();
         let digest = |key: Option<KubeletKeyPair>| key.and_then(|key| key.digest());
         let first = digest(site.places.load_or_create().unwrap().map(|(key, _)| key)).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_of_this_programs_is_not_taken_for_one() {
+    fn invalid_kubelet_key_files_are_rejected() {
         let key = KubeletKeyPair::generate().unwrap().pem();
         let check = |prepare: &dyn Fn(&Path)| {
             let site = Site::new();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_is_what_others_read_of_it() {
+    fn public_key_matches_rcgen() {
         let key = KubeletKeyPair::generate().unwrap();
         let others = rcgen::KeyPair::from_pem(&key.pem()).unwrap();
         assert_eq!(rcgen::PublicKeyData::subject_public_key_info(&others), key.public().unwrap());

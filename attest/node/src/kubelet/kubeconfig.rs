@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_config_server_and_others_write_is_read() {
+    fn kubeconfigs_of_the_mcs_and_others_are_parsed() {
         check(|text| text, Ok(()));
         check(replaced(":6443\n", ":6443/\n"), Ok(()));
         check(replaced("token: SECRET", "tokenFile: token"), Ok(()));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_would_read_otherwise_is_refused() {
+    fn kubeconfigs_with_unsupported_fields_are_rejected() {
         check(replaced("https://api-int", "http://api-int"), Err("not an https URL"));
         check(replaced("https://api-int", "https://user:SECRET@api-int"), Err("not an https URL"));
         check(replaced(":6443", ":6443?x=SECRET"), Err("not an https URL"));

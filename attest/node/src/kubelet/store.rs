@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_as_the_kubelet_reads_it() {
+    fn certificate_is_stored_in_the_kubelets_layout() {
         let root = tempfile::tempdir().unwrap();
         let store = KubeletStore::new(&root.path().join("kubelet/pki"));
         let key = KubeletKeyPair::generate().unwrap();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_over_or_of_no_use_is_replaced_and_a_good_one_is_seen() {
+    fn unusable_certificate_is_replaced_and_valid_one_detected() {
         let check = |before: &dyn Fn(&Path), valid: bool| {
             let root = tempfile::tempdir().unwrap();
             let store = KubeletStore::new(root.path());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_would_not_get_by_is_said() {
+    fn current_certificate_must_be_a_symbolic_link() {
         for name in [CURRENT, UPDATED] {
             let root = tempfile::tempdir().unwrap();
             fs::write(root.path().join(name), "x").unwrap();

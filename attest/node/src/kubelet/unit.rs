@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_left_where_systemd_finds_it() {
+    fn unit_is_installed_where_systemd_finds_it() {
         let root = tempfile::tempdir().unwrap();
         let (folder, kept) = (root.path().join("systemd/system"), root.path().join("kept"));
         fs::create_dir(&kept).unwrap();

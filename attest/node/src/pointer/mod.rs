@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_not_attested_says_why_and_keeps_what_it_has() {
+    fn not_attested_header_is_added_to_existing_headers() {
         let said = json!({"name": NOT_ATTESTED_HEADER, "value": "retry-limit-exceeded"});
         let token = json!({"name": "Authorization", "value": "Bearer token"});
         let mut pointer = pointer(&merge(
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ignition_does_not_wait_for_is_not_waited_for() {
+    fn wait_follows_ignition_timeouts_and_proxies() {
         check_wait("", None);
         check_wait(r#","timeouts":{"httpTotal":90}"#, Some(90));
         check_wait(r#","timeouts":{"httpTotal":0,"httpResponseHeaders":5}"#, None);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ticket_is_the_only_credential_afterwards() {
+    fn ticket_replaces_all_other_credentials() {
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let plain = merge("3.2.0", &json!({"source": SOURCE}));
         let done = merge("3.2.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_the_only_credential_of_its_source() {
+    fn provisioning_token_comes_from_query_or_header() {
         let bearer = |value: &str| json!({"name": "authorization", "value": value});
         let header = |value: &str| json!({"source": SOURCE, "httpHeaders": [{"name": "X", "value": "y"}, bearer(value)]});
         check_token(&json!({"source": SOURCE}), None);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn version_3_0_is_raised_because_it_has_no_headers() {
+    fn spec_3_0_is_raised_for_http_headers() {
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let after = |version| merge(version, &json!({"source": SOURCE, "httpHeaders": [ticket]}));
         check_ticket(

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_for_http_is_none_for_gateways() {
+    fn http_proxy_does_not_apply_to_gateways() {
         check(&json!({"httpProxy": "http://proxy:3128"}), "https://gateway:22623", false);
         check(&json!({"httpsProxy": "http://proxy:3128"}), "https://gateway:22623", true);
         check(&json!({"httpsProxy": ""}), "https://gateway:22623", false);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exempt_is_not_fetched_by_the_proxy() {
+    fn no_proxy_entries_bypass_the_proxy() {
         let exempt = |entry: &str, url: &str, expect: bool| {
             check(
                 &json!({"httpsProxy": "http://proxy:3128", "noProxy": ["other.example", entry]}),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_read_as_base64_prints_them() {
+    fn base64_tokens_are_read_from_the_query() {
         for query in ["a+b/c==", "a%2Bb%2Fc%3D%3D"] {
             let tokens = tokens(&format!("https://a/config/worker?ca=x&token={query}"));
             assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_leave_the_query() {
+    fn tokens_are_removed_from_the_query() {
         check_token("https://a/config/worker", None);
         check_token("https://a/config/worker?a=b", None);
         check_token("https://a/config/worker?tokens=b", None);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_run_leaves_nothing_for_long() {
+    fn leftover_temporary_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("user.ign");
         fs::write(folder.path().join(".user.ign.attest-node"), "a ticket").unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_a_disk_is_replaced_and_nothing_is_written_there() {
+    fn symlink_is_replaced_and_its_target_unchanged() {
         let (initramfs, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (path, target) = (initramfs.path().join("user.ign"), disk.path().join("config.ign"));
         for there in [true, false] {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn sized_structures_are_taken_exactly() {
+    fn sized_structures_are_parsed_exactly() {
         check(&[0, 0], Some(&[]));
         check(&[0, 1, 7], Some(&[7]));
         check(&[], None);

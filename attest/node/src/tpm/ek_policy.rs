@@ -87,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_what_a_tpm_computes() {
+    fn policy_digests_match_the_tcg_profile() {
         check(&SHA256, [&POLICY_A_SHA256, &POLICY_B_SHA256, &POLICY_C_SHA256]);
         check(&SHA384, [&POLICY_A_SHA384, &POLICY_B_SHA384, &POLICY_C_SHA384]);
     }
 
     #[test]
-    fn a_policy_of_the_profile_comes_before_the_password() {
+    fn known_ek_policy_is_preferred_to_the_password() {
         let (sha256, sha384) = (HashingAlgorithm::Sha256, HashingAlgorithm::Sha384);
         let policy = |hash, either| EkAuthorization::Policy { hash, either };
         for has_password in [false, true] {

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_are_cut_into_certificates() {
+    fn nv_data_is_split_into_certificates() {
         check(&[], 0);
         check(&[certificate(300)], 1);
         check(&[certificate(300), certificate(1000)], 2);

@@ -70,7 +70,7 @@ fn of_another_name(params: &mut CertificateParams) {
 
 /// A temporary server in a gateway's place does no harm: Ignition does not accept it either, and asks again.
 #[test]
-fn a_certificate_that_nobody_takes_is_waited_for() {
+fn untrusted_gateway_certificate_is_retried() {
     let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
     let pointer = trusting(&gateway, &[&other_authority()]);
     waits(&gateway, &pointer, "tls-unknown-ca");
@@ -86,7 +86,7 @@ fn a_certificate_that_nobody_takes_is_waited_for() {
 
 /// Go's programs look for the issuer, regardless of any other defect.
 #[test]
-fn a_strangers_certificate_is_waited_for_whatever_is_wrong_with_it() {
+fn defective_certificate_of_unknown_issuer_is_retried() {
     let other = other_authority();
     let check = |by: By, change: fn(&mut CertificateParams), code: &str| {
         let gateway = Gateway::showing(by, change);
@@ -101,7 +101,7 @@ fn a_strangers_certificate_is_waited_for_whatever_is_wrong_with_it() {
 
 /// A certificate of the pointer's own CA that Go's programs refuse too is worth no more: any server may show it.
 #[test]
-fn a_certificate_of_the_pointers_ca_that_go_refuses_is_waited_for() {
+fn pointer_ca_certificate_that_go_refuses_is_retried() {
     let check = |change: fn(&mut CertificateParams), code: &str| {
         let gateway = Gateway::showing(By::ItsCa, change);
         let pointer = serde_json::from_str(&gateway.pointer()).unwrap();
@@ -121,7 +121,7 @@ fn a_certificate_of_the_pointers_ca_that_go_refuses_is_waited_for() {
 
 /// A CA that only Ignition knows does not make it accept another date or another name.
 #[test]
-fn a_ca_that_ignition_fetches_excuses_no_date_and_no_name() {
+fn fetched_ca_excuses_no_wrong_date_or_name() {
     let check = |change: fn(&mut CertificateParams), code: &str| {
         let gateway = Gateway::showing(By::ItsCa, change);
         let pointer = trusting(&gateway, &[&gateway.authority, "https://ca.example/ca.pem"]);
@@ -132,7 +132,7 @@ fn a_ca_that_ignition_fetches_excuses_no_date_and_no_name() {
 }
 
 #[test]
-fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
+fn certificate_that_ignition_may_accept_ends_the_wait() {
     // Its CA is one that Ignition fetches, and this program does not.
     let gateway = Gateway::start(&json!(["gcp"]), &json!({}));
     let pointer = trusting(&gateway, &[&other_authority(), "https://ca.example/ca.pem"]);
@@ -149,7 +149,7 @@ fn a_certificate_that_ignition_may_take_is_given_up_at_once() {
 
 /// Go's programs accept a certificate that the pointer itself lists, and check only its dates, its name and its purpose.
 #[test]
-fn a_server_certificate_in_the_pointer_is_trusted_as_ignition_trusts_it() {
+fn pinned_server_certificate_is_checked_as_by_go() {
     for by in [By::ItsCa, By::Itself] {
         for change in [|_: &mut CertificateParams| {}, ca, of_anybody] {
             let gateway = Gateway::showing(by, change);

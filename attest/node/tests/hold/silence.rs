@@ -25,7 +25,7 @@ fn check_waited_for(path: &'static str, instead: fn() -> Instead) {
 }
 
 #[test]
-fn a_gateway_that_does_not_answer_is_waited_for_and_not_given_up() {
+fn unresponsive_gateway_is_retried() {
     for path in ["/v1/attest", CHALLENGE, EVIDENCE] {
         check_waited_for(path, || None);
         check_waited_for(path, || Some((500, String::new(), String::new())));
@@ -38,7 +38,7 @@ fn a_gateway_that_does_not_answer_is_waited_for_and_not_given_up() {
 }
 
 #[test]
-fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
+fn server_failing_discovery_but_serving_configs_is_skipped() {
     // A path-routing proxy before a Machine Config Server.
     let (gateway, metadata) = site(None, |path, _| {
         (path != "/config/worker").then(|| Some((503, String::new(), String::new())))
@@ -57,7 +57,7 @@ fn a_server_with_errors_for_the_discovery_only_is_left_alone() {
 
 /// A gateway may have recovered by the time that it is asked for configs.
 #[test]
-fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
+fn gateway_that_recovers_before_abandonment_is_attested_to() {
     let was_asked = AtomicBool::new(false);
     let (gateway, metadata) = site(Some(LONG), move |path, _| match path {
         "/config/worker" => {
@@ -75,7 +75,7 @@ fn a_gateway_that_comes_back_before_it_is_given_up_is_attested_to() {
 
 /// The time in which a gateway answered does not count as an outage.
 #[test]
-fn one_failure_after_a_long_hold_gives_no_gateway_up() {
+fn single_failure_after_a_hold_abandons_no_gateway() {
     // More than three seconds are gone before the one that fails, and only failures for two make a server none.
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before) {
         ("/v1/attest?pool=worker", 0) => retry_after(3),
@@ -88,7 +88,7 @@ fn one_failure_after_a_long_hold_gives_no_gateway_up() {
 
 /// A server that refuses the config serves none, unless Ignition shows a token that this program does not.
 #[test]
-fn a_refusal_counts_as_a_config_only_where_ignition_shows_a_token() {
+fn refused_config_counts_only_if_ignition_has_token() {
     let refusing = |with_token: bool| {
         let (gateway, _) = site(Some(LONG), |path, before| match (path, before) {
             ("/config/worker", _) => problem(403, "nothing-shown"),
@@ -110,7 +110,7 @@ fn a_refusal_counts_as_a_config_only_where_ignition_shows_a_token() {
 }
 
 #[test]
-fn what_ignition_fetches_by_a_proxy_is_not_waited_for_without_end() {
+fn proxied_gateway_is_not_retried_without_limit() {
     let gateway = Gateway::answering(&json!(["gcp"]), &json!({}), None, |_, _| None);
     let mut pointer: Value = serde_json::from_str(&gateway.pointer()).unwrap();
     pointer["ignition"]["version"] = json!("3.1.0");
@@ -123,7 +123,7 @@ fn what_ignition_fetches_by_a_proxy_is_not_waited_for_without_end() {
 }
 
 #[test]
-fn answers_that_are_lost_each_time_are_not_asked_for_for_ever() {
+fn repeatedly_lost_evidence_answers_end_the_attempt() {
     let (gateway, metadata) = site(Some(LONG), |path, before| match (path, before % 2) {
         (EVIDENCE, 0) => Some(None),
         (EVIDENCE, _) => problem(403, "challenge-spent"),
@@ -165,14 +165,14 @@ fn check_given_up_in_the_end(challenge: impl Fn() -> Instead + Send + Sync + 'st
 }
 
 #[test]
-fn a_gateway_that_has_configs_only_is_given_up_in_the_end() {
+fn gateway_serving_only_configs_is_abandoned() {
     check_given_up_in_the_end(|| Some((500, String::new(), String::new())), 200, "[gateway-failing]");
 }
 
 /// A request that uses up the time limit does not prevent the request for configs. An answer of 406, for a config that needs 3.5 instead of
 /// 3.3, shows that a config exists.
 #[test]
-fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
+fn timed_out_gateway_is_probed_for_configs() {
     let (ended, until_the_end) = mpsc::channel::<()>();
     let until_the_end = Mutex::new(until_the_end);
     let never = move || {
@@ -186,7 +186,7 @@ fn a_gateway_whose_answers_never_come_is_asked_for_configs_too() {
 
 /// A gateway decides and records each request.
 #[test]
-fn a_server_is_not_asked_for_configs_at_each_failure() {
+fn config_probes_are_rate_limited() {
     const SILENCE: u64 = 8;
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heads = Arc::clone(&asked);
@@ -207,7 +207,7 @@ fn a_server_is_not_asked_for_configs_at_each_failure() {
 
 /// A CA that is left out may be the cause of any failure, but is reported separately.
 #[test]
-fn a_ca_that_is_left_out_is_said_beside_what_the_run_ends_in() {
+fn ignored_ca_is_noted_separately_from_the_result() {
     let (gateway, _) = site(None, |path, _| {
         path.starts_with("/v1/attest").then(|| Some((404, String::new(), String::new())))
     });

@@ -42,14 +42,14 @@ fn bearer(number: u32) -> Value {
 }
 
 #[test]
-fn a_ticket_that_grows_old_while_another_gateway_is_waited_for_is_earned_again() {
+fn ticket_expiring_during_a_hold_is_renewed() {
     let (asked, run, headers) = two_sources(2, || None);
     assert_eq!((asked, headers), (2, [bearer(1), bearer(7)]), "{}", run.stderr);
     assert!(run.success && !run.stderr.contains("ticket."), "{}", run.stderr);
 }
 
 #[test]
-fn a_ticket_that_cannot_be_earned_again_is_kept_while_it_is_good() {
+fn valid_ticket_is_kept_if_renewal_fails() {
     let refuse = || problem(403, "ek-not-endorsed");
     let (asked, run, headers) = two_sources(11, refuse);
     assert_eq!((asked, headers), (2, [bearer(0), bearer(7)]), "{}", run.stderr);
@@ -62,7 +62,7 @@ fn a_ticket_that_cannot_be_earned_again_is_kept_while_it_is_good() {
 }
 
 #[test]
-fn a_ticket_that_is_over_is_not_written() {
+fn expired_ticket_is_not_written() {
     let refuse = || problem(403, "ek-not-endorsed");
     let (asked, run, headers) = two_sources(2, refuse);
     let said = json!([{"name": "attestation-not-attested", "value": "ek-not-endorsed"}]);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_told_by_the_region() {
+    fn partition_is_derived_from_the_region() {
         let check = |region: &str, partition: Option<AwsPartition>| assert_eq!(AwsPartition::from_region(region), partition, "{region}");
         for region in ["us-east-1", "ap-southeast-2", "il-central-1", "mx-central-1", "eu-south-2"] {
             check(region, Some(AwsPartition::Aws));

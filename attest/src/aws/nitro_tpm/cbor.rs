@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_over() {
+    fn cbor_skip_accepts_definite_items_only() {
         skips(&[0x00], Ok(()));
         skips(&[0xf6], Ok(()));
         skips(&[0x82, 0x41, 0xff, 0x61, b'a'], Ok(()));
@@ -262,7 +262,7 @@ mod tests {
 
     /// Lengths that are only claimed cost neither memory nor time.
     #[test]
-    fn attack_23_claimed_lengths() {
+    fn attack_23_huge_claimed_lengths_are_rejected() {
         let huge = [0xff; 8];
         for major in [0x5b, 0x7b, 0x9b, 0xbb] {
             skips(
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_utf8() {
+    fn cbor_text_must_be_utf8() {
         assert_eq!(
             CborReader::new(&[0x61, 0xff]).text("a name").unwrap_err().found,
             "a text that is not UTF-8"

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn sts_dates_are_parsed() {
         check("19700101T000000Z", Some(0));
         check("20000229T000000Z", Some(951_782_400));
         check("20270115T080000Z", Some(1_800_000_000));

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_19_other_urls_are_not() {
+    fn attack_19_other_aia_urls_are_rejected() {
         for url in [
             "",
             "http://",

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_under_the_domain() {
+    fn label_is_the_name_below_the_cloud_domain() {
         let check = |name: &str, label: Option<&str>| assert_eq!(AzureCloud::Public.label(name), label, "{name}");
         check("metadata.azure.com", Some(""));
         check("EastUS.Metadata.Azure.com", Some("EastUS"));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_quoted_proves_no_vm_id() {
+    fn empty_pcrs_prove_no_vm_id() {
         let id = vm_id("bdd43904-dbf8-4337-8b91-3adba92c5ebd");
         assert!(!is_measured(&id, HashAlg::Sha256, &BTreeMap::new(), None));
     }

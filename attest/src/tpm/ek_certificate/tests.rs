@@ -64,7 +64,7 @@ fn self_signed(name: &str, key: &KeyPair) -> CertificateDer<'static> {
 }
 
 #[test]
-fn attack_36_what_a_chain_costs_in_signatures() {
+fn attack_36_signature_cost_of_a_chain() {
     let root_key = key();
     let roots = EkRoots::new(vec![self_signed("Root", &root_key)], Vec::new()).unwrap();
 
@@ -122,7 +122,7 @@ fn attack_36_what_a_chain_costs_in_signatures() {
 
 /// However many roots of one name an administrator has configured.
 #[test]
-fn attack_36_the_budget_holds_whatever_is_configured() {
+fn attack_36_signature_budget_holds_for_any_root_count() {
     let keys: Vec<KeyPair> = (0..=SIGNATURES_LIMIT).map(|_| key()).collect();
     let roots = EkRoots::new(keys.iter().map(|key| self_signed("Root", key)).collect(), Vec::new()).unwrap();
     assert_eq!(

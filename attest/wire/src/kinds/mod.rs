@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_the_same_everywhere() {
+    fn kind_names_agree_in_json_and_config() {
         for kind in Kind::ALL {
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
             assert_eq!(kind.section(), kind.as_str().replace('-', "_"));

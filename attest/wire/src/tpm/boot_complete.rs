@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_closed_by_its_word_wherever_systemd_comes_between() {
+    fn os_separator_may_surround_the_closing_word() {
         check(&[CLOSING_WORD], true);
         check(&[OS_SEPARATOR, CLOSING_WORD], true);
         check(&[CLOSING_WORD, OS_SEPARATOR], true);
@@ -62,7 +62,7 @@ mod tests {
 
     /// The expected value was computed with sha256sum(1).
     #[test]
-    fn its_digest_is_the_words_hash() {
+    fn closing_word_digest_matches_sha256sum() {
         let digest = HashAlg::Sha256.digest(&[CLOSING_WORD]);
         assert_eq!(
             format!("{digest:?}"),

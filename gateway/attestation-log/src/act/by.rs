@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_who_passwd_says() {
+    fn user_name_comes_from_passwd() {
         let folder = tempfile::tempdir().unwrap();
         let passwd = folder.path().join("passwd");
         assert_eq!(named(0, &passwd), None);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_logged_in_for_a_service() {
+    fn service_has_no_login_uid() {
         assert_eq!(logged_in("1000\n"), Some(1000));
         assert_eq!(logged_in("4294967295"), None);
         assert_eq!(logged_in("root"), None);

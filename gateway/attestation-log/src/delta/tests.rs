@@ -37,7 +37,7 @@ fn read(blobs: &Blobs, likened: &Likened) -> Result<Vec<u8>, DeltaError> {
 }
 
 #[test]
-fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it_was() {
+fn similar_event_log_round_trips_as_a_delta() {
     // A dictionary is of use as a whole, however long it is: what differs stands everywhere in the log.
     for length in [16, 34, 64, 128, 256, 1000].map(|kibibytes| kibibytes * 1024) {
         let ((folder, blobs), likenesses) = (site(), DeltaBases::default());
@@ -65,7 +65,7 @@ fn of_a_log_that_is_like_another_its_difference_is_recorded_and_it_is_read_as_it
 }
 
 #[test]
-fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_it() {
+fn compressor_is_reused_and_reset_after_failure() {
     let ((_folder, blobs), likenesses) = (site(), DeltaBases::default());
     for machine in 1..6 {
         for model in 1..4 {
@@ -80,7 +80,7 @@ fn what_zstd_compresses_in_is_made_once_and_what_did_not_fit_leaves_nothing_in_i
 }
 
 #[test]
-fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
+fn reports_an_event_log_that_cannot_be_reconstructed() {
     let ((folder, blobs), likenesses) = (site(), DeltaBases::default());
     let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
     let likened = store_log(&likenesses, &blobs, &log(1, 2, 8192));
@@ -131,7 +131,7 @@ fn a_log_that_cannot_be_made_again_is_not_given_and_it_is_said_what_is_wrong() {
 }
 
 #[test]
-fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
+fn delta_is_not_decompressed_beyond_the_content_limit() {
     let ((_folder, blobs), likenesses) = (site(), DeltaBases::default());
     let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
     let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
@@ -157,7 +157,7 @@ fn a_difference_that_stands_for_more_than_was_ever_accepted_is_not_unpacked() {
 }
 
 #[test]
-fn what_is_recorded_as_a_difference_is_base64_and_nothing_else() {
+fn delta_must_be_base64() {
     let line = |difference: serde_json::Value| {
         let basis = serde_json::json!({"allowlisted": false, "event_log_sha256": "ab", "event_log_difference": difference});
         serde_json::from_value::<super::super::Basis>(basis)
@@ -179,7 +179,7 @@ fn what_is_recorded_as_a_difference_is_base64_and_nothing_else() {
 }
 
 #[test]
-fn of_many_that_are_alike_and_come_at_once_one_is_kept_whole() {
+fn concurrent_similar_logs_share_one_whole_base() {
     const TOGETHER: usize = 16;
     for _ in 0..20 {
         let (likenesses, barrier) = (DeltaBases::default(), Barrier::new(TOGETHER));
@@ -210,7 +210,7 @@ fn of_many_that_are_alike_and_come_at_once_one_is_kept_whole() {
 }
 
 #[test]
-fn few_are_held_and_the_one_that_nobody_was_like_for_the_longest_time_goes() {
+fn evicts_the_least_recently_used_delta_base() {
     let likenesses = DeltaBases::default();
     let is_whole = |model: u8, machine: u64| {
         let length = 2048 + 256 * usize::from(model);
@@ -226,7 +226,7 @@ fn few_are_held_and_the_one_that_nobody_was_like_for_the_longest_time_goes() {
 }
 
 #[test]
-fn no_other_log_is_compared_with_one_that_was_refused_or_is_small_or_large_or_a_dictionary() {
+fn unsuitable_logs_are_not_used_as_delta_base() {
     let likenesses = DeltaBases::default();
     let mut dictionary = log(1, 1, 8192);
     dictionary[..4].copy_from_slice(&DICTIONARY_MAGIC);

@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_outside_cannot_look_like_another_line() {
+    fn console_escapes_control_characters_and_truncates() {
         assert_eq!(printable("a\nINFO TRUSTED tpm:00\u{1b}[2J"), "a\\nINFO TRUSTED tpm:00\\u{1b}[2J");
         assert_eq!(printable(&"ä".repeat(5000)).chars().count(), SHOWN_LIMIT_CHARACTERS + 1);
     }
 
     #[test]
-    fn decisions_are_counted_by_the_words_of_the_log() {
+    fn metrics_use_the_words_of_the_log() {
         assert_eq!(
             (label(&LineKind::StoreAccepted), label(&Verdict::Refused)),
             ("store_accepted".to_owned(), "refused".to_owned())

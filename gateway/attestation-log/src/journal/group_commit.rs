@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_not_waited_for_and_nobody_for_long() {
+    fn waits_only_for_many_records_and_not_long() {
         let short = Duration::from_millis(1);
         let worth = |coming, here| is_worth_it(coming, here, Duration::ZERO, short);
         assert!(worth(2 * FEW, FEW) && worth(1000, FEW));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_while_few_records_come_whoever_else_is_there() {
+    fn does_not_wait_while_few_records_arrive() {
         let long = LONGEST - Duration::from_millis(1);
         assert!(is_worth_it(10_000, FEW, Duration::ZERO, long));
         assert!(!is_worth_it(10_000, FEW - 1, Duration::ZERO, long));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_while_many_are_under_way_comes_along() {
+    fn commit_includes_records_that_arrive_during_the_wait() {
         let (sender, work) = mpsc::channel();
         let left = AtomicUsize::new(5);
         let mut company = GroupCommit::new(move || {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_has_a_pause_while_there_are_others() {
+    fn pause_between_fsyncs_grows_with_other_requests() {
         let took = Duration::from_millis(2);
         assert_eq!(pause(OTHERS + 1, 1, took), took * PAUSE);
         assert_eq!(pause(1000, 1, Duration::from_secs(1)), LONGEST_PAUSE);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_in_a_pause_comes_along() {
+    fn commit_includes_records_that_arrive_during_a_pause() {
         let here_when = |last: Option<(Instant, Duration)>| {
             let (sender, work) = mpsc::channel();
             // Whoever looks finds another one, and that more than it are under way.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_for_ever() {
+    fn group_commit_wait_is_limited() {
         let (_sender, work) = mpsc::channel();
         let mut here = many();
         GroupCommit::new(|| 1000).gather(&mut here, &work, 100);

@@ -36,7 +36,7 @@ fn reopen(folder: &Path) -> (Journal, u64) {
 }
 
 #[tokio::test]
-async fn a_line_is_there_when_its_outcome_is() {
+async fn line_is_written_when_record_returns() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, cut) = open(folder.path()).unwrap();
     assert_eq!(cut, 0);
@@ -48,7 +48,7 @@ async fn a_line_is_there_when_its_outcome_is() {
 }
 
 #[test]
-fn what_was_never_acknowledged_is_cut_off_however_long_it_is() {
+fn truncates_an_unacknowledged_tail_of_any_length() {
     let chunk = usize::try_from(CHUNK_BYTES).unwrap();
     for (whole, torn) in [
         (0, 1),
@@ -73,7 +73,7 @@ fn what_was_never_acknowledged_is_cut_off_however_long_it_is() {
 }
 
 #[test]
-fn one_process_writes() {
+fn second_journal_process_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path()).unwrap();
     assert!(matches!(open(folder.path()), Err(JournalError::InUse(_))));
@@ -82,7 +82,7 @@ fn one_process_writes() {
 }
 
 #[tokio::test]
-async fn a_blob_that_cannot_be_kept_is_a_record_that_cannot_be_written() {
+async fn record_fails_if_its_blob_cannot_be_stored() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path()).unwrap();
     // A folder in the blob's place cannot be written to.
@@ -96,7 +96,7 @@ async fn a_blob_that_cannot_be_kept_is_a_record_that_cannot_be_written() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_moved_is_left_alone_once_it_is_told() {
+async fn reopen_switches_to_a_new_file_after_rotation() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path()).unwrap();
     let (log, moved) = (folder.path().join("attestation.jsonl"), folder.path().join("attestation.jsonl.1"));
@@ -122,7 +122,7 @@ async fn a_log_that_is_moved_is_left_alone_once_it_is_told() {
 }
 
 #[test]
-fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
+fn failed_write_truncates_only_its_own_bytes() {
     for (before, emptied, after) in [("a\n", false, "a\n"), ("a\n", true, ""), ("", false, "")] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -139,7 +139,7 @@ fn a_failed_write_cuts_off_its_own_bytes_and_makes_no_file_longer() {
 }
 
 #[test]
-fn a_line_that_cannot_be_made_durable_is_not_written() {
+fn rejects_a_line_that_cannot_be_synced() {
     let folder = tempfile::tempdir().unwrap();
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
     let mut writer = JournalWriter {
@@ -176,7 +176,7 @@ fn a_line_that_cannot_be_made_durable_is_not_written() {
 }
 
 #[tokio::test]
-async fn the_pause_begins_when_records_were_written() {
+async fn pause_starts_when_records_are_written() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(folder.path()).unwrap();
     let looks = Arc::new(AtomicU64::default());

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_found_from_the_end_however_long_lines_are() {
+    fn reads_the_last_lines_backwards_whatever_their_length() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let chunk = usize::try_from(CHUNK_BYTES).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_of_several_files_are_those_that_are_wanted() {
+    fn reads_the_last_lines_across_rotated_files() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, lines: &[&str]| {
             let path = folder.path().join(name);

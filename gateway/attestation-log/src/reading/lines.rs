@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_found_with_their_places() {
+    fn yields_lines_with_their_positions() {
         assert_eq!(found(b""), owned_findings(&[]));
         assert_eq!(found(b"ab\n\ncde\n"), owned_findings(&[("2", 10), ("0", 11), ("3", 15)]));
         // What has no end yet is read again from where it begins.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_line_is_passed_over_and_never_held() {
+    fn skips_an_oversized_line_without_buffering_it() {
         let text = |length: usize| [vec![b'x'; length], b"\nab\n".to_vec()].concat();
         let limit = LINE_LIMIT_BYTES;
         let after = |length: usize| bytes(length) + 8;

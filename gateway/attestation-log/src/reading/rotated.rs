@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_is_found_whoever_has_rotated_it() {
+    fn finds_preceding_files_of_any_rotation_scheme() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn they_end_with_the_highest_number_whatever_the_clock_said() {
+    fn rotated_files_end_with_the_highest_line_number() {
         let [first, second] = [line(9000, 1), line(5, 2)];
         assert_eq!(end(&[("1", first.as_bytes()), ("2", second.as_bytes())]).unwrap(), second);
         // Of two chains the one that begins later.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_last_one_is_damaged_nobody_knows_how_they_end() {
+    fn end_is_unknown_if_last_file_is_damaged() {
         let (first, second) = (compressed(&line(5, 1)), compressed(&format!("{}{}", line(6, 2), line(6, 3))));
         assert_eq!(end(&[("1.gz", &first), ("2.gz", &second)]).unwrap(), line(6, 3));
         assert_eq!(end(&[("1.gz", &first), ("2.gz", &second[..second.len() - 4])]), None);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_there_once_wherever_a_kill_has_cut_it() {
+    fn kept_lines_are_stored_once_despite_a_kill() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join("segment"));
         let lines = [

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_wherever_it_stands_and_nothing_else_is() {
+    fn finds_blob_names_at_any_chunk_boundary() {
         let [a, b] = ["0a".repeat(32), "0123456789abcdef".repeat(4)];
         assert_eq!(found(&[&format!("{{\"x\":[\"{a}\",\"{b}\"],\"y\":\"{a}\"}}\n")]), [&a[..], &b, &a]);
         assert_eq!(found(&[&a]), [&a[..]]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn of_digits_without_an_end_no_more_are_held_than_tell_that_they_are_no_name() {
+    fn buffers_at_most_one_name_of_hex_digits() {
         let mut names = NameFinder::default();
         for _ in 0..100 {
             names.read(&[b'a'; 100], |name| panic!("{name}"));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_file_of_the_log_names_is_named_and_one_that_cannot_be_read_may_name_all() {
+    fn unreadable_file_may_reference_every_blob() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let names = ["0a", "0b", "0c", "0d"].map(|name| name.repeat(32));

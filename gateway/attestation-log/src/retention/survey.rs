@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_too_much_is_past_the_rule_and_nothing_is_without_one() {
+    fn segments_past_age_or_size_are_due() {
         let ended = [100, 200, 900];
         assert_eq!(past(&ended, rule(None, None)), 0);
         for (age, count) in [(901, 0), (900, 0), (899, 1), (799, 2), (99, 3), (0, 3)] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_younger_than_their_segment_keep_it_unless_there_is_too_much() {
+    fn younger_lines_defer_removal_by_age_only() {
         let due = |rule: RetentionRule| survey(&[100]).past(rule, 1000).remove(0);
         let age = rule(Some(500), None);
         for (latest, expected) in [

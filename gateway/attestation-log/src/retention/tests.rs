@@ -29,7 +29,7 @@ use decisions::Decisions;
 use site::{NOW, Process, RULE, Site, each, each_line, removal_records};
 
 #[tokio::test]
-async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
+async fn removes_expired_segments_and_blobs_but_keeps_checkpoints() {
     let site = Site::new();
     let process = site.written().await;
     assert_eq!((site.segments(), site.removed()), (3, vec![]));
@@ -70,7 +70,7 @@ async fn what_is_past_the_rule_goes_with_its_blobs_and_its_checkpoints_stay() {
 }
 
 #[tokio::test]
-async fn a_blob_stays_that_any_file_names_or_that_comes_to_be_named() {
+async fn keeps_a_blob_that_any_file_references() {
     let site = Site::new();
     let process = site.written().await;
     // Rotated by somebody else, who keeps it as long as he likes.
@@ -98,7 +98,7 @@ async fn a_blob_stays_that_any_file_names_or_that_comes_to_be_named() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_moved_may_name_any_blob() {
+async fn removes_no_blob_after_the_log_was_moved() {
     let site = Site::new();
     let process = site.written().await;
     fs::rename(site.log(), site.path("elsewhere")).unwrap();
@@ -109,7 +109,7 @@ async fn a_log_that_was_moved_may_name_any_blob() {
 }
 
 #[tokio::test]
-async fn what_a_decision_needs_stays() {
+async fn keeps_segments_that_a_pending_decision_needs() {
     let site = Site::new();
     drop(site.written().await);
     let process = site.open(RULE);
@@ -135,7 +135,7 @@ async fn what_a_decision_needs_stays() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_what_it_wrote() {
+async fn wrong_clock_does_not_expire_segments_early() {
     let site = Site::new();
     let process = site.written().await;
     // The trusted time goes on from second 60 as fast as the gateway runs.
@@ -173,7 +173,7 @@ async fn a_clock_that_is_ahead_makes_nothing_old_at_once_and_one_that_was_keeps_
 }
 
 #[tokio::test]
-async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
+async fn failed_segment_removal_is_retried_and_recorded_once() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
@@ -205,7 +205,7 @@ async fn a_segment_that_cannot_be_removed_is_said_once_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_decision_that_is_not_recorded_keeps_its_segments_and_is_told_once_it_should_be() {
+async fn reports_segments_retained_by_an_overdue_pending_decision() {
     let site = Site::new();
     let process = site.written().await;
     let by_size = RetentionRule { age: None, bytes: Some(1) };

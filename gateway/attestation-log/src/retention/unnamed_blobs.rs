@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_there_until_it_is_forgotten() {
+    fn unreferenced_blobs_stay_listed_until_forgotten() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();

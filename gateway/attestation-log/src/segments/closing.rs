@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_gets_another_name_and_the_next_one_its_own() {
+    fn closing_renames_the_log_and_starts_the_next() {
         let site = Site::new("a\nb\n");
         let close = |lines: &[u8]| close_with(&site.log, lines);
         close(b"c\n").unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_at_each_step_it_is_closed_or_it_is_not() {
+    fn closing_killed_at_any_step_is_atomic() {
         // The next one is written, or a part of it.
         for part in ["", "c", "c\n"] {
             let site = Site::new("a\nb\n");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_next_one_that_is_not_of_what_is_there_is_not_gone_on_with() {
+    fn discards_a_next_file_that_does_not_follow() {
         let (closed, next) = lines();
         let (other, _) = lines();
         let shorter = &closed[..=closed.find('\n').unwrap()];
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_closed_stays_what_it_was() {
+    fn failed_close_leaves_the_log_unchanged() {
         // In the place of the next one there is a folder.
         let site = Site::new("a\nb\n");
         fs::create_dir(next_file(&site.log)).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_line_is_a_beginning() {
+    fn first_line_must_be_complete() {
         assert_eq!(beginning(&Site::new("a\nb\n").log).unwrap().unwrap(), b"a");
         assert_eq!(beginning(&Site::new("a").log).unwrap(), None);
         assert_eq!(beginning(&Site::new("").log).unwrap(), None);

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_compressed_the_same_whatever_was_left_of_a_time_before() {
+    fn compression_restarts_with_identical_output() {
         let text = "a line\n".repeat(100_000);
         let mut before: Option<Vec<u8>> = None;
         // What is there when it was killed: half of what it wrote; or the whole of it, and the segment as well.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_reads_otherwise_is_not_written_over() {
+    fn compression_does_not_overwrite_a_differing_archive() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\nb\n").unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_to_since_it_was_read_is_not_what_was_read() {
+    fn fingerprint_detects_writes_since_the_read() {
         let folder = tempfile::tempdir().unwrap();
         let segment = folder.path().join(SEGMENT);
         fs::write(&segment, "a\n").unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compressed_stays() {
+    fn failed_compression_keeps_the_segment() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\n").unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_stays() {
+    fn does_not_compress_without_free_space() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\n").unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_a_reader_holds_is_tried_again() {
+    fn compression_retries_while_a_reader_holds_the_segment() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         fs::write(&segment, "a\n").unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_written_to_lately_stays_as_it_is() {
+    fn does_not_compress_a_recently_written_segment() {
         let folder = tempfile::tempdir().unwrap();
         let (log, segment) = (folder.path().join("attestation.jsonl"), folder.path().join(SEGMENT));
         let compression = compression(log, 300);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_is_closed_by_its_size_and_by_its_age() {
+    fn segment_closes_at_its_size_or_age_limit() {
         let limits = SegmentLimits {
             bytes: 100,
             age: Duration::from_secs(10),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segments_of_a_log_are_found_in_their_order_and_each_once() {
+    fn lists_each_segment_once_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("attestation.jsonl");
         let names = [

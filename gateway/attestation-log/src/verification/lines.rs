@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_too_many_parts_is_not_read_to_its_end_and_the_next_one_is() {
+    fn skips_a_file_with_too_many_chain_parts() {
         let mut verifier = LogVerifier::new(VerificationContext::default());
         for file in ["a", "b"] {
             verifier.file(file);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn many_unreadable_lines_between_two_of_a_chain_are_one_fault() {
+    fn many_unreadable_lines_are_one_finding() {
         let mut verifier = LogVerifier::new(VerificationContext::default());
         verifier.file("a");
         verifier.line(line(0, 1).as_bytes());

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_a_gateways_if_all_good_checkpoints_are_by_its_keys_and_there_is_one() {
+    fn chain_belongs_to_the_signer_of_its_checkpoints() {
         let (own, other) = (key(), key());
         let named = |name: &str| BTreeSet::from([name.to_owned()]);
         let one = VerificationContext {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_held_by_the_next_good_checkpoint_after_it() {
+    fn next_valid_checkpoint_covers_a_line() {
         let (first, second) = (key(), key());
         for (checkpoints, held_by) in [
             (vec![signed(6, second, true), signed(5, first, true)], Some(first)),

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_gateway_writes_has_a_place() {
+    fn rejects_json_that_a_gateway_would_not_write() {
         let place = format!(r#"{{"id":"{}","number":1,"previous":"{}"}}"#, "0".repeat(32), "0".repeat(64));
         let reads = |before: &str, place: &str| read(&line(before, place)).map(drop);
         reads("", &place).unwrap();

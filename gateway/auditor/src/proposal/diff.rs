@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn it_makes_the_new_text_of_the_old_one() {
+    fn diff_applied_to_the_old_text_yields_new() {
         let long: String = (0..40).map(|number| format!("line {number}\n")).collect();
         check("a\nb\nc\n", "a\nx\nc\n");
         check("a\nb\nc\n", "b\nc\nd\n");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_others_write_it() {
+    fn diff_matches_the_unified_format() {
         let long: String = (1..=20).map(|number| format!("{number}\n")).collect();
         let diff = unified(["a", "b"], &long, &long.replace("4\n", "x\n"));
         assert!(

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_administrator_has_written_stays() {
+    fn edit_preserves_comments_of_the_administrator() {
         let text = "# Mine.\n[tpm]\n# why\nbank = \"sha256\" # the bank\nboot = [] # nothing yet\n\n[tpm.pcrs]\n# of the firmware\n\"0-7\" = \"not checked\"\n# of GRUB\n8 = \"not checked\" # for now\n\n# More.\n[source]\nmachine_configs = \"m\"\n";
         let rules = ProposedRules {
             event_log: Some(EventLogRule::Required),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_have_its_rules_in_any_form() {
+    fn edits_pool_files_in_any_toml_form() {
         let rules = || ProposedRules {
             boot: Some(vec![Check::SecureBoot]),
             pcrs: [(7, PcrSays::NotChecked)].into(),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_named_stays() {
+    fn edit_preserves_the_reference_values_folder() {
         let text = "[tpm.pcrs]\n\"0-7\" = \"not checked\"\n[reference_values]\nfolder = \"../shared\"\n";
         let (edited, folder) = edited(text, &BTreeMap::new(), true).unwrap();
         assert_eq!((edited.as_str(), folder.as_str()), (text, "../shared"));

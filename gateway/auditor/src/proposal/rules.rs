@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_machine_has_of_its_own_is_no_rule() {
+    fn values_unique_to_each_machine_yield_no_rule() {
         let check = |variants, machines, expect| assert_eq!(generalises(variants, machines), expect, "{variants} on {machines}");
         check(0, 0, false);
         check(1, 1, true);

@@ -59,7 +59,7 @@ impl Files {
 }
 
 #[test]
-fn attack_23_a_disk_altered_in_its_tables_makes_nothing_panic() {
+fn attack_23_altered_disk_structures_never_panic() {
     let files = Files::new();
     let (system, boot) = coreos(&files);
     let [system, boot] = files.disk(&system, Some(&boot));

@@ -106,7 +106,7 @@ fn named(prediction: &Value, pcr: u64) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
+fn disk_prediction_equals_prediction_from_its_files() {
     let files = Files::new();
     let (uki, loader) = (files.file("linux.efi"), systemd_boot("252.39-1"));
     files.put("loader.efi", &loader);
@@ -141,7 +141,7 @@ fn a_disk_whose_boot_follows_from_its_files_is_as_the_files() {
 
 /// The image says where its config is: a file that is elsewhere is not it.
 #[test]
-fn the_config_of_grub_is_where_its_image_looks_for_it() {
+fn finds_the_grub_config_under_the_image_prefix() {
     let files = Files::new();
     let (grub, shim) = (grub_of_12(&[(GRUB_PREFIX, b"/EFI/debian")]), shim());
     files.put("grubx64.efi", &grub);
@@ -200,7 +200,7 @@ fn the_config_of_grub_is_where_its_image_looks_for_it() {
 
 /// A disk laid out like Debian's, with its signed image, has no value, and each digest is listed.
 #[test]
-fn what_debians_signed_grub_may_measure_is_listed_and_has_no_value() {
+fn debian_signed_grub_yields_digests_without_pcr_values() {
     let files = Files::new();
     let (grub, kernel, config) = (signed_grub_of_12(), files.file("vmlinuz"), files.file("grub.cfg"));
     files.disk(
@@ -227,7 +227,7 @@ fn what_debians_signed_grub_may_measure_is_listed_and_has_no_value() {
 
 /// The result of files that the stub takes in addition to the image is not computed.
 #[test]
-fn a_unified_kernel_image_with_something_beside_it_has_no_values() {
+fn uki_with_addon_files_yields_no_pcr_values() {
     let files = Files::new();
     let (uki, loader) = (files.file("linux.efi"), files.file("systemd-bootx64.efi"));
     let by_loader: [(&str, &[u8]); 2] = [("EFI/BOOT/BOOTX64.EFI", &loader), ("EFI/Linux/linux.efi", &uki)];
@@ -294,7 +294,7 @@ pub fn coreos(files: &Files) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
+fn lists_digests_of_all_bootable_images() {
     let files = Files::new();
     let (system, boot) = coreos(&files);
     files.disk(&system, Some(&boot));
@@ -329,7 +329,7 @@ fn where_a_boot_loader_chooses_the_digests_of_what_it_may_start_are_known() {
 
 /// A disk like Flatcar's: all on one file system, and kernels without entries.
 #[test]
-fn kernels_without_entries_are_found_by_their_names() {
+fn finds_kernels_without_loader_entries_by_name() {
     let files = Files::new();
     let (grub, kernel) = (files.file("grubx64.efi"), files.file("vmlinuz"));
     files.disk(
@@ -348,7 +348,7 @@ fn kernels_without_entries_are_found_by_their_names() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said() {
+fn reports_an_unreadable_disk_image() {
     let files = Files::new();
     let refuses = |expected: &str| files.refuses("--secure-boot on --disk disk.raw", expected);
     refuses("disk.raw: No such file");
@@ -375,7 +375,7 @@ const DATA_LIMIT: &str = "--data=67108864";
 const LARGE_INITRD_BYTES: usize = 160 * MIB;
 
 #[test]
-fn an_image_larger_than_the_memory_is_predicted() {
+fn predicts_an_image_larger_than_memory() {
     let files = Files::new();
     let linux = files.file("vmlinuz");
     let initrd = vec![1; LARGE_INITRD_BYTES];
@@ -405,7 +405,7 @@ fn an_image_larger_than_the_memory_is_predicted() {
 
 /// The disk has a folder whose chain of clusters is cyclic, so that its end is never reached.
 #[test]
-fn a_file_system_that_comes_back_to_itself_is_refused() {
+fn rejects_a_cyclic_fat_cluster_chain() {
     let files = Files::new();
     let mut system = fat(&[("EFI/BOOT/BOOTX64.EFI", &shim())]);
     let of = |at: usize| usize::from(u16::from_le_bytes([system[at], system[at + 1]]));

@@ -107,7 +107,7 @@ fn pcrs(prediction: &Value) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn a_unified_kernel_image_gives_values_and_digests() {
+fn predicts_a_uki_behind_systemd_boot() {
     let files = Files::new();
     let prediction = files.predicts("--secure-boot on --uki linux.efi --loader systemd-bootx64.efi");
     assert_eq!(pcrs(&prediction), (vec![4, 9, 11, 12, 13], vec![0, 1, 2, 3, 5, 6, 7]));
@@ -126,7 +126,7 @@ fn a_unified_kernel_image_gives_values_and_digests() {
 }
 
 #[test]
-fn grub_and_a_kernel_give_values_or_digests() {
+fn predicts_grub_values_or_lists_digests_only() {
     let files = Files::new();
     let boot = "--grub grubx64.efi --grub-config grub.cfg --kernel vmlinuz --initrd initrd.img";
     let off = files.predicts(&format!("--secure-boot off {boot}"));
@@ -165,7 +165,7 @@ fn grub_and_a_kernel_give_values_or_digests() {
 }
 
 #[test]
-fn secure_boot_needs_to_know_whose_signatures_count() {
+fn secure_boot_prediction_requires_the_signer() {
     let files = Files::new();
     files.put("empty.esl", b"");
     let keys = "--uki linux.efi --pk empty.esl --kek empty.esl --db empty.esl";
@@ -184,7 +184,7 @@ fn secure_boot_needs_to_know_whose_signatures_count() {
 }
 
 #[test]
-fn a_set_has_one_generation_that_says_where_it_comes_from() {
+fn predicted_set_has_one_generation_with_its_origin() {
     let files = Files::new();
     let (code, said) = files.run("--secure-boot on --uki linux.efi --set linux-6.1");
     assert_eq!(code, Some(0), "{said}");
@@ -211,7 +211,7 @@ fn a_set_has_one_generation_that_says_where_it_comes_from() {
 
 /// The rule on PCR 12 is about what the image is given in addition, and that on PCR 9 about the kernel's own command line.
 #[test]
-fn a_command_line_that_systemd_boot_gives_is_a_value_of_its_own() {
+fn systemd_boot_command_line_is_a_separate_value() {
     let files = Files::new();
     files.put("older.efi", &systemd_boot("252.39-1"));
     let check = |loader: &str, given: usize| {
@@ -227,7 +227,7 @@ fn a_command_line_that_systemd_boot_gives_is_a_value_of_its_own() {
 }
 
 #[test]
-fn what_is_wrong_with_the_arguments_or_the_files_is_said() {
+fn reports_invalid_arguments_and_files() {
     let files = Files::new();
     files.refuses("--secure-boot on", "--uki");
     files.refuses("--uki linux.efi", "--secure-boot");

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_any_characters_and_everything_else_for_itself() {
+    fn star_matches_any_characters_in_a_node_name() {
         check("worker-*", "worker-1", true);
         check("worker-*", "worker-", true);
         check("worker-*", "worker", false);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_could_match_is_no_pattern() {
+    fn rejects_patterns_that_no_node_name_can_match() {
         for wrong in [
             "",
             " ",

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_yaml_that_says_what_was_meant() {
+    fn secret_manifest_is_valid_yaml() {
         let manifest = secret("openshift-config", "machineconfig-auth", &[("token", b"abc"), ("empty", b"")]);
         let read: serde_json::Value = serde_saphyr::from_str(&manifest).unwrap();
         assert_eq!(read["kind"], "Secret");

@@ -128,7 +128,7 @@ mod tests {
     const SECRET: &str = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: machine-config-server-tls\ntype: kubernetes.io/tls\ndata:\n  tls.crt: Y2Vy\n    dA==\n  tls.key: a2V5\n";
 
     #[test]
-    fn the_first_key_that_is_there_counts() {
+    fn first_present_key_of_a_secret_is_used() {
         let check = |text: &str, keys: &[&str], expected: &str| assert_eq!(*value(text, keys).unwrap(), expected, "{text}");
         check(SECRET, &["tls.crt"], "cert");
         check(SECRET, &["tls.key"], "key");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_nothing_is_quoted() {
+    fn error_names_the_missing_key_and_quotes_nothing() {
         let check = |text: &str, expected: &str| {
             let error = value(text, &["tls.crt", "ca.crt"]).unwrap_err();
             assert!(error.contains(expected), "{error:?} has no {expected:?}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn pem_is_told_from_a_manifest() {
+    fn distinguishes_pem_from_a_manifest() {
         let pem = "-----BEGIN CERTIFICATE-----";
         let check = |text: &str, expected: bool| assert_eq!(is_pem(text), expected, "{text}");
         check(pem, true);

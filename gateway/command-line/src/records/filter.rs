@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_found_by_each_of_its_names_and_by_no_other() {
+    fn node_filter_matches_each_name_and_identity() {
         let ak = format!("000b{EK}");
         let check = |node: &str, expected| {
             let filter = Filter {
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn each_filter_takes_its_own_and_nothing_else() {
+    fn each_filter_selects_only_matching_records() {
         let with = |set: &dyn Fn(&mut Filter)| {
             let mut filter = Filter::default();
             set(&mut filter);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_its_zone_or_is_how_long_ago() {
+    fn time_has_a_zone_or_is_relative() {
         let at = 1_795_258_800;
         assert_eq!(when("2026-11-21T11:00:00Z"), Ok(at));
         assert_eq!(when("2026-11-21T12:00:00+01:00"), Ok(at));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_no_record_has_are_refused() {
+    fn rejects_unknown_kinds_verdicts_and_codes() {
         assert_eq!(parse_label::<LineKind>("store_accepted"), Ok("store_accepted".to_owned()));
         let error = parse_label::<LineKind>("evidences").unwrap_err();
         assert!(error.contains("`challenge`") && error.contains("`checkpoint`"), "{error}");

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_named_by_its_id_or_its_number() {
+    fn record_is_selected_by_id_or_number() {
         assert_eq!(record("5021"), Ok(RecordSelector::Number(5021)));
         assert_eq!(record("12345678"), Ok(RecordSelector::Id("12345678".to_owned())));
         let id = "127e54f3ecdd6c496ca8b038a5da45d6";

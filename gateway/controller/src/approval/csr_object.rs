@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_the_whole_object_says() {
+    fn partial_and_full_csr_objects_read_alike() {
         let mut object = object();
         let whole = |object: &Value| CsrObject::from(&serde_json::from_value::<CertificateSigningRequest>(object.clone()).unwrap());
         let csr = Csr::from_object(&read(&object)).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_no_more_of_an_object_than_its_limits() {
+    fn csr_object_is_cached_within_limits() {
         let long = "x".repeat(100_000);
         let mut object = object();
         object["metadata"]["annotations"] = json!({"a": long});

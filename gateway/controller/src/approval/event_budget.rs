@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_leave_a_part_for_names_of_attested_machines() {
+    fn event_budget_reserves_a_share_for_attested_names() {
         let now = Instant::now();
         let mut budget = EventBudget::new(now);
         let granted = (0..300)
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_does_not_use_up_the_minute() {
+    fn event_budget_is_limited_per_name() {
         let now = Instant::now();
         let mut budget = EventBudget::new(now);
         let granted = (0..5_000).filter(|_| budget.take("worker-1", true, now)).count();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_read_as_far_as_it_says_anything() {
+    fn reads_addresses_and_node_of_a_machine_object() {
         let addresses = json!([
             {"type": "InternalDNS", "address": "worker-1.example.com."},
             {"type": "Hostname", "address": "10.0.0.9"},
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_machine_is_none() {
+    fn rejects_a_malformed_machine_object() {
         for (spec, status) in [
             (json!(7), json!({})),
             (json!({"providerID": 7}), json!({})),

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_crowd_for_one_name_each_pass_judges_a_few_and_the_attested_key_first() {
+    fn pass_judges_few_csrs_per_name_attested_first() {
         let one = csr("one", "worker-1");
         let copies = (0..5_000).map(|number| Csr {
             name: format!("copy-{number}"),
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_attested_machines_are_judged_before_a_crowd_of_others() {
+    fn judges_csrs_of_attested_names_first() {
         let one = csr("one", "worker-1");
         let strangers = (0..1_000).map(|number| {
             let mut other = one.clone();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_forgets_the_oldest_of_the_largest_group() {
+    fn full_cache_evicts_the_oldest_of_largest_group() {
         let (one, own) = (csr("one", "worker-1"), csr("own", "worker-2"));
         let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
         let crowd = (0..count).map(|number| Csr {
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_53_one_nodes_crowd_of_names_takes_nobodys_turn_and_evicts_nobody() {
+    fn attack_53_one_nodes_flood_of_names_evicts_no_others() {
         let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
         // One credential, and another name each time: client and serving certificates.
         let of_clients = (0..count).map(|number| Csr {
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn attack_53_the_bootstrap_credentials_crowd_of_names_evicts_no_serving_csr_and_no_new_one() {
+    fn attack_53_bootstrap_flood_evicts_no_serving_or_new_csr() {
         let count = CACHE_LIMIT_BYTES / ENTRY_BYTES;
         let crowd = (0..count).map(|number| {
             let mut csr = csr("crowd", &format!("name-{number}"));

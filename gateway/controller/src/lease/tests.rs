@@ -51,7 +51,7 @@ async fn acquires(candidate: &mut LeaseCandidate, within: Duration) -> bool {
 }
 
 #[tokio::test]
-async fn one_of_two_leads_and_the_other_takes_over_when_it_releases() {
+async fn second_candidate_leads_once_the_lease_is_released() {
     let site = Site::start();
     let (mut one, mut other) = (site.candidate("one").await, site.candidate("other").await);
     assert_ne!(site.candidate("one").await.identity(), one.identity());
@@ -75,7 +75,7 @@ async fn one_of_two_leads_and_the_other_takes_over_when_it_releases() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_renewed_is_taken_over_after_its_duration_and_not_before() {
+async fn expired_lease_is_taken_over_after_its_duration() {
     let site = Site::start();
     let (mut one, mut other) = (site.candidate("one").await, site.candidate("other").await);
     assert!(acquires(&mut one, SOON).await);
@@ -91,7 +91,7 @@ async fn a_lease_that_is_not_renewed_is_taken_over_after_its_duration_and_not_be
 }
 
 #[tokio::test]
-async fn attack_18_a_leader_that_cannot_renew_stops_before_another_begins() {
+async fn attack_18_leader_stops_before_its_unrenewed_lease_expires() {
     for disturbance in [Disturbance::Down, Disturbance::Status(503)] {
         let site = Site::start();
         let mut one = site.candidate("one").await;
@@ -108,7 +108,7 @@ async fn attack_18_a_leader_that_cannot_renew_stops_before_another_begins() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_removed_is_lost_at_once_and_is_made_again() {
+async fn removed_lease_is_lost_and_created_again() {
     let site = Site::start();
     let mut one = site.candidate("one").await;
     assert!(acquires(&mut one, SOON).await);
@@ -119,7 +119,7 @@ async fn a_lease_that_was_removed_is_lost_at_once_and_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_lease_that_somebody_else_has_written_is_lost_at_once() {
+async fn overwritten_lease_is_lost_at_once() {
     let site = Site::start();
     let mut one = site.candidate("one").await;
     assert!(acquires(&mut one, SOON).await);

@@ -143,7 +143,7 @@ mod tests {
 
     /// The specifications are those that openshift/installer writes: `pkg/asset/machines/PLATFORM/machines.go`.
     #[test]
-    fn each_platform_names_its_secret_in_its_own_way() {
+    fn finds_the_user_data_secret_on_each_platform() {
         let v1beta1 = "machine.openshift.io/v1beta1";
         is_named(
             &json!({"apiVersion": v1beta1, "kind": "AWSMachineProviderConfig", "ami": {"id": "ami-0"}, "instanceType": "m6i.xlarge", "deviceIndex": 0,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_said_with_its_reason() {
+    fn reports_why_a_user_data_secret_is_unknown() {
         is_unknown(
             &json!({"kind": "BareMetalMachineProviderSpec", "userData": {"name": "a", "namespace": "metal"}}),
             "in namespace metal",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_the_cluster_api_makes_are_not_looked_at() {
+    fn machine_sets_of_cluster_api_are_not_supported() {
         let set = |maker: &str| {
             let spec = json!({"userDataSecret": {"name": "worker-user-data"}});
             json!({"spec": {"authoritativeAPI": maker, "template": {"spec": {"providerSpec": {"value": spec}}}}})

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_object_name_and_spec_are_taken_and_nothing_else() {
+    fn takes_only_name_and_spec_of_an_object() {
         let content = json!({
             "apiVersion": "v1",
             "kind": "Secret",
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_without_the_file_has_no_content() {
+    fn config_without_the_machine_config_file_is_skipped() {
         for config in [
             json!({}),
             json!({"storage": {"files": [{"path": "/etc/a", "contents": {"source": "data:,a"}}]}}),

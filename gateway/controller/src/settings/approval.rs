@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_approved_unless_that_is_said() {
+    fn approval_is_disabled_by_default() {
         assert_eq!(parse(""), Ok(None));
         assert_eq!(parse("within_minutes = 10\npools = [\"worker\"]"), Ok(None));
         let settings = parse("enabled = true").unwrap().unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn rejects_invalid_approval_settings() {
         let check = |text: &str, expected: &str| {
             let error = parse(&format!("enabled = true\n{text}")).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

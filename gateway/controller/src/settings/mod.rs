@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_the_seal_is_no_business_of_the_controller() {
+    fn controller_rejects_the_seal_key_setting() {
         let error = parse("[store]\nengine = \"kubernetes\"\nkey_file = \"store.key\"").unwrap_err();
         assert!(error.contains("store.key_file"), "{error}");
         assert!(parse("[store]\nengine = \"kubernetes\"").is_ok());

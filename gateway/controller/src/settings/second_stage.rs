@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_unless_that_is_said() {
+    fn second_stage_is_disabled_by_default() {
         assert_eq!(parse(""), Ok(None));
         assert_eq!(parse("url = \"https://a\""), Ok(None));
         let settings = parse("enabled = true\nurl = \"https://a:1\"\naddress = \"b:2\"").unwrap().unwrap();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_gateway() {
+    fn rejects_an_invalid_gateway_address() {
         for (text, expected) in [
             ("", "second_stage.url is not set"),
             ("url = \"http://a\"", "second_stage.url is"),

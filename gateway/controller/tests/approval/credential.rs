@@ -8,7 +8,7 @@ fn give_credential(site: &Site) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_49_a_stranger_with_the_bootstrap_credential_is_not_approved_when_the_machine_attests() {
+async fn attack_49_bootstrap_credential_alone_gets_no_approval() {
     let mut site = Site::with(DEFAULT);
     give_credential(&site);
     site.controller.run();
@@ -33,7 +33,7 @@ async fn attack_49_a_stranger_with_the_bootstrap_credential_is_not_approved_when
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_49_any_key_is_refused_where_a_pool_gives_the_credential_to_anybody() {
+async fn attack_49_rejects_any_key_if_credential_is_public() {
     let site = Site::with(ANY_KEY);
     assert!(site.controller.output("check").status.success());
     give_credential(&site);
@@ -50,7 +50,7 @@ async fn attack_49_any_key_is_refused_where_a_pool_gives_the_credential_to_anybo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_49_a_pool_that_comes_to_give_the_credential_ends_the_approval_of_any_key() {
+async fn attack_49_approval_of_any_key_ends_once_credential_public() {
     let site = Site::start();
     give_credential(&site);
     // The files are read again every five seconds, and a pass is made while a CSR is pending.
@@ -63,7 +63,7 @@ async fn attack_49_a_pool_that_comes_to_give_the_credential_ends_the_approval_of
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_49_a_csr_that_was_judged_before_the_attestation_is_never_approved_by_it() {
+async fn attack_49_does_not_approve_a_csr_judged_before_attestation() {
     let site = Site::start();
     site.asks("before", NODE).await;
     site.wait_left("before", "csr-not-attested").await;
@@ -82,7 +82,7 @@ async fn attack_49_a_csr_that_was_judged_before_the_attestation_is_never_approve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_is_written_anew_while_its_csr_is_pending() {
+async fn event_is_renewed_while_its_csr_is_pending() {
     let site = Site::start();
     let mut pending = by_bootstrapper(client_csr("pending", NODE), &[]);
     // Three quarters of an hour after it was created, in a moment: an API removes events after an hour.

@@ -28,7 +28,7 @@ fn processor_time(controller: &Controller) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_53_csrs_as_large_as_the_api_takes_them_are_read_a_few_at_a_time() {
+async fn attack_53_largest_csrs_are_read_in_small_pages() {
     let count = LARGE_COUNT;
     let mut site = Site::with(DEFAULT);
     site.controller.run();
@@ -68,7 +68,7 @@ async fn attack_53_csrs_as_large_as_the_api_takes_them_are_read_a_few_at_a_time(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_53_five_thousand_csrs_of_one_name_cost_no_processor_and_nobodys_turn() {
+async fn attack_53_flood_of_csrs_for_one_name_is_harmless() {
     let site = Site::by_default();
     let one = by_bootstrapper(client_csr("crowd", NODE), &[]);
     let key = KeyPair::generate().unwrap();
@@ -94,7 +94,7 @@ async fn attack_53_five_thousand_csrs_of_one_name_cost_no_processor_and_nobodys_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_hundred_pending_csrs_leave_events_for_the_names_of_attested_machines() {
+async fn flood_of_csrs_leaves_events_for_attested_names() {
     let site = Site::by_default();
     for number in 0..300 {
         site.api.put(by_bootstrapper(

@@ -9,7 +9,7 @@ use super::*;
 const SHARED: &str = "namespace = \"attest-gateway\"\n[store]\nengine = \"kubernetes\"\n[approval]\nenabled = true\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_18_of_two_controllers_one_acts_and_the_other_takes_over() {
+async fn attack_18_second_controller_takes_over_leadership() {
     let site = Site::with("");
     let rules = json!([
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"]},

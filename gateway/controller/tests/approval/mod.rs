@@ -328,7 +328,7 @@ fn serving_csr(name: &str, node: &str, address: [u8; 4]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
+async fn attested_machine_is_approved_once_and_recorded() {
     let site = Site::start();
     let machine = site.enrolled(NODE).await;
     let decision = site.boots(machine, NODE).await;
@@ -375,7 +375,7 @@ async fn the_machine_that_has_attested_is_approved_once_and_that_is_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_45_what_is_not_the_machines_stays_pending_with_an_event() {
+async fn attack_45_illegitimate_csr_stays_pending_with_an_event() {
     let site = Site::start();
     site.attested(NODE).await;
     site.asks("of-a-node", "worker-0").await;
@@ -434,7 +434,7 @@ async fn attack_45_what_is_not_the_machines_stays_pending_with_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
+async fn attack_45_duplicate_csrs_stay_pending_until_one_is_left() {
     let site = Site::start();
     site.attested(NODE).await;
     tokio::join!(site.asks("one", NODE), site.asks("other", NODE));
@@ -446,7 +446,7 @@ async fn attack_45_of_two_at_once_none_is_approved_until_one_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_the_machine() {
+async fn attack_45_rejects_another_key_with_the_bootstrap_credential() {
     let site = Site::by_default();
     let key = KeyPair::generate().unwrap();
     let digest = SpkiSha256::from_spki(&key.subject_public_key_info());
@@ -469,7 +469,7 @@ async fn attack_45_whoever_has_the_bootstrap_credential_and_another_key_is_not_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attack_45_who_was_revoked_is_not_approved() {
+async fn attack_45_does_not_approve_a_revoked_machine() {
     let site = Site::start();
     site.attested(NODE).await;
     site.revoke(NODE, "stolen").await;
@@ -478,7 +478,7 @@ async fn attack_45_who_was_revoked_is_not_approved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_decide_is_theirs_and_spends_nothing() {
+async fn approvals_by_others_spend_no_attestation() {
     let site = Site::start();
     site.attested(NODE).await;
     let mut theirs = by_bootstrapper(client_csr("theirs", "worker-2"), &[]);

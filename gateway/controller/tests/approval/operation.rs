@@ -47,7 +47,7 @@ async fn check_says_which_rights_are_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_which_pools_cannot_be_read_or_are_not_there() {
+async fn check_reports_unreadable_and_unknown_pools() {
     let site = Site::with("[approval]\nenabled = true\npools = [\"worker\", \"workers\"]");
     let folder = site.controller.path("pools");
     let unknown = format!("DEGRADED approval.pools names workers, but {} has no such pool\n", folder.display());
@@ -66,7 +66,7 @@ async fn check_says_which_pools_cannot_be_read_or_are_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_approved_unless_that_is_said() {
+async fn approval_is_disabled_by_default() {
     let mut site = Site::with("");
     site.controller.run();
     site.attested(NODE).await;
@@ -82,7 +82,7 @@ async fn nothing_is_approved_unless_that_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_machine_objects_are_not_told_nothing_is_approved() {
+async fn approves_nothing_without_access_to_machine_objects() {
     let site = Site::start();
     site.attested(NODE).await;
     let role = machine_rules();
@@ -124,7 +124,7 @@ async fn answers_health_and_metrics_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waits_for_a_store_that_no_gateway_has_made() {
+async fn waits_until_a_gateway_creates_the_store() {
     let mut site = Site::with(DEFAULT);
     drop(std::mem::replace(
         &mut site.store,

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
+async fn approval_resumes_after_api_outage_or_lost_history() {
     let site = Site::start();
     site.attested(NODE).await;
     for history in [RestartHistory::Kept, RestartHistory::Lost] {
@@ -26,7 +26,7 @@ async fn an_api_that_is_away_or_forgets_its_history_delays_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_spent_and_not_told_is_told_when_the_api_takes_it_also_after_a_restart() {
+async fn spent_approval_is_sent_after_refusal_or_restart() {
     let mut site = Site::start();
     site.attested(NODE).await;
     let roles: Vec<Value> = rights().into_iter().filter(|object| object["kind"] == "ClusterRole").collect();

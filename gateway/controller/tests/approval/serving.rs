@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_approved_here_gets_a_serving_certificate_for_its_own_addresses() {
+async fn approved_node_gets_a_serving_certificate() {
     let site = Site::start();
     site.attested(NODE).await;
     site.asks("csr-1", NODE).await;

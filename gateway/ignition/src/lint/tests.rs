@@ -130,7 +130,7 @@ fn every_pattern_compiles() {
 }
 
 #[test]
-fn every_kind_is_found_however_it_is_carried() {
+fn finds_every_secret_kind_in_every_encoding() {
     for (kind, secret, harmless) in samples() {
         let carried = |text: &str| {
             let bytes = text.as_bytes();
@@ -176,7 +176,7 @@ fn every_kind_is_found_however_it_is_carried() {
 }
 
 #[test]
-fn findings_say_where() {
+fn findings_name_their_location() {
     let secret = "token=abcdef0123456789";
     let source = data_url::encode(secret.as_bytes());
     let check = |value: Value, expected: &[&str]| assert_eq!(names(value), expected);
@@ -222,7 +222,7 @@ fn findings_say_where() {
 }
 
 #[test]
-fn users_disks_and_headers() {
+fn finds_secrets_of_users_disks_and_headers() {
     let check = |value: Value, expected: &[&str]| assert_eq!(names(value), expected);
     let user =
         |hash: &str| json!({"passwd": {"users": [{"name": "core", "passwordHash": hash}], "groups": [{"name": "g", "passwordHash": "*"}]}});
@@ -281,7 +281,7 @@ fn users_disks_and_headers() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_finding() {
+fn unreadable_content_is_a_finding() {
     let unreadable = |value: Value| assert_eq!(names(value), ["unreadable /f"]);
     let gzipped = |source: &str| json!({"storage": {"files": [{"path": "/f", "contents": {"source": source, "compression": "gzip"}}]}});
     unreadable(file("data:;base64,YQ="));
@@ -304,7 +304,7 @@ fn a_budget_bounds_the_work() {
 }
 
 #[test]
-fn large_contents_are_looked_at_in_linear_time() {
+fn scans_large_contents_in_linear_time() {
     // Each is the worst case of some step: if one were quadratic, this test would not end.
     const LENGTH: usize = 1024 * 1024;
     for piece in [
@@ -346,13 +346,13 @@ fn kinds_have_names() {
 
 proptest! {
     #[test]
-    fn nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_contents_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         names(file(&base64_url(&bytes)));
         names(file(&data_url::encode(&bytes)));
     }
 
     #[test]
-    fn nothing_panics_on_what_looks_like_something(
+    fn secret_like_text_never_panics(
         text in r#"((pass|token|[a-z]{1,3}|secret: |kind: (Config|Secret)\n|eyJ|://|@|=|:|"|'|\\|\||\$|%|\n| |#|[A-Za-z0-9+/]{40,50}|data:,)){0,40}"#
     ) {
         kinds(&text);

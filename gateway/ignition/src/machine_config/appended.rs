@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn cas_take_the_place_of_the_files_that_are_there() {
+    fn controller_cas_replace_files_of_the_config() {
         let controller = ControllerConfig {
             kubelet_ca: Some(b"new".to_vec()),
             cloud_ca: Some(b"cloud".to_vec()),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_gives_way_and_none_is_there_twice() {
+    fn appended_file_replaces_the_one_of_its_path() {
         let given = config(json!({"storage": {"files": [{"path": KUBECONFIG, "contents": {"source": "data:,old"}}]}}));
         let made = appended(ControllerConfig::default())
             .append(given, None, SpecVersion::NEWEST)
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_in_image_mode_is_told_its_image() {
+    fn image_mode_annotations_name_the_node_image() {
         let annotations = |image: Option<&str>| {
             let mut appended = appended(ControllerConfig::default());
             appended.machine_config.pre_built_image = image.map(str::to_owned);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_server_gave_is_made_older_with_its_kernel_arguments() {
+    fn downgrade_moves_kernel_arguments_into_the_machine_config() {
         let older = |version| made_older(given(json!({"shouldExist": ["a=1", "b"]})), version).unwrap();
         for version in [SpecVersion::V2_2, SpecVersion::V3_1, SpecVersion::V3_2] {
             let made = older(version);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_nothing_takes_are_not_dropped() {
+    fn downgrade_rejects_kernel_arguments_it_would_lose() {
         let place = |config| made_older(config, SpecVersion::V3_2).map(|_| ()).map_err(|error| error.place);
         let wanted = json!({"shouldExist": ["a"]});
         assert_eq!(
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_should_not_exist_have_no_place_before_3_3() {
+    fn should_not_exist_requires_spec_3_3() {
         let given = || config(json!({"kernelArguments": {"shouldNotExist": ["a"]}}));
         let append = |version| {
             appended(ControllerConfig::default())

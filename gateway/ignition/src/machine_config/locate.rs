@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_yaml_and_json() {
+    fn finds_the_line_of_yaml_and_json_fields() {
         let text = "kind: A\n---\n# comment\nkind: B\nspec:\n  list:\n  - a: 1\n  - a: 2\n    b: 3\n";
         let check = |document, place, expected| assert_eq!(line_of(text, document, place), expected, "{document} {place:?}");
         check(0, "", Some(1));

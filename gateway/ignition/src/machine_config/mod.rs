@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_config_that_is_written_from_where_it_is_stands_where_it_would() {
+    fn streamed_object_equals_the_whole_object() {
         let spec = MachineConfigContent {
             kernel_arguments: vec!["config".to_owned()],
             ..MachineConfigContent::default()
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_selects_its_own_and_workers() {
+    fn custom_pool_selects_its_own_and_worker_configs() {
         let check = |pool: &str, role: &str, expected: bool| {
             assert_eq!(Selector::for_pool(pool).selects(&labels(role)), expected, "{role} in {pool}");
         };
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_are_kubernetes_own() {
+    fn label_selectors_follow_kubernetes() {
         let check = |selector: Value, expected: bool| {
             let selector: Selector = serde_json::from_value(selector).unwrap();
             assert_eq!(selector.selects(&labels("worker")), expected, "{selector:?}");

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn spec_2_round_trips() {
         returns(json!({}));
         returns(json!({"ignition": {
             "config": {"merge": [{"source": "http://a/"}], "replace": {"source": "http://b/"}},
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_and_its_default_are_one() {
+    fn spec_2_defaults_equal_unset_fields() {
         becomes(
             json!({"storage": {"files": [{"path": "/a", "contents": {"source": "data:,"}}]}}),
             json!({"storage": {"files": [{"path": "/a", "overwrite": false, "contents": {"source": "data:,"}}]}}),

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_about_keys_and_types() {
+    fn rejects_unknown_keys_and_wrong_types() {
         check(json!({}), json!({}));
         check(
             json!({"networkd": {}, "passwd": {}, "storage": {"files": null}, "systemd": {"units": []}}),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone() {
+    fn rejects_features_removed_since_spec_2() {
         refused(json!({"networkd": {"units": [{"name": "a.network"}]}}), "networkd.units");
         refused(
             json!({"passwd": {"users": [{"name": "core", "create": {}}]}}),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn files_overwrite_unless_they_say_otherwise() {
+    fn files_overwrite_by_default() {
         let file = |more: Value| {
             let mut file = json!({"filesystem": "root", "path": "/a//b/", "contents": {"source": "data:,", "verification": {}}});
             file.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn of_duplicates_the_last_stays() {
+    fn last_duplicate_file_wins() {
         let file =
             |source: &str, append: bool| json!({"filesystem": "root", "path": "/a", "append": append, "contents": {"source": source}});
         check(
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn enabled_says_more_than_enable() {
+    fn enabled_overrides_enable() {
         let check = |unit: Value, expected: Option<bool>| {
             let unit = json!({"systemd": {"units": [unit]}});
             let config = read(unit).unwrap();

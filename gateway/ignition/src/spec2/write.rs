@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn writes_files_with_filesystem_and_overwrite() {
         let files = |files: Value| json!({"storage": {"files": files}});
         check(
             files(json!([{"path": "/a", "mode": 420, "contents": {"source": "data:,a"}}])),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn filesystems_have_names() {
+    fn filesystems_are_written_with_names() {
         let filesystem = |path: &str| json!({"device": "/d", "format": "xfs", "path": path, "wipeFilesystem": true});
         check(
             json!({"storage": {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_words() {
+    fn rejects_features_missing_in_spec_2() {
         refused(json!({"storage": {"luks": [{"name": "a", "device": "/d"}]}}), "storage.luks");
         refused(json!({"kernelArguments": {"shouldExist": ["a"]}}), "kernelArguments");
         refused(json!({"ignition": {"proxy": {"noProxy": ["a"]}}}), "ignition.proxy");

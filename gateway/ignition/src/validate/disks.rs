@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn disks() {
+    fn validates_disks() {
         let disk = |partitions: Value| json!({"device": "/d", "partitions": partitions});
         good("disks", json!({"device": "/d", "wipeTable": true}));
         bad("disks", "device", json!({"device": ""}));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions() {
+    fn validates_partitions() {
         let bad = |field: &str, part: Value| {
             let place = format!("partitions.0{}{field}", if field.is_empty() { "" } else { "." });
             bad("disks", &place, json!({"device": "/d", "partitions": [part]}));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn raid() {
+    fn validates_raid() {
         let raid = |level: &str, spares: i64| json!({"name": "a", "level": level, "devices": ["/a"], "spares": spares});
         good("raid", raid("raid1", 1));
         good("raid", raid("0", 0));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn filesystems() {
+    fn validates_filesystems() {
         for (format, longest) in [("ext4", 16), ("btrfs", 256), ("xfs", 12), ("swap", 15), ("vfat", 11)] {
             good(
                 "filesystems",
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn luks() {
+    fn validates_luks() {
         let luks = |field: &str, value: Value| json!({"name": "a", "device": "/d", field: value});
         good("luks", luks("label", json!("a".repeat(47))));
         bad("luks", "label", luks("label", json!("a".repeat(48))));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn clevis() {
+    fn validates_clevis() {
         let clevis = |clevis: Value| json!({"name": "a", "device": "/d", "clevis": clevis});
         let tang = |url: &str, thumbprint: &str| json!({"url": url, "thumbprint": thumbprint});
         good(

@@ -55,7 +55,7 @@ mod tests {
     use super::super::tests::{refused, taken};
 
     #[test]
-    fn a_path_is_there_once() {
+    fn rejects_duplicate_paths() {
         taken(json!({"storage": {"files": [{"path": "/a"}, {"path": "/b"}], "directories": [{"path": "/c"}]}}));
         refused(json!({"storage": {"files": [{"path": "/a"}, {"path": "/a"}]}}), "storage.files.1");
         refused(
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_other_lists() {
+    fn rejects_duplicate_keys_in_other_lists() {
         let user = |key: &str, value| json!({"passwd": {"users": [{"name": "core", key: value}]}});
         taken(user("groups", json!(["a", "b"])));
         refused(user("groups", json!(["a", "a"])), "passwd.users.0.groups.1");

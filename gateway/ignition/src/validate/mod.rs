@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn paths() {
+    fn paths_must_be_absolute_and_clean() {
         let check = |text: &str, expected: bool| {
             let value = json!({"storage": {"files": [{"path": text}]}});
             if expected {
@@ -109,13 +109,13 @@ mod tests {
         #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
 
         #[test]
-        fn a_path_is_clean_if_cleaning_changes_nothing(path in "/[./a]{0,8}") {
+        fn is_clean_agrees_with_cleaned(path in "/[./a]{0,8}") {
             assert_eq!(is_clean(&path), cleaned(&path) == path, "{path}");
         }
     }
 
     #[test]
-    fn an_empty_config_is_one() {
+    fn accepts_an_empty_config() {
         taken(json!({}));
     }
 }

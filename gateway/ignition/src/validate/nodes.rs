@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_and_owners() {
+    fn validates_modes_and_owners() {
         taken(file(json!({"mode": 0o7777})));
         refused(file(json!({"mode": 0o10000})), "storage.files.0.mode");
         refused(file(json!({"mode": -1})), "storage.files.0.mode");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn overwriting_needs_contents() {
+    fn overwrite_requires_contents() {
         taken(file(json!({"overwrite": true, "contents": {"source": "data:,"}})));
         taken(file(json!({"overwrite": false})));
         refused(file(json!({"overwrite": true})), "storage.files.0.overwrite");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links() {
+    fn rejects_paths_below_a_link() {
         let with = |mut storage: Value| {
             storage["links"] = json!([{"path": "/l", "target": "/t"}]);
             json!({"storage": storage})
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn hard_links_to_directories() {
+    fn rejects_hard_links_to_directories() {
         let with = |link: Value| json!({"storage": {"directories": [{"path": "/d"}, {"path": "/l/e"}], "links": [link]}});
         taken(with(json!({"path": "/m", "target": "/d"})));
         taken(with(json!({"path": "/m", "target": "/f", "hard": true})));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn units_have_paths_too() {
+    fn rejects_files_at_the_path_of_a_unit() {
         let with = |unit: Value, path: &str| json!({"systemd": {"units": [unit]}, "storage": {"files": [{"path": path}]}});
         let path = "/etc/systemd/system/a.service";
         taken(with(json!({"name": "a.service"}), path));

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
+    fn validates_source_urls() {
         for good in [
             "http://a",
             "HTTPS://a:8080/b?c=%zz#d",
@@ -315,7 +315,7 @@ mod tests {
         #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
 
         #[test]
-        fn a_data_url_is_as_good_as_by_the_rules_for_all(kind in "[a-z/;=,#%\" ?0]{0,8}|text/[a#%0/?]{0,4}|;base64|;a=%?[#a0?]{1,3}", data in "[YSBi=%2#, /?\n]{0,9}") {
+        fn data_url_check_agrees_with_the_url_rules(kind in "[a-z/;=,#%\" ?0]{0,8}|text/[a#%0/?]{0,4}|;base64|;a=%?[#a0?]{1,3}", data in "[YSBi=%2#, /?\n]{0,9}") {
             for url in [format!("data:{kind},{data}"), format!("data:{kind}")] {
                 let carried = is_data(&url);
                 assert_eq!(is_source(&url), is_other_source(&url), "{url:?}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn resources() {
+    fn validates_compression_source_and_hash() {
         let at = |field: &str| format!("storage.files.0.contents.{field}");
         let hash = |hash: &str| contents(json!({"source": "data:,", "verification": {"hash": hash}}));
         taken(contents(json!({"source": ""})));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn headers() {
+    fn validates_http_headers() {
         let with = |source: &str, header: Value| contents(json!({"source": source, "httpHeaders": [header]}));
         let at = |field: &str| format!("storage.files.0.contents.{field}");
         taken(with("https://a/", json!({"name": "a", "value": "b"})));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ignition_itself_fetches() {
+    fn validates_merged_configs_and_certificate_authorities() {
         taken(json!({"ignition": {"config": {"merge": [{"source": "http://a/"}], "replace": {"source": "http://a/"}}}}));
         refused(
             json!({"ignition": {"config": {"merge": [{"compression": "gzip"}]}}}),

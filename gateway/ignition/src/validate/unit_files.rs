@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_parser_takes() {
+    fn accepts_valid_unit_files() {
         for good in [
             "",
             "\n",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_refuses() {
+    fn rejects_invalid_unit_files() {
         check_it("[Unit", Err(NotAUnitFile::Section));
         check_it("[Unit]\nA=b\n[", Err(NotAUnitFile::Section));
         check_it("[Unit] x\n", Err(NotAUnitFile::AfterSection));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_a_limit() {
+    fn line_length_is_limited() {
         let with = |before: usize, length: usize| format!("[Unit]\n{}A={}\n", "\n".repeat(before), "b".repeat(length));
         check_it(&with(0, 2045), Ok(()));
         check_it(&with(0, 2046), Err(NotAUnitFile::LineTooLong));

@@ -52,7 +52,7 @@ mod tests {
     use super::super::tests::{refused, taken};
 
     #[test]
-    fn names() {
+    fn validates_unit_and_drop_in_names() {
         let unit = |name: &str| json!({"systemd": {"units": [{"name": name}]}});
         for good in ["a.service", "a@b.socket", ".mount", "a.b.timer", "a/b.slice"] {
             taken(unit(good));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn contents() {
+    fn validates_unit_contents() {
         let unit = |contents: &str| json!({"systemd": {"units": [{"name": "a.service", "contents": contents}]}});
         taken(unit("[Unit]\nDescription=a\n"));
         refused(unit("[Unit]\nDescription\n"), "systemd.units.0.contents");

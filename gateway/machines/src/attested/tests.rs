@@ -96,7 +96,7 @@ async fn hold(store: &dyn Store, identity: &NodeIdentity) -> ApprovalHold {
 }
 
 #[tokio::test]
-async fn an_attestation_is_good_for_one_approval() {
+async fn attestation_allows_one_approval() {
     let (_folder, store, identity) = store().await;
     assert!(approve_now(&store, NODE, &identity, &attested(50, "one")).await);
     assert!(list(&store).await.unwrap().is_empty());
@@ -109,7 +109,7 @@ async fn an_attestation_is_good_for_one_approval() {
 }
 
 #[tokio::test]
-async fn nothing_is_approved_by_an_attestation_that_the_log_does_not_have_yet() {
+async fn unlogged_attestation_approves_nothing() {
     let (_folder, store, identity) = store().await;
     let (noted, of_whom) = (attested(60, "two"), identity.clone());
     let decided = store.decide("two", move |transaction| {
@@ -133,7 +133,7 @@ async fn nothing_is_approved_by_an_attestation_that_the_log_does_not_have_yet() 
 }
 
 #[tokio::test]
-async fn what_changes_between_reading_and_approving_is_judged_anew() {
+async fn approval_aborts_if_the_judged_state_changed() {
     let (_folder, store, identity) = store().await;
     let judged = hold(&store, &identity).await;
     let all = BTreeSet::from([identity.to_string()]);
@@ -145,7 +145,7 @@ async fn what_changes_between_reading_and_approving_is_judged_anew() {
 }
 
 #[tokio::test]
-async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
+async fn lookup_returns_the_owner_and_its_name() {
     let (_folder, store, identity) = store().await;
     let found = hold(&store, &identity).await;
     assert_eq!(
@@ -169,7 +169,7 @@ async fn whose_a_name_is_and_who_gave_it_is_what_the_store_says() {
 }
 
 #[tokio::test]
-async fn who_was_approved_is_revoked_by_the_nodes_name_and_forgotten_with_it() {
+async fn approved_machine_is_revoked_by_node_name() {
     let (_folder, store, _) = store().await;
     // An instance that its Machine object has named; its name is in no list.
     let instance = NodeIdentity::from_ek(ek("c"));
@@ -188,7 +188,7 @@ async fn who_was_approved_is_revoked_by_the_nodes_name_and_forgotten_with_it() {
 }
 
 #[tokio::test]
-async fn attestations_that_are_too_old_are_forgotten_and_no_others() {
+async fn expired_attestations_are_deleted() {
     let (_folder, store, identity) = store().await;
     let other = NodeIdentity::from_ek(ek("b"));
     note(&store, &other, &attested(70, "two")).await.unwrap();
@@ -233,14 +233,14 @@ fn provider_ids_name_instances_of_aws_and_google() {
 }
 
 #[tokio::test]
-async fn the_last_attestation_of_a_machine_counts() {
+async fn latest_attestation_replaces_the_earlier() {
     let (_folder, store, identity) = store().await;
     note(&store, &identity, &attested(60, "two")).await.unwrap();
     assert_eq!(list(&store).await.unwrap(), [(identity.to_string(), attested(60, "two"))]);
 }
 
 #[tokio::test]
-async fn a_name_that_its_owner_has_only_asked_for_is_told_from_a_given_one() {
+async fn distinguishes_requested_names_from_given_names() {
     let (_folder, store, identity) = store().await;
     let held = hold(&store, &identity).await;
     assert!(held.owner_given && held.given);

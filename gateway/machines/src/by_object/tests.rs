@@ -27,7 +27,7 @@ async fn revoked(store: &Embedded) -> Vec<(String, Option<String>)> {
 }
 
 #[tokio::test]
-async fn a_ban_is_of_all_that_a_machine_is_known_by_and_what_it_has_revoked_it_takes_back() {
+async fn ban_revokes_all_identities_and_lifting_restores_them() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let tpm = NodeIdentity::from_ek(ek("ab"));
@@ -51,7 +51,7 @@ async fn a_ban_is_of_all_that_a_machine_is_known_by_and_what_it_has_revoked_it_t
 }
 
 #[tokio::test]
-async fn attack_46_what_a_command_has_revoked_no_object_takes_back() {
+async fn attack_46_lifting_a_ban_keeps_revocations_by_command() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let tpm = NodeIdentity::from_ek(ek("ab"));
@@ -76,7 +76,7 @@ async fn attack_46_what_a_command_has_revoked_no_object_takes_back() {
 }
 
 #[test]
-fn a_revocation_is_an_objects_if_its_reason_names_it_and_no_other() {
+fn revocation_reason_names_its_object() {
     let by = |reason: Option<&str>| {
         let revocation = Revocation {
             at: 1,
@@ -101,7 +101,7 @@ fn a_revocation_is_an_objects_if_its_reason_names_it_and_no_other() {
 }
 
 #[tokio::test]
-async fn what_a_machine_is_bound_to_later_is_revoked_by_the_next_ban_and_comes_back_with_it() {
+async fn repeated_ban_covers_identities_bound_later() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let tpm = NodeIdentity::from_ek(ek("ab"));
@@ -120,7 +120,7 @@ async fn listed(store: &Embedded, ek: EkDigest) -> Option<EkRecord> {
 }
 
 #[tokio::test]
-async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
+async fn attack_46_object_does_not_restore_a_removed_ek() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let worker = ["worker".to_owned()];
@@ -149,7 +149,7 @@ async fn attack_46_an_ek_that_a_command_took_off_the_list_is_not_put_back() {
 }
 
 #[tokio::test]
-async fn attack_46_no_edit_takes_a_name_from_another_machine() {
+async fn attack_46_edit_cannot_take_a_name_of_another_machine() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(folder.path());
     let (worker, tpm) = (["worker".to_owned()], NodeIdentity::from_ek(ek("ab")));

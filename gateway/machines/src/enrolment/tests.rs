@@ -27,7 +27,7 @@ fn store() -> (tempfile::TempDir, Embedded) {
 }
 
 #[tokio::test]
-async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
+async fn name_stays_with_its_owner_one_per_machine() {
     let (_folder, store) = store();
     give_name(&store, "a", &node(1)).await.unwrap();
     give_name(&store, "a", &node(1)).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_name_stays_with_whom_it_was_given_to_and_nobody_collects_names() {
 }
 
 #[tokio::test]
-async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
+async fn second_name_after_a_crash_is_forgotten_separately() {
     let (_folder, store) = store();
     give_name(&store, "a", &node(1)).await.unwrap();
     let half = StoreEntry {
@@ -66,7 +66,7 @@ async fn a_second_name_that_a_crash_has_left_is_forgotten_alone() {
 }
 
 #[tokio::test]
-async fn a_name_from_the_administrator_is_taken_at_once_and_moves_only_when_told() {
+async fn reserved_name_moves_only_if_requested() {
     let (_folder, store) = store();
     allow(&store, ek(1), named("a"), false).await.unwrap();
     assert!(matches!(

@@ -94,7 +94,7 @@ fn refuses(counters_back: HistoryPolicy, firmware_back: HistoryPolicy, another_l
 }
 
 #[tokio::test]
-async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_are_not() {
+async fn alerts_when_tpm_counters_or_clock_decrease() {
     let told = async |before: (u32, u32, u64), now: (u32, u32, u64), clock_safe: bool| {
         let (_folder, store) = store();
         let (known, now) = (counters(before, true, 1), counters(now, clock_safe, 1));
@@ -126,7 +126,7 @@ async fn counters_and_a_clock_that_run_backwards_are_told_and_those_that_run_on_
 }
 
 #[tokio::test]
-async fn a_firmware_that_goes_back_is_told_and_one_that_goes_on_is_not() {
+async fn alerts_when_the_firmware_version_decreases() {
     let (_folder, store) = store();
     let told = async |version| {
         let now = counters((1, 1, 1), true, version);
@@ -160,7 +160,7 @@ async fn a_firmware_that_goes_back_is_told_and_one_that_goes_on_is_not() {
 }
 
 #[tokio::test]
-async fn another_log_is_one_that_says_something_else_of_the_same_value() {
+async fn alerts_when_event_log_changes_despite_same_pcrs() {
     let (_folder, store) = store();
     let told = async |boot: Boot| {
         let history = history(&store, &identity(1), None, boot).await;
@@ -186,7 +186,7 @@ async fn another_log_is_one_that_says_something_else_of_the_same_value() {
 }
 
 #[tokio::test]
-async fn a_boot_is_written_once_a_day_and_when_it_is_another() {
+async fn boot_is_stored_daily_and_on_change() {
     let (_folder, store) = store();
     let [_, id] = ids(&identity(1));
     let written = async |boot: Boot, at: u64, decision: &str| {
@@ -213,7 +213,7 @@ async fn a_boot_is_written_once_a_day_and_when_it_is_another() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_the_machine_had_there_before() {
+async fn refusal_names_the_previous_value_of_the_machine() {
     let (_folder, store) = store();
     let first = history(&store, &identity(1), None, boot(4, 0xa, Some(&[1, 2, 3]))).await;
     let pcr = |index| {
@@ -278,7 +278,7 @@ async fn a_refusal_says_what_the_machine_had_there_before() {
 }
 
 #[tokio::test]
-async fn what_a_pool_refuses_stays_refused_until_it_is_forgotten_and_each_by_itself() {
+async fn refused_regressions_stay_refused_until_history_is_forgotten() {
     let bad = [
         (counters((4, 0, 9), true, 9), boot(4, 0xa, None)),
         (counters((9, 0, 9), true, 2), boot(4, 0xa, None)),
@@ -315,7 +315,7 @@ async fn what_a_pool_refuses_stays_refused_until_it_is_forgotten_and_each_by_its
 }
 
 #[tokio::test]
-async fn history_is_forgotten_by_name_by_digest_and_by_instance_and_nobody_elses() {
+async fn history_is_forgotten_by_name_digest_or_instance() {
     let (_folder, store) = store();
     let of_instance = "azure-vtpm:b1310a36-d400-46f6-82cb-6217df846586";
     let with_subscription = "azure:8a205152-b25a-417f-a676-80465535a6c9/b1310a36-d400-46f6-82cb-6217df846586";

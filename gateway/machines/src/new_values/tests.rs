@@ -94,7 +94,7 @@ fn id(values: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() {
+async fn question_is_raised_after_enough_machines() {
     let room = Room::new();
     let first = room.shows("tpm:a", &[1, 2], 0).await;
     assert!(
@@ -152,7 +152,7 @@ async fn the_administrator_is_asked_once_so_many_machines_have_shown_the_same() 
 }
 
 #[tokio::test]
-async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
+async fn each_value_counts_in_every_boot_with_it() {
     let room = Room::new();
     assert!(!wait(room.shows("tpm:a", &[1, 2], 0).await).is_asked);
     // This one has the kernel of the first, and not its firmware.
@@ -163,7 +163,7 @@ async fn a_value_counts_for_each_boot_that_has_it_be_it_with_others() {
 }
 
 #[tokio::test]
-async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answer() {
+async fn question_row_lists_machines_and_overlapping_questions() {
     let room = Room::new();
     let name = attest_store::StoreEntry {
         id: "tpm:b".to_owned(),
@@ -217,7 +217,7 @@ async fn a_row_has_who_waits_and_since_when_and_which_questions_it_does_not_answ
 }
 
 #[tokio::test]
-async fn a_machine_waits_for_so_long_and_no_longer_whatever_it_does() {
+async fn machine_waits_at_most_the_window() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1], 0).await);
     assert_eq!(wait(room.shows("tpm:a", &[1], 599).await).left_seconds, 1);
@@ -245,7 +245,7 @@ async fn a_machine_waits_for_so_long_and_no_longer_whatever_it_does() {
 }
 
 #[tokio::test]
-async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
+async fn machines_admitted_by_an_observing_pool_count() {
     let room = Room::new();
     assert!(matches!(
         room.boots("tpm:a", &[1], 0).await,
@@ -287,7 +287,7 @@ async fn whoever_is_let_in_by_a_pool_that_observes_counts_and_has_not_waited() {
 
 /// An entry without the field `observed`, as older releases and pools that do not observe write it.
 #[tokio::test]
-async fn an_entry_without_a_word_of_it_waits() {
+async fn entry_without_observed_field_waits() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1], 0).await);
     let entries = room.store.list(EntryKind::NewValue).await.unwrap();
@@ -296,7 +296,7 @@ async fn an_entry_without_a_word_of_it_waits() {
 }
 
 #[tokio::test]
-async fn one_machine_has_one_question_and_changes_it_seldom() {
+async fn machine_has_one_question_and_limited_changes() {
     let room = Room::new();
     for changed in 0..=CHANGES_LIMIT {
         let value = u8::try_from(changed).unwrap();
@@ -318,7 +318,7 @@ async fn one_machine_has_one_question_and_changes_it_seldom() {
 }
 
 #[tokio::test]
-async fn many_rogue_machines_fill_the_table_and_push_nothing_out() {
+async fn full_question_table_evicts_no_question() {
     let room = Room::new();
     wait(room.shows("tpm:honest", &[255], 0).await);
     for rogue in 1..QUESTIONS_LIMIT {
@@ -343,7 +343,7 @@ async fn rand(room: &Room) -> usize {
 }
 
 #[tokio::test]
-async fn no_more_machines_wait_than_are_kept() {
+async fn number_of_waiting_machines_is_limited() {
     let room = Room::new();
     let mut ids = Vec::new();
     for machine in 0..MACHINES_LIMIT {
@@ -365,7 +365,7 @@ async fn no_more_machines_wait_than_are_kept() {
 }
 
 #[tokio::test]
-async fn what_was_denied_is_refused_at_once_with_more_too_and_with_less_not() {
+async fn denial_covers_supersets_but_not_subsets() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1, 2], 0).await);
     let denied = id(&[1, 2]);
@@ -404,7 +404,7 @@ async fn what_was_denied_is_refused_at_once_with_more_too_and_with_less_not() {
 }
 
 #[tokio::test]
-async fn an_accepted_question_is_answered_and_its_machine_waits_no_more() {
+async fn acceptance_answers_the_question_and_ends_the_wait() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1, 2], 0).await);
     wait(room.shows("tpm:b", &[2, 3], 0).await);
@@ -428,7 +428,7 @@ async fn an_accepted_question_is_answered_and_its_machine_waits_no_more() {
 }
 
 #[tokio::test]
-async fn a_restart_keeps_who_waits_and_two_gateways_see_the_same() {
+async fn waiting_machines_survive_restart_and_are_shared() {
     let room = Room::new();
     let other = AwaitedValues::new(room.store.clone(), room.store.clone());
     wait(room.shows("tpm:a", &[1], 0).await);
@@ -452,7 +452,7 @@ async fn a_restart_keeps_who_waits_and_two_gateways_see_the_same() {
 }
 
 #[test]
-fn a_question_is_named_by_its_values_whatever_they_are_called() {
+fn question_id_depends_on_values_not_names() {
     let named = |name: &str| NewValue {
         name: Some(name.to_owned()),
         ..all(&[1]).remove(0)

@@ -36,7 +36,7 @@ fn is_ours(reading: &ReadPointer, authority: &Certificate) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_pointer_round_trips() {
     let authority = authority();
     for spec in ["2.2.0", "3.1.0", "3.6.0"] {
         let config = rendered(&authority, spec);
@@ -58,7 +58,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn what_is_no_pointer_is_refused_without_a_word_of_it() {
+fn rejects_a_non_pointer_without_quoting_it() {
     let check = |text: &str, expected: &str| {
         let error = ReadPointer::parse(text.as_bytes())
             .err()
@@ -105,7 +105,7 @@ fn with_authority(entry: &Value) -> ReadPointer {
 }
 
 #[test]
-fn authorities() {
+fn reads_certificate_authorities() {
     let one = authority();
     let text = one.pem();
     let data = |text: &str| format!("data:text/plain;charset=utf-8;base64,{}", BASE64.encode(text.as_bytes()));
@@ -166,7 +166,7 @@ fn authorities() {
 }
 
 #[test]
-fn sources() {
+fn reads_pool_and_credentials_of_a_source() {
     let check = |entry: Value, pool: Option<&str>, credentials: &str| {
         let config = json!({"ignition": {"version": "3.1.0", "config": {"replace": entry}}});
         let reading = ReadPointer::parse(config.to_string().as_bytes()).unwrap();
@@ -208,7 +208,7 @@ fn sources() {
 }
 
 #[test]
-fn what_ignition_refuses_is_known() {
+fn reports_pointers_that_ignition_refuses() {
     let refused = |text: &str| {
         ReadPointer::parse(text.as_bytes())
             .unwrap()

@@ -92,7 +92,7 @@ impl Fixture {
 }
 
 #[test]
-fn each_step_of_a_rotation_is_written() {
+fn each_rotation_step_is_written() {
     let fixture = Fixture::new();
     let (old, new) = (&fixture.old, &fixture.new);
     for token in [None, Some("abc")] {
@@ -108,7 +108,7 @@ fn each_step_of_a_rotation_is_written() {
 }
 
 #[test]
-fn an_old_copy_of_the_cas_takes_no_newer_one_out() {
+fn stale_ca_bundle_removes_no_newer_ca() {
     let fixture = Fixture::new();
     let (old, new) = (&fixture.old, Authority::since("newer", 2030));
     let both = fixture.written(&[old, &new], None);
@@ -118,7 +118,7 @@ fn an_old_copy_of_the_cas_takes_no_newer_one_out() {
 }
 
 #[test]
-fn an_installers_pointer_is_taken_over() {
+fn installer_pointer_is_renewed() {
     let fixture = Fixture::new();
     let (old, new) = (&fixture.old, &fixture.new);
     let installed = fixture.installed(&[old]);
@@ -128,7 +128,7 @@ fn an_installers_pointer_is_taken_over() {
 }
 
 #[test]
-fn what_stands_beside_stays() {
+fn renewal_preserves_other_fields() {
     let fixture = Fixture::new();
     let mut pointer = fixture.installed(&[&fixture.old]);
     pointer["ignition"]["proxy"] = json!({"httpsProxy": "https://proxy.example.com"});
@@ -150,7 +150,7 @@ fn what_stands_beside_stays() {
 }
 
 #[test]
-fn what_is_not_this_gateways_is_left_alone() {
+fn foreign_pointer_is_not_renewed() {
     let fixture = Fixture::new();
     let (old, new, foreign) = (&fixture.old, &fixture.new, &fixture.foreign);
     let check = |pointer: &Value, bundle: &[&Authority], expected: &str| {

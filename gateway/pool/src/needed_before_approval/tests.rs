@@ -44,14 +44,14 @@ fn check(configs: Vec<Value>, full: &Config, expected: Result<&[&str], &str>) {
 }
 
 #[test]
-fn what_is_needed_is_said_by_annotation_or_by_who_made_it() {
+fn annotation_or_generator_marks_a_needed_config() {
     let is = |annotations: &Value| is_needed(&serde_json::from_value(annotations.clone()).unwrap());
     assert!(is(&needed("true")) && is(&json!({MADE: "7ff337a"})));
     assert!(!is(&json!({})) && !is(&json!({MADE: ""})) && !is(&json!({MADE: "7ff337a", NEEDED_ANNOTATION: "false"})));
 }
 
 #[test]
-fn what_is_needed_is_taken_as_the_server_gave_it() {
+fn needed_files_come_from_the_upstream_config() {
     let all = full(&[("/etc/a", "a"), ("/etc/b", "b"), ("/etc/secret", "s")]);
     let a = || machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")]);
     let b = || machine_config("00-b", "worker", &json!({MADE: "7ff337a"}), &[("/etc/b", "b")]);
@@ -62,7 +62,7 @@ fn what_is_needed_is_taken_as_the_server_gave_it() {
 }
 
 #[test]
-fn what_another_machine_config_has_changed_is_not_given_away() {
+fn rejects_a_needed_file_that_differs_upstream() {
     let a = || vec![machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")])];
     check(a(), &full(&[("/etc/a", "secret")]), Err("has file \"/etc/a\" otherwise"));
     check(a(), &full(&[("/etc/b", "b")]), Err("lacks file \"/etc/a\""));
@@ -75,7 +75,7 @@ fn what_another_machine_config_has_changed_is_not_given_away() {
 }
 
 #[test]
-fn a_machine_config_that_makes_no_sense_is_of_its_pool_only() {
+fn invalid_machine_config_affects_only_its_pool() {
     let all = full(&[("/etc/a", "a")]);
     let a = machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")]);
     for hostile in [
@@ -96,7 +96,7 @@ fn a_machine_config_that_makes_no_sense_is_of_its_pool_only() {
 }
 
 #[test]
-fn an_extension_that_only_the_operator_knows_is_no_reason_to_refuse() {
+fn accepts_extensions_unknown_to_the_gateway() {
     let mut a = machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")]);
     a["spec"]["extensions"] = json!(["of-a-later-release", "kernel-devel"]);
     a["spec"]["kernelType"] = json!("realtime");
@@ -104,7 +104,7 @@ fn an_extension_that_only_the_operator_knows_is_no_reason_to_refuse() {
 }
 
 #[test]
-fn a_pool_of_its_own_says_which_machine_configs_are_its_own() {
+fn pool_selector_chooses_its_machine_configs() {
     let selector = |role: &str| json!({"matchLabels": {"machineconfiguration.openshift.io/role": role}});
     let pool = |role: &str| {
         json!({

@@ -39,7 +39,7 @@ fn check(accepts: &str, sections: &[&str], expect: Result<&str, &str>) {
 }
 
 #[test]
-fn a_pool_says_what_becomes_of_event_logs() {
+fn event_log_is_required_checked_or_recorded() {
     let says = |word: &str| format!("[tpm]\nevent_log = {word}\n");
     for word in ["\"required\"", "\"checked\"", "\"recorded\""] {
         check("", &[&says(word), TPM], Ok("tpm"));
@@ -50,7 +50,7 @@ fn a_pool_says_what_becomes_of_event_logs() {
 }
 
 #[test]
-fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
+fn only_while_booting_is_set_per_section() {
     let says = |section: &str, word: &str| section.replacen("]\n", &format!("]\nonly_while_booting = {word}\n"), 1);
     let vtpm = "[azure_vtpm]\nvm_ids = [\"b1310a36-d400-46f6-82cb-6217df846586\"]\n[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
     for (accepts, section) in [
@@ -93,7 +93,7 @@ fn a_pool_says_whether_it_takes_machines_only_while_they_boot() {
 }
 
 #[test]
-fn attack_58_a_pool_that_machines_reopen_by_hibernation_is_warned_of() {
+fn attack_58_warns_of_machines_that_reopen_by_hibernation() {
     let check = |only: bool, boot: &str, pcr_7: &str, warned: bool| {
         let tpm = format!(
             "[tpm]\nbank = \"sha256\"\nendorsement = \"allowlist\"\nonly_while_booting = {only}\nboot = {boot}\n[tpm.pcrs]\n\"0-6\" = \"not checked\"\n\"8-14\" = \"not checked\"\n7 = {pcr_7}\n"
@@ -114,7 +114,7 @@ fn attack_58_a_pool_that_machines_reopen_by_hibernation_is_warned_of() {
 }
 
 #[test]
-fn what_a_loader_measures_is_worth_what_is_asked_of_the_loader() {
+fn warns_if_the_boot_loader_is_not_checked() {
     let check = |boot: &str, pcrs: &str, warned: bool| {
         let tpm = format!("[tpm]\nbank = \"sha256\"\nendorsement = \"allowlist\"\nboot = {boot}\n[tpm.pcrs]\n{pcrs}\n");
         let text = format!("[grants]\n[attestation]\naccepts = [[\"tpm\"]]\n{tpm}");
@@ -143,7 +143,7 @@ fn what_a_loader_measures_is_worth_what_is_asked_of_the_loader() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
+fn rejects_an_unbounded_condition_with_its_position() {
     let says = |condition: &str| format!("[attestation]\ncondition = \"{condition}\"\n");
     check("", &[&says("claims.pool == 'worker'"), TPM], Ok("tpm"));
     for (condition, expect) in [
@@ -170,7 +170,7 @@ fn a_condition_that_cannot_be_bounded_is_refused_with_its_place() {
 }
 
 #[test]
-fn kinds_and_their_sections_belong_together() {
+fn accepted_kinds_require_their_sections() {
     check("", &[TPM], Ok("tpm"));
     check("", &[], Err("tpm is in accepts, so the section [tpm] is required"));
     check("[]", &[TPM], Err("accepts names no kind of evidence"));
@@ -221,7 +221,7 @@ fn a_combination_names_one_machine() {
 }
 
 #[test]
-fn attack_29_a_tpm_and_an_instance_are_joined_or_the_administrator_joins_them() {
+fn attack_29_tpm_and_instance_must_be_bound_together() {
     let apart = Err("this evidence does not prove that the TPM belongs to the instance");
     for (beside, sections) in [
         (r#""gcp""#, &[GCP][..]),
@@ -254,7 +254,7 @@ fn attack_29_a_tpm_and_an_instance_are_joined_or_the_administrator_joins_them() 
 }
 
 #[test]
-fn a_document_that_can_be_copied_stands_alone_only_if_that_is_meant() {
+fn replayable_document_requires_accept_replayable() {
     const ALONE: &str = r#"[["aws-identity-document"]]"#;
     check(ALONE, &[REPLAYABLE], Ok("aws-identity-document"));
     check(ALONE, &[DOCUMENT], Err("set accept_replayable = true"));
@@ -273,7 +273,7 @@ fn a_document_that_can_be_copied_stands_alone_only_if_that_is_meant() {
 }
 
 #[test]
-fn an_account_has_to_come_from_somewhere() {
+fn nitro_tpm_evidence_needs_an_account_source() {
     check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM], Err("its document says no account"));
     check(r#"[["aws-nitro-tpm"]]"#, &[ANY_ACCOUNT], Ok("aws-nitro-tpm"));
     check(
@@ -291,7 +291,7 @@ fn an_account_has_to_come_from_somewhere() {
 }
 
 #[test]
-fn a_pool_in_azure_is_somebodys() {
+fn refuses_azure_vtpm_pools_open_to_every_customer() {
     const ALONE: &str = r#"[["azure-vtpm"]]"#;
     const NOTHING: &str = "[azure_vtpm.pcrs]\n\"0-7\" = \"not checked\"\n";
     let pcr_4 = format!(
@@ -346,7 +346,7 @@ fn a_pool_in_azure_is_somebodys() {
 }
 
 #[test]
-fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
+fn google_vtpm_pool_requires_gcp_instance_rules() {
     let vtpm = format!("{OF_GOOGLE}{TPM}");
     check("", &[&vtpm, GCP], Ok("tpm"));
     check("", &[&vtpm], Err("so [gcp] must name the accepted instances"));
@@ -362,7 +362,7 @@ fn vtpms_of_google_are_those_of_instances_that_the_pool_accepts() {
 }
 
 #[test]
-fn what_is_wrong_in_a_section_is_named() {
+fn names_the_invalid_key_of_a_cloud_section() {
     let wrong = |accepts: &str, section: &str, from: &str, to: &str, error: &str| {
         assert!(section.contains(from), "{from:?} is not in {section:?}");
         check(accepts, &[&section.replace(from, to)], Err(error));
@@ -404,7 +404,7 @@ fn what_is_wrong_in_a_section_is_named() {
 }
 
 #[test]
-fn the_samples_sections_are_what_they_say() {
+fn cloud_sections_of_the_sample_pool_load() {
     // As an administrator would: the "# " taken away.
     let settings = |line: &&str| {
         line.strip_prefix("# ").is_some_and(|rest| {
@@ -424,7 +424,7 @@ fn the_samples_sections_are_what_they_say() {
 }
 
 #[test]
-fn nodes_do_not_wait_for_ever() {
+fn hold_seconds_has_a_maximum() {
     let load = |text: &str| load_text(&format!("[grants]\n[attestation]\n{text}\n{TPM}")).map(|pool| pool.hold_seconds);
     assert_eq!(load(""), Ok(3600));
     assert_eq!(load("hold_seconds = 0"), Ok(0));
@@ -435,7 +435,7 @@ fn nodes_do_not_wait_for_ever() {
 }
 
 #[test]
-fn a_pool_says_which_machines_of_the_cluster_are_its_own() {
+fn inventory_machines_must_select_machine_objects() {
     let machines = |said: &str| format!("[inventory]\nmachines = {{ {said} }}\n");
     let gcp = |said: &str, expect| check(r#"[["gcp"]]"#, &[GCP, &machines(said)], expect);
     let ok = Ok("gcp");
@@ -472,7 +472,7 @@ fn a_pool_says_which_machines_of_the_cluster_are_its_own() {
 }
 
 #[test]
-fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() {
+fn attack_30_refuses_machine_objects_for_evidence_they_cannot_name() {
     let objects = "[inventory]\nmachines = { machine_sets = [\"a\"] }\n";
     let both = "[inventory]\ninstances = \"instances.txt\"\nmachines = { machine_sets = [\"a\"] }\n";
     let unnamed = Err("no Machine object of a cluster names what this evidence is about");
@@ -497,7 +497,7 @@ fn attack_30_a_pool_goes_by_machine_objects_only_where_they_name_its_machines() 
 
 /// With observation, the machines of a public cloud must be identified by something else than their boot.
 #[test]
-fn a_pool_that_observes_knows_whose_machines_it_means() {
+fn observing_pool_must_still_identify_cloud_machines() {
     let observing = |accepts: &str, sections: &[&str], expect: Result<&str, &str>| {
         // The sections stand before what it loads: observe is before any of them.
         let text = format!(
@@ -555,7 +555,7 @@ fn a_pool_that_observes_knows_whose_machines_it_means() {
 }
 
 #[test]
-fn a_condition_that_a_pool_does_not_observe_is_warned_of() {
+fn warns_about_a_condition_enforced_despite_observe() {
     let warned = |condition: &str| {
         let text = format!("observe = true\n[grants]\n[attestation]\ncondition = \"{condition}\"\n{ALLOWLIST}{TPM}");
         let warnings = load_text(&text).unwrap().warnings(false, true);

@@ -37,7 +37,7 @@ fn early_and_late() -> String {
 }
 
 #[test]
-fn it_is_off_until_it_is_said() {
+fn second_stage_is_off_by_default() {
     let pool = load(
         &early_and_late(),
         &[("machine_config_daemon = true", "machine_config_daemon = false")],
@@ -56,7 +56,7 @@ fn it_is_off_until_it_is_said() {
 }
 
 #[test]
-fn the_object_has_the_image_and_the_mode_that_the_full_config_has() {
+fn machine_config_has_os_image_and_fips_mode() {
     let object = load(&early_and_late(), &[]).unwrap().second_stage().unwrap().unwrap();
     assert_eq!(object.value["metadata"]["name"], object.name);
     let spec = &object.value["spec"];
@@ -73,7 +73,7 @@ fn the_object_has_the_image_and_the_mode_that_the_full_config_has() {
 }
 
 #[test]
-fn a_pool_that_no_machine_config_could_stand_for_is_refused() {
+fn refuses_second_stage_without_machine_configs() {
     let refused = |loaded: Result<Pool, String>, part: &str| {
         let error = loaded.unwrap_err();
         assert!(
@@ -99,7 +99,7 @@ fn a_pool_that_no_machine_config_could_stand_for_is_refused() {
 }
 
 #[test]
-fn arguments_that_everybody_is_told_are_searched_for_secrets() {
+fn finds_secrets_in_pre_approved_kernel_arguments() {
     let secret = "  neededBeforeNodeApproved: true\n  kernelArguments: [\"rd.password=hunter2hunter2\"]\n";
     let manifests = [early_and_late(), machine_config("50-worker", "worker", secret)].concat();
     let error = load(&manifests, &[]).unwrap_err();
@@ -108,7 +108,7 @@ fn arguments_that_everybody_is_told_are_searched_for_secrets() {
 }
 
 #[test]
-fn who_would_not_be_taken_over_is_warned_of() {
+fn warns_if_machine_config_daemon_cannot_take_over() {
     let warnings = |edits: &[(&str, &str)]| -> Vec<String> {
         let warnings = load(&early_and_late(), edits).unwrap().warnings(true, true);
         warnings

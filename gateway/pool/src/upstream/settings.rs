@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_folder() {
+    fn defaults_and_paths_relative_to_the_pool_folder() {
         let settings = with("").unwrap().in_folder(Path::new("/pools/worker"));
         assert_eq!(settings.url.as_str(), "https://api-int.example.com:22623/");
         assert_eq!(settings.ca, Path::new("/pools/worker/mcs-ca.crt"));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_makes_sense_only() {
+    fn refuses_invalid_upstream_values() {
         let check = |line: &str, expected: Result<(), &str>| match (with(line), expected) {
             (Ok(_), Ok(())) => {}
             (Err(error), Err(part)) => assert!(error.contains(part), "{line}: {error}"),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_plain_https_url_only() {
+    fn refuses_an_upstream_url_other_than_https_origin() {
         let check = |url: &str, good: bool| {
             let settings = parse(&format!("ca = \"a\"\nurl = \"{url}\""));
             assert_eq!(settings.is_ok(), good, "{url}: {settings:?}");

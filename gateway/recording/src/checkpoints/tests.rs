@@ -68,7 +68,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
+async fn stores_the_last_checkpoint_of_a_chain() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let [first, second] = [1, 2].map(|at| site.checkpoint(&mut chain, at));
@@ -82,7 +82,7 @@ async fn the_last_checkpoint_of_a_chain_is_kept_and_none_goes_back() {
 }
 
 #[tokio::test]
-async fn of_two_keys_that_signed_a_chain_within_one_second_the_later_is_told() {
+async fn orders_checkpoints_of_two_keys_within_a_second() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let first = site.checkpoint(&mut chain, 7);
@@ -97,7 +97,7 @@ async fn of_two_keys_that_signed_a_chain_within_one_second_the_later_is_told() {
 }
 
 #[tokio::test]
-async fn a_log_is_missed_that_does_not_hold_what_was_signed() {
+async fn reports_a_log_without_its_last_checkpoint() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let lines = [1, 2, 3, 4].map(|at| site.checkpoint(&mut chain, at));
@@ -125,7 +125,7 @@ async fn a_log_is_missed_that_does_not_hold_what_was_signed() {
 }
 
 #[tokio::test]
-async fn what_a_file_beside_the_log_holds_is_not_missed() {
+async fn finds_the_last_checkpoint_in_rotated_segments() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let [a, b, c] = [1, 2, 3].map(|at| site.checkpoint(&mut chain, at) + "\n");
@@ -152,7 +152,7 @@ async fn what_a_file_beside_the_log_holds_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_chain_that_is_whole_and_over_is_not_missed_once_its_file_is_gone() {
+async fn deleting_a_finished_chain_is_not_reported() {
     let site = Site::new();
     let old = site.checkpoint(&mut Site::chain(Vec::new()), 1);
     site.keep(&old).await;
@@ -175,7 +175,7 @@ async fn a_chain_that_is_whole_and_over_is_not_missed_once_its_file_is_gone() {
 }
 
 #[tokio::test]
-async fn what_another_chain_has_taken_the_place_of_is_missed_once() {
+async fn a_replaced_chain_is_reported_once() {
     let site = Site::new();
     let mut lost = Site::chain(Vec::new());
     site.keep(&site.checkpoint(&mut lost, 1)).await;
@@ -209,7 +209,7 @@ fn required(all: &[LastCheckpoint]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_given_up() {
+async fn attack_52_requires_the_previous_keys_checkpoint_until_abandoned() {
     let site = Site::new();
     let mut chain = Site::chain(Vec::new());
     let [a, b] = [1, 2].map(|at| site.checkpoint(&mut chain, at));
@@ -255,7 +255,7 @@ async fn attack_52_the_checkpoint_by_the_key_before_is_required_until_it_is_give
 }
 
 #[tokio::test]
-async fn a_chain_that_was_given_up_stays_and_is_required_again_when_it_is_signed_on() {
+async fn an_abandoned_chain_is_required_after_new_checkpoints() {
     let site = Site::new();
     let mut first = Site::chain(Vec::new());
     site.keep(&site.checkpoint(&mut first, 1)).await;
@@ -284,7 +284,7 @@ async fn a_chain_that_was_given_up_stays_and_is_required_again_when_it_is_signed
 }
 
 #[tokio::test]
-async fn chains_that_were_given_up_are_not_forgotten_with_those_that_were_followed() {
+async fn abandoned_chains_outlive_pruned_superseded_chains() {
     let site = Site::new();
     let first = site.checkpoint(&mut Site::chain(Vec::new()), 1);
     site.keep(&first).await;

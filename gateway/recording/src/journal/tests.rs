@@ -27,7 +27,7 @@ async fn spend(store: &dyn Store, id: &str) {
 }
 
 #[tokio::test]
-async fn no_line_is_written_before_what_it_stands_on_is_durable() {
+async fn writes_no_record_before_its_transaction_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
     let (journal, _) = open(folder.path());

@@ -13,7 +13,7 @@ fn granted(budget: &RateLimit, source: u32, times: usize, now: u64) -> usize {
 }
 
 #[test]
-fn a_source_may_spend_what_nobody_else_wants() {
+fn a_single_source_may_use_the_spare_quota() {
     let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 10);
@@ -21,7 +21,7 @@ fn a_source_may_spend_what_nobody_else_wants() {
 }
 
 #[test]
-fn one_that_spends_all_it_can_leaves_others_theirs() {
+fn a_greedy_source_leaves_quota_to_others() {
     let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 50);
     // Two sources: each has half of the other half.
@@ -39,7 +39,7 @@ fn one_that_spends_all_it_can_leaves_others_theirs() {
 }
 
 #[test]
-fn what_is_larger_than_the_whole_is_never_granted() {
+fn refuses_a_cost_above_the_total_quota() {
     let budget = RateLimit::new(100, 10);
     let now = UnixTime::since_unix_epoch(Duration::from_secs(1000));
     let source = Ipv4Addr::LOCALHOST.into();
@@ -49,7 +49,7 @@ fn what_is_larger_than_the_whole_is_never_granted() {
 }
 
 #[test]
-fn the_console_is_told_once_a_minute() {
+fn rate_limit_warning_is_printed_once_a_minute() {
     let budget = RateLimit::new(0, 0);
     let spend = |now| budget.spend(Ipv4Addr::LOCALHOST.into(), 1, UnixTime::since_unix_epoch(Duration::from_secs(now)));
     assert!(matches!(spend(1000), Spending::Over { tell: true, .. }));
@@ -67,7 +67,7 @@ fn retry_after(budget: &RateLimit, source: u32, now: u64) -> u64 {
 }
 
 #[test]
-fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
+fn retry_after_is_the_first_second_with_quota() {
     let spent = |sources: u32| {
         let budget = RateLimit::new(100, 10);
         for source in (0..sources).map(|source| ATTACKER + source) {
@@ -93,7 +93,7 @@ fn who_is_told_when_to_come_again_finds_something_then_and_nothing_before() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_gives_nothing() {
+fn setting_the_clock_back_refills_no_quota() {
     let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 100_000), 50);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1000), 0);
@@ -126,7 +126,7 @@ fn memory_is_bounded() {
 }
 
 #[test]
-fn a_second_comes_back_once_in_whatever_order_requests_come() {
+fn refills_once_a_second_despite_reordered_timestamps() {
     let budget = RateLimit::new(100, 10);
     assert_eq!(granted(&budget, ATTACKER, 1000, 1001), 50);
     for _ in 0..10 {
@@ -223,7 +223,7 @@ const HONEST: std::ops::Range<u128> = 1_000_000..1_000_033;
 type GreedyCase<'a> = (&'a str, &'a dyn Fn(u128) -> ClientSource, &'a [(u128, u64)]);
 
 #[test]
-fn attack_54_greedy_sources_keep_nobody_from_booting() {
+fn attack_54_nodes_boot_despite_greedy_sources() {
     let alone = &[(1, 2), (2, 2), (10, 2), (1200, 30), (10_000, 300)][..];
     // A site's network of 48 bits has one share among all sources, which its nodes wait for within their hold.
     let shared = &[(1, 2), (2, 2), (10, 10), (1200, 600)][..];
@@ -244,7 +244,7 @@ fn attack_54_greedy_sources_keep_nobody_from_booting() {
 
 /// They are as new as the nodes are.
 #[test]
-fn attack_54_greedy_sources_that_begin_with_the_boot_keep_nobody_from_it() {
+fn attack_54_nodes_boot_despite_simultaneous_greedy_sources() {
     for greedy in [2, 10, 1200] {
         let budget = challenges();
         let mut ask = in_turn(greedy, v4);
@@ -260,7 +260,7 @@ fn attack_54_greedy_sources_that_begin_with_the_boot_keep_nobody_from_it() {
 }
 
 #[test]
-fn attack_54_a_fleet_behind_one_address_boots_within_its_hold_beside_greedy_sources() {
+fn attack_54_a_fleet_behind_nat_boots_despite_greedy_sources() {
     for (greedy, fleet) in [(2, 1000), (10, 1000)] {
         let honest = nodes(std::iter::repeat_n(v4(HONEST.start), fleet), 1);
         let after = booted_after(&challenges(), &mut in_turn(greedy, v4), honest);
@@ -269,7 +269,7 @@ fn attack_54_a_fleet_behind_one_address_boots_within_its_hold_beside_greedy_sour
 }
 
 #[test]
-fn sources_that_ask_without_end_get_equal_parts_over_time() {
+fn constantly_requesting_sources_get_fair_shares() {
     for sources in [2, 10, 300] {
         let budget = challenges();
         let mut granted = vec![0; sources];
@@ -290,7 +290,7 @@ fn sources_that_ask_without_end_get_equal_parts_over_time() {
 }
 
 #[test]
-fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_booting() {
+fn attack_55_one_greedy_neighbour_address_delays_no_boot() {
     let honest = nodes(HONEST.map(six), 2);
     let after = booted_after(&challenges(), &mut || six(66), honest);
     assert!(after <= 2, "{after} s");
@@ -300,7 +300,7 @@ fn attack_55_a_neighbour_with_one_address_keeps_no_node_of_its_network_from_boot
 type Honest<'a> = (&'a str, &'a dyn Fn(u128) -> ClientSource, u64);
 
 #[test]
-fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_and_no_other() {
+fn attack_55_many_neighbour_addresses_use_only_their_networks_share() {
     // Some thousands, or a new one each time.
     for addresses in [4000, u128::from(u64::MAX)] {
         let known = |number: u128| ClientSource::proven(IpAddr::from(Ipv6Addr::from_bits((0x2001_0db8 << 96) + number)));
@@ -320,7 +320,7 @@ fn attack_55_a_neighbour_with_thousands_of_addresses_uses_up_its_networks_part_a
 }
 
 #[test]
-fn what_is_taken_in_any_case_is_less_for_others() {
+fn unconditional_spending_reduces_the_shared_quota() {
     let budget = RateLimit::new(100, 10);
     let at = |now| UnixTime::since_unix_epoch(Duration::from_secs(now));
     budget.take(30, at(1000));

@@ -32,7 +32,7 @@ fn own() -> String {
 }
 
 #[test]
-fn a_node_is_not_told_what_is_for_the_administrator() {
+fn problem_documents_withhold_administrator_details() {
     // The match in each `From` names every variant: a new one has to say what may be told.
     check(
         EnrolmentError::NameTaken {
@@ -101,7 +101,7 @@ fn a_node_is_not_told_what_is_for_the_administrator() {
 }
 
 #[test]
-fn attack_32_a_node_is_not_told_which_digests_are_accepted() {
+fn attack_32_pcr_mismatch_withholds_the_accepted_digests() {
     let mismatch = TpmEvidenceError::PcrMismatch {
         index: 4,
         bank: attest::HashAlg::Sha256,

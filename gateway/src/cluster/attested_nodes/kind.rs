@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_has_the_same_names_and_limits() {
+    fn crd_manifest_matches_the_codes_names_and_limits() {
         let text = include_str!("../../../dist/kubernetes/parts/attested-nodes/roles.yaml");
         let definition: Value = serde_saphyr::from_str(text.split("---\n").next().unwrap()).unwrap();
         assert_eq!(definition["kind"], "CustomResourceDefinition");

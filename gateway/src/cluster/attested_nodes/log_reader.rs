@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_disk_is_not_given_and_what_was_cut_off_never() {
+    fn reads_only_durable_lines() {
         let site = Site::new();
         let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
         let mut reader = site.reader();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_passed_over_from_where_it_cannot_be_read() {
+    fn skips_the_unreadable_rest_of_a_segment() {
         let site = Site::new();
         let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
         site.write("attestation.jsonl", &[&c]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_overlooked_is_read_before_what_comes_after_it() {
+    fn reads_an_overlooked_segment_before_later_lines() {
         let site = Site::new();
         let [a, b, c] = [1, 2, 3].map(|number| line(number, "x"));
         site.write("attestation.jsonl.1", &[&a]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_set_back_is_given_again_from_its_beginning_and_one_that_was_read_ahead_goes_on() {
+    fn rereads_a_rolled_back_log_from_the_beginning() {
         let site = Site::new();
         let [a, b, c, d] = [1, 2, 3, 4].map(|number| line(number, "x"));
         site.write("attestation.jsonl", &[&a, &b, &c]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_missing_are_looked_for_once_and_hold_up_nothing() {
+    fn missing_lines_do_not_block_the_reader() {
         let site = Site::new();
         let [a, b, e] = [1, 2, 5].map(|number| line(number, "x"));
         site.write("attestation.jsonl.1", &[&a, &b]);

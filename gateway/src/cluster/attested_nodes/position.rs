@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_and_nothing_else_is() {
+    fn reads_a_saved_position_and_refuses_malformed_files() {
         let folder = tempfile::tempdir().unwrap();
         let kept = PositionFile::new(folder.path(), "reader");
         assert_eq!(kept.read().unwrap(), None);

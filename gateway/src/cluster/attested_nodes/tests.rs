@@ -18,7 +18,7 @@ fn node(value: Value) -> AttestedNode {
 }
 
 #[test]
-fn an_object_is_called_by_its_machines_identity_and_no_two_alike() {
+fn object_names_are_unique_per_machine_identity() {
     let check = |identity: &str, expected: Option<&str>| assert_eq!(object_name(identity).as_deref(), expected, "{identity}");
     check(&tpm("ab"), Some(&format!("tpm-{}", "ab".repeat(32))));
     // As `sha256sum` has it.
@@ -56,7 +56,7 @@ fn an_object_is_called_by_its_machines_identity_and_no_two_alike() {
 }
 
 #[test]
-fn an_object_of_any_shape_is_read() {
+fn reads_objects_with_malformed_spec_or_status() {
     let meta = json!({"name": "a", "uid": "u", "generation": 3});
     for spec in [json!(null), json!({})] {
         assert_eq!(
@@ -87,7 +87,7 @@ fn an_object_of_any_shape_is_read() {
 }
 
 #[test]
-fn who_has_written_a_spec_last_is_told_of_its_managed_fields() {
+fn finds_the_last_spec_manager_in_managed_fields() {
     let entry = |manager: &str, seconds: u32, part: &str, field: &str| {
         json!({"manager": manager, "operation": "Update", "time": format!("2026-01-01T00:00:{seconds:02}Z"), "fieldsType": "FieldsV1",
             "fieldsV1": {field: {}}, "subresource": part})
@@ -131,7 +131,7 @@ fn status_of(lines: &[Vec<u8>]) -> Option<AttestedNodeStatus> {
 }
 
 #[test]
-fn of_each_machine_the_last_is_told_that_it_has_proven() {
+fn status_shows_a_machines_last_proven_decision() {
     let trusted = line("evidence", "trusted", 10, &json!({}));
     let served = line("config", "served", 11, &json!({"shown": "ticket"}));
     let refused = line("evidence", "refused", 12, &json!({}));
@@ -180,7 +180,7 @@ fn of_each_machine_the_last_is_told_that_it_has_proven() {
 }
 
 #[test]
-fn what_another_gateway_has_told_later_stays() {
+fn older_records_do_not_overwrite_a_newer_status() {
     let facts = |at: u64| {
         let mut news = MachineUpdates::default();
         news.add(&line("evidence", "trusted", at, &json!({})));
@@ -201,7 +201,7 @@ fn what_another_gateway_has_told_later_stays() {
 }
 
 #[test]
-fn a_condition_says_since_when_and_a_patch_what_is_otherwise() {
+fn conditions_have_transition_times_and_patches_only_changes() {
     let mut status = AttestedNodeStatus::default();
     status.set_condition(ConditionType::Banned, ConditionAnswer::new(false, "NotBanned", ""), 1, 10);
     status.set_condition(ConditionType::Banned, ConditionAnswer::new(false, "Other", "x".repeat(5000)), 2, 20);
@@ -231,7 +231,7 @@ fn a_condition_says_since_when_and_a_patch_what_is_otherwise() {
 }
 
 #[test]
-fn reasons_are_what_the_api_takes() {
+fn condition_reasons_are_valid_for_the_kubernetes_api() {
     assert_eq!(reason_of_code("pcr-mismatch"), "PcrMismatch");
     assert_eq!(reason_of_code(""), "Unsaid");
     for code in attest::reject::advices().map(|advice| advice.code) {
@@ -261,7 +261,7 @@ fn revoked(reason: &str, itself: bool) -> StoredMachine {
 }
 
 #[test]
-fn a_ban_counts_as_long_as_it_stands_there_and_what_gives_something_once() {
+fn applies_bans_continuously_and_grants_once() {
     let machine = StoredMachine {
         identity: tpm("ab"),
         ..StoredMachine::default()
@@ -301,7 +301,7 @@ fn a_ban_counts_as_long_as_it_stands_there_and_what_gives_something_once() {
 }
 
 #[test]
-fn an_object_of_which_the_store_knows_nothing_is_a_tpms_or_one_that_its_name_is_made_of() {
+fn derives_an_unknown_machines_identity_from_object_name() {
     let of = |name: &str, identity: Option<&str>| {
         let status = AttestedNodeStatus {
             identity: identity.map(str::to_owned),
@@ -326,7 +326,7 @@ fn an_object_of_which_the_store_knows_nothing_is_a_tpms_or_one_that_its_name_is_
 }
 
 #[test]
-fn the_document_says_why_an_edit_is_not_done() {
+fn reference_page_lists_all_edit_refusal_reasons() {
     let code = [include_str!("edits.rs"), include_str!("leader.rs")].concat();
     let mut reasons = BTreeSet::from(["RevokedByCommand"]);
     for call in ["refused(", "Answer::new(false,"] {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pools_answers_are_others_when_new_nodes_get_another_rendered_config() {
+    fn updates_a_pool_when_its_rendered_config_changes() {
         let of = |pools: &[Arc<DynamicObject>]| ConfigsSnapshot::new(pools, &[], &[], &[]);
         let check = |before: &[Arc<DynamicObject>], after: &[Arc<DynamicObject>], expected: &[&str]| {
             let news = of(after).news(Some(&of(before)));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_pools_have_is_news_to_all() {
+    fn a_shared_object_change_updates_all_pools() {
         let of = |controller: &Meta, config: &Meta, build: &Meta| {
             let one = |meta: &Meta| vec![Arc::clone(meta)];
             ConfigsSnapshot::new(&[], &one(controller), &one(config), &one(build))
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_config() {
+    fn ignores_malformed_pool_objects() {
         let check = |data: Value| assert_eq!(rendered(&data), None, "{data}");
         check(Value::Null);
         check(json!({"status": {"configuration": "r-1", "updatedMachineCount": "many"}}));

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_long_it_is() {
+    fn formats_remaining_validity() {
         let day = 24 * 3600;
         assert_eq!(left(100, 100), "0 hours");
         assert_eq!(left(100 + 2 * day - 1, 100), "47 hours");

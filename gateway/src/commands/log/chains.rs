@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_cut_where_a_file_begins_that_another_chain_stands_in() {
+    fn cuts_where_a_segment_starts_another_chain() {
         let cuts = |lines: &[(bool, Option<(&str, bool)>)]| {
             let mut chains = Chains::default();
             for (begins_file, place) in lines {

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_of_changes_and_of_a_reader_that_has_gone() {
+    fn wait_reports_file_changes_and_a_closed_reader() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         std::fs::create_dir(&state).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_who_why_and_what_to_do() {
+    fn refusal_row_has_identity_code_and_next_step() {
         let refused = RecordFields {
             identity: Some(format!("tpm:{}", "17bdc2c5".repeat(8))),
             code: Some("ek-not-endorsed".to_owned()),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_served_and_what_a_node_says() {
+    fn formats_served_alert_and_observed_rows() {
         let served = RecordFields {
             decision: "config".to_owned(),
             verdict: "served".to_owned(),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_node_sends_reaches_a_terminal_as_a_command() {
+    fn escapes_terminal_control_characters_from_nodes() {
         let text = "\u{1b}]0;owned\u{7}\u{9b}2J\u{7f}\u{202e}evil\r\n\u{200b}ä";
         assert_eq!(
             visible(text),

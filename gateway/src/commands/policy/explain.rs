@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_rule_is_said() {
+    fn explains_each_policy_rule() {
         let pcrs: BTreeMap<u8, AcceptedValues> = (0..8)
             .map(|pcr| {
                 (
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_observed_is_marked() {
+    fn marks_observed_rules() {
         let pcrs = (0..8).map(|pcr| (pcr, AcceptedValues::NotChecked)).collect();
         let values = ReferenceValues::new(HashAlg::Sha256, pcrs).unwrap().only_while_booting(true);
         let words = |condition: &str| {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_by_a_tpms_history_is_said_and_nothing_where_nothing_is() {
+    fn explains_only_refusing_history_rules() {
         assert_eq!(describe_history(HistoryRules::default()), "");
         let rules = HistoryRules {
             firmware_back: HistoryPolicy::Refuse,

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_good_no_longer_than_where_it_is_from() {
+    fn imported_token_lifetime_is_capped_by_its_source() {
         let standard = LIFETIME_SECONDS;
         let check = |asked, expires, expected: Option<u64>| {
             assert_eq!(lifetime(asked, standard, expires, 1000).ok(), expected, "{asked:?} {expires:?}");

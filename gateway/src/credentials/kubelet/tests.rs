@@ -135,7 +135,7 @@ fn common_name(text: &str) -> impl FnOnce(&mut Vec<(DnType, String)>) {
 }
 
 #[test]
-fn a_kubelets_certificate_is_taken() {
+fn accepts_a_kubelet_client_certificate() {
     for algorithm in [&PKCS_ECDSA_P256_SHA256, &PKCS_RSA_SHA256] {
         assert_eq!(judge(&Leaf::with(|leaf| leaf.algorithm = algorithm)), Ok("worker-1".to_owned()));
     }
@@ -155,7 +155,7 @@ fn a_kubelets_certificate_is_taken() {
 }
 
 #[test]
-fn what_is_verified_is_what_a_record_says() {
+fn verified_certificate_exposes_the_recorded_fields() {
     let ca = Ca::new("kube-csr-signer", None);
     let leaf = Leaf::new("worker-1").signed_by(&ca);
     let needless = Ca::new("needless", None).der;
@@ -171,7 +171,7 @@ fn what_is_verified_is_what_a_record_says() {
 
 /// A kubelet chooses its certificate by the CA names in the handshake.
 #[test]
-fn each_ca_is_taken_once_and_its_name_is_told_once() {
+fn deduplicates_cas_and_the_hinted_ca_names() {
     let (first, renewed, second) = (Ca::new("a", None), Ca::new("a", None), Ca::new("b", None));
     let all = [&first, &first, &renewed, &second, &first].map(|ca| Certificate::parse(ca.der.clone()).unwrap());
     let authorities = Authorities::from_certificates(all.into()).unwrap();
@@ -195,7 +195,7 @@ fn each_ca_is_taken_once_and_its_name_is_told_once() {
 }
 
 #[test]
-fn as_many_cas_are_read_as_the_limit_says() {
+fn number_of_client_cas_is_limited() {
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("ca.crt");
     let with = |count: usize| {
@@ -210,7 +210,7 @@ fn as_many_cas_are_read_as_the_limit_says() {
 }
 
 #[test]
-fn a_certificate_is_as_large_as_the_limit_says() {
+fn refuses_an_oversized_client_certificate() {
     let ca = Ca::new("kube-csr-signer", None);
     let of = |bytes: usize| judge_chain(&[vec![0; bytes].into()], &ca, NOW);
     assert!(matches!(of(8192), Err(KubeletError::Malformed { .. })));
@@ -235,7 +235,7 @@ fn another_clusters_certificate_is_refused() {
 }
 
 #[test]
-fn dates_are_those_of_the_request() {
+fn checks_certificate_validity_at_request_time() {
     let ca = Ca::new("kube-csr-signer", None);
     let leaf = [Leaf::new("worker-1").signed_by(&ca)];
     let name = Ok("worker-1".to_owned());
@@ -276,7 +276,7 @@ fn a_certificate_for_another_purpose_is_refused() {
 }
 
 #[test]
-fn a_subject_is_that_of_a_node_and_of_nothing_else() {
+fn accepts_only_system_node_subjects() {
     let prefix = |found: &str| SubjectError::Prefix { found: found.to_owned() };
     for wrong in [
         "worker-1",
@@ -342,7 +342,7 @@ fn a_subject_is_that_of_a_node_and_of_nothing_else() {
 }
 
 #[test]
-fn a_chain_may_have_cas_between_and_is_bounded() {
+fn accepts_a_bounded_number_of_intermediate_cas() {
     let root = Ca::new("root", None);
     let mut between = vec![Ca::new("ca 1", Some(&root))];
     for number in 2..=4 {
@@ -374,7 +374,7 @@ fn a_chain_may_have_cas_between_and_is_bounded() {
 
 /// The kube-apiserver enforces it, too: Go looks at a root's path length as at any other CA's.
 #[test]
-fn a_ca_of_the_cluster_has_as_many_below_it_as_it_allows() {
+fn enforces_the_path_length_of_the_cluster_ca() {
     let judge = |allowed: Option<u8>, below: usize| {
         let mut root = Ca::new("root", None);
         root.params.is_ca = IsCa::Ca(allowed.map_or(BasicConstraints::Unconstrained, BasicConstraints::Constrained));
@@ -405,7 +405,7 @@ fn a_ca_of_the_cluster_has_as_many_below_it_as_it_allows() {
 
 /// Three CAs of the cluster's CA's name with other keys: in each order of them, the first would have to be looked at.
 #[test]
-fn attack_36_a_maze_of_cas_costs_few_signatures() {
+fn attack_36_limits_signature_checks_for_same_named_cas() {
     let ca = Ca::new("kube-csr-signer", None);
     let others: Vec<Ca> = (0..3).map(|_| Ca::new("kube-csr-signer", None)).collect();
     let mut chain = vec![Leaf::new("worker-1").signed_by(&Ca::new("kube-csr-signer", None))];
@@ -419,7 +419,7 @@ fn attack_36_a_maze_of_cas_costs_few_signatures() {
 }
 
 #[test]
-fn what_is_no_certificate_is_refused() {
+fn refuses_malformed_or_altered_certificates() {
     let ca = Ca::new("kube-csr-signer", None);
     let good = Leaf::new("worker-1").signed_by(&ca).to_vec();
     let judge = |bytes: Vec<u8>| judge_chain(&[bytes.into()], &ca, NOW);

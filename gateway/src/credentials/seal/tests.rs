@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 #[test]
-fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
+fn unseals_only_unaltered_text_of_the_same_kind() {
     let folder = tempfile::tempdir().unwrap();
     let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
     let text = seal.seal(Sealed::Challenge, b"content").unwrap();
@@ -37,7 +37,7 @@ fn opens_what_it_sealed_as_the_same_kind_and_nothing_else() {
 }
 
 #[test]
-fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
+fn refuses_sealed_text_over_the_length_limit() {
     let folder = tempfile::tempdir().unwrap();
     let seal = SealKeyRing::open(&folder.path().join("seal.key")).unwrap();
     let longest = (SEALED_LIMIT_BYTES * 3 / 4 - 100..)
@@ -50,13 +50,13 @@ fn a_text_that_no_gateway_has_given_for_its_length_is_not_looked_at() {
 }
 
 #[test]
-fn the_dates_of_keys_that_replicas_share_are_of_the_clock_that_is_behind() {
+fn shared_key_dates_use_the_slower_clock() {
     assert_eq!(Times::new(5, 3), Times { store: 3, clock: 3 });
     assert_eq!(Times::new(3, 5), Times { store: 3, clock: 5 });
 }
 
 #[test]
-fn a_key_that_is_there_is_replaced_and_none_is_made_where_there_is_none() {
+fn replace_if_there_creates_no_missing_key_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     SealKeyRing::replace_if_exists(&file).unwrap();
@@ -67,7 +67,7 @@ fn a_key_that_is_there_is_replaced_and_none_is_made_where_there_is_none() {
 }
 
 #[test]
-fn the_key_outlives_the_process_and_is_nobody_elses() {
+fn key_file_survives_restart_and_must_be_private() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     let text = SealKeyRing::open(&file).unwrap().seal(Sealed::Ticket, b"x").unwrap();
@@ -89,7 +89,7 @@ const DAY: u64 = 24 * 3600;
 const KEEP: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expired() {
+async fn previous_key_unseals_until_its_retention_ends() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     let seal = SealKeyRing::open(&file).unwrap();
@@ -122,7 +122,7 @@ async fn a_newer_key_seals_and_an_older_one_opens_until_what_it_sealed_has_expir
 }
 
 #[test]
-fn a_crash_leaves_no_key_or_a_whole_one() {
+fn a_crash_leaves_no_partial_key_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("seal.key");
     // What a crash while it was written leaves.

@@ -102,7 +102,7 @@ async fn each_ticket_has_its_own_uses() {
 }
 
 #[test]
-fn a_ticket_is_good_to_its_last_second() {
+fn a_ticket_is_valid_through_its_last_second() {
     let case = case();
     let text = case.issue(false);
     let at = |seconds: u64| {
@@ -119,7 +119,7 @@ fn a_ticket_is_good_to_its_last_second() {
 }
 
 #[tokio::test]
-async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_by_is_revoked() {
+async fn attack_28_revoking_any_identity_of_a_node_invalidates_tickets() {
     let case = case();
     let tpm = NodeIdentity::from_ek(case.ek);
     let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
@@ -151,7 +151,7 @@ async fn attack_28_a_ticket_is_worth_nothing_once_any_of_what_its_node_is_known_
 }
 
 #[tokio::test]
-async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was() {
+async fn attack_27_a_changed_instance_claim_invalidates_the_ticket() {
     let case = case();
     let instance: NodeIdentity = serde_json::from_str(r#""aws-nitrotpm:i-7""#).unwrap();
     let first = |holder: &str, at| InstanceRecord {
@@ -192,7 +192,7 @@ async fn attack_27_a_ticket_is_good_for_as_long_as_its_instance_is_whose_it_was(
 }
 
 #[tokio::test]
-async fn a_ticket_for_an_instance_that_was_nobodys_ends_with_a_claim_of_it() {
+async fn claiming_an_unclaimed_instance_invalidates_its_tickets() {
     let case = case();
     let instance: NodeIdentity = serde_json::from_str(r#""gcp:project/1""#).unwrap();
     let settings = TicketSettings { uses: 9, ..SETTINGS };
@@ -219,7 +219,7 @@ async fn a_ticket_for_an_instance_that_was_nobodys_ends_with_a_claim_of_it() {
 }
 
 #[tokio::test]
-async fn attack_28_a_ticket_is_worth_nothing_once_nobody_vouches_for_its_tpm_and_is_not_used_up_by_that() {
+async fn attack_28_a_withdrawn_endorsement_refuses_but_spends_no_ticket() {
     let case = case();
     let (by_list, by_root) = (case.issue(true), case.issue(false));
     let withdrawn = async |text: &str| matches!(case.redeem(text).await, Err(TicketError::Withdrawn { .. }));
@@ -265,7 +265,7 @@ impl Case {
 }
 
 #[tokio::test]
-async fn a_ticket_that_was_not_used_is_good_for_longer_and_from_then_on_for_its_lifetime() {
+async fn an_unused_ticket_has_a_grace_period() {
     let case = case();
     let text = case.issue_late(false);
     assert_eq!(case.late(&text, EXPIRES + 900).await.unwrap(), (1, Some(900)));
@@ -285,7 +285,7 @@ async fn a_ticket_that_was_not_used_is_good_for_longer_and_from_then_on_for_its_
 }
 
 #[tokio::test]
-async fn attack_41_a_ticket_that_was_used_is_no_better_for_being_late() {
+async fn attack_41_a_used_ticket_has_no_grace_period() {
     let case = case();
     let text = case.issue_late(false);
     case.late(&text, 1000).await.unwrap();
@@ -303,7 +303,7 @@ async fn attack_41_a_ticket_that_was_used_is_no_better_for_being_late() {
 }
 
 #[tokio::test]
-async fn attack_41_what_was_used_is_not_forgotten_while_its_ticket_would_be_good_without_that() {
+async fn attack_41_keeps_uses_until_the_grace_period_ends() {
     const DAY: u64 = 24 * 3600;
     let mut case = case();
     let settings = TicketSettings {
@@ -346,7 +346,7 @@ async fn attack_41_what_was_used_is_not_forgotten_while_its_ticket_would_be_good
 }
 
 #[tokio::test]
-async fn attack_28_a_late_ticket_is_worth_nothing_once_its_node_is_revoked_or_nobody_vouches_for_it() {
+async fn attack_28_revocation_invalidates_tickets_in_their_grace_period() {
     let case = case();
     case.allow(&[]).await;
     let text = case.issue_late(true);
@@ -365,7 +365,7 @@ async fn attack_28_a_late_ticket_is_worth_nothing_once_its_node_is_revoked_or_no
 }
 
 #[tokio::test]
-async fn attack_30_a_late_ticket_of_a_machine_that_is_not_in_the_inventory_any_longer_is_worth_nothing() {
+async fn attack_30_leaving_the_inventory_invalidates_late_tickets() {
     let case = case();
     let text = case.issue_late(false);
     let inventory = Inventory::parse(&format!("tpm:{}", "cd".repeat(32))).unwrap();
@@ -381,7 +381,7 @@ async fn attack_30_a_late_ticket_of_a_machine_that_is_not_in_the_inventory_any_l
 }
 
 #[tokio::test]
-async fn attack_18_of_many_that_show_a_late_ticket_at_once_as_many_win_as_it_has_uses() {
+async fn attack_18_concurrent_late_redemptions_respect_the_use_limit() {
     let case = case();
     let text = case.issue_late(false);
     let all = (0..20).map(|number| {
@@ -398,7 +398,7 @@ async fn attack_18_of_many_that_show_a_late_ticket_at_once_as_many_win_as_it_has
 }
 
 #[tokio::test]
-async fn attack_33_a_use_that_is_given_back_is_none() {
+async fn attack_33_a_refunded_use_does_not_count() {
     let case = case();
     let text = case.issue_late(false);
     // In time, and its answer was not sent.
@@ -419,7 +419,7 @@ async fn attack_33_a_use_that_is_given_back_is_none() {
 }
 
 #[tokio::test]
-async fn what_the_administrator_says_today_counts_if_it_is_less() {
+async fn reduced_ticket_settings_apply_to_issued_tickets() {
     let case = case();
     let text = case.issue_late(false);
     let refused = case.redeem_as(&SETTINGS, &text, EXPIRES + 1, "c").await;

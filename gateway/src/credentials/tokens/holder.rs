@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attack_09_a_claimant_is_32_bytes_in_one_form_or_none() {
+    fn attack_09_accepts_only_canonical_32_byte_first_boot_secrets() {
         let text = BASE64URL_NOPAD.encode(&[0xfb; 32]);
         let claimant = Claimant::read(text.as_bytes()).unwrap();
         assert!(text.contains('-') && !format!("{claimant:?}").contains(&text));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_one_line_of_a_file_or_a_value_of_a_secret() {
+    fn imports_a_token_from_file_or_secret() {
         for content in [TOKEN.to_owned(), format!("{TOKEN}\n"), format!("{TOKEN}\r\n")] {
             assert_eq!(read(&content).unwrap(), TOKEN);
         }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bootstrap_token_of_kubernetes_is_both_halves_with_its_end_and_its_usage() {
+    fn imports_a_kubernetes_bootstrap_token_with_expiration() {
         const GOOD: [(&str, &str); 4] = [
             ("token-id", "4hq7wz"),
             ("token-secret", "k2v9x0t8r1m5n3c6"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_guessed_or_never_be_shown_is_no_token_and_is_not_repeated() {
+    fn refuses_weak_or_malformed_tokens_without_printing_them() {
         let refused = |content: &str, expected: ImportError| {
             let error = read(content).unwrap_err();
             assert_eq!(error, expected);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_a_token_is_looked_up() {
+    fn looks_up_only_text_of_plausible_length() {
         assert!(could_be(TOKEN) && could_be(&TOKEN[..22]));
         for text in ["", "wrong", &TOKEN[..21], &"a".repeat(31), &TOKEN.repeat(20)] {
             assert!(!could_be(text), "{text}");

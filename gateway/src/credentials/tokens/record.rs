@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn token_record_round_trips() {
         let record = read(r#"{"name":"rack7","pools":["worker"],"created":100,"expires":200}"#).unwrap();
         assert_eq!(record.pools, BTreeSet::from(["worker".to_owned()]));
         assert_eq!((record.created, record.expires, record.uses), (100, 200, None));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_means_nothing_is_refused() {
+    fn refuses_malformed_token_records() {
         for value in [
             r#"{"name":"a","created":1,"expires":2}"#,
             r#"{"name":"a","pool":"x","created":1,"expires":2}"#,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_networks_named_are_let_in() {
+    fn token_is_limited_to_its_networks() {
         let mut record = read(r#"{"name":"a","pools":["x"],"created":1,"expires":2}"#).unwrap();
         let allowed = |record: &TokenRecord, peer: &str| record.may_come_from(peer.parse().unwrap());
         assert!(allowed(&record, "203.0.113.9") && allowed(&record, "2001:db8::1"));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_what_its_record_says() {
+    fn derives_the_token_state_from_its_record() {
         let mut record = read(r#"{"name":"a","pools":["x"],"created":100,"expires":200,"uses":2}"#).unwrap();
         assert_eq!(record.state(0, at(200)), TokenState::Current);
         assert_eq!(record.state(2, at(200)), TokenState::Spent);

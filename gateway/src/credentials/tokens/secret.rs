@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_has_the_hash_that_it_was_made_with_and_nothing_else_has_one() {
+    fn hashes_only_well_formed_token_text() {
         let (text, hash) = generate().unwrap();
         assert_eq!((text.len(), hash.len()), (43, 64));
         assert_eq!(hash_of_text(&text).as_deref(), Some(hash.as_str()));

@@ -75,7 +75,7 @@ fn copy(from: &Folder, to: &Folder) {
 }
 
 #[test]
-fn after_each_step_of_a_renewal_there_is_a_pair() {
+fn each_renewal_step_leaves_a_matching_key_pair() {
     let folder = folder();
     let before = folder.today();
     let key = find_authority_key(&folder.files, &before.authority, None).unwrap();
@@ -120,7 +120,7 @@ fn folder_with(other: &Folder) -> Folder {
 }
 
 #[test]
-fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
+fn a_completed_rotation_leaves_one_ca_and_key() {
     let folder = folder();
     let old = folder.today().authority;
     let new = folder.introduce();
@@ -161,7 +161,7 @@ fn a_rotation_ends_with_one_ca_and_its_key_in_their_places() {
 }
 
 #[test]
-fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
+fn reuses_a_leftover_key_and_overwrites_none() {
     let folder = folder();
     let left = SigningKey::generate(Algorithm::EcdsaP256).unwrap();
     files::create(&folder.path("mcs-ca-next.key"), PRIVATE, &left.pem()).unwrap();
@@ -197,7 +197,7 @@ fn a_key_that_an_interrupted_command_left_is_used_and_none_is_overwritten() {
 }
 
 #[test]
-fn what_has_expired_can_be_renewed() {
+fn renews_an_expired_certificate_and_ca() {
     let folder = folder();
     let later = at(NOW + 3651 * DAY);
     assert!(ServingCertificate::load(&folder.files, later).is_err());
@@ -215,7 +215,7 @@ fn what_has_expired_can_be_renewed() {
 }
 
 #[test]
-fn a_key_that_is_lost_or_another_is_replaced() {
+fn replaces_a_lost_or_mismatched_serving_key() {
     let check = |change: &dyn Fn(&Path)| {
         let folder = folder();
         change(&folder.files.key);
@@ -233,7 +233,7 @@ fn a_key_that_is_lost_or_another_is_replaced() {
 }
 
 #[test]
-fn files_of_others_are_left_alone() {
+fn refuses_to_replace_manifests_and_shared_files() {
     let refused = |change: &dyn Fn(&mut Folder), expected: &str| {
         let mut folder = folder();
         change(&mut folder);

@@ -171,7 +171,7 @@ mod tests {
     use attest_system::clock::Clock;
 
     #[tokio::test]
-    async fn a_server_that_cannot_be_asked_is_not_due_all_the_time() {
+    async fn unreachable_upstream_is_not_revalidated_continuously() {
         let folder = tempfile::tempdir().unwrap();
         let names = GatewayNames {
             hosts: vec!["localhost".to_owned()],

@@ -82,7 +82,7 @@ async fn judged(live: &LivePools, occasion: ReloadCause) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_pool_in_whose_files_nothing_has_changed_is_not_read() {
+async fn reloads_only_pools_with_changed_files() {
     let fixture = Fixture::new();
     let live = fixture.open(LATER).await;
     let before = ["a", "b"].map(|name| pool(&live, name));
@@ -113,7 +113,7 @@ async fn a_pool_in_whose_files_nothing_has_changed_is_not_read() {
 }
 
 #[tokio::test]
-async fn whatever_changes_in_a_pools_files_is_noticed() {
+async fn detects_every_change_of_a_pools_files() {
     type Change = fn(&Fixture);
     /// Makes a link through which `..1` is served, like in a volume of Kubernetes.
     fn volume(fixture: &Fixture) {
@@ -223,7 +223,7 @@ async fn whatever_changes_in_a_pools_files_is_noticed() {
 
 /// A link whose target changes to the same file in other folders: changes happen in these folders from now on, so they have to be watched.
 #[tokio::test]
-async fn a_link_by_another_way_to_the_same_file_is_watched_there() {
+async fn watches_new_folders_of_a_retargeted_symlink() {
     let fixture = Fixture::new();
     fixture.write("one/config.ign", &config("second"));
     fs::create_dir(fixture.path("two")).unwrap();
@@ -242,7 +242,7 @@ async fn a_link_by_another_way_to_the_same_file_is_watched_there() {
 
 /// The file system's clock is coarse: two writes within one of its ticks cannot be told apart.
 #[tokio::test]
-async fn what_was_read_right_after_it_was_written_is_read_once_more() {
+async fn rereads_a_file_modified_just_before_reading() {
     let fixture = Fixture::new();
     let (written, _) = changed(&fixture.path("pools/b/pool.toml"));
     let at = |seconds: i64| Clock::Fixed((written + seconds).try_into().unwrap());
@@ -253,7 +253,7 @@ async fn what_was_read_right_after_it_was_written_is_read_once_more() {
 }
 
 #[tokio::test]
-async fn a_machine_that_comes_to_be_of_two_pools_breaks_the_one_that_has_not_changed_too() {
+async fn a_machine_in_two_inventories_breaks_both_pools() {
     let fixture = Fixture::new();
     let toml = |pool: &str| format!("{SAMPLE}\n[inventory]\ninstances = {:?}\n", fixture.path(pool).join("machines"));
     for (pool, machine) in [("a", "gcp:p/1\n"), ("b", "gcp:p/2\n")] {

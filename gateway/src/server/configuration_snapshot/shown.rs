@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_text_or_a_number_and_a_long_one_its_length_and_digest() {
+    fn shows_long_values_as_length_and_digest() {
         for (value, expected) in [
             (json!(7), json!(7)),
             (json!(true), json!("true")),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_explained_in_one_line_without_the_fields_of_its_type() {
+    fn explains_an_api_error_in_one_line() {
         let message =
             "nodes is forbidden: User \"system:serviceaccount:a:b\" cannot list resource \"nodes\" in API group \"\" at the cluster scope";
         check(answered(403, "Forbidden", message), &format!("403 {message}"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_token_is_no_missing_right() {
+    fn distinguishes_an_expired_token_from_missing_rbac() {
         let text = explain(&answered(401, "Unauthorized", "Unauthorized"));
         assert!(text.starts_with("401 Unauthorized: ") && text.contains("has expired"), "{text}");
         assert!(!text.contains("right"), "{text}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_of_all_requests_are_told_from_those_of_one() {
+    fn distinguishes_general_failures_from_those_of_one_request() {
         for code in [401, 429, 500, 503, 504] {
             assert!(RequestCause::from_error(&answered(code, "", "")).concerns_all(), "{code}");
         }

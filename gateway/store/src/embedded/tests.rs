@@ -11,7 +11,7 @@ use super::CHECKPOINT_PAGES;
 use super::file::PAGE_BYTES;
 
 #[tokio::test]
-async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_after_it() {
+async fn syncs_a_commit_before_answering_except_for_decisions() {
     let (folder, store) = open();
     let pragma = |name: &'static str| store.sql(move |connection| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0)));
     assert_eq!(pragma("journal_mode").await.unwrap(), "wal");
@@ -39,7 +39,7 @@ async fn a_commit_is_synced_before_it_is_answered_unless_a_decision_is_recorded_
 }
 
 #[tokio::test]
-async fn how_far_it_has_come_is_said_only_when_that_is_durable() {
+async fn writes_the_store_mark_only_after_sync() {
     let (folder, store) = open();
     store.keep_mark().await.unwrap();
     let before = fs::read_to_string(folder.path().join("store.mark")).unwrap();
@@ -50,7 +50,7 @@ async fn how_far_it_has_come_is_said_only_when_that_is_durable() {
 }
 
 #[tokio::test]
-async fn who_reads_waits_for_nobody_and_sees_what_was_answered_before() {
+async fn reads_never_block_and_see_answered_commits() {
     let (folder, store) = open();
     let other = Embedded::open(&file(&folder)).unwrap();
     for (number, by) in [&store, &other, &store].into_iter().enumerate() {
@@ -79,7 +79,7 @@ async fn who_reads_waits_for_nobody_and_sees_what_was_answered_before() {
 }
 
 #[tokio::test]
-async fn the_log_of_transactions_grows_to_its_limit_and_begins_anew_then() {
+async fn write_ahead_log_restarts_at_its_limit() {
     const MB: u64 = 1_000_000;
     let (folder, store) = open();
     let log = || fs::metadata(folder.path().join("gateway.db-wal")).unwrap().len();
@@ -111,7 +111,7 @@ async fn the_log_of_transactions_grows_to_its_limit_and_begins_anew_then() {
 
 /// The record of an attested boot is some kilobytes.
 #[tokio::test]
-async fn a_decision_writes_few_pages_beside_its_record() {
+async fn a_decision_writes_few_pages_besides_its_record() {
     const DECISIONS: u64 = 200;
     const RECORD_BYTES: usize = 4000;
     let (folder, store) = open();
@@ -134,7 +134,7 @@ async fn a_decision_writes_few_pages_beside_its_record() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_read_is_one_file_when_it_is_closed() {
+async fn closing_the_store_removes_the_sqlite_side_files() {
     let (folder, store) = open();
     store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
     store.get(EntryKind::Name, "a").await.unwrap();
@@ -143,7 +143,7 @@ async fn a_store_that_was_read_is_one_file_when_it_is_closed() {
 }
 
 #[tokio::test]
-async fn what_is_recorded_is_settled_by_itself_if_nobody_asks_for_anything() {
+async fn settles_recorded_decisions_without_further_requests() {
     let (folder, store) = open();
     let decided: Result<_, StoreError> = store
         .decide("d", |transaction| {
@@ -168,7 +168,7 @@ async fn what_is_recorded_is_settled_by_itself_if_nobody_asks_for_anything() {
 }
 
 #[tokio::test]
-async fn who_reads_does_not_read_another_store_of_its_name_nor_one_that_was_set_back() {
+async fn reads_refuse_a_replaced_or_rolled_back_store() {
     let (folder, store) = open();
     store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
     assert!(store.get(EntryKind::Name, "a").await.unwrap().is_some());

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn once_it_has_failed_nothing_is_durable_any_longer() {
+    fn a_failed_sync_fails_all_later_syncs() {
         let folder = tempfile::tempdir().unwrap();
         let (store, path) = (folder.path().join("gateway.db"), folder.path().join("gateway.db-wal"));
         fs::write(&path, "").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_grown_to_is_given_back_when_nobody_reads() {
+    fn truncates_the_log_when_no_reader_is_open() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("gateway.db");
         let (mut writing, reading) = (Connection::open(&store).unwrap(), Connection::open(&store).unwrap());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_of_its_name_is_the_one_that_is_synced() {
+    fn reopens_a_replaced_log_file_before_syncing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gateway.db-wal");
         let mut kept = None;

@@ -181,7 +181,7 @@ mod tests {
 
     /// Otherwise continuous use of a token would prevent its removal: each use changes what the removal has read.
     #[test]
-    fn attack_44_a_token_is_taken_away_whatever_uses_are_made_of_it() {
+    fn attack_44_concurrent_uses_do_not_block_token_removal() {
         let mut removal: Work = Box::new(|keys| transaction::remove(keys, EntryKind::Token, "t").map(drop));
         let Ran::Missing(wanted) = EtcdBatch::default().run(&Fetched::new(), &mut removal) else {
             panic!("it reads nothing");

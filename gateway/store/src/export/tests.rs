@@ -65,7 +65,7 @@ fn import_text(folder: &TempDir, text: &[u8]) -> Result<(AcceptedStore, Contents
 }
 
 #[tokio::test]
-async fn what_is_taken_from_a_file_is_what_was_written_down() {
+async fn import_restores_the_exported_store() {
     let (old, text, exported) = exported().await;
     let new = tempfile::tempdir().unwrap();
     let (accepted, contents) = import_text(&new, &text).unwrap();
@@ -96,7 +96,7 @@ async fn what_is_taken_from_a_file_is_what_was_written_down() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_torn_altered_or_in_another_order_is_refused_and_nothing_is_written() {
+async fn refuses_an_altered_export_without_writing() {
     let (_old, text, _) = exported().await;
     let text = String::from_utf8(text).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -156,7 +156,7 @@ async fn a_file_that_is_torn_altered_or_in_another_order_is_refused_and_nothing_
 }
 
 #[tokio::test]
-async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
+async fn an_export_changed_during_import_leaves_no_entries() {
     let (_old, text, _) = exported().await;
     let new = tempfile::tempdir().unwrap();
     drop(Embedded::open(&file(&new)).unwrap());
@@ -179,7 +179,7 @@ async fn a_file_that_changes_while_it_is_taken_leaves_an_empty_store() {
 
 /// The digest equals that of `sha256sum` over the documented bytes.
 #[test]
-fn the_digest_is_the_one_that_is_documented() {
+fn store_digest_matches_its_documentation() {
     let mut digest = StoreDigest::new();
     digest.add(&KeyValue {
         key: "a".to_owned(),

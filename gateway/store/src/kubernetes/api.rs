@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_stands_before_an_api_and_says_much_the_beginning_is_said() {
+    fn truncates_long_api_error_messages() {
         for code in [403, 503] {
             let status = kube::core::Status {
                 message: "ä".repeat(100_000),

@@ -140,7 +140,7 @@ mod tests {
     proptest! {
         /// Whatever was written, and whenever it is folded, every key is what it would be if one step was done after the other.
         #[test]
-        fn what_is_folded_meanwhile_changes_nothing(steps in prop::collection::vec(step(), 0..24), at in 0..24usize) {
+        fn concurrent_compaction_changes_no_value(steps in prop::collection::vec(step(), 0..24), at in 0..24usize) {
             let (mut plain, mut below, mut changes) = (BTreeMap::new(), BTreeMap::new(), PendingChanges::default());
             let mut folding = None;
             for (number, step) in steps.iter().enumerate() {

@@ -298,7 +298,7 @@ mod tests {
 
     /// Otherwise counting on from there would overflow.
     #[test]
-    fn a_head_that_has_come_further_than_any_store_is_none() {
+    fn refuses_a_head_with_an_excessive_counter() {
         let head = Head::new("id".to_owned()).unwrap();
         let check = |change: &dyn Fn(&mut Value), is_one: bool| {
             let mut changed = serde_json::to_value(&head).unwrap();

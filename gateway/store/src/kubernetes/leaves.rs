@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_leaf_begins_at_the_shortest_beginning_that_sorts_after_the_leaf_before() {
+    fn separator_is_the_shortest_prefix_after_previous_leaf() {
         for (last, key, expected) in [
             ("use/challenge/0a11", "use/challenge/0b22", "use/challenge/0b"),
             ("entry/x", "use/challenge/0b22", "u"),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_in_the_leaf_that_begins_before_it() {
+    fn each_key_lies_within_its_leafs_range() {
         let name = |number: u32| format!("use/challenge/{:08x}", number.wrapping_mul(2_654_435_761));
         let pairs: Pairs = (0..5_000).map(|number| (name(number), "x".repeat(64))).collect();
         let leaves = cut("", pairs.clone());

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_says_when_one_who_is_not_heard_of_leads_no_longer() {
+    fn replicas_page_states_the_lease_duration() {
         let said = format!("not heard of for {} s, another takes over", LEASE.as_secs());
         assert!(include_str!("../../../../docs/how-to/replicas.md").contains(&said), "{said}");
     }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_named_and_holds_nobody_up() {
+    fn refuses_non_regular_files_without_blocking() {
         let folder = tempfile::tempdir().unwrap();
         let (pipe, socket, link) = (folder.path().join("pipe"), folder.path().join("socket"), folder.path().join("link"));
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_hands_over_is_read_when_it_comes() {
+    fn reads_pipes_from_shell_process_substitution() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let path = format!("/dev/fd/{}", reader.as_raw_fd());
         // Whoever writes is later than whoever reads.

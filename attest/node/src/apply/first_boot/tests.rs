@@ -58,7 +58,7 @@ fn check_missing(change: impl Fn(&Path), said: &str) {
 }
 
 #[test]
-fn all_of_the_convention_has_to_be_there() {
+fn first_boot_requires_the_whole_coreos_convention() {
     let found = find(&core_os()).unwrap();
     assert!(found.takes_arguments && !found.changes_kernel_arguments);
     let without = |path: &'static str| move |root: &Path| fs::remove_file(root.join(path)).unwrap();
@@ -93,7 +93,7 @@ fn all_of_the_convention_has_to_be_there() {
 }
 
 #[test]
-fn an_initramfs_can_say_for_itself_what_it_does() {
+fn initramfs_report_overrides_first_boot_detection() {
     let root = core_os();
     let find = |copies_config, changes_kernel_arguments| {
         let said = Initramfs {
@@ -119,7 +119,7 @@ fn an_initramfs_can_say_for_itself_what_it_does() {
 }
 
 #[test]
-fn other_distributions_are_told_what_they_have() {
+fn unsupported_distributions_get_specific_advice() {
     let check = |id: &str, said: &str| {
         let root = tempfile::tempdir().unwrap();
         write_file(root.path(), "etc/os-release", &format!("ID={id}\n"));
@@ -143,7 +143,7 @@ fn below(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_config_is_private_and_taken_back_whole() {
+fn config_on_boot_is_private_and_undone_completely() {
     let root = core_os();
     let boot = root.path().join("boot");
     let before = below(&boot);
@@ -165,7 +165,7 @@ fn the_config_is_private_and_taken_back_whole() {
 }
 
 #[test]
-fn the_stamp_is_last() {
+fn first_boot_stamp_is_written_after_the_config() {
     let root = core_os();
     let boot = root.path().join("boot");
     let there = || [CONFIG_ON_BOOT, STAMP].map(|path| boot.join(path).exists());
@@ -180,7 +180,7 @@ fn the_stamp_is_last() {
 }
 
 #[test]
-fn without_the_stamp_nothing_of_the_config_stays() {
+fn failed_stamp_removes_the_config_from_boot() {
     let root = core_os();
     let boot = root.path().join("boot");
     let first_boot = find(&root).unwrap();

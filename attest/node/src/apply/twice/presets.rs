@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_for_a_unit_counts() {
+    fn first_matching_preset_line_wins() {
         let root = tempfile::tempdir().unwrap();
         let preset = |folder: &str, name: &str, text: &str| write(root.path(), &format!("{folder}/systemd/system-preset/{name}"), text);
         preset("usr/lib", "99-default-disable.preset", "disable *\n");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_first_boots_may_disable() {
+    fn first_boot_may_disable_units_by_distribution() {
         let check = |release: &str, library: &str, expect: bool| {
             let root = tempfile::tempdir().unwrap();
             write(root.path(), "etc/os-release", release);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_enabled_by_links() {
+    fn enabled_units_are_detected_by_symlinks() {
         let root = tempfile::tempdir().unwrap();
         let link = |path: &str, target: &str| {
             let link = root.path().join("etc/systemd/system").join(path);

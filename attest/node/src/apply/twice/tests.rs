@@ -117,7 +117,7 @@ fn files(list: &Value, expect: &[&str]) {
 }
 
 #[test]
-fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
+fn existing_file_requires_overwrite() {
     let contents = json!({"source": "data:,content"});
     files(&json!([{"path": "/etc/new/below", "contents": contents}]), &[]);
     files(&json!([{"path": "/etc/file", "overwrite": true, "contents": contents}]), &[]);
@@ -166,7 +166,7 @@ fn a_file_is_written_where_none_is_or_where_it_may_be_overwritten() {
 }
 
 #[test]
-fn a_path_below_a_mount_that_ignition_does_not_make_is_refused() {
+fn rejects_paths_below_a_foreign_mount() {
     let below = "(/srv/new): it is on the filesystem mounted at /srv";
     for kind in ["files", "directories", "links"] {
         let expect = format!("storage.{kind}[0] {below}");
@@ -193,7 +193,7 @@ fn a_path_below_a_mount_that_ignition_does_not_make_is_refused() {
 }
 
 #[test]
-fn what_is_written_may_overwrite_what_comes_until_the_reboot() {
+fn overwrite_is_set_on_files_with_contents() {
     let mut config = json!({"storage": {"files": [
         {"path": "/a", "contents": {"source": ""}}, {"path": "/b", "overwrite": false, "contents": {"source": "data:,"}}, {"path": "/c"},
         {"path": "/d", "contents": {"source": null}},
@@ -208,7 +208,7 @@ fn what_is_written_may_overwrite_what_comes_until_the_reboot() {
 }
 
 #[test]
-fn what_is_appended_already_is_not_appended_again() {
+fn rejects_a_second_append_of_the_same_content() {
     let append = |source: &str| json!([{"path": "/etc/file", "append": [{"source": source}]}]);
     files(&append("data:,more"), &[]);
     files(
@@ -225,7 +225,7 @@ fn what_is_appended_already_is_not_appended_again() {
 }
 
 #[test]
-fn folders_and_links_may_be_there_if_they_are_the_same() {
+fn existing_directories_and_links_must_match() {
     let folders = |list: &Value, expect: &[&str]| check(ABLE, "storage.directories", list, expect);
     folders(&json!([{"path": "/etc/full"}, {"path": "/etc/new"}]), &[]);
     folders(
@@ -263,7 +263,7 @@ fn folders_and_links_may_be_there_if_they_are_the_same() {
 }
 
 #[test]
-fn users_and_groups_are_changed_and_not_made_twice() {
+fn existing_users_and_groups_are_modified_not_created() {
     let users = |list: &Value, expect: &[&str]| check(OLD, "passwd.users", list, expect);
     users(
         &json!([{"name": "core", "sshAuthorizedKeys": ["x"], "uid": 1000, "homeDir": "/var/home/core/"}, {"name": "new"}]),
@@ -306,7 +306,7 @@ fn users_and_groups_are_changed_and_not_made_twice() {
 }
 
 #[test]
-fn units_are_enabled_only_where_systemd_heeds_the_preset() {
+fn unit_enablement_requires_an_effective_systemd_preset() {
     let units = |abilities, list: &Value, expect: &[&str]| check(abilities, "systemd.units", list, expect);
     let all = json!([
         {"name": "linked.service", "enabled": true}, {"name": "x.service", "contents": "[Unit]"},
@@ -348,7 +348,7 @@ fn units_are_enabled_only_where_systemd_heeds_the_preset() {
 }
 
 #[test]
-fn what_was_enabled_by_links_only_is_not_left_to_presets() {
+fn rejects_link_enabled_units_left_to_presets() {
     let root = system();
     write(
         root.path(),
@@ -396,7 +396,7 @@ fn what_was_enabled_by_links_only_is_not_left_to_presets() {
 }
 
 #[test]
-fn other_configs_and_kernel_arguments_are_for_those_who_can() {
+fn nested_configs_and_kernel_arguments_require_ignition_support() {
     let source = json!({"source": "https://a/b"});
     check(
         ABLE,
@@ -418,7 +418,7 @@ fn other_configs_and_kernel_arguments_are_for_those_who_can() {
 }
 
 #[test]
-fn the_report_of_the_run_before_has_to_be_one() {
+fn ignition_result_must_be_valid_json() {
     let root = system();
     let found = || refusals(&json!({}), &[], &System::new(root.path()), ABLE);
     for (report, expect) in [("{\"provisioningBootID\": \"1\"}\n", 0), ("{", 1), ("", 1)] {
@@ -428,7 +428,7 @@ fn the_report_of_the_run_before_has_to_be_one() {
 }
 
 #[test]
-fn what_needs_a_network_is_known() {
+fn configs_with_remote_sources_need_a_network() {
     for (config, expect) in [
         (json!({"storage": {"files": [{"contents": {"source": "https://a/b"}}]}}), true),
         (json!({"storage": {"files": [{"append": [{"source": "s3://a/b"}]}]}}), true),

@@ -97,7 +97,7 @@ fn fetch(asks: bool, answers: Vec<Option<String>>, patience: Duration) -> (Resul
 }
 
 #[test]
-fn the_config_is_fetched_by_the_certificate_and_nothing_else() {
+fn config_request_uses_only_the_client_certificate() {
     let (config, seen) = fetch(true, vec![http(200, IGNITION)], PATIENCE);
     assert_eq!(config.as_deref(), Ok(IGNITION));
     let [(1, request)] = seen.as_slice() else { panic!("{seen:?}") };
@@ -113,14 +113,14 @@ fn the_config_is_fetched_by_the_certificate_and_nothing_else() {
 }
 
 #[test]
-fn an_answer_to_anybody_is_not_this_nodes_config() {
+fn rejects_a_config_served_without_client_authentication() {
     let (config, seen) = fetch(false, vec![http(200, IGNITION)], PATIENCE);
     assert!(matches!(config, Err(GatewayError::Unasked { .. })), "{config:?}");
     assert_eq!(seen.len(), 1, "it is not asked again");
 }
 
 #[test]
-fn a_gateway_that_is_not_ready_is_asked_again_with_the_certificate() {
+fn unavailable_gateway_is_retried_with_the_client_certificate() {
     let (config, seen) = fetch(true, vec![http(503, ""), None, http(503, ""), http(200, IGNITION)], PATIENCE);
     assert_eq!(config.as_deref(), Ok(IGNITION));
     let certificates: Vec<usize> = seen.iter().map(|(certificates, _)| *certificates).collect();
@@ -130,7 +130,7 @@ fn a_gateway_that_is_not_ready_is_asked_again_with_the_certificate() {
 }
 
 #[test]
-fn what_is_no_config_is_none() {
+fn refusals_redirects_and_malformed_configs_are_errors() {
     let refusal = r#"{"type":"t","title":"no","status":403,"code":"node-revoked","next_step":"restore it"}"#;
     let (config, seen) = fetch(true, vec![http(403, refusal)], PATIENCE);
     assert!(
@@ -156,7 +156,7 @@ fn what_is_no_config_is_none() {
 }
 
 #[test]
-fn a_config_may_be_larger_than_other_answers_and_is_bounded() {
+fn config_answer_has_its_own_size_limit() {
     let padded = |length: usize| http(200, &format!("{IGNITION}{}", " ".repeat(length)));
     let (config, _) = fetch(true, vec![padded(2 * ANSWER_LIMIT_BYTES)], PATIENCE);
     assert!(config.is_ok(), "{config:?}");

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attack_26_a_nonce_has_all_the_characters_that_imds_takes() {
+    fn attack_26_imds_nonce_uses_the_whole_alphanumeric_alphabet() {
         let nonces: BTreeSet<_> = (0..=255).map(|byte| ImdsNonce::derive(&[byte; 32]).0).collect();
         assert_eq!(nonces.len(), 256);
         for nonce in &nonces {
@@ -119,12 +119,12 @@ mod tests {
 
     /// Made by a program of another language from the description.
     #[test]
-    fn is_what_its_description_says() {
+    fn matches_a_nonce_derived_by_another_implementation() {
         assert_eq!(ImdsNonce::derive(&[7; 32]).as_str(), "jIL5PhUKl8BWTsiuBRGPGCfsMlvxS53F");
     }
 
     #[test]
-    fn recorded_ones_are_bounded() {
+    fn recorded_nonce_is_limited_to_32_alphanumerics() {
         assert!(ImdsNonce::recorded("20260728-192400").is_ok());
         for text in ["", "12 34", "1\n", "ä", &"1".repeat(33)] {
             assert_eq!(ImdsNonce::recorded(text), Err(MalformedNonce), "{text}");

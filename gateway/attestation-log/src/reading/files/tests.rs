@@ -78,7 +78,7 @@ fn numbers(files: &[LogFile]) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_listed_is_read_whatever_becomes_of_it_meanwhile() {
+fn listed_files_stay_readable_after_rename_or_removal() {
     let log = Written::new();
     let files = listed(&log.log());
     log.go_on();
@@ -99,7 +99,7 @@ fn what_was_listed_is_read_whatever_becomes_of_it_meanwhile() {
 }
 
 #[test]
-fn what_becomes_of_files_while_they_are_listed_hides_none() {
+fn listing_misses_no_file_renamed_meanwhile() {
     type Change = fn(&Written);
     let changes: [Change; 3] = [
         Written::close,
@@ -128,7 +128,7 @@ fn what_becomes_of_files_while_they_are_listed_hides_none() {
 }
 
 #[test]
-fn files_that_have_got_one_anothers_names_are_listed_again() {
+fn detects_files_that_swapped_names_during_listing() {
     let log = Written::new();
     let found = names(&log.log()).unwrap();
     let listed = LogFiles::from_paths(&found);
@@ -141,7 +141,7 @@ fn files_that_have_got_one_anothers_names_are_listed_again() {
 }
 
 #[test]
-fn a_segment_that_is_not_held_is_found_when_it_was_compressed_since() {
+fn finds_an_unopened_segment_after_compression() {
     let log = Written::new();
     let mut files = listed(&log.log());
     files.iter_mut().filter(|file| file.is_segment()).for_each(|file| file.held = None);
@@ -153,7 +153,7 @@ fn a_segment_that_is_not_held_is_found_when_it_was_compressed_since() {
 }
 
 #[test]
-fn what_is_no_file_is_none_of_the_logs() {
+fn folders_and_sockets_are_not_log_files() {
     let log = Written::new();
     fs::create_dir(log.path("attestation.jsonl.d")).unwrap();
     std::os::unix::net::UnixListener::bind(log.path("attestation.jsonl.socket")).unwrap();
@@ -161,7 +161,7 @@ fn what_is_no_file_is_none_of_the_logs() {
 }
 
 #[test]
-fn a_copy_beside_a_file_hides_nothing_of_it() {
+fn backup_copy_does_not_hide_the_original() {
     for name in ["attestation.jsonl.bak", "attestation.jsonl.bak.gz"] {
         let log = Written::new();
         // A part of the log, of a segment, and of what was moved; each packed or not, and what it is a copy of likewise.
@@ -191,7 +191,7 @@ fn a_copy_beside_a_file_hides_nothing_of_it() {
 }
 
 #[test]
-fn chains_that_began_in_one_second_stay_apart() {
+fn chains_started_in_one_second_stay_separate() {
     let log = Written::new();
     let other = |number| {
         fs::read_to_string(log.path("attestation.jsonl-moved"))
@@ -206,7 +206,7 @@ fn chains_that_began_in_one_second_stay_apart() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_hides_nothing_else() {
+fn unreadable_file_is_reported_and_others_are_listed() {
     let log = Written::new();
     log.compress("attestation.jsonl-moved");
     let path = log.path("attestation.jsonl-moved.gz");
@@ -227,7 +227,7 @@ fn what_cannot_be_read_is_named_and_hides_nothing_else() {
 }
 
 #[test]
-fn a_file_is_over_before_a_time_if_the_next_of_its_chain_says_so() {
+fn next_file_of_the_chain_bounds_its_time() {
     let log = Written::new();
     let files = listed(&log.log());
     let [first, second, third] = &files[..] else { panic!() };

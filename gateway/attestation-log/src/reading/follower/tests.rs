@@ -79,7 +79,7 @@ fn range(from: u64, to: u64) -> Vec<u64> {
 }
 
 #[test]
-fn lines_come_as_they_are_written_and_whole() {
+fn follower_yields_only_whole_lines_when_written() {
     let mut log = Written::new();
     let mut follower = LogFollower::from_beginning(&log.log());
     assert_eq!(numbers(&mut follower), range(1, 0));
@@ -95,7 +95,7 @@ fn lines_come_as_they_are_written_and_whole() {
 }
 
 #[test]
-fn no_line_is_lost_or_doubled_over_files_that_are_rotated() {
+fn follower_loses_no_line_across_rotations() {
     let mut log = Written::new();
     let mut follower = LogFollower::from_beginning(&log.log());
     log.write(2);
@@ -126,7 +126,7 @@ fn no_line_is_lost_or_doubled_over_files_that_are_rotated() {
 }
 
 #[test]
-fn a_file_that_was_copied_and_emptied_is_read_on_in_the_copy() {
+fn follower_continues_in_the_copy_after_copytruncate() {
     let mut log = Written::new();
     let mut follower = LogFollower::from_beginning(&log.log());
     log.write(3);
@@ -149,7 +149,7 @@ fn a_file_that_was_copied_and_emptied_is_read_on_in_the_copy() {
 }
 
 #[test]
-fn the_order_of_files_is_that_of_their_lines_whatever_the_clock_said() {
+fn files_are_ordered_by_line_number_not_clock() {
     let mut log = Written::new();
     let write = |log: &mut Written, at| {
         let line = log.line_at(at);
@@ -169,7 +169,7 @@ fn the_order_of_files_is_that_of_their_lines_whatever_the_clock_said() {
 }
 
 #[test]
-fn a_position_is_found_again_wherever_its_line_is_by_then() {
+fn follower_resumes_at_a_position_after_rotation() {
     let mut log = Written::new();
     log.write(4);
     let (_, position) = read(&mut LogFollower::from_beginning(&log.log()));
@@ -211,7 +211,7 @@ fn a_position_is_found_again_wherever_its_line_is_by_then() {
 }
 
 #[test]
-fn a_log_that_was_set_back_is_said_and_never_one_that_was_moved() {
+fn follower_reports_a_rolled_back_log() {
     let mut log = Written::new();
     log.write(3);
     let older = fs::read(log.log()).unwrap();

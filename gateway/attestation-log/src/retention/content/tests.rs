@@ -34,7 +34,7 @@ fn text(lines: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_said_of_a_segment_is_what_it_holds() {
+fn segment_content_lists_blobs_times_and_kept_lines() {
     let named = "0a".repeat(32);
     let older = r#"{"at":90}"#;
     let first = line("c", 7, hash("before"), 40, &format!(r#","blob":"{named}""#));
@@ -70,7 +70,7 @@ fn what_is_said_of_a_segment_is_what_it_holds() {
 }
 
 #[test]
-fn a_segment_whose_lines_do_not_follow_one_another_is_altered() {
+fn broken_chain_in_a_segment_is_reported() {
     let first = line("c", 7, hash("before"), 40, "");
     let follows = line("c", 8, hash(&first), 40, "");
     assert!(read(&text(&[&first, &follows]), |_| false).is_ok());
@@ -95,7 +95,7 @@ fn a_segment_whose_lines_do_not_follow_one_another_is_altered() {
 }
 
 #[test]
-fn checkpoints_and_what_says_that_something_was_removed_are_kept() {
+fn keeps_checkpoint_and_removal_lines() {
     for (line, kept) in [
         (r#"{"checkpoint":{}}"#, true),
         (r#"{"removed":{}}"#, true),

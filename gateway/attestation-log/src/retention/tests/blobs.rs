@@ -8,7 +8,7 @@ fn names(blobs: &[&str]) -> std::collections::BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
+async fn lists_only_existing_blobs_of_a_segment() {
     let site = Site::new();
     let process = site.written().await;
     let log = site.log();
@@ -20,7 +20,7 @@ async fn what_is_noted_of_a_segment_are_blobs_that_are_there() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_for_the_sake_of_blobs_if_none_may_go() {
+async fn skips_the_blob_scan_without_removable_blobs() {
     let site = Site::new();
     drop(site.written().await);
     fs::write(site.path("attestation.jsonl-20261122.gz"), "no gzip").unwrap();
@@ -39,7 +39,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it() {
+async fn moved_log_keeps_blobs_even_without_new_lines() {
     let site = Site::new();
     drop(site.written().await);
     let process = site.open(RetentionRule::default());
@@ -53,7 +53,7 @@ async fn a_log_that_was_moved_may_name_any_blob_also_if_nothing_is_written_to_it
 
 /// A note that cannot be read lists no blob, so that all of them stay.
 #[tokio::test]
-async fn what_was_noted_and_cannot_be_read_is_told() {
+async fn unreadable_list_of_unreferenced_blobs_is_an_error() {
     let site = Site::new();
     let process = site.written().await;
     fs::create_dir(site.path("attestation.unnamed")).unwrap();
@@ -100,7 +100,7 @@ impl Process {
 }
 
 #[tokio::test]
-async fn a_log_that_others_are_like_stays_for_as_long_as_one_of_them_and_is_written_again_for_the_next() {
+async fn delta_base_outlives_its_deltas_and_is_rewritten() {
     let (site, likenesses) = (Site::new(), DeltaBases::default());
     let process = site.open(RULE);
     let read = |likened: &Likened| delta::event_log(&process.blobs, &likened.sha256, likened.difference.as_ref());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
+async fn removal_killed_at_any_step_completes_on_restart() {
     for steps in 0..4 {
         let site = Site::new();
         let process = site.written().await;
@@ -39,7 +39,7 @@ async fn killed_after_each_step_it_is_done_once_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn killed_while_blobs_go_the_rest_goes_at_the_next_start_whatever_the_rule_is_then() {
+async fn blob_removal_resumes_on_restart_under_any_rule() {
     let site = Site::new();
     let process = site.written().await;
     unnamed_blobs::note(&site.log(), ["a", "c", "gone"].map(|name| Blobs::name(name.as_bytes())).into()).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after_it() {
+async fn altered_segment_and_its_successors_are_kept() {
     for (from, to) in [
         ("\"peer\"", "\"Peer\""),
         ("\"v\":1", "v"),
@@ -34,7 +34,7 @@ async fn a_segment_that_is_not_as_it_was_written_stays_with_all_that_comes_after
 }
 
 #[tokio::test]
-async fn a_segment_that_is_there_compressed_and_not_stays_until_it_is_one() {
+async fn segment_with_plain_and_compressed_file_is_kept() {
     let site = Site::new();
     let process = site.written().await;
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
@@ -82,7 +82,7 @@ impl Odd {
 }
 
 #[tokio::test]
-async fn what_is_called_as_a_segment_and_is_none_is_told_and_keeps_nothing_from_going() {
+async fn invalid_segment_file_is_reported_without_blocking_removal() {
     for odd in Odd::ALL {
         for end in ["", ".gz"] {
             let site = Site::new();

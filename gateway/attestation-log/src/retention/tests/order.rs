@@ -33,7 +33,7 @@ fn segment_ends(site: &Site) -> Vec<(u64, bool)> {
 }
 
 #[tokio::test]
-async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes() {
+async fn reads_a_needed_segment_again_only_before_removal() {
     let site = Site::new();
     let mut process = site.written().await;
     with(&mut process, &site, ALL);
@@ -62,7 +62,7 @@ async fn a_segment_that_a_decision_needs_is_read_once_and_again_before_it_goes()
 }
 
 #[tokio::test]
-async fn what_comes_after_a_segment_that_stays_stays() {
+async fn segments_after_a_retained_one_are_kept() {
     // There twice, and all of them are past the rule.
     let site = Site::new();
     let mut process = site.written().await;
@@ -87,7 +87,7 @@ async fn what_comes_after_a_segment_that_stays_stays() {
 }
 
 #[tokio::test]
-async fn until_when_a_segment_was_written_is_told_by_those_before_it_and_by_the_log() {
+async fn segment_end_time_comes_from_its_neighbours() {
     let site = Site::new();
     let process = site.open(BY_SIZE);
     process.journal.checkpoint(1).await.unwrap();
@@ -108,7 +108,7 @@ async fn until_when_a_segment_was_written_is_told_by_those_before_it_and_by_the_
 }
 
 #[tokio::test]
-async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock() {
+async fn pending_decision_keeps_its_segment_despite_clock_changes() {
     let site = Site::new();
     let mut process = site.open(BY_SIZE);
     process.journal.checkpoint(1).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_decision_made_while_a_segment_was_written_keeps_it_by_whatever_clock(
 }
 
 #[tokio::test]
-async fn what_is_too_much_is_so_with_the_log_that_is_written() {
+async fn size_limit_includes_the_current_log() {
     let site = Site::new();
     let _process = site.written().await;
     let total = total_bytes(&site);
@@ -160,7 +160,7 @@ async fn what_is_too_much_is_so_with_the_log_that_is_written() {
 }
 
 #[tokio::test]
-async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
+async fn segment_renamed_by_others_is_not_removed() {
     let site = Site::new();
     let process = site.written().await;
     let rotated = site.path("attestation.jsonl.1.gz");
@@ -170,7 +170,7 @@ async fn a_file_of_the_log_that_somebody_else_has_named_is_no_segment() {
 }
 
 #[tokio::test]
-async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
+async fn plain_and_compressed_file_count_as_one_segment() {
     let site = Site::new();
     let _process = site.written().await;
     let zipped = closed_segments(&site.log()).unwrap().remove(0);
@@ -188,7 +188,7 @@ async fn two_files_of_one_name_are_one_segment_whatever_either_holds() {
 }
 
 #[tokio::test]
-async fn of_each_file_that_is_no_segment_its_own_reason_is_told() {
+async fn reports_why_each_file_is_no_segment() {
     let site = Site::new();
     let _process = site.written().await;
     let name = |end: &str| site.path(&format!("attestation.jsonl.19700101T000000Z-0a0a0a0a-{end}"));

@@ -94,7 +94,7 @@ const fn found(first: u64, last: u64) -> UncoveredLines {
 }
 
 #[test]
-fn who_says_it_is_believed_if_it_is_held_and_was_not_found() {
+fn believes_only_removals_covered_by_a_valid_checkpoint() {
     for (chain, found, checkpoints, is_believed) in FOUND {
         let removed = Removed {
             statements: vec![statement(10, removal(&[span("c", 1, 4)], &[]))],
@@ -112,7 +112,7 @@ fn who_says_it_is_believed_if_it_is_held_and_was_not_found() {
 
 /// Line 40 records the removal of lines 5 to 35, of which line 10 is kept.
 #[test]
-fn a_kept_line_that_says_it_is_believed_if_it_was_not_found() {
+fn believes_only_kept_removals_covered_by_a_checkpoint() {
     for (chain, found, checkpoints, is_believed) in &FOUND[..13] {
         let mut removed = Removed {
             statements: vec![statement(40, removal(&[span("c", 5, 35)], &[10]))],
@@ -157,7 +157,7 @@ fn looked(kept: &[(u64, u64)]) -> (Vec<String>, RemovedLines) {
 }
 
 #[test]
-fn what_was_kept_is_held_against_what_was_to_be_kept() {
+fn compares_kept_lines_with_the_removal_record() {
     for (kept, expected) in [
         (&[(8, 8), (20, 20)][..], &[][..]),
         (&[(20, 20)], &["c 5 20: 1 of 2", "d 1 7: 1 of 2"]),
@@ -171,7 +171,7 @@ fn what_was_kept_is_held_against_what_was_to_be_kept() {
 }
 
 #[test]
-fn a_line_that_was_kept_twice_is_named_and_what_says_nonsense_removes_nothing() {
+fn reports_duplicate_kept_lines_and_ignores_invalid_spans() {
     for (chains, kept, is_twice) in [
         (span("c", 5, 20), 8, true),
         (span("c", 8, 8), 8, true),
@@ -217,7 +217,7 @@ fn run(chain: &str, first: u64, last: u64) -> ChainedRange {
 }
 
 #[test]
-fn what_was_kept_and_is_neither_there_nor_removed_is_of_nothing() {
+fn reports_kept_lines_that_belong_to_no_chain() {
     let chains = BTreeMap::from([("c".to_owned(), vec![run("c", 30, 32), run("c", 10, 12)])]);
     for (chain, number, is, is_of_nothing) in [
         // What says that it is removed may not be at hand.
@@ -252,7 +252,7 @@ fn what_was_kept_and_is_neither_there_nor_removed_is_of_nothing() {
 }
 
 #[test]
-fn a_line_that_is_known_was_removed_if_it_was_kept() {
+fn kept_line_of_a_removed_span_is_known() {
     let (findings, mut resolved) = looked(&[(8, 8), (20, 20), (30, 30)]);
     assert_eq!(findings, [""; 0]);
     let point = |number, is| Point {
@@ -274,7 +274,7 @@ fn a_line_that_is_known_was_removed_if_it_was_kept() {
 }
 
 #[test]
-fn what_is_not_there_was_removed_or_is_missing() {
+fn each_gap_is_removed_or_missing() {
     let gone = |first, last, by| RemovedRange {
         first,
         last,
@@ -296,7 +296,7 @@ fn what_is_not_there_was_removed_or_is_missing() {
 }
 
 #[test]
-fn lines_that_are_said_to_end_before_they_begin_are_none() {
+fn ignores_a_removal_span_with_reversed_bounds() {
     let head = LineHash::NONE;
     let by = ("c".to_owned(), 20);
     let said = [RemovedRange {

@@ -215,7 +215,7 @@ fn key_of(csr: &Csr) -> SpkiSha256 {
 }
 
 #[test]
-fn the_machine_that_has_the_name_is_approved() {
+fn approves_the_machine_that_owns_the_name() {
     let ground = approved("given", &Case::given(), Bound::Given);
     assert_eq!(
         (ground.identity.as_str(), ground.attested.decision.as_str()),
@@ -259,7 +259,7 @@ fn usages_are_exactly_a_kubelets() {
 }
 
 #[test]
-fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
+fn requester_must_be_the_bootstrapper_in_its_groups() {
     for wrong in [
         "",
         "system:admin",
@@ -285,7 +285,7 @@ fn who_asks_is_the_bootstrapper_in_exactly_its_groups() {
 }
 
 #[test]
-fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
+fn csr_must_request_a_plain_client_certificate() {
     check("a lifetime", |case| case.csr.expiration_seconds = Some(600), "csr-lifetime");
     let with_names = |case: &mut Case| {
         let request =
@@ -301,7 +301,7 @@ fn what_is_asked_for_is_a_client_certificate_and_nothing_else() {
 }
 
 #[test]
-fn the_attestation_is_there_fresh_and_older_than_the_request() {
+fn attestation_must_be_recent_and_precede_the_csr() {
     check("none", |case| case.attested.clear(), "csr-not-attested");
     check(
         "another's",
@@ -332,7 +332,7 @@ fn the_attestation_is_there_fresh_and_older_than_the_request() {
 }
 
 #[test]
-fn attack_49_what_was_judged_before_the_attestation_is_never_approved_by_it() {
+fn attack_49_does_not_approve_a_csr_judged_before_attestation() {
     let judged = |pass: u64| Case::given().but(|case| case.first_judged = Some(pass));
     approved("in the pass that found the attestation", &judged(7), Bound::Given);
     approved("later", &judged(8), Bound::Given);
@@ -349,7 +349,7 @@ fn attack_49_what_was_judged_before_the_attestation_is_never_approved_by_it() {
 }
 
 #[test]
-fn the_pool_is_one_whose_nodes_are_approved_and_the_name_one_of_its_own() {
+fn pool_must_be_approved_and_match_the_name() {
     check("another pool", |case| case.attested[0].1.pool = "infra".to_owned(), "csr-pool");
     check("no pool", |case| case.rules.pools.clear(), "csr-pool");
     let names_of = |pool: &'static str, patterns: &'static [&'static str]| {
@@ -364,7 +364,7 @@ fn the_pool_is_one_whose_nodes_are_approved_and_the_name_one_of_its_own() {
 }
 
 #[test]
-fn the_machine_object_fits() {
+fn machine_object_must_match_the_csr() {
     check("none", |case| drop(case.machines.remove(1)), "csr-machine");
     check(
         "another name",
@@ -402,7 +402,7 @@ fn the_machine_object_fits() {
 }
 
 #[test]
-fn candidates_are_who_has_the_name_and_whom_its_machine_object_names() {
+fn candidates_come_from_names_and_machine_objects() {
     let found = |case: &Case, name: &str| -> Vec<String> {
         case.facts(|facts| {
             candidates(name, None, facts)
@@ -419,7 +419,7 @@ fn candidates_are_who_has_the_name_and_whom_its_machine_object_names() {
 }
 
 #[test]
-fn every_code_is_in_the_list() {
+fn every_reason_code_is_listed() {
     let codes: Vec<String> = include_str!("../reason.rs")
         .split("=> \"")
         .skip(1)

@@ -24,7 +24,7 @@ fn check(what: &str, change: impl FnOnce(&mut RequestContent), expected: Request
 }
 
 #[test]
-fn a_kubelets_request_is_read() {
+fn reads_a_kubelet_csr() {
     let made = made();
     let read = VerifiedCsr::read(&made.pem()).unwrap();
     assert_eq!(read.name, NODE);
@@ -46,7 +46,7 @@ fn a_kubelets_request_is_read() {
 }
 
 #[test]
-fn keys_are_of_the_kinds_that_kubelets_make() {
+fn accepts_only_key_types_of_kubelets() {
     let taken = |algorithm| VerifiedCsr::read(&RequestContent::by(KeyPair::generate_for(algorithm).unwrap(), NODE).pem());
     for algorithm in [
         &rcgen::PKCS_ECDSA_P256_SHA256,
@@ -78,7 +78,7 @@ fn short_keys_and_old_digests_are_refused() {
 }
 
 #[test]
-fn who_has_not_the_key_is_refused() {
+fn rejects_a_csr_without_proof_of_possession() {
     let made = made();
     let info = made.info();
     let mut signature = made.key.sign(&info).unwrap();
@@ -113,7 +113,7 @@ fn who_has_not_the_key_is_refused() {
 }
 
 #[test]
-fn the_subject_is_a_nodes() {
+fn subject_must_be_that_of_a_node() {
     let subject = |what: &str, subject: Vec<Vec<u8>>| {
         let read = VerifiedCsr::read(&made().but(|made| made.subject = subject).pem());
         assert!(matches!(read, Err(RequestError::Subject(_))), "{what}: {read:?}");
@@ -143,7 +143,7 @@ fn the_subject_is_a_nodes() {
 }
 
 #[test]
-fn nothing_else_is_asked_for() {
+fn rejects_other_attributes_and_extensions() {
     use RequestError::{AlternativeName, Extension};
     let names = || alternatives(&[dns("a")]);
     let attributes = |what: &str, attributes: Vec<Vec<u8>>, expected: RequestError| {
@@ -190,7 +190,7 @@ fn nothing_else_is_asked_for() {
 }
 
 #[test]
-fn nothing_is_there_that_could_be_read_in_two_ways() {
+fn rejects_ambiguous_der() {
     let malformed = |what: &str, request: &[u8]| {
         let read = VerifiedCsr::read(&pem(request));
         assert!(matches!(read, Err(RequestError::Malformed(_))), "{what}: {read:?}");
@@ -215,7 +215,7 @@ fn nothing_is_there_that_could_be_read_in_two_ways() {
 }
 
 #[test]
-fn it_is_one_block_of_pem() {
+fn csr_must_be_exactly_one_pem_block() {
     let good = String::from_utf8(made().pem()).unwrap();
     assert!(VerifiedCsr::read(good.trim_end().as_bytes()).is_ok() && VerifiedCsr::read(good.replace('\n', "\r\n").as_bytes()).is_ok());
     for (what, wrong) in [
@@ -236,7 +236,7 @@ fn it_is_one_block_of_pem() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..300, with: u8) {
+    fn arbitrary_csr_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..300, with: u8) {
         drop(VerifiedCsr::read(&bytes));
         drop(VerifiedCsr::read(&pem(&bytes)));
         let mut altered = made().but(|made| made.attributes = vec![alternatives(&[dns("a")])]).der();

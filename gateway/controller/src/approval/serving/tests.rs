@@ -105,7 +105,7 @@ fn check(what: &str, change: impl FnOnce(&mut Case), expected: Option<&str>) {
 }
 
 #[test]
-fn a_node_gets_one_for_its_own_addresses() {
+fn approves_a_serving_certificate_for_own_addresses() {
     check("as it is", |_| {}, None);
     let all = [
         content::dns("WORKER-1"),
@@ -123,7 +123,7 @@ fn a_node_gets_one_for_its_own_addresses() {
 }
 
 #[test]
-fn for_nobody_elses_addresses() {
+fn rejects_a_serving_certificate_for_foreign_addresses() {
     let asks = |what: &str, names: &[Vec<u8>]| check(what, |case| case.csr.request = request(names), Some("csr-address"));
     asks("nothing", &[]);
     asks("another name", &[content::dns(NODE), content::dns("worker-2")]);
@@ -150,7 +150,7 @@ fn for_nobody_elses_addresses() {
 }
 
 #[test]
-fn egress_addresses_of_the_node_are_its_own() {
+fn egress_ips_of_the_node_are_accepted() {
     let with_egress = |node: &'static str| {
         move |case: &mut Case| {
             case.csr.request = request(&[content::dns(NODE), content::ip(&[10, 0, 0, 7]), content::ip(&[10, 0, 0, 99])]);
@@ -168,7 +168,7 @@ fn egress_addresses_of_the_node_are_its_own() {
 }
 
 #[test]
-fn only_who_asks_for_itself_and_was_approved_here() {
+fn serving_csr_must_come_from_the_approved_node() {
     check(
         "another node",
         |case| case.csr.username = "system:node:worker-2".to_owned(),

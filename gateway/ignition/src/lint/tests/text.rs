@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn private_keys() {
+fn finds_private_keys() {
     for label in ["+", "RSA+", "EC+", "ENCRYPTED+", "OPENSSH+", "PGP+ BLOCK"] {
         found(
             &pem(label.trim_start_matches(' ')).replace("BEGIN  ", "BEGIN "),
@@ -23,7 +23,7 @@ fn private_keys() {
 }
 
 #[test]
-fn der_within_base64() {
+fn finds_der_keys_within_base64() {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()])
         .unwrap()
@@ -46,7 +46,7 @@ fn der_within_base64() {
 }
 
 #[test]
-fn kubeconfigs() {
+fn finds_kubeconfig_credentials() {
     let kubeconfig = |user: &str| format!("apiVersion: v1\nkind: Config\nclusters: []\nusers:\n- name: kubelet\n  user:\n    {user}\n");
     for user in [
         "token: abc.def",
@@ -80,7 +80,7 @@ fn kubeconfigs() {
 }
 
 #[test]
-fn tokens() {
+fn finds_tokens() {
     let alnum = |count: usize| "a1".repeat(count / 2);
     found(&format!("token: {}.{}\n", "abcdef", "0123456789abcdef"), SecretKind::Token);
     found(
@@ -112,7 +112,7 @@ fn tokens() {
 }
 
 #[test]
-fn registries_and_clouds() {
+fn finds_registry_and_cloud_credentials() {
     found(
         "{\n  \"quay.io\": {\n    \"auth\": \"dXNlcjpodW50ZXIy\"\n  }\n}\n",
         SecretKind::RegistryPassword,
@@ -147,7 +147,7 @@ fn registries_and_clouds() {
 }
 
 #[test]
-fn passwords() {
+fn finds_passwords() {
     for secret in [
         "password=hunter2",
         "Environment=\"DB_PASSWORD=hunter2\"",
@@ -217,7 +217,7 @@ fn passwords() {
 }
 
 #[test]
-fn what_workers_have_is_clean() {
+fn typical_worker_files_have_no_findings() {
     for text in [
         "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nauthentication:\n  x509:\n    clientCAFile: /etc/kubernetes/kubelet-ca.crt\n  anonymous:\n    enabled: false\n  webhook:\n    cacheTTL: 0s\nserverTLSBootstrap: true\ntlsMinVersion: VersionTLS12\n",
         "[crio.runtime]\nconmon = \"\"\nseccomp_use_default_when_empty = true\n[crio.image]\nglobal_auth_file = \"/var/lib/kubelet/config.json\"\npause_image = \"quay.io/a/b@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\"\npause_image_auth_file = \"/var/lib/kubelet/config.json\"\ndecryption_keys_path = \"/etc/crio/keys/\"\n",

@@ -30,7 +30,7 @@ fn refused(text: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_machine_config_says_what_it_says() {
+fn reads_all_machine_config_fields() {
     let config = spec(
         "spec:\n  kernelArguments: [a=1, b]\n  extensions: [usbguard]\n  fips: true\n  kernelType: realtime\n  osImageURL: image-a\n  \
          baseOSExtensionsContainerImage: image-b\n  config:\n    ignition: {version: 3.2.0}\n    storage:\n      files:\n      - path: /a\n        mode: 0644\n",
@@ -54,7 +54,7 @@ fn a_machine_config_says_what_it_says() {
 }
 
 #[test]
-fn needed_before_approval_by_field_annotation_or_origin() {
+fn needed_before_approval_by_field_annotation_or_generator() {
     let check = |metadata: &str, field: &str, expected: bool| {
         let text = format!("{}  annotations: {{{metadata}}}\nspec: {{{field}}}", HEAD);
         assert_eq!(
@@ -82,7 +82,7 @@ fn needed_before_approval_by_field_annotation_or_origin() {
 }
 
 #[test]
-fn documents_lists_and_json() {
+fn reads_multiple_documents_lists_and_json() {
     let two = format!("{HEAD}---\n# nothing\n---\n{}", HEAD.replace("name: a", "name: b"));
     let found = read(&two).unwrap().machine_configs;
     assert_eq!(
@@ -106,7 +106,7 @@ fn documents_lists_and_json() {
 
 /// The parser's budget applies to each document.
 #[test]
-fn a_file_has_as_many_documents_as_it_likes() {
+fn number_of_yaml_documents_is_not_limited() {
     let text: String = (0..1100)
         .map(|number| format!("---\n{}", HEAD.replace("name: a", &format!("name: a{number}"))))
         .collect();
@@ -117,7 +117,7 @@ fn a_file_has_as_many_documents_as_it_likes() {
 }
 
 #[test]
-fn what_is_nested_deep_is_refused_and_no_thread_runs_out_of_stack() {
+fn deep_nesting_is_refused_without_stack_overflow() {
     for depth in [20, 55, 110, 1900, 100_000] {
         let (open, close) = ("[".repeat(depth), "]".repeat(depth));
         let config = format!("{{ignition: {{version: 3.4.0}}, storage: {{files: [{{path: /a, x: {open}{close}}}]}}}}");
@@ -131,7 +131,7 @@ fn what_is_nested_deep_is_refused_and_no_thread_runs_out_of_stack() {
 }
 
 #[test]
-fn pools_and_the_controller() {
+fn reads_pools_and_controller_configs() {
     let pool = |rest: &str| format!("apiVersion: {API_VERSION}\nkind: MachineConfigPool\nmetadata: {{name: infra}}\n{rest}");
     let selector = "machineConfigSelector: {matchLabels: {a: b}}";
     let rendered = |rest: &str| read(&pool(rest)).unwrap().pools.remove(0).rendered;
@@ -157,7 +157,7 @@ fn pools_and_the_controller() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_and_line() {
+fn errors_name_file_and_line() {
     let config = |config: &str| format!("{HEAD}spec:\n  config:\n    ignition: {{version: 3.2.0}}\n{config}");
     refused("a: [", &["a.yaml:1", "not YAML"]);
     refused("- a\n", &["a.yaml:1"]);
@@ -192,7 +192,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
 }
 
 #[test]
-fn modes_are_the_operators_in_every_version() {
+fn file_modes_follow_the_operator_in_every_version() {
     let with_mode = |version: &str, mode: &str| {
         format!(
             "{HEAD}spec:\n  config:\n    ignition: {{version: {version}}}\n    storage:\n      files:\n      - filesystem: root\n        path: /a\n        mode: {mode}\n"
@@ -215,7 +215,7 @@ fn modes_are_the_operators_in_every_version() {
 }
 
 #[test]
-fn image_mode_is_read_from_an_annotation_and_else_refused_in_words() {
+fn image_mode_is_read_only_from_the_annotation() {
     let annotated = |image: &str| {
         let text = format!("{HEAD}  annotations: {{{PRE_BUILT_IMAGE_ANNOTATION}: \"{image}\"}}\n");
         read(&text).unwrap().machine_configs.remove(0).pre_built_image
@@ -229,7 +229,7 @@ fn image_mode_is_read_from_an_annotation_and_else_refused_in_words() {
 }
 
 #[test]
-fn what_grows_by_aliases_is_refused_before_it_has_grown() {
+fn rejects_yaml_alias_bombs() {
     let levels = (1..12).map(|level| format!("  a{level}: &a{level} [{}]\n", format!("*a{}, ", level - 1).repeat(10)));
     let bomb = format!(
         "{HEAD}spec:\n  a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n{}",
@@ -260,7 +260,7 @@ proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_in_a_file_it_is_read_or_refused(text in "\\PC{0,200}", tail in "[ \\-:{}\\[\\]&*!|>'\"%@`,?#a-z0-9\n]{0,120}") {
+    fn arbitrary_manifests_never_panic(text in "\\PC{0,200}", tail in "[ \\-:{}\\[\\]&*!|>'\"%@`,?#a-z0-9\n]{0,120}") {
         for name in ["a.yaml", "a.json"] {
             drop(read_as(name, &text));
             drop(read_as(name, &tail));

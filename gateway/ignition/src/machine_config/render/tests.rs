@@ -56,7 +56,7 @@ fn contents(spec: &MachineConfigContent, path: &str) -> Value {
 }
 
 #[test]
-fn workers_come_first_then_the_pools_own_each_by_name() {
+fn pool_configs_override_worker_configs_in_name_order() {
     let file = |text: &str| files(json!([{"path": "/a", "contents": {"source": format!("data:,{text}")}}]));
     let objects = [
         object("99-worker", "worker", file("worker-99")),
@@ -70,7 +70,7 @@ fn workers_come_first_then_the_pools_own_each_by_name() {
 }
 
 #[test]
-fn a_pool_object_selects_and_may_name_what_the_operator_has_rendered() {
+fn pool_object_selects_configs_and_names_rendered_one() {
     let pool = |name: &str, rendered: Value| {
         json!({
             "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfigPool", "metadata": {"name": name},
@@ -92,7 +92,7 @@ fn a_pool_object_selects_and_may_name_what_the_operator_has_rendered() {
 }
 
 #[test]
-fn arguments_are_appended_extensions_united_and_the_rest_is_the_last_word() {
+fn merges_kernel_arguments_and_extensions_and_overrides_others() {
     let spec = full(
         &[
             object(
@@ -124,7 +124,7 @@ fn arguments_are_appended_extensions_united_and_the_rest_is_the_last_word() {
 }
 
 #[test]
-fn an_extension_that_the_operator_has_not_is_refused() {
+fn rejects_an_extension_unknown_to_the_operator() {
     let with = |extensions: Value| object("50-a", "worker", json!({"extensions": extensions}));
     let error = |objects: &[Value]| {
         render_pool(&manifests(objects), "worker")
@@ -156,7 +156,7 @@ fn an_extension_that_the_operator_has_not_is_refused() {
 }
 
 #[test]
-fn the_image_of_image_mode_is_the_served_machine_configs() {
+fn image_mode_follows_the_served_machine_config() {
     let with = |name: &str, role: &str, image: &str| {
         let mut object = object(name, role, json!({}));
         object["metadata"]["annotations"] = json!({PRE_BUILT_IMAGE_ANNOTATION: image});
@@ -183,7 +183,7 @@ fn the_image_of_image_mode_is_the_served_machine_configs() {
 }
 
 #[test]
-fn the_image_is_the_bases_unless_somebody_says_otherwise() {
+fn os_image_defaults_to_the_controller_config() {
     let controller = json!({
         "apiVersion": "machineconfiguration.openshift.io/v1", "kind": "ControllerConfig", "metadata": {"name": "c"}, "spec": {"osImageURL": "base"},
     });
@@ -204,7 +204,7 @@ fn the_image_is_the_bases_unless_somebody_says_otherwise() {
 }
 
 #[test]
-fn files_are_overwritten_and_new_contents_bring_their_own_compression() {
+fn later_file_contents_replace_earlier_with_compression() {
     let spec = full(
         &[
             object(
@@ -232,7 +232,7 @@ fn files_are_overwritten_and_new_contents_bring_their_own_compression() {
 }
 
 #[test]
-fn the_same_content_has_the_same_name() {
+fn rendered_name_depends_only_on_content() {
     let name = |objects: &[Value]| rendered(objects, "worker").full.name;
     let (a, b) = (
         object("1", "worker", json!({"fips": true})),

@@ -36,7 +36,7 @@ fn full() -> MachineConfigContent {
 }
 
 #[test]
-fn image_and_fips_are_the_full_configs_and_nothing_else_is() {
+fn object_takes_image_and_fips_from_full_config() {
     let made = taken_over(rendered(&["/a"]), "worker", &full());
     assert_eq!(made.spec.os_image_url, "quay.io/os@sha256:1");
     assert_eq!(made.spec.base_os_extensions_container_image, "quay.io/extensions@sha256:1");
@@ -48,7 +48,7 @@ fn image_and_fips_are_the_full_configs_and_nothing_else_is() {
 }
 
 #[test]
-fn the_same_content_has_the_same_name_and_any_other_another() {
+fn object_name_is_a_hash_of_its_content() {
     let name = |rendered: Rendered, pool: &str, full: &MachineConfigContent| taken_over(rendered, pool, full).name;
     let first = name(rendered(&["/a"]), "worker", &full());
     let hash = first.strip_prefix("rendered-worker-pre-approved-").unwrap();
@@ -86,7 +86,7 @@ fn chosen(files: &[Value]) -> Result<(Config, Appended), String> {
 }
 
 #[test]
-fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
+fn upstream_config_yields_the_operators_rendered_object() {
     let of_server = [
         file("/etc/a", "a"),
         file(NODE_ANNOTATIONS, "{\"full\": 1}"),
@@ -122,7 +122,7 @@ fn of_another_servers_config_the_object_is_what_the_operator_has_rendered() {
 }
 
 #[test]
-fn what_another_server_gives_is_a_machine_config_or_refused() {
+fn rejects_an_upstream_config_without_machine_config() {
     let refused = |files: &[Value], part: &str| {
         let error = chosen(files).unwrap_err();
         assert!(error.contains(part), "{error}");
@@ -158,7 +158,7 @@ fn what_another_server_gives_is_a_machine_config_or_refused() {
 }
 
 #[test]
-fn the_object_is_in_the_oldest_version_that_can_say_it() {
+fn object_uses_the_oldest_sufficient_ignition_version() {
     let version = |part: Value| {
         let mut value = json!({"storage": {"files": [file(ENCAPSULATED, MACHINE_CONFIG)]}});
         for (key, part) in part.as_object().unwrap() {
@@ -176,7 +176,7 @@ fn the_object_is_in_the_oldest_version_that_can_say_it() {
 }
 
 #[test]
-fn the_object_is_no_pools_ingredient_and_not_the_operators() {
+fn object_has_no_role_label_or_generated_annotation() {
     let content = br#"{"apiVersion": "a", "kind": "b", "metadata": {"name": "rendered-a-pre-approved-1"}, "spec": {}}"#;
     let object = SecondStageObject::parse(content, "worker").unwrap();
     assert_eq!(object.name, "rendered-a-pre-approved-1");
@@ -192,7 +192,7 @@ fn the_object_is_no_pools_ingredient_and_not_the_operators() {
 
 /// The admission policy lets the gateway's account write objects with these labels, and no others.
 #[test]
-fn the_admission_policy_asks_for_the_labels() {
+fn admission_policy_requires_the_object_labels() {
     let policy = include_str!("../../../../dist/kubernetes/parts/second-stage/roles.yaml");
     for (label, value) in LABELS {
         let asks = format!("'{label}' in config.metadata.labels &&\n        config.metadata.labels['{label}'] == '{value}' &&\n");
@@ -201,7 +201,7 @@ fn the_admission_policy_asks_for_the_labels() {
 }
 
 #[test]
-fn a_name_is_of_its_pool_and_of_no_other() {
+fn object_name_belongs_to_exactly_one_pool() {
     let hash = "0123456789abcdef".repeat(2);
     assert!(is_name(&format!("rendered-worker-pre-approved-{hash}"), "worker"));
     assert!(is_name(&name("worker", &full()), "worker"));
@@ -222,7 +222,7 @@ fn a_name_is_of_its_pool_and_of_no_other() {
 }
 
 #[test]
-fn the_object_says_what_it_was_made_of() {
+fn spec_digest_depends_only_on_the_spec() {
     let of = |spec: Value| {
         let content = json!({"metadata": {"name": "a", "annotations": {SPEC_DIGEST: "x", "b": "c"}}, "spec": spec}).to_string();
         let object = SecondStageObject::parse(content.as_bytes(), "worker").unwrap().value;

@@ -75,7 +75,7 @@ fn refused(files: &[&str], units: &[&str], users: &[&str], expected: &str) {
 }
 
 #[test]
-fn has_what_is_named_and_nothing_else() {
+fn selects_only_the_named_files_units_and_users() {
     check(&["/etc/kubernetes/ca.crt"], &[], &[], &["/etc/kubernetes/ca.crt"]);
     check(&["/etc/kubernetes/link"], &[], &[], &["/etc/kubernetes/link"]);
     check(&["/etc/kubernetes/manifests"], &[], &[], &["/etc/kubernetes/manifests"]);
@@ -108,14 +108,14 @@ fn has_what_is_named_and_nothing_else() {
 }
 
 #[test]
-fn a_unit_and_a_user_come_whole() {
+fn selects_units_and_users_with_all_fields() {
     let chosen = include(&[], &["a.service"], &["core"]).unwrap().choose(&full()).unwrap();
     assert_eq!(chosen.list(["systemd", "units"])[0], full().list(["systemd", "units"])[0]);
     assert_eq!(chosen.list(["passwd", "users"])[0], full().list(["passwd", "users"])[0]);
 }
 
 #[test]
-fn proxy_and_cas_come_with_what_must_be_fetched() {
+fn remote_files_bring_proxy_security_and_timeouts() {
     check(&["/etc/fetched"], &[], &[], &["/etc/fetched", "proxy", "security", "timeouts"]);
     check(&["/etc/appended"], &[], &[], &["/etc/appended", "proxy", "security", "timeouts"]);
     check(
@@ -127,7 +127,7 @@ fn proxy_and_cas_come_with_what_must_be_fetched() {
 }
 
 #[test]
-fn what_matches_nothing_is_an_error() {
+fn refuses_an_include_entry_without_a_match() {
     refused(&[], &[], &[], "include is empty");
     refused(
         &["/etc/kubernetes/ca.cert"],
@@ -165,7 +165,7 @@ fn what_matches_nothing_is_an_error() {
 }
 
 #[test]
-fn entries_are_names_or_the_two_patterns() {
+fn include_entries_are_names_or_star_patterns() {
     let check = |files: &str, expected: bool| assert_eq!(include(&[files], &[], &[]).is_ok(), expected, "{files}");
     for good in ["/a", "/a/*", "/a/**", "/a/b/**", "/a b", "/a/.b", "/a\\x2db"] {
         check(good, true);
@@ -209,7 +209,7 @@ fn entries_are_names_or_the_two_patterns() {
 
 proptest! {
     #[test]
-    fn it_is_always_a_part_of_the_full_config(
+    fn selection_is_a_subset_of_the_full_config(
         paths in prop::collection::btree_map("(/[ab.]{1,2}){1,3}", 0_u8..3, 0..8),
         units in prop::collection::btree_set("[ab]{1,2}\\.service", 0..4),
         users in prop::collection::btree_set("[ab]{1,2}", 0..4),

@@ -186,7 +186,7 @@ fn revocation() -> String {
 }
 
 #[tokio::test]
-async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
+async fn claims_instance_and_name_in_one_transaction() {
     let case = Case::new().await;
     let before = Store::store_mark(&case.store).unwrap().mark;
     let record = case.earned(|_| {}).await;
@@ -215,7 +215,7 @@ async fn a_trusted_machine_takes_its_instance_and_name_in_one_transaction() {
 }
 
 #[tokio::test]
-async fn attack_44_what_stands_in_the_way_is_refused_and_nothing_is_written() {
+async fn attack_44_a_conflicting_store_entry_refuses_without_writes() {
     // What is in the store: kind, id, value; the code; how many alerts; whether the instance is known to belong to somebody.
     let other = format!("tpm:{}", "ab".repeat(32));
     let held = |holder: &str| json!({ "holder": holder, "at": 1, "peer": "::1" }).to_string();
@@ -238,7 +238,7 @@ async fn attack_44_what_stands_in_the_way_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_machine_is_refused_by_the_pool_before_it_takes_anything() {
+async fn a_policy_refusal_claims_neither_instance_nor_name() {
     let case = Case::new().await;
     let reject = Reject::ChallengeExpired { expires: 1, now: 2 };
     let turned = case
@@ -267,7 +267,7 @@ async fn a_machine_is_refused_by_the_pool_before_it_takes_anything() {
 }
 
 #[tokio::test]
-async fn a_token_is_used_up_last() {
+async fn spends_the_token_after_all_other_checks() {
     let case = Case::new().await;
     let ca = case.folder.path().join("ca.pem");
     let draft = Draft {

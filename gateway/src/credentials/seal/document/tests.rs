@@ -17,7 +17,7 @@ fn ids(keys: &SealKeys) -> Vec<&str> {
 }
 
 #[test]
-fn no_settings_have_anything_good_for_longer_than_its_key() {
+fn longest_ticket_lifetime_is_within_seal_key_retention() {
     let mut settings = Settings::defaults(Path::new("/")).unwrap();
     settings.ticket.late = std::time::Duration::from_secs(TICKET_LATE_LIMIT_SECONDS);
     settings.ticket.lifetime = std::time::Duration::from_secs(DAY);
@@ -37,7 +37,7 @@ fn sealing(keys: &SharedKeys, now: u64) -> String {
 }
 
 #[test]
-fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_over() {
+fn rotates_seal_keys_with_lead_time_and_retention() {
     let mut keys = new(NOW);
     let first = keys.keys[0].id.clone();
     let month = NOW + 30 * DAY;
@@ -58,7 +58,7 @@ fn a_new_key_is_there_before_it_seals_and_an_old_one_until_what_it_sealed_is_ove
 }
 
 #[test]
-fn a_key_ends_also_if_no_other_takes_its_place() {
+fn a_seal_key_expires_without_a_successor() {
     let mut keys = new(NOW);
     let first = keys.keys[0].id.clone();
     keys.drop_over((NOW + 70 * DAY).into());
@@ -73,7 +73,7 @@ fn a_key_ends_also_if_no_other_takes_its_place() {
 }
 
 #[test]
-fn a_key_that_is_rotated_by_hand_waits_as_well() {
+fn a_manually_rotated_key_also_waits_lead_time() {
     let mut keys = new(NOW);
     let first = keys.keys[0].id.clone();
     keys.rotate(NOW + 10).unwrap();
@@ -83,7 +83,7 @@ fn a_key_that_is_rotated_by_hand_waits_as_well() {
 
 /// The gateways were away for a month, or the clock has jumped: the store's time is behind it, and passes ten times as fast.
 #[test]
-fn what_a_key_has_sealed_by_the_clock_outlives_days_of_the_store_s_time() {
+fn keeps_a_key_while_store_time_catches_up() {
     let mut keys = new(NOW);
     let first = keys.keys[0].id.clone();
     keys.rotate(NOW).unwrap();
@@ -110,7 +110,7 @@ fn what_a_key_has_sealed_by_the_clock_outlives_days_of_the_store_s_time() {
 
 /// A clock that has jumped ahead alone does not do it, either: both have to say so.
 #[test]
-fn a_clock_that_is_ahead_ends_no_key_by_itself() {
+fn a_clock_ahead_alone_expires_no_replaced_key() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     let seals = NOW + LEAD_SECONDS;
@@ -138,7 +138,7 @@ fn copy_key(key: &SharedKey) -> SharedKey {
 }
 
 #[test]
-fn a_key_of_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
+fn a_future_dated_key_delays_no_successor() {
     const AHEAD: u64 = 3000 * DAY;
     let mut keys = new(NOW + AHEAD);
     let first = keys.keys[0].id.clone();
@@ -161,7 +161,7 @@ fn a_key_of_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
 }
 
 #[test]
-fn a_gateway_whose_clock_is_behind_does_no_harm() {
+fn replica_with_a_slow_clock_changes_no_keys() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     keys.maintain((NOW + LEAD_SECONDS).into()).unwrap();
@@ -179,7 +179,7 @@ fn a_gateway_whose_clock_is_behind_does_no_harm() {
 }
 
 #[test]
-fn that_a_key_seals_cannot_be_altered() {
+fn sealing_since_field_is_authenticated() {
     let file_key = |byte| super::super::key_file::tests::key(byte);
     let keys = new(NOW);
     let document = keys.encrypt(&file_key(1)).unwrap();
@@ -193,7 +193,7 @@ fn that_a_key_seals_cannot_be_altered() {
 
 /// A key without a successor has ended only if both clocks say so.
 #[test]
-fn a_key_ends_by_the_store_s_time_and_by_the_clock() {
+fn a_key_expires_only_by_both_clocks() {
     const END: u64 = NOW + 70 * DAY;
     for (store, clock, is_there) in [
         (END, END, true),
@@ -208,7 +208,7 @@ fn a_key_ends_by_the_store_s_time_and_by_the_clock() {
 }
 
 #[test]
-fn a_key_that_has_ended_takes_none_with_it_that_seals_or_is_to_seal() {
+fn dropping_an_expired_key_keeps_its_successors() {
     const AFTER: u64 = NOW + 70 * DAY + 1;
     for (rotated, left) in [
         // It seals already: what the first has sealed is good still.
@@ -229,7 +229,7 @@ fn a_key_that_has_ended_takes_none_with_it_that_seals_or_is_to_seal() {
 }
 
 #[test]
-fn that_keys_were_dropped_is_a_change() {
+fn dropping_keys_reports_a_change() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     let seals = NOW + LEAD_SECONDS;
@@ -239,7 +239,7 @@ fn that_keys_were_dropped_is_a_change() {
 }
 
 #[test]
-fn a_key_that_was_rotated_by_a_clock_that_was_ahead_does_not_hold_up_the_next_one() {
+fn future_dated_manual_rotation_delays_no_later_key() {
     let mut keys = new(NOW);
     keys.rotate(NOW + 3000 * DAY).unwrap();
     let month = NOW + 30 * DAY;
@@ -248,7 +248,7 @@ fn a_key_that_was_rotated_by_a_clock_that_was_ahead_does_not_hold_up_the_next_on
 }
 
 #[test]
-fn since_when_a_key_seals_is_noted_anew_only_of_one_whose_date_has_not_come() {
+fn resets_sealing_since_only_for_future_dated_keys() {
     for (ahead, is_noted) in [(CLOCKS_DIFFER_SECONDS, false), (CLOCKS_DIFFER_SECONDS + 1, true)] {
         let mut keys = new(NOW + ahead);
         assert_eq!(keys.maintain(NOW.into()).unwrap().changed, is_noted, "{ahead}");
@@ -271,7 +271,7 @@ fn file_key() -> StoreKey {
 }
 
 #[test]
-fn a_set_is_authenticated_with_its_number() {
+fn key_set_is_authenticated_with_its_change_number() {
     let keys = SharedKeys { changes: 7, ..new(NOW) };
     let good = keys.encrypt(&file_key()).unwrap();
     let other = SharedKeys { changes: 8, ..keys }.encrypt(&file_key()).unwrap();
@@ -293,7 +293,7 @@ fn a_set_is_authenticated_with_its_number() {
 }
 
 #[test]
-fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
+fn refuses_a_key_entry_from_an_older_set() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     let before = keys.encrypt(&file_key()).unwrap();
@@ -307,7 +307,7 @@ fn a_key_as_it_stood_in_an_older_set_is_none_of_a_newer_one() {
 
 /// Holds even without the authentication of all keys together.
 #[test]
-fn what_stands_beside_a_key_is_its_own() {
+fn metadata_of_each_key_is_authenticated() {
     let mut keys = new(NOW);
     keys.rotate(NOW).unwrap();
     keys.maintain((NOW + LEAD_SECONDS).into()).unwrap();

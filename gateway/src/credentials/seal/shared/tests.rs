@@ -21,7 +21,7 @@ fn sealing(shared: &SharedSeal) -> String {
 }
 
 #[tokio::test]
-async fn a_set_is_taken_unless_a_newer_one_of_that_store_is_known() {
+async fn adopts_key_sets_unless_a_newer_is_cached() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     let store = shared.current_set().store;
@@ -47,7 +47,7 @@ async fn a_set_is_taken_unless_a_newer_one_of_that_store_is_known() {
 }
 
 #[tokio::test]
-async fn who_has_waited_while_the_store_was_read_is_told_so_and_who_came_after_that_is_not() {
+async fn concurrent_callers_share_one_store_read() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     // Somebody reads.
@@ -70,7 +70,7 @@ async fn who_has_waited_while_the_store_was_read_is_told_so_and_who_came_after_t
 }
 
 #[tokio::test]
-async fn what_is_known_by_then_is_not_asked_of_a_store_that_cannot_be_read() {
+async fn a_cached_key_needs_no_readable_store() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     let arrived = Instant::now();
@@ -84,7 +84,7 @@ async fn what_is_known_by_then_is_not_asked_of_a_store_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn who_came_before_the_store_was_read_is_told_by_that_however_late_its_turn_comes() {
+async fn a_late_waiter_gets_the_shared_reads_result() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     let mut reading = shared.read.lock().await;
@@ -103,7 +103,7 @@ async fn who_came_before_the_store_was_read_is_told_by_that_however_late_its_tur
 }
 
 #[tokio::test]
-async fn the_store_is_read_for_what_could_be_another_key_and_for_nothing_else() {
+async fn reads_the_store_only_for_plausible_key_ids() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     let keys = std::sync::RwLock::new(Arc::new(shared.keys().unwrap()));
@@ -128,7 +128,7 @@ async fn the_store_is_read_for_what_could_be_another_key_and_for_nothing_else() 
 
 /// Replicas whose file is an older one go on until they have the newer.
 #[tokio::test]
-async fn what_is_begun_anew_is_encrypted_as_it_was_unless_that_key_is_lost() {
+async fn a_reset_key_set_keeps_its_encryption_key() {
     let folder = tempfile::tempdir().unwrap();
     let shared = shared(&folder).await;
     let old = KeyFile::read(&shared.key_file).unwrap().newest().unwrap().id.clone();

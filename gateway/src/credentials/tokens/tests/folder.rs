@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 
 #[tokio::test]
-async fn a_token_that_could_not_be_kept_up_is_not_made() {
+async fn refuses_an_unmaintainable_rotation_schedule() {
     let place = place();
     let check = async |draft: Draft, expected: &str| {
         let refused = place.create(draft, START).await.unwrap_err();
@@ -63,7 +63,7 @@ async fn a_token_that_could_not_be_kept_up_is_not_made() {
 }
 
 #[tokio::test]
-async fn the_folder_has_the_token_in_every_form() {
+async fn publishes_token_secret_and_pointer_files() {
     let place = place();
     let two = Draft {
         pools: ["worker", "infra"].map(str::to_owned).into(),
@@ -102,7 +102,7 @@ async fn the_folder_has_the_token_in_every_form() {
 }
 
 #[tokio::test]
-async fn a_token_rotates_when_it_is_due_and_not_before() {
+async fn rotates_a_token_when_due() {
     let place = place();
     let first = place.create(place.scheduled("a"), START).await.unwrap();
     place.create(draft("by-hand"), START).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_token_rotates_when_it_is_due_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_folder_without_the_current_token_gets_another_one() {
+async fn rotates_when_a_published_token_is_damaged() {
     let damages: [fn(&Path); 4] = [
         |file| fs::remove_file(file).unwrap(),
         |file| fs::write(file, "").unwrap(),
@@ -153,7 +153,7 @@ async fn a_folder_without_the_current_token_gets_another_one() {
 }
 
 #[tokio::test]
-async fn a_crash_between_store_and_folder_is_made_good() {
+async fn recovers_from_a_crash_between_store_and_folder() {
     let place = place();
     let first = place.create(place.scheduled("a"), START).await.unwrap();
     // The store has changed, the files have not got their names: what is left of that is temporary files.
@@ -185,7 +185,7 @@ async fn a_crash_between_store_and_folder_is_made_good() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_kills_no_token() {
+async fn an_unwritable_folder_invalidates_no_token() {
     let place = place();
     let text = place.create(place.scheduled("a"), START).await.unwrap();
     let away = place.folder.path().join("away");
@@ -219,7 +219,7 @@ async fn a_folder_that_cannot_be_written_kills_no_token() {
 }
 
 #[tokio::test]
-async fn a_file_that_could_not_be_replaced_is_found_out_before_anything_changes() {
+async fn checks_that_files_are_replaceable_before_rotating() {
     let place = place();
     let text = place.create(place.scheduled("a"), START).await.unwrap();
     let before = place.entries().await;
@@ -246,7 +246,7 @@ async fn a_file_that_could_not_be_replaced_is_found_out_before_anything_changes(
 }
 
 #[tokio::test]
-async fn a_folder_that_everybody_can_write_to_gets_no_token() {
+async fn refuses_a_world_writable_folder() {
     let place = place();
     let open = |mode| fs::set_permissions(place.out(), fs::Permissions::from_mode(mode)).unwrap();
     open(0o777);
@@ -261,7 +261,7 @@ async fn a_folder_that_everybody_can_write_to_gets_no_token() {
 }
 
 #[tokio::test]
-async fn files_beside_the_token_are_kept_up_without_a_rotation() {
+async fn refreshes_secret_and_pointer_files_without_rotation() {
     let place = place();
     let text = place.create(place.scheduled("a"), START).await.unwrap();
     let (secret, pointer) = (place.holds("a.secret.yaml"), place.holds("a-worker.ign"));
@@ -287,7 +287,7 @@ async fn files_beside_the_token_are_kept_up_without_a_rotation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_gateways_that_find_a_token_due_one_rotates_it() {
+async fn only_one_of_many_gateways_rotates_a_token() {
     let place = Arc::new(place());
     // Before the files' own time, so that nobody takes another's temporary files for what a crash has left.
     let start = 1_700_000_000;
@@ -320,7 +320,7 @@ async fn of_many_gateways_that_find_a_token_due_one_rotates_it() {
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_can_read_stops_no_rotation() {
+async fn a_malformed_record_does_not_block_rotation() {
     let place = place();
     place.create(place.scheduled("a"), START).await.unwrap();
     let odd = StoreEntry {

@@ -127,7 +127,7 @@ impl Place {
 }
 
 #[tokio::test]
-async fn each_refusal_has_its_reason_and_costs_nothing() {
+async fn refused_tokens_have_a_reason_and_spend_nothing() {
     let place = place();
     let limited = Draft {
         uses: Some(1),
@@ -172,7 +172,7 @@ async fn each_refusal_has_its_reason_and_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_token_for_several_pools_and_networks_is_good_in_each() {
+async fn redeems_a_token_in_each_pool_and_network() {
     let place = place();
     let wide = Draft {
         pools: ["worker", "infra"].map(str::to_owned).into(),
@@ -187,7 +187,7 @@ async fn a_token_for_several_pools_and_networks_is_good_in_each() {
 }
 
 #[tokio::test]
-async fn what_was_rotated_is_good_for_the_grace_period_and_not_a_second_longer() {
+async fn rotated_tokens_are_valid_during_the_grace_period() {
     let place = place();
     let first = place
         .create(
@@ -228,7 +228,7 @@ async fn what_was_rotated_is_good_for_the_grace_period_and_not_a_second_longer()
 }
 
 #[tokio::test]
-async fn a_leaked_token_is_worthless_at_once_and_so_are_those_before_it() {
+async fn rotation_without_grace_invalidates_all_previous_tokens() {
     let place = place();
     let first = place.create(draft("a"), START).await.unwrap();
     let second = place.rotate("a", None, START + 1).await.unwrap();
@@ -252,7 +252,7 @@ async fn a_leaked_token_is_worthless_at_once_and_so_are_those_before_it() {
 }
 
 #[tokio::test]
-async fn grace_never_makes_a_life_longer() {
+async fn grace_period_never_extends_the_token_lifetime() {
     let place = place();
     let short = Draft {
         lifetime: HOUR,
@@ -275,7 +275,7 @@ async fn grace_never_makes_a_life_longer() {
 }
 
 #[tokio::test]
-async fn rotates_the_current_token_of_a_name_and_of_expired_ones_the_newest() {
+async fn rotates_the_current_or_newest_expired_token() {
     let place = place();
     let short = |lifetime| Draft { lifetime, ..draft("a") };
     assert!(matches!(place.rotate("a", None, START).await, Err(IssueError::Unknown(_))));
@@ -292,7 +292,7 @@ async fn rotates_the_current_token_of_a_name_and_of_expired_ones_the_newest() {
 }
 
 #[tokio::test]
-async fn of_two_that_rotate_the_same_token_one_does() {
+async fn only_one_of_two_concurrent_rotations_succeeds() {
     let place = place();
     place.create(place.scheduled("a"), START).await.unwrap();
     let files = place.files();
@@ -317,7 +317,7 @@ async fn of_two_that_rotate_the_same_token_one_does() {
 }
 
 #[tokio::test]
-async fn of_two_that_make_a_token_of_one_name_at_once_one_does_at_most() {
+async fn concurrent_creations_of_one_name_conflict() {
     let place = place();
     // Each has looked before the other writes.
     let (one, two) = tokio::join!(place.create(draft("a"), START), place.create(draft("a"), START));
@@ -375,7 +375,7 @@ async fn a_name_belongs_to_one_current_token() {
 }
 
 #[tokio::test]
-async fn what_expired_is_forgotten_after_a_week() {
+async fn deletes_expired_tokens_after_a_week() {
     let place = place();
     place
         .create(

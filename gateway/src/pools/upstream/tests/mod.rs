@@ -48,7 +48,7 @@ fn has(error: &str, parts: &[&str]) {
 }
 
 #[tokio::test]
-async fn every_version_is_kept_as_it_came() {
+async fn keeps_each_fetched_version_byte_for_byte() {
     let server = Server::start(|asked| {
         assert!(asked.head.starts_with("get /config/worker http/1.1\r\n"), "{}", asked.head);
         assert!(
@@ -70,7 +70,7 @@ async fn every_version_is_kept_as_it_came() {
 }
 
 #[tokio::test]
-async fn one_version_of_spec_3_is_enough_and_one_there_must_be() {
+async fn requires_at_least_one_spec_3_version() {
     for denied in [400, 404, 406, 500] {
         let server = Server::start(move |asked| match asked.version.as_str() {
             "3.2.0" => mcs(asked, "/a"),
@@ -99,7 +99,7 @@ async fn one_version_of_spec_3_is_enough_and_one_there_must_be() {
 }
 
 #[tokio::test]
-async fn the_pool_may_have_another_name_there() {
+async fn requests_the_pool_under_its_upstream_name() {
     let server = Server::start(|asked| {
         assert!(asked.head.starts_with("get /config/worker-gpu http/1.1\r\n"), "{}", asked.head);
         mcs(asked, "/a")
@@ -111,7 +111,7 @@ async fn the_pool_may_have_another_name_there() {
 }
 
 #[tokio::test]
-async fn anything_wrong_ends_the_whole_fetch() {
+async fn one_invalid_answer_fails_the_whole_fetch() {
     let body = |text: &'static str| move || answer(200, "", text);
     has(&error_of(body("")).await, &["spec 3.4.0: the config is empty", HOST]);
     has(&error_of(body("<html>hunter2")).await, &["not an Ignition config"]);
@@ -141,7 +141,7 @@ async fn anything_wrong_ends_the_whole_fetch() {
 }
 
 #[tokio::test]
-async fn an_older_version_is_a_denial() {
+async fn treats_an_older_version_as_unsupported() {
     let server = Server::start(|asked| match asked.version.as_str() {
         "3.4.0" => answer(200, "", &config("3.3.0", "/a")),
         _ => mcs(asked, "/a"),
@@ -189,7 +189,7 @@ async fn a_body_has_its_limit() {
 }
 
 #[tokio::test]
-async fn what_has_an_etag_is_asked_for_by_it() {
+async fn revalidates_cached_versions_by_etag() {
     let server = Server::start(|asked| match (asked.version.as_str(), asked.etag.as_deref()) {
         ("3.5.0" | "3.6.0" | "2.2.0", _) => status(406),
         (version, Some(etag)) if etag == format!("\"{version}\"") => status(304),
@@ -210,7 +210,7 @@ async fn what_has_an_etag_is_asked_for_by_it() {
 }
 
 #[tokio::test]
-async fn a_change_is_seen() {
+async fn detects_a_changed_upstream_config() {
     let state = Arc::new(Mutex::new("/a"));
     let played = Arc::clone(&state);
     let server = Server::start(move |asked| mcs(asked, *played.lock().unwrap())).await;
@@ -233,7 +233,7 @@ async fn a_change_is_seen() {
 }
 
 #[tokio::test]
-async fn versions_are_of_one_state() {
+async fn restarts_the_fetch_when_the_config_changes() {
     // The fourth request is the first of the new state: all begins again.
     let server = Server::start(|asked| mcs(asked, if asked.before < 3 { "/a" } else { "/b" })).await;
     let fetched = server.fetch(server.settings()).await.unwrap();
@@ -286,7 +286,7 @@ async fn growing() -> Server {
 }
 
 #[tokio::test]
-async fn asking_does_not_change_what_everybody_gets() {
+async fn probing_versions_does_not_affect_the_result() {
     let server = growing().await;
     let upstream = server.upstream();
     let first = upstream.fetch(None).await.unwrap();
@@ -297,7 +297,7 @@ async fn asking_does_not_change_what_everybody_gets() {
 }
 
 #[tokio::test]
-async fn only_the_right_certificate_will_do() {
+async fn refuses_an_upstream_with_a_wrong_certificate() {
     let server = Server::start(|asked| mcs(asked, "/a")).await;
     let other = Server::start(|asked| mcs(asked, "/a")).await;
     let pinned = |keys: Vec<SpkiSha256>| UpstreamSettings {
@@ -328,7 +328,7 @@ async fn only_the_right_certificate_will_do() {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_taken_with_the_same_checks() {
+async fn checks_the_certificate_also_with_tls_1_2() {
     let server = Server::start_with(&[&rustls::version::TLS12], |asked| mcs(asked, "/a")).await;
     let mut settings = server.settings();
     settings.keys_sha256 = vec![server.key];
@@ -338,7 +338,7 @@ async fn tls_1_2_is_taken_with_the_same_checks() {
 }
 
 #[tokio::test]
-async fn an_address_is_for_a_name() {
+async fn refuses_an_address_for_a_numeric_url() {
     let server = Server::start(|asked| mcs(asked, "/a")).await;
     let by_address = UpstreamSettings {
         url: Url::parse(&format!("https://{}", server.address)).unwrap(),
@@ -355,7 +355,7 @@ async fn an_address_is_for_a_name() {
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_is_not_waited_for() {
+async fn times_out_on_a_silent_upstream() {
     let short = Duration::from_millis(50);
     // Before TLS.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -391,7 +391,7 @@ async fn whoever_says_nothing_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_once() {
+async fn prints_connection_refused_only_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = Server::start(|_| Reply::Silence).await;
     let settings = UpstreamSettings {
@@ -431,7 +431,7 @@ async fn a_ca_file_without_a_ca_is_refused() {
 }
 
 #[tokio::test]
-async fn no_error_and_no_debug_output_shows_a_config() {
+async fn errors_and_debug_output_hide_the_config() {
     let secret = |version: &str, mode: &str| {
         format!(
             r#"{{"ignition":{{"version":"{version}"}},"storage":{{"files":[{{"path":"/a","mode":{mode},"contents":{{"source":"data:,hunter2"}}}}]}}}}"#

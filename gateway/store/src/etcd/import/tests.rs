@@ -54,7 +54,7 @@ fn is_replaced<T: std::fmt::Debug>(result: Result<T, StoreError>) {
 }
 
 #[test]
-fn whoever_begins_last_goes_on_and_the_one_before_puts_and_finishes_nothing() {
+fn a_newer_import_aborts_the_older_one() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut first = begin(&etcd, &folder).unwrap();
     first.put(&pair("a", 1)).unwrap();
@@ -74,7 +74,7 @@ fn whoever_begins_last_goes_on_and_the_one_before_puts_and_finishes_nothing() {
 }
 
 #[test]
-fn a_request_that_was_done_when_its_answer_was_lost_is_done() {
+fn treats_a_request_with_lost_answer_as_done() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let taking = begin(&etcd, &folder).unwrap();
     let not_again = || Compare::create_revision(taking.below.keys.taking(), CompareOp::Equal, 0);
@@ -86,7 +86,7 @@ fn a_request_that_was_done_when_its_answer_was_lost_is_done() {
 }
 
 #[test]
-fn what_is_a_store_is_not_taken_over_and_not_removed() {
+fn refuses_to_overwrite_or_remove_an_existing_store() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut taking = begin(&etcd, &folder).unwrap();
     taking.put(&pair("a", 1)).unwrap();
@@ -105,7 +105,7 @@ fn what_is_a_store_is_not_taken_over_and_not_removed() {
 }
 
 #[test]
-fn what_is_removed_is_gone_also_when_the_answer_was_lost() {
+fn removing_an_import_is_idempotent() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let mut taking = begin(&etcd, &folder).unwrap();
     taking.put(&pair("a", 1)).unwrap();
@@ -122,7 +122,7 @@ fn what_is_removed_is_gone_also_when_the_answer_was_lost() {
 
 /// Imported keys go to etcd in requests as large as it takes, and no larger.
 #[test]
-fn pages_are_as_large_as_they_may_be() {
+fn fills_each_etcd_request_to_its_limits() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     let half = BATCH_BYTES / 2 - 3;
     let keys = |count: usize, bytes: usize| (0..count).map(|number| pair(&format!("{number:03}"), bytes)).collect::<Vec<_>>();
@@ -151,7 +151,7 @@ fn pages_are_as_large_as_they_may_be() {
 }
 
 #[test]
-fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them() {
+fn imported_store_mark_exceeds_all_replaced_stores() {
     for (known, from, expected) in [(Some(90), 5, 91), (Some(5), 90, 91), (None, 90, 91)] {
         let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
         let beside = folder.path().join("gateway.db");
@@ -171,7 +171,7 @@ fn what_was_taken_is_further_than_any_store_in_whose_place_it_is_and_names_them(
 }
 
 #[test]
-fn what_was_known_and_cannot_be_read_is_in_nobody_s_way() {
+fn import_replaces_an_unreadable_store_mark() {
     let (etcd, folder) = (EtcdServer::start(), tempfile::tempdir().unwrap());
     std::fs::write(folder.path().join("store.mark"), "x").unwrap();
     let now = begin(&etcd, &folder)

@@ -239,7 +239,7 @@ async fn taken_back(from: &Place, to: &Place, is_moved: bool, is_whole: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_a_file_to_etcd_one_of_both_is_the_store_wherever_it_breaks_off() {
+async fn interrupted_migration_to_etcd_leaves_exactly_one_store() {
     let (etcd, number) = (EtcdServer::start(), Cell::new(0));
     one_of_both_is_the_store(|| {
         number.set(number.get() + 1);
@@ -249,7 +249,7 @@ async fn from_a_file_to_etcd_one_of_both_is_the_store_wherever_it_breaks_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_etcd_to_a_file_one_of_both_is_the_store_wherever_it_breaks_off() {
+async fn interrupted_migration_from_etcd_leaves_exactly_one_store() {
     let (etcd, number) = (EtcdServer::start(), Cell::new(0));
     one_of_both_is_the_store(|| {
         number.set(number.get() + 1);
@@ -259,7 +259,7 @@ async fn from_etcd_to_a_file_one_of_both_is_the_store_wherever_it_breaks_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
+async fn interrupted_migration_resumes_only_to_its_target() {
     let etcd = EtcdServer::start();
     let (from, to, elsewhere) = (
         Place::new(None),
@@ -289,7 +289,7 @@ async fn what_was_broken_off_goes_on_where_it_went_and_nowhere_else() {
 
 /// A process was paused after the source had recorded its new place. Once the copy was reverted, it makes no store of what it has taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stood_still_while_it_was_taken_back_finishes_nothing() {
+async fn a_paused_migration_cannot_finish_after_its_revert() {
     let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;
@@ -333,7 +333,7 @@ impl<F: Fn()> MigrationTarget for StandsStill<'_, F> {
 
 /// Both engines have one state folder, as in a gateway that moves from one to the other. It names either store as the known one.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already() {
+async fn migration_within_one_state_folder_resumes() {
     let etcd = EtcdServer::start();
     for (undone, to_a_file) in [(false, true), (true, true), (false, false), (true, false)] {
         let prefix = format!("{undone}-{to_a_file}");
@@ -372,7 +372,7 @@ async fn with_one_state_folder_it_goes_on_also_if_that_knows_the_new_one_already
 
 /// The change comes between the last check and the deciding step.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() {
+async fn refuses_migration_after_a_concurrent_write_or_start() {
     let etcd = EtcdServer::start();
     for (number, etcd_source) in [(1, true), (2, false)] {
         let prefix = format!("from/{number}");
@@ -413,7 +413,7 @@ async fn a_store_that_is_written_to_or_served_at_the_last_moment_is_not_moved() 
 }
 
 #[test]
-fn a_place_is_the_same_from_wherever_it_is_named() {
+fn normalizes_the_location_of_a_store() {
     let folder = tempfile::tempdir().unwrap();
     let settings = StoreSettings {
         engine: EngineSettings::Embedded,

@@ -29,7 +29,7 @@ fn storage(kind: &str, node: &Value) -> Value {
 }
 
 #[test]
-fn what_a_base_config_has_is_done_once_more_too() {
+fn base_config_entries_are_checked_for_reapplication() {
     let file = json!({"path": "/etc/file", "mode": 420, "contents": {"source": "data:,x"}});
     let stop = "base.platform.d/aws/20-a.ign of the initramfs, storage.files[0] (/etc/file): it exists, and overwrite is not true";
     let files = |own: &Value, expect: &[&str]| check(&storage("files", own), &storage("files", &file), expect);
@@ -56,7 +56,7 @@ fn what_a_base_config_has_is_done_once_more_too() {
 }
 
 #[test]
-fn a_file_of_a_base_config_is_taken_over_with_its_contents() {
+fn base_config_file_is_copied_with_overwrite() {
     let contents = json!({"source": "data:,x", "verification": {"hash": null}});
     let file = json!({"path": "/etc/file", "mode": 420, "contents": contents});
     let before = storage("files", &file);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{ABLE, check};
 
 #[test]
-fn filesystems_that_are_there_stay_and_are_never_destroyed() {
+fn existing_filesystems_are_never_wiped() {
     let filesystems = |list: &Value, expect: &[&str]| check(ABLE, "storage.filesystems", list, expect);
     let root = |more: &Value| {
         let mut filesystem = json!({"device": "/dev/disk/by-label/root", "format": "ext4"});
@@ -50,7 +50,7 @@ fn filesystems_that_are_there_stay_and_are_never_destroyed() {
 }
 
 #[test]
-fn disks_arrays_and_volumes_are_made_on_what_is_empty_only() {
+fn disks_arrays_and_volumes_require_empty_devices() {
     let disks = |list: &Value, expect: &[&str]| check(ABLE, "storage.disks", list, expect);
     disks(
         &json!([{"device": "/dev/vdb", "wipeTable": true, "partitions": [{"label": "data", "sizeMiB": 0}]}]),
@@ -96,7 +96,7 @@ fn disks_arrays_and_volumes_are_made_on_what_is_empty_only() {
 }
 
 #[test]
-fn what_the_config_makes_itself_need_not_be_there() {
+fn devices_created_by_the_config_may_be_absent() {
     let storage = json!({
         "disks": [{"device": "/dev/vdb", "partitions": [{"label": "data", "number": 1}]}],
         "raid": [{"name": "md", "devices": ["/dev/vdb"]}],
@@ -110,7 +110,7 @@ fn what_the_config_makes_itself_need_not_be_there() {
 }
 
 #[test]
-fn a_new_filesystem_hides_nothing() {
+fn new_filesystem_must_not_hide_existing_files() {
     let filesystems = |list: &Value, expect: &[&str]| check(ABLE, "storage.filesystems", list, expect);
     let at = |device: &str, path: &str| json!([{"device": device, "format": "ext4", "path": path}]);
     let hides = "is not empty, and the mount would hide its content";

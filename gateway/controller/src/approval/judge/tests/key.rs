@@ -8,7 +8,7 @@ fn keyed() -> Case {
 }
 
 #[test]
-fn a_machine_that_has_attested_a_key_is_held_to_it() {
+fn csr_must_use_the_attested_key() {
     approved("its key", &keyed(), Bound::Given);
     let other_key = |case: &mut Case| case.csr = csr("csr-1", NODE);
     let case = keyed().but(other_key);
@@ -32,7 +32,7 @@ fn a_machine_that_has_attested_a_key_is_held_to_it() {
 }
 
 #[test]
-fn keys_that_no_machine_has_attested_can_be_refused() {
+fn unattested_keys_can_be_refused() {
     let required = |case: &mut Case| case.rules.keys = ApprovedKeys::Attested;
     approved("attested", &keyed().but(required), Bound::Given);
     check("none", required, "csr-key-not-attested");
@@ -40,7 +40,7 @@ fn keys_that_no_machine_has_attested_can_be_refused() {
 }
 
 #[test]
-fn whoever_asks_with_another_key_is_in_no_attested_keys_way() {
+fn rival_csr_does_not_block_the_attested_key() {
     let rival = csr("csr-2", NODE);
     let with = |other: Csr| keyed().but(|case| case.others = vec![other]);
     let late = Csr {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_name_is_the_machines_and_nobody_elses() {
+fn rejects_a_name_of_another_or_revoked_machine() {
     check(
         "revoked",
         |case| case.held.revoked = Some("worker-1 was revoked".to_owned()),
@@ -31,7 +31,7 @@ fn the_name_is_the_machines_and_nobody_elses() {
 }
 
 #[test]
-fn a_machine_that_only_asks_for_a_name_is_not_in_the_way_of_its_instance() {
+fn requested_name_does_not_block_its_instance() {
     let squatted = Case::instance().but(|case| {
         case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE))));
         case.held.owner = Some(OTHER.to_owned());
@@ -43,7 +43,7 @@ fn a_machine_that_only_asks_for_a_name_is_not_in_the_way_of_its_instance() {
 }
 
 #[test]
-fn of_two_machines_with_one_name_the_stores_owner_counts() {
+fn store_owner_wins_a_contested_name() {
     let renamed = Case::given().but(|case| case.attested.insert(0, (OTHER.to_owned(), attested(Some(NODE)))));
     let ground = approved("the owner", &renamed, Bound::Given);
     assert_eq!(ground.identity, IDENTITY);
@@ -62,7 +62,7 @@ fn a_name_of_another_machine_is_not_given() {
 }
 
 #[test]
-fn a_name_of_the_control_plane_is_not_a_workers() {
+fn rejects_a_control_plane_name_for_a_worker() {
     let said = check("by its Machine", |case| case.csr = csr("csr-1", "master-0"), "csr-control-plane");
     assert!(said.contains("openshift-machine-api/master-0"), "{said}");
     let node = |case: &mut Case| {

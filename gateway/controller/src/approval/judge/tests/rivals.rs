@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn of_two_that_ask_for_one_name_none_is_approved() {
+fn approves_neither_of_two_csrs_for_one_name() {
     let rival = csr("csr-2", NODE);
     let with = |other: Csr| Case::given().but(|case| case.others = vec![other]);
     let said = left("the first", with(rival.clone()), "csr-duplicate");
@@ -75,7 +75,7 @@ fn of_two_that_ask_for_one_name_none_is_approved() {
 }
 
 #[test]
-fn an_approval_of_another_time_is_in_nobodys_way() {
+fn expired_approval_does_not_block_a_csr() {
     let case = Case::given().but(|case| {
         case.held.approval = Some(Approval {
             identity: OTHER.to_owned(),

@@ -27,7 +27,7 @@ async fn each_engine(test: impl AsyncFn(&EtcdServer, &Place)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_that_move_a_store_one_does_and_the_other_is_told_where_it_went() {
+async fn only_one_of_two_concurrent_migrations_succeeds() {
     each_engine(async |_, from| {
         if matches!(from.settings.engine, EngineSettings::Embedded) {
             // Its file is locked.
@@ -52,7 +52,7 @@ async fn of_two_that_move_a_store_one_does_and_the_other_is_told_where_it_went()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_is_of_one_moment_whoever_writes_meanwhile() {
+async fn export_reads_one_snapshot_despite_concurrent_writes() {
     each_engine(async |_, from| {
         let store = from.open().unwrap();
         let mut source = source(&from.settings).unwrap();
@@ -73,7 +73,7 @@ async fn what_is_read_is_of_one_moment_whoever_writes_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
+async fn refuses_migration_if_the_etcd_store_changed() {
     let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
@@ -108,7 +108,7 @@ async fn a_store_on_etcd_is_moved_only_as_it_was_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_became_another_store_meanwhile_is_not_taken_back() {
+async fn refuses_to_revert_onto_a_newly_accepted_store() {
     let etcd = EtcdServer::start();
     let from = Place::new(Some((&etcd, "from")));
     fill(&from).await;
@@ -146,7 +146,7 @@ impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
 
 /// A line is recorded by then, and secrets may be worthless.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more() {
+async fn skips_the_prior_step_if_migration_is_impossible() {
     let etcd = EtcdServer::start();
     let (from, to) = (Place::new(Some((&etcd, "from"))), Place::new(None));
     fill(&from).await;
@@ -185,7 +185,7 @@ async fn what_comes_first_is_not_done_for_a_store_that_cannot_be_moved_any_more(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() {
+async fn updates_a_mismatched_expected_store_mark_once() {
     let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;
@@ -224,7 +224,7 @@ async fn who_knows_another_store_than_the_one_that_was_copied_is_told_it_once() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_what_had_arrived_nothing_stays_that_is_not_there_any_more() {
+async fn resumed_migration_removes_keys_deleted_at_the_source() {
     let etcd = EtcdServer::start();
     let (from, to) = (Place::new(None), Place::new(Some((&etcd, "to"))));
     fill(&from).await;

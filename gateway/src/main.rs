@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     global.apply();
-    let config = global.config;
+    let config = global.config();
     let result = match command {
         Command::Init(arguments) => commands::init::run(&arguments),
         Command::Serve(arguments) => commands::serve::run(&config, &arguments),

@@ -1,5 +1,6 @@
 //! `attest-node`: parses arguments, then calls [`attest_node::boot::run`] or a subcommand.
 
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use attest_node::boot::{self, BootOptions};
 use attest_node::boot_complete;
 use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
 use attest_node::config::{self, ConfigPurpose};
+use attest_node::console;
 use attest_node::ek_table;
 use attest_node::first_boot_secret::state;
 use attest_node::first_boot_secret::storage::Storage;
@@ -347,18 +349,23 @@ impl AttestArguments {
 }
 
 fn list_eks(tcti: &str, ek: EkChoice, output: ListFormat) -> ExitCode {
-    match ek_table::keys(tcti, ek) {
-        Ok(keys) => {
-            match output {
-                ListFormat::Text => print!("{}", ek_table::table(&keys)),
-                ListFormat::Json => println!("{:#}", ek_table::json(&keys)),
-            }
-            ExitCode::SUCCESS
-        }
+    let text = match ek_table::keys(tcti, ek) {
+        Ok(keys) => match output {
+            ListFormat::Text => ek_table::table(&keys),
+            ListFormat::Json => format!("{:#}\n", ek_table::json(&keys)),
+        },
         Err(failure) => {
-            eprintln!("attest-node: {failure}");
+            console::print_line(&failure.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            console::print_line(&format!("standard output: {error}"));
             ExitCode::FAILURE
         }
+        _ => ExitCode::SUCCESS,
     }
 }
 

@@ -31,15 +31,15 @@ impl OutputOption {
     }
 }
 
-/// Default of `--config`.
-pub const DEFAULT_CONFIG: &str = "/etc/attest-gateway/gateway.toml";
+/// Settings of the gateway, if neither `--config` nor the environment names them.
+const DEFAULT_CONFIG: &str = "/etc/attest-gateway/gateway.toml";
 
 /// The global options of `attest-gateway` and `attest-audit`.
 #[derive(Debug, clap::Args)]
 pub struct GlobalOptions {
-    /// The gateway's settings; paths in it are relative to it.
-    #[arg(long, global = true, value_name = "FILE", env = "ATTEST_GATEWAY_CONFIG", hide_env_values = true, default_value = DEFAULT_CONFIG)]
-    pub config: PathBuf,
+    /// The gateway's settings; paths in it are relative to it [env: ATTEST_GATEWAY_CONFIG] [default: /etc/attest-gateway/gateway.toml].
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print results and errors, but no notes and confirmations.
     #[arg(long, short, global = true)]
     pub quiet: bool,
@@ -52,9 +52,21 @@ impl GlobalOptions {
             output::be_quiet();
         }
         // The environment is the reader's own, too; an option is not.
-        let in_environment = std::env::var_os("ATTEST_GATEWAY_CONFIG").is_some_and(|file| file == self.config.as_os_str());
-        if self.config != Path::new(DEFAULT_CONFIG) && !in_environment {
-            advised_commands::set_configuration(&["attest-gateway", "attest-audit"], &self.config);
+        if let Some(config) = self.config.as_ref().filter(|config| *config != Path::new(DEFAULT_CONFIG)) {
+            advised_commands::set_configuration(&["attest-gateway", "attest-audit"], config);
         }
     }
+
+    /// Returns the path of the settings.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        config(self.config.as_deref(), "ATTEST_GATEWAY_CONFIG", DEFAULT_CONFIG)
+    }
+}
+
+/// Returns the path of settings: as an option says, or a variable of the environment that is not empty, or the default.
+#[must_use]
+pub fn config(option: Option<&Path>, variable: &str, default: &str) -> PathBuf {
+    let in_environment = || std::env::var_os(variable).filter(|file| !file.is_empty()).map(PathBuf::from);
+    option.map(Path::to_owned).or_else(in_environment).unwrap_or_else(|| default.into())
 }

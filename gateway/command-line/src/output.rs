@@ -69,7 +69,7 @@ pub fn stdout() -> anyhow::Result<(Output<File>, bool)> {
 /// # Errors
 /// If it cannot be written.
 pub fn print(text: impl Display) -> anyhow::Result<()> {
-    write(runnable(&text.to_string()).as_bytes()).map(drop)
+    write(text.to_string().as_bytes()).map(drop)
 }
 
 /// Prints a result for programs, as JSON.
@@ -98,7 +98,7 @@ pub fn done(text: impl Display) -> anyhow::Result<()> {
     if QUIET.load(Ordering::Relaxed) {
         return Ok(());
     }
-    line(text).context("the command succeeded, but its output could not be written")
+    line(runnable(&text.to_string())).context("the command succeeded, but its output could not be written")
 }
 
 /// Prints bytes like [`print`]; returns whether they are still read.
@@ -128,7 +128,8 @@ pub fn print_note(text: impl Display) {
     }
 }
 
-fn error_line(text: impl Display) {
+/// Writes a line of an error that has several to standard error; ignores errors in writing it.
+pub fn error_line(text: impl Display) {
     let text = format!("{text}\n");
     drop(std::io::stderr().write_all(runnable(&text).as_bytes()));
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attest_alloc::ZeroOnFree;
-use attest_command_line::options::OutputOption;
+use attest_command_line::options::{self, OutputOption};
 use attest_command_line::{in_full, output, usage};
 use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
@@ -32,16 +32,10 @@ static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
     after_help = "Example: check the settings, then run\n  attest-controller check\n  attest-controller serve\n\nReads the machines' attestations from the store that it shares with attest-gateway."
 )]
 struct Arguments {
-    /// Settings file; paths in it are relative to its folder.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "ATTEST_CONTROLLER_CONFIG",
-        hide_env_values = true,
-        default_value = "/etc/attest-gateway/controller.toml"
-    )]
-    config: PathBuf,
+    /// Settings file; paths in it are relative to its folder [env: ATTEST_CONTROLLER_CONFIG] [default:
+    /// /etc/attest-gateway/controller.toml].
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print results and errors, but no notes.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -85,10 +79,15 @@ fn main() -> ExitCode {
     if arguments.quiet {
         output::be_quiet();
     }
+    let config = options::config(
+        arguments.config.as_deref(),
+        "ATTEST_CONTROLLER_CONFIG",
+        "/etc/attest-gateway/controller.toml",
+    );
     let done = match arguments.command {
-        Command::Serve => serve(&arguments.config),
-        Command::Check { format } => print_check(&arguments.config, format),
-        Command::Pointer(PointerCommand::List { format }) => print_pointers(&arguments.config, format),
+        Command::Serve => serve(&config),
+        Command::Check { format } => print_check(&config, format),
+        Command::Pointer(PointerCommand::List { format }) => print_pointers(&config, format),
     };
     done.unwrap_or_else(|error| {
         output::warn(in_full(&error));

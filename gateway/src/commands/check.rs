@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use attest_gateway::inspection::{Depth, Inspection, InspectionFinding};
 use attest_gateway::metrics::Metrics;
+use attest_system::advised_commands::runnable;
 use attest_system::clock::Clock;
 use serde_json::json;
 
@@ -56,11 +57,11 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     });
     let findings: Vec<(&str, &String)> = std::iter::once(("ok", &read)).chain(findings).collect();
     if arguments.format.is_json() {
-        let object = |(level, text): &(&str, &String)| json!({ "level": level.to_lowercase(), "text": text });
+        let object = |(level, text): &(&str, &String)| json!({ "level": level.to_lowercase(), "text": runnable(text) });
         output::json(&findings.iter().map(object).collect::<Vec<_>>())?;
     } else {
         for (level, text) in findings {
-            output::line(format_args!("{level:<8} {text}"))?;
+            output::line(format_args!("{level:<8} {}", runnable(text)))?;
         }
     }
     let failed = inspection.fails() || (arguments.strict && inspection.complains());

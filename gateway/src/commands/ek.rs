@@ -137,12 +137,14 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             list(*format, ["EK", "NODE", "POOLS", "ADDED"], &rows)?;
         }
         Command::Remove { digest, leave_to_roots } => {
-            let (given, forget) = (digest.to_ascii_lowercase(), *leave_to_roots);
+            let (given, forget) = (digest.trim_start_matches("tpm:").to_ascii_lowercase(), *leave_to_roots);
             let verb = if forget { Verb::EkForget } else { Verb::EkRemove };
             let digest = change_store(config, verb, |store| async move {
                 let all = enrolment::allowlist(&*store).await?.into_iter().map(|(digest, _)| digest);
                 let given = completed(&given, all)?;
-                let digest: EkDigest = given.parse().map_err(|error| anyhow!("{given:?}: {error}"))?;
+                let digest: EkDigest = given.parse().map_err(|_| {
+                    anyhow!("no EK on the allowlist begins with {given:?} (8 digits or more); to list all EKs: `attest-gateway ek list`")
+                })?;
                 let removed = if forget {
                     enrolment::forget_entry(&*store, digest).await?
                 } else {

@@ -10,6 +10,7 @@ use attest_certificates::{Certificate, source};
 use attest_gateway::pki::issue::{self, SigningKey};
 use attest_gateway::pki::{GatewayNames, authority_keys, install};
 use attest_gateway::settings::{self, Settings, TlsSettings};
+use attest_system::advised_commands;
 use attest_system::clock::Clock;
 use attest_system::files;
 
@@ -91,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
     unfinished.made.clear();
+    advised_commands::set_configuration(&["attest-gateway", "attest-audit"], &file);
     output::done(format_args!("{}: created the gateway's folder:", dir.display()))?;
     output::done("  gateway.toml               settings with their defaults")?;
     output::done("  tls/mcs-ca.crt             the MCS CA, for pointer configs")?;
@@ -99,9 +101,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     output::done("  pools/worker/              samples to replace: pool.toml, full/config.ign, pre-approved/config.ign")?;
     output::done("  state/                     store, keys and attestation log")?;
     output::done(said.trim_end())?;
+    let file = advised_commands::quoted(&file.display().to_string());
     output::done(format_args!(
-        "Next: attest-gateway --config {file} check && attest-gateway --config {file} serve",
-        file = file.display()
+        "Next: attest-gateway --config {file} check && attest-gateway --config {file} serve"
     ))?;
     Ok(ExitCode::SUCCESS)
 }

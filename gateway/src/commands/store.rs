@@ -230,8 +230,8 @@ fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn print_contents(Contents { count, sha256 }: &Contents) -> anyhow::Result<()> {
-    output::done(format_args!("keys:    {count}"))?;
-    output::done(format_args!("sha-256: {sha256}"))
+    output::line(format_args!("keys:    {count}"))?;
+    output::line(format_args!("sha-256: {sha256}"))
 }
 
 fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {

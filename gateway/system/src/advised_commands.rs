@@ -2,21 +2,21 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 
 /// Programs that advised commands begin with, and the option with the configuration in use.
-static CONFIGURATION: OnceLock<(&'static [&'static str], String)> = OnceLock::new();
+static CONFIGURATION: RwLock<Option<(&'static [&'static str], String)>> = RwLock::new(None);
 
 /// Sets the configuration that advised commands of these programs name. Not called: they name none, and use the default.
-/// Only the first call counts.
 pub fn set_configuration(programs: &'static [&'static str], file: &Path) {
-    CONFIGURATION.get_or_init(|| (programs, format!("--config {} ", quoted(&file.display().to_string()))));
+    let option = format!("--config {} ", quoted(&file.display().to_string()));
+    *CONFIGURATION.write().unwrap_or_else(PoisonError::into_inner) = Some((programs, option));
 }
 
 /// Returns the text with the configuration in use in each command that it advises, which stands between backquotes.
 #[must_use]
 pub fn runnable(text: &str) -> Cow<'_, str> {
-    match CONFIGURATION.get() {
+    match CONFIGURATION.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
         Some((programs, option)) => with_option(text, programs, option),
         None => Cow::Borrowed(text),
     }
@@ -27,14 +27,17 @@ fn with_option<'a>(text: &'a str, programs: &[&str], option: &str) -> Cow<'a, st
     for program in programs {
         let command = format!("`{program} ");
         if text.contains(&command) {
-            text = Cow::Owned(text.replace(&command, &format!("{command}{option}")));
+            let with_option = text.replace(&command, &format!("{command}{option}"));
+            // It makes a configuration, and reads none.
+            text = Cow::Owned(with_option.replace(&format!("{command}{option}init "), &format!("{command}init ")));
         }
     }
     text
 }
 
 /// Returns the word as a shell reads it.
-fn quoted(word: &str) -> String {
+#[must_use]
+pub fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
         word.to_owned()
@@ -55,6 +58,7 @@ mod tests {
             "not listed: `attest-gateway --config gw/gateway.toml ek add 0f`, `attest-audit --config gw/gateway.toml log audit`, or `oc get nodes`"
         );
         assert!(matches!(runnable("attest-gateway serves"), Cow::Borrowed(_)));
+        assert_eq!(runnable("run `attest-gateway init FOLDER`"), "run `attest-gateway init FOLDER`");
     }
 
     #[test]

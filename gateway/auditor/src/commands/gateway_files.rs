@@ -40,19 +40,20 @@ impl Default for GatewaySettingsFile {
 impl GatewayFiles {
     /// Returns whether the gateway's state folder is given.
     pub(crate) fn has_state(&self) -> bool {
-        self.state.is_some() || self.global.config.exists()
+        self.state.is_some() || self.global.config().exists()
     }
 
     fn folder(&self, given: Option<&PathBuf>, of: impl FnOnce(GatewaySettingsFile) -> PathBuf, option: &str) -> anyhow::Result<PathBuf> {
         if let Some(given) = given {
             return Ok(given.clone());
         }
-        let text = files::read_text(&self.global.config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
-            let config = self.global.config.display();
+        let config = self.global.config();
+        let text = files::read_text(&config, SMALL_FILE_LIMIT_BYTES).map_err(|error| {
+            let config = config.display();
             anyhow!("{config}: {error}; this file names the gateway's files: pass it with --config, or pass {option}")
         })?;
-        let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| self.global.config.display().to_string())?;
-        Ok(self.global.config.parent().unwrap_or(Path::new("")).join(of(settings)))
+        let settings: GatewaySettingsFile = toml::from_str(&text).with_context(|| config.display().to_string())?;
+        Ok(config.parent().unwrap_or(Path::new("")).join(of(settings)))
     }
 
     fn state(&self) -> anyhow::Result<PathBuf> {

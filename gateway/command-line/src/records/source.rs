@@ -197,7 +197,7 @@ impl UnreadFiles {
         if *count > 0 {
             let lines = if *count == 1 { "1 line is" } else { &format!("{count} lines are") };
             output::warn(format_args!("{lines} unreadable; for details, run `attest-audit log audit`:"));
-            places.iter().for_each(|place| output::print_note(format_args!("  {place}")));
+            places.iter().for_each(|place| output::error_line(format_args!("  {place}")));
         }
         *count > 0 || !files.is_empty()
     }

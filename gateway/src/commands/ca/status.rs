@@ -9,6 +9,7 @@ use attest_gateway::pki::install::{self, Today};
 use attest_gateway::pki::rotation::{self, RotationStage, Safety};
 use attest_gateway::settings::Settings;
 use attest_gateway::sightings::{self, Sighting};
+use attest_system::advised_commands::runnable;
 use attest_system::clock::rfc3339;
 
 use serde_json::json;
@@ -91,7 +92,7 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
         })
         .collect();
     let (all, safety) = sighted(config, &today, within)?;
-    let next = next_step(&settings, &today, &safety, &within.within)?;
+    let next = runnable(&next_step(&settings, &today, &safety, &within.within)?).into_owned();
     // Where somebody else rotates them, pointers are not in this gateway's way.
     let in_the_way = if next.contains(NOT_SAFE) {
         safety.in_the_way.as_slice()
@@ -115,7 +116,7 @@ pub(super) fn status(config: &Path, within: &Within, format: OutputOption) -> an
     } else {
         output::print(format_args!("\n{}", sightings_table(&all)))?;
     }
-    output::line(MACHINE_SETS)?;
+    output::line(runnable(MACHINE_SETS))?;
     output::line(format_args!("\nnext: {next}"))?;
     if !in_the_way.is_empty() {
         output::print(sightings_table(in_the_way))?;

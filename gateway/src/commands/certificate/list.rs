@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use attest::UnixTime;
 use attest_certificates::Certificate;
 use attest_gateway::settings::Settings;
+use attest_system::advised_commands::runnable;
 use attest_system::clock::{Clock, rfc3339};
 use serde::{Serialize, Serializer};
 
@@ -123,6 +124,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let mut items = own::items(&settings, now);
     items.extend(trusted::items(&settings, now));
     items.extend(external::items(&settings, now));
+    for item in &mut items {
+        item.rotates = runnable(&item.rotates).into_owned();
+    }
     match arguments.format.is_json() {
         true => output::json(&items)?,
         false => print(&items, now.as_secs())?,

@@ -10,6 +10,7 @@ use attest_gateway::pki::ServingCertificate;
 use attest_gateway::settings::Settings;
 use attest_log::{Earns, Grants};
 use attest_pointers::{ConfigSource, PointerCa, PointerCredential, PointerForm, READING_LIMIT_BYTES, ReadPointer};
+use attest_system::advised_commands::runnable;
 use attest_system::clock::{Clock, rfc3339};
 use serde_json::json;
 use url::Url;
@@ -330,14 +331,14 @@ impl Judgement {
     /// Prints the result, and returns the exit code.
     fn print(self) -> anyhow::Result<ExitCode> {
         for remark in &self.remarks {
-            output::line(format_args!("{remark}"))?;
+            output::line(runnable(remark))?;
         }
         output::line("")?;
         if self.reasons.is_empty() {
             output::line("satisfied: this gateway serves nodes that have this pointer")?;
         }
         for reason in &self.reasons {
-            output::line(format_args!("NOT satisfied: {reason}"))?;
+            output::line(format_args!("NOT satisfied: {}", runnable(reason)))?;
         }
         Ok(self.code())
     }

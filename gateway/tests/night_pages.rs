@@ -137,7 +137,8 @@ impl Scene {
                     self.gateway.run();
                 }
                 "cp" | "mkdir" | "mv" => assert!(self.shell(command).status.success(), "{name}: {line}"),
-                "chronyc" | "curl" | "df" | "install" | "journalctl" | "oc" | "openssl" | "timedatectl" => {}
+                "chown" | "chronyc" | "curl" | "df" | "etcdctl" | "install" | "journalctl" | "oc" | "openssl" | "timedatectl" | "umask" => {
+                }
                 _ => panic!("{name}: {line}"),
             }
         }
@@ -191,7 +192,10 @@ async fn documented_steps_revoke_and_replace_a_stolen_machine() {
     let scene = Scene::start();
     let (stolen, new) = (tpm(), tpm());
     scene.gateway.endorse(&stolen, &["--name", "worker-7"]);
-    let mut scene = scene.with("NODE", "worker-7").with("DIGEST", digest(&new));
+    let mut scene = scene
+        .with("NODE", "worker-7")
+        .with("DIGEST", digest(&new))
+        .with("OLD-DIGEST", digest(&stolen));
     scene.follow("a-machine-is-stolen");
     scene.gateway.attest(stolen, None).await.refused(403, "node-revoked");
     scene.gateway.attest(new, None).await.ticket();

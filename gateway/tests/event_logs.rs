@@ -240,7 +240,7 @@ async fn two_boots_stand_beside_one_another() {
 
     let path = |name: &str| site.gateway.path(name).to_str().unwrap().to_owned();
     let wrong = [
-        ("0123456789abcdef".to_owned(), "no record"),
+        ("0123456789abcdef".to_owned(), "the log has no such record"),
         (path("none"), "No such file"),
         (path("gateway.toml"), "the header's"),
     ];

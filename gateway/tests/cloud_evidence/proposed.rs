@@ -185,7 +185,9 @@ async fn of_googles_vtpms_the_tpm_has_rules_and_what_was_never_shown_is_said() {
     without.attest(&gateway, &[Kind::Gcp]).await.ticket();
     let nothing = command_output(&gateway, &["policy", "propose", POOL], false);
     assert!(
-        nothing.contains("no trusted evidence of pool servers in that time can be used: gcp does not measure the boot"),
+        nothing.contains(&format!(
+            "no trusted evidence of pool {POOL} in that time can be used: gcp does not measure the boot"
+        )),
         "{nothing}"
     );
     let with = [2, 3, 4].map(|of| site::with_vtpm(Machine::another().but(number(of))));

@@ -169,7 +169,7 @@ async fn what_the_cluster_has_is_shown_to_nodes_as_it_changes_and_kept() {
     let mut mixed = data(&second);
     mixed["tls.key"] = data(&of_other)["tls.key"].clone();
     let wrong = [
-        (mixed, "no key in Secret"),
+        (mixed, "tls.key does not hold the private key of Secret"),
         (data(&of_other), "nodes that trust ConfigMap"),
         (data(&expired), "is valid from"),
         (json!({"tls.crt": data(&second)["tls.crt"]}), "has no tls.key"),

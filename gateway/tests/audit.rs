@@ -143,7 +143,7 @@ async fn attack_34_every_altered_field_is_found() {
     let log = Log::written().await;
     let (sound, table) = log.audit(&log.lines());
     assert!(sound && table.contains("0 different"), "{table}");
-    assert!(table.contains("2 recorded by digest, 1 unread, 0 lines"), "{table}");
+    assert!(table.contains("2 recorded by digest, 1 unread, 0 unreadable lines"), "{table}");
     let at = log.records[TRUSTED]["at"].as_u64().unwrap();
     let other_id = "ab".repeat(16);
     let other_tpm = format!("tpm:{}", "ab".repeat(32));

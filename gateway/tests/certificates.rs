@@ -144,7 +144,11 @@ async fn refuses_broken_certificates_at_start_and_reload() {
         ("wrong chain", &|gateway| write(gateway, &stranger), "nodes that trust"),
         ("expired", &|gateway| write(gateway, &expired), "is valid from"),
         ("not yet valid", &|gateway| write(gateway, &early), "is valid from"),
-        ("wrong key", &|gateway| put(gateway, key, &second.key.pem()), "no key in"),
+        (
+            "wrong key",
+            &|gateway| put(gateway, key, &second.key.pem()),
+            "does not hold the private key of",
+        ),
         ("missing key", &|gateway| fs::remove_file(gateway.path(key)).unwrap(), "mcs.key"),
         (
             "key is a folder",

@@ -240,7 +240,7 @@ async fn compare_boots_shows_two_event_logs() {
 
     let path = |name: &str| site.gateway.path(name).to_str().unwrap().to_owned();
     let wrong = [
-        ("0123456789abcdef".to_owned(), "no record"),
+        ("0123456789abcdef".to_owned(), "the log has no such record"),
         (path("none"), "No such file"),
         (path("gateway.toml"), "the header's"),
     ];

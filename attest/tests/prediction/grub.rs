@@ -179,7 +179,10 @@ fn rejects_a_grub_config_with_unpredictable_commands() {
         "line 1: one initrd command may follow the kernel",
     );
     refused("linux /vmlinuz\nlinux /vmlinuz\nboot\n", "line 2: a second kernel");
-    refused("linux /vmlinuz\ninitrd /a\ninitrd /b\nboot\n", "line 3: an initrd");
+    refused(
+        "linux /vmlinuz\ninitrd /a\ninitrd /b\nboot\n",
+        "line 3: one initrd command may follow the kernel",
+    );
     refused("linux\nboot\n", "the kernel command needs a file");
     refused("linux /vmlinuz\ninitrd\nboot\n", "the initrd command needs a file");
     refused(&format!("{CONFIG}boot\n"), "no command may follow boot");

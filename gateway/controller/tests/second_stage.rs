@@ -525,7 +525,10 @@ async fn controller_creates_second_stage_objects_and_reports_obstacles() {
     assert!(said.is_some_and(|line| line.starts_with("DEGRADED ")), "{checked}");
     // Another config, another object; and the one before stays.
     gateway.serves(object("2").value);
-    assert!(check().contains(&format!("DEGRADED pool worker: MachineConfig {} of the second stage", named("2"))));
+    assert!(check().contains(&format!(
+        "DEGRADED pool worker: the cluster lacks MachineConfig {} of the second stage",
+        named("2")
+    )));
     controller.kill();
     controller.run();
     assert!(api.comes_to(LIMIT, || get(&api, "2").is_some()).await);

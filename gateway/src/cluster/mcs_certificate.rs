@@ -119,7 +119,7 @@ impl ClusterCertificate {
         let named = TlsSettings {
             ca: format!("ConfigMap {of}").into(),
             certificate: format!("Secret {TLS}").into(),
-            key: format!("Secret {TLS}").into(),
+            key: format!("Secret {TLS}: tls.key").into(),
             previous_keys: Vec::new(),
             client_ca: None,
             client_ca_of_cluster: false,
@@ -324,7 +324,7 @@ mod tests {
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains(&one.key[40..60]), "{problem}");
         };
-        refused(inputs(&one.certificate, &other.key, &both), "no key in Secret");
+        refused(inputs(&one.certificate, &other.key, &both), "tls.key does not hold the private key of Secret");
         refused(inputs(&one.certificate, &one.key, &other.ca), "refuse Secret");
         refused(inputs(&old.certificate, &old.key, &old.ca), "is valid from");
         refused(inputs(&one.certificate, &one.key[..80], &both), "tls.key");
@@ -334,7 +334,7 @@ mod tests {
             inputs(&one.certificate, &one.key, "no PEM"),
             "machine-config-server-ca: holds no certificate",
         );
-        refused(inputs(&one.ca, &one.key, &both), "no key in Secret");
+        refused(inputs(&one.ca, &one.key, &both), "tls.key does not hold the private key of Secret");
         let without = |change: fn(&mut ClusterCertificate)| {
             let mut said = inputs(&one.certificate, &one.key, &both);
             change(&mut said);

@@ -185,7 +185,9 @@ async fn proposes_tpm_rules_for_google_vtpms() {
     without.attest(&gateway, &[Kind::Gcp]).await.ticket();
     let nothing = command_output(&gateway, &["policy", "propose", POOL], false);
     assert!(
-        nothing.contains("no trusted evidence of pool servers in that time can be used: gcp does not measure the boot"),
+        nothing.contains(&format!(
+            "no trusted evidence of pool {POOL} in that time can be used: gcp does not measure the boot"
+        )),
         "{nothing}"
     );
     let with = [2, 3, 4].map(|of| site::with_vtpm(Machine::another().but(number(of))));

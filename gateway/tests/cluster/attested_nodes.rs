@@ -224,7 +224,7 @@ async fn kubectl_lists_attested_nodes_with_evidence_and_config() {
     site.boots(&case).await;
     assert!(site.gateway.acts("node.revoke").is_empty());
     let checked = site.gateway.command(&["check"]);
-    assert!(checked.contains("its API tells of attested nodes"), "{checked}");
+    assert!(checked.contains("cluster: the API serves attested nodes"), "{checked}");
     // Nor is it done later, but for a ban, which counts for as long as it stands there.
     site.gateway.kill();
     site.mode("edit");

@@ -193,7 +193,7 @@ async fn pre_approved_config_comes_from_annotated_machine_configs() {
         .put(machine_config("50-state", "worker", true, &[file("/etc/state", "other")]));
     cluster
         .gateway
-        .line(|line| line.contains("has file \"/etc/state\" otherwise") && line.contains("the last good state"));
+        .line(|line| line.contains("file \"/etc/state\" of the full config differs") && line.contains("the last good state"));
     assert!(cluster.pre_approved().await.contains("data:,one"));
     // What makes no sense in another pool is of no consequence.
     let mut hostile = machine_config("50-hostile", "infra", true, &[]);

@@ -169,7 +169,7 @@ async fn presents_and_caches_the_clusters_current_mcs_certificate() {
     let mut mixed = data(&second);
     mixed["tls.key"] = data(&of_other)["tls.key"].clone();
     let wrong = [
-        (mixed, "no key in Secret"),
+        (mixed, "tls.key does not hold the private key of Secret"),
         (data(&of_other), "nodes that trust ConfigMap"),
         (data(&expired), "is valid from"),
         (json!({"tls.crt": data(&second)["tls.crt"]}), "has no tls.key"),

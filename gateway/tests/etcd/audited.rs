@@ -86,7 +86,7 @@ fn give_up_when_its_lease_is_over(gateway: &Gateway, chain: &str) {
             return;
         }
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("gateway gw-2 serves"), "{said}");
+        assert!(said.contains("gateway gw-2 runs"), "{said}");
         assert!(begun.elapsed() < LIMIT, "{said}");
     }
 }
@@ -110,7 +110,7 @@ async fn attack_52_audit_shows_a_chain_abandoned_by_another_host() {
     };
     let refused = one.try_command(&["log", "abandon", &lost]);
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(!refused.status.success() && said.contains("gateway gw-2 serves"), "{said}");
+    assert!(!refused.status.success() && said.contains("gateway gw-2 runs"), "{said}");
     two.kill();
     std::fs::remove_dir_all(two.path("state")).unwrap();
     let (sound, said) = whole();

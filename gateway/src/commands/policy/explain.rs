@@ -157,7 +157,7 @@ mod tests {
             "- the PCRs 0, 1",
             "- observed: PCR 7: not checked",
             "- the machine is still booting",
-            "- observed: an event log",
+            "- observed: the event log, if the node sends one",
             "- observed: claims.tpm.pcrs",
         ] {
             assert!(of_boot.contains(expected), "{expected} is not in {of_boot}");

@@ -33,7 +33,7 @@ async fn refuses_an_unmaintainable_rotation_schedule() {
         ..place.scheduled("a")
     };
     let said = check(short, "TooShort").await;
-    assert!(said.contains("every 30d") && said.contains("at least 31d (--ttl)"), "{said}");
+    assert!(said.contains("every 30d") && said.contains("--ttl of at least 31d"), "{said}");
     place
         .create(
             Draft {
@@ -252,7 +252,7 @@ async fn refuses_a_world_writable_folder() {
     open(0o777);
     assert!(matches!(
         place.create(place.scheduled("a"), START).await,
-        Err(IssueError::Publish(error)) if error.to_string().contains("everybody")
+        Err(IssueError::Publish(error)) if error.to_string().contains("all users can write to the folder")
     ));
     assert!(place.files().is_empty() && place.entries().await.is_empty());
     // Nobody can replace another's file in such a folder.

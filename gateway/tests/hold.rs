@@ -157,7 +157,7 @@ async fn a_node_that_cannot_be_given_a_ticket_is_a_warning_whatever_it_gets() {
         record["alerts"][0]
             .as_str()
             .unwrap()
-            .starts_with("this node says ticket-undeliverable: nothing that")
+            .starts_with("this node reports ticket-undeliverable: attest-node cannot write a file")
     };
     assert!(warned(&gateway.records().pop().unwrap()));
     gateway.line(|line| line.contains("WARN") && line.contains("ticket-undeliverable"));

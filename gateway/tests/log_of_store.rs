@@ -106,7 +106,7 @@ async fn a_log_that_is_lost_for_good_is_given_up_and_that_is_recorded() {
     assert!(thing["after"]["abandoned"]["by"].as_str().unwrap().contains("uid"), "{done}");
     let again = gateway.try_command(&["log", "abandon", &old]);
     assert!(
-        !again.status.success() && output_text(&again).contains("was abandoned on"),
+        !again.status.success() && output_text(&again).contains("was abandoned already, on "),
         "{}",
         output_text(&again)
     );

@@ -169,7 +169,7 @@ fn check_says_what_the_service_and_not_what_root_could_do() {
     shared(&path);
     let served = as_user(&gateway, &copy, "serve").output().unwrap();
     assert!(
-        !served.status.success() && output_text(&served).contains("everybody"),
+        !served.status.success() && output_text(&served).contains("mode 0777 lets all users read keys and log"),
         "{}",
         output_text(&served)
     );

@@ -39,7 +39,7 @@ fn a_node_that_cannot_be_given_a_ticket_says_so_and_the_gateway_knows() {
         told["alerts"][0]
             .as_str()
             .unwrap()
-            .contains("this node says ticket-undeliverable: "),
+            .contains("this node reports ticket-undeliverable: "),
         "{told}"
     );
     assert!(run.records[1].json()["user_agent"].as_str().unwrap().starts_with("Ignition/"));

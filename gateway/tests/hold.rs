@@ -157,7 +157,7 @@ async fn alerts_about_a_node_without_a_deliverable_ticket() {
         record["alerts"][0]
             .as_str()
             .unwrap()
-            .starts_with("this node says ticket-undeliverable: nothing that")
+            .starts_with("this node reports ticket-undeliverable: attest-node cannot write a file")
     };
     assert!(warned(&gateway.records().pop().unwrap()));
     gateway.line(|line| line.contains("WARN") && line.contains("ticket-undeliverable"));

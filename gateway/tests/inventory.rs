@@ -160,7 +160,7 @@ fn certificate_list_reports_broken_files() {
     let another = |gateway: &Gateway| {
         fs::copy(Gateway::init().path("tls/mcs.key"), gateway.path("tls/mcs.key")).unwrap();
     };
-    broken(&another, "MCS certificate", "no key in");
+    broken(&another, "MCS certificate", "mcs.key does not hold the private key of");
     let untrusted = |gateway: &Gateway| {
         fs::copy(Gateway::init().path("tls/mcs-ca.crt"), gateway.path("tls/mcs-ca.crt")).unwrap();
     };

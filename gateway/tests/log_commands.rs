@@ -172,7 +172,7 @@ fn one_record_is_printed_whole() {
     }
     let output = folder.run(&["show", "--record", "ffffffff"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("no record of the log"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the log has no such record"));
 }
 
 #[test]

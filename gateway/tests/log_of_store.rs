@@ -106,7 +106,7 @@ async fn log_abandon_gives_up_a_lost_chain() {
     assert!(thing["after"]["abandoned"]["by"].as_str().unwrap().contains("uid"), "{done}");
     let again = gateway.try_command(&["log", "abandon", &old]);
     assert!(
-        !again.status.success() && output_text(&again).contains("was abandoned on"),
+        !again.status.success() && output_text(&again).contains("was abandoned already, on "),
         "{}",
         output_text(&again)
     );

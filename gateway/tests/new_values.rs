@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use crate::support::kubelet::embedded;
 use crate::support::node::Node;
-use crate::support::{Answer, Gateway, POOL, bearer};
+use crate::support::{Answer, Gateway, POOL, auditor, bearer};
 
 /// Section of a pool that waits for new values.
 pub const SECTION: &str = "\n[new_values]\nmachines = 2\nwindow_hours = 24\nwait_minutes = 30\n";
@@ -271,9 +271,11 @@ async fn pending_lists_waiting_machines_and_deadlines() {
         "{said}"
     );
     // What it advises says how the recorded boot stands with the rules of now.
-    let advised = lines.last().unwrap().split_once("attest-audit ").unwrap().1.to_owned();
-    let tested = site.command_output(&advised.split(' ').collect::<Vec<_>>(), false);
-    assert!(tested.contains("boot-not-accepted"), "{tested}");
+    let printed: Vec<&str> = lines.last().unwrap().split('`').nth(1).unwrap().split(' ').collect();
+    let advised = printed.strip_prefix(&["attest-audit"]).unwrap();
+    let output = auditor().args(advised).output().unwrap();
+    let tested = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(!output.status.success() && tested.contains("boot-not-accepted"), "{tested}");
 
     // It is as it says.
     let accept = |site: &Site, id: &str, set: &str| {
@@ -418,9 +420,9 @@ async fn pools_without_new_values_section_refuse_at_once() {
     let with = |keys: &str| text.replace("\n[kubelet]\n", &format!("\n[new_values]\n{keys}\n\n[kubelet]\n"));
     check(with(""), "");
     check(with("wait_minutes = 60"), "");
-    check(with("machines = 0"), "[new_values]: machines is 0; 1 to 1000 can be");
+    check(with("machines = 0"), "[new_values]: machines is 0; allowed are 1 to 1000");
     check(with("machines = 1001"), "[new_values]: machines is 1001");
-    check(with("window_hours = 0"), "window_hours is 0; 1 to 720 can be");
+    check(with("window_hours = 0"), "window_hours is 0; allowed are 1 to 720");
     check(with("window_hours = 721"), "window_hours is 721");
     check(with("wait_minutes = 0"), "wait_minutes is 0; it must be at least 1");
     check(with("wait_minutes = 61"), "attestation.hold_seconds, 3600");
@@ -429,7 +431,7 @@ async fn pools_without_new_values_section_refuse_at_once() {
     let without_rules = with("")
         .replace("boot = [\"images\"]\n", "")
         .replace("[reference_values]\nfolder = \"reference-values\"\n", "");
-    check(without_rules, "[new_values]: no rule looks for reference values");
+    check(without_rules, "[new_values]: no rule uses reference values");
     let refusing = with("").replace("attested = \"full\"", "attested = \"refuse\"");
     check(refusing, "[new_values]: grants.attested is \"refuse\"");
 }

@@ -88,7 +88,7 @@ async fn an_observing_pool_serves_and_records_would_refuse() {
     let tested = gateway.try_command(&["policy", "test", POOL, "--record", record["id"].as_str().unwrap()]);
     let said = String::from_utf8([tested.stdout, tested.stderr].concat()).unwrap();
     assert!(
-        !tested.status.success() && said.contains("pcr-mismatch") && said.contains("it observes"),
+        !tested.status.success() && said.contains("pcr-mismatch") && said.contains("this pool observes"),
         "{said}"
     );
     let act = gateway.acts("gateway.start").pop().unwrap().to_string();

@@ -120,7 +120,7 @@ fn inspect_accepts_every_pointer_format() {
     );
     satisfied(&gateway, &own, &["localhost"]);
     let elsewhere = gateway.command(&["pointer", "create", "--pool", POOL, "--url", "https://localhost"]);
-    satisfied(&gateway, &elsewhere, &["from port 443"]);
+    satisfied(&gateway, &elsewhere, &["redirect port 443 to it"]);
 }
 
 #[test]
@@ -181,7 +181,7 @@ async fn pointer_tokens_come_from_file_or_stdin() {
         satisfied(&gateway, form, &["token \"rack7\" is current"]);
         assert!(!inspect(&gateway, form).1.contains(&token[..8]));
     }
-    unsatisfied(&gateway, &pointer(&gateway, &["--token", "guessed"]), "unknown");
+    unsatisfied(&gateway, &pointer(&gateway, &["--token", "guessed"]), "the store does not know the token");
     for bad in ["", "a b", "\u{e9}"] {
         let output = with_input(&gateway, &arguments, bad.as_bytes());
         assert!(!output.status.success() && output.stdout.is_empty(), "{bad:?}");
@@ -197,7 +197,7 @@ async fn pointer_tokens_come_from_file_or_stdin() {
     gateway.config(&path, &[]).await.is_config(&gateway.rendered(POOL, "full"));
     unsatisfied(&gateway, &by_file, "all 1 uses of token \"rack7\" are spent");
     gateway.command(&["token", "revoke", "rack7"]);
-    unsatisfied(&gateway, &by_file, "unknown");
+    unsatisfied(&gateway, &by_file, "the store does not know the token");
     gateway.edit_pool(POOL, "token = \"full\"", "token = \"refuse\"");
     unsatisfied(&gateway, &by_file, "grants.token");
 }
@@ -468,5 +468,5 @@ fn pointer_url_comes_from_the_settings() {
         &gateway,
         &gateway.command(&["pointer", "create", "--pool", POOL, "--url", "https://api-int.example.com:9999"]),
     );
-    assert!(said.contains("redirect port from port 9999"), "{said}");
+    assert!(said.contains("redirect port 9999 to it"), "{said}");
 }

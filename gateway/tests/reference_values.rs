@@ -242,7 +242,7 @@ fn pools_with_unusable_reference_values_are_not_served() {
     )
     .unwrap();
     let said = site.command_output(&["check"], true);
-    assert!(!said.contains("DEGRADED") && !said.contains("lapse"), "{said}");
+    assert!(!said.contains("DEGRADED") && !said.contains("the last reference values"), "{said}");
     // The last one lapses: in a month, in a week, now; and one of two.
     let at = |days: i64| {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
@@ -253,17 +253,17 @@ fn pools_with_unusable_reference_values_are_not_served() {
     let lapses = |days: i64| site.command_output(&["reference-values", "lapse", &file, "n", "--at", &at(days).to_string()], true);
     for (days, expect) in [
         (30, ""),
-        (7, "warning  pool worker: the last reference values for images (sha256) lapse at "),
-        (0, "DEGRADED pool worker: the last reference values for images (sha256) lapse at "),
+        (7, "warning  pool worker: the last reference values for images (sha256) expire at "),
+        (0, "DEGRADED pool worker: the last reference values for images (sha256) expire at "),
     ] {
         lapses(days);
         let said = site.command_output(&["check"], true);
-        assert_eq!(said.contains("lapse"), !expect.is_empty(), "{said}");
+        assert_eq!(said.contains("the last reference values"), !expect.is_empty(), "{said}");
         assert!(said.contains(expect), "{expect} is not in {said}");
     }
     let another = generations(&format!("{{\"images\": [{{\"digests\": {{\"sha256\": \"{digest}\"}}}}]}}"));
     fs::write(file.replace("recorded", "another"), another).unwrap();
-    assert!(!site.command_output(&["check"], true).contains("lapse"));
+    assert!(!site.command_output(&["check"], true).contains("the last reference values"));
     fs::write(format!("{file}.txt"), "").unwrap();
     assert!(site.command_output(&["check"], true).contains("*.json is read here"));
 }
@@ -340,7 +340,8 @@ async fn policy_test_accepts_evidence_with_additional_pcrs() {
     assert!(!site.command_output(&test, true).contains("ignoring quoted PCRs"));
     site.gateway.edit_pool(POOL, more, fewer);
     let said = site.command_output(&test, true);
-    assert!(said.contains("ignoring quoted PCRs: tpm 8, tpm 9"), "{said}");
+    let further = format!("ignoring quoted PCRs that pool {POOL} does not ask for: tpm 8, tpm 9");
+    assert!(said.contains(&further), "{said}");
     let simulated = site.command_output(&["policy", "simulate", POOL], true);
     assert!(simulated.starts_with("1 machines: 1 would be accepted"), "{simulated}");
     // What was not quoted is not there, whatever else was.

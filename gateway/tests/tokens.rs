@@ -485,7 +485,7 @@ async fn refuses_an_impossible_rotation_schedule() {
     assert!(create(&["30d"]).contains("create the folder first"));
     fs::create_dir(&out).unwrap();
     let short = create(&["30d", "--ttl", "30d"]);
-    assert!(short.contains("at least 31d (--ttl)"), "{short}");
+    assert!(short.contains("needs --ttl of at least 31d"), "{short}");
     assert!(create(&["1m"]).contains("every 5m at most"));
     assert!(create(&["30d", "--url", "http://localhost"]).contains("https only"));
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);

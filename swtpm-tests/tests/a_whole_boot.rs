@@ -25,7 +25,7 @@ const ROOT: &str = "#!/bin/sh
 exec >/dev/ttyS0 2>&1
 for card in /sys/class/net/e*; do ip link set \"${card##*/}\" up; ip address add 10.0.2.15/24 dev \"${card##*/}\" 2>/dev/null; done
 [ -e /var/lib/pointer.ign ] || cp /run/attest-node-kept/pointer.ign /var/lib/pointer.ign
-/run/attest-node-kept/run --pointer /var/lib/pointer.ign --output /run/again.ign 2>&1 | sed 's/^/@@ root /'
+/run/attest-node-kept/run attest --pointer /var/lib/pointer.ign --out /run/again.ign 2>&1 | sed 's/^/@@ root /'
 [ ! -e /run/again.ign ] || grep -o 'Bearer.ticket' /run/again.ign | sed 's/^/@@ root has a /'
 ";
 const ROOT_UNIT: &str = "[Unit]

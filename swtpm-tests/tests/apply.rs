@@ -32,15 +32,15 @@ curl --silent --show-error --fail --data-binary @csr.pem -o certificate.pem "htt
 cat certificate.pem key.pem >kubelet-client-current.pem
 echo "@@ kept $(stat -c '%a %U' /run/attest-node-kept) $(grep -c 'certificateAuthorities' /run/attest-node-kept/pointer.ign)"
 wrong=$(grep -o 'https://[^"]*/config/' /run/attest-node-kept/pointer.ign)wrong
-/run/attest-node-kept/run config --apply --url "$wrong" 2>&1 | sed 's/^/@@ refused /'
+/run/attest-node-kept/run config apply --url "$wrong" 2>&1 | sed 's/^/@@ refused /'
 echo "@@ nothing $(ls /boot)"
 sed 's,"/boot/,"/,' /boot/grub/grub.cfg >/run/grub.cfg
 mount -t tmpfs tmpfs /boot && mkdir /boot/grub && cp /run/grub.cfg /boot/grub && mount -o remount,ro /boot
-/run/attest-node-kept/run config --apply 2>&1 | sed 's/^/@@ read-only /'
+/run/attest-node-kept/run config apply 2>&1 | sed 's/^/@@ read-only /'
 echo "@@ apart $(ls /boot | tr '\n' ' ')$(touch /boot/other 2>&1)"
-/run/attest-node-kept/run config --undo 2>&1 | sed 's/^/@@ undone /'
+/run/attest-node-kept/run config undo 2>&1 | sed 's/^/@@ undone /'
 umount /boot
-/run/attest-node-kept/run config --apply 2>&1 | sed 's/^/@@ applied /'
+/run/attest-node-kept/run config apply 2>&1 | sed 's/^/@@ applied /'
 echo "@@ arranged $(stat -c %a /boot/ignition /boot/ignition/config.ign | tr '\n' ' ')"
 "#;
 const JOIN_UNIT: &str = "[Unit]
@@ -199,7 +199,7 @@ fn check(release: DebianRelease) {
         "{apart}"
     );
     assert!(
-        console_lines(console, "undone attest-node: taken back").len() == 1,
+        console_lines(console, "undone attest-node: reverted: ").len() == 1,
         "{}",
         console.tail()
     );

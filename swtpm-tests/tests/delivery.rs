@@ -39,7 +39,7 @@ fn reports_a_ticket_that_cannot_be_delivered() {
         told["alerts"][0]
             .as_str()
             .unwrap()
-            .contains("this node says ticket-undeliverable: "),
+            .contains("this node reports ticket-undeliverable: "),
         "{told}"
     );
     assert!(run.records[1].json()["user_agent"].as_str().unwrap().starts_with("Ignition/"));

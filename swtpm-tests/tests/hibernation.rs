@@ -21,7 +21,7 @@ echo shutdown >/sys/power/disk
 echo \"@@ hibernates $(cat /proc/sys/kernel/random/boot_id)\"
 echo disk >/sys/power/state
 echo \"@@ is back $(cat /proc/sys/kernel/random/boot_id)\"
-/run/attest-node-kept/run --pointer /run/attest-node-kept/pointer.ign --output /run/again.ign 2>&1 | sed 's/^/@@ root /'
+/run/attest-node-kept/run attest --pointer /run/attest-node-kept/pointer.ign --out /run/again.ign 2>&1 | sed 's/^/@@ root /'
 [ ! -e /run/again.ign ] || grep -o 'Bearer.ticket' /run/again.ign | sed 's/^/@@ root has a /'
 echo '@@ end'
 systemctl poweroff --force --force

@@ -199,7 +199,10 @@ async fn two_gateways_do_not_write_one_log() {
     let second = support::program().args(["serve", "--config"]).arg(&other).output().unwrap();
     assert!(!second.status.success());
     let said = String::from_utf8_lossy(&second.stderr);
-    assert!(said.contains("a gateway is writing ") && said.contains("attestation.jsonl"), "{said}");
+    assert!(
+        said.contains("a gateway is writing ") && said.contains("attestation.jsonl"),
+        "{said}"
+    );
 }
 
 /// TPMs of a manufacturer that a pool trusts are available to anyone, and so are genuine documents of a cloud.

@@ -197,7 +197,11 @@ async fn documented_steps_revoke_and_replace_a_stolen_machine() {
         .with("DIGEST", digest(&new))
         .with("OLD-DIGEST", digest(&stolen));
     scene.follow("a-machine-is-stolen");
-    scene.gateway.attest(stolen, None).await.refused(403, "node-revoked");
+    // It is off the allowlist, and revoked should its manufacturer be trusted.
+    let list = scene.gateway.command(&["node", "list"]);
+    let is_revoked = |line: &str| line.contains(&digest(&stolen)) && line.contains("revoked");
+    assert!(list.lines().any(is_revoked), "{list}");
+    scene.gateway.attest(stolen, None).await.refused(403, "ek-not-endorsed");
     scene.gateway.attest(new, None).await.ticket();
 }
 

@@ -181,7 +181,11 @@ async fn pointer_tokens_come_from_file_or_stdin() {
         satisfied(&gateway, form, &["token \"rack7\" is current"]);
         assert!(!inspect(&gateway, form).1.contains(&token[..8]));
     }
-    unsatisfied(&gateway, &pointer(&gateway, &["--token", "guessed"]), "the store does not know the token");
+    unsatisfied(
+        &gateway,
+        &pointer(&gateway, &["--token", "guessed"]),
+        "the store does not know the token",
+    );
     for bad in ["", "a b", "\u{e9}"] {
         let output = with_input(&gateway, &arguments, bad.as_bytes());
         assert!(!output.status.success() && output.stdout.is_empty(), "{bad:?}");

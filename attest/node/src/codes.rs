@@ -4,7 +4,7 @@ use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UN
 
 /// Explanation of one code: its name, its meaning, and the usual next step. A [`Failure`](crate::failure::Failure) may have a more exact one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Advice {
+pub struct NodeCode {
     /// Stable identifier in kebab-case.
     pub code: &'static str,
     /// The meaning in a sentence.
@@ -16,7 +16,7 @@ pub struct Advice {
 macro_rules! codes {
     ($($code:expr, $title:literal, $next_step:literal;)*) => {
         /// The codes that this program gives by itself. `docs/reference/node-codes.md` is generated from this table.
-        pub const CODES: &[Advice] = &[$(Advice { code: $code, title: $title, next_step: $next_step }),*];
+        pub const CODES: &[NodeCode] = &[$(NodeCode { code: $code, title: $title, next_step: $next_step }),*];
     };
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs};
 
-use attest_node::codes::{Advice, CODES};
+use attest_node::codes::{CODES, NodeCode};
 
 /// Returns the page of the codes that can appear on a node's console.
 fn page() -> String {
@@ -15,7 +15,7 @@ fn page() -> String {
                     | Code | Meaning | Next step |\n\
                     |---|---|---|\n"
         .to_owned();
-    for Advice { code, title, next_step } in CODES {
+    for NodeCode { code, title, next_step } in CODES {
         assert!(
             !format!("{title}{next_step}").contains('|'),
             "{code}: a table's cell cannot have a |"

@@ -219,7 +219,10 @@ mod tests {
             |secret| secret["metadata"]["name"] = json!("bootstrap-token-4hq7wy"),
             Err("its name is not bootstrap-token-ID"),
         );
-        check(|secret| secret["metadata"]["name"] = json!("mine"), Err("its name is not bootstrap-token-ID"));
+        check(
+            |secret| secret["metadata"]["name"] = json!("mine"),
+            Err("its name is not bootstrap-token-ID"),
+        );
         check(|secret| secret["type"] = json!("Opaque"), Err("is not a bootstrap token"));
         check(|secret| secret["data"]["expiration"] = Value::Null, Err("has no expiration"));
         check(|secret| secret["data"]["expiration"] = json!("!"), Err("not Base64"));

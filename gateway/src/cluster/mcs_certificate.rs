@@ -324,7 +324,10 @@ mod tests {
             assert!(problem.contains(expect), "{expect}: {problem}");
             assert!(!problem.contains(&one.key[40..60]), "{problem}");
         };
-        refused(inputs(&one.certificate, &other.key, &both), "tls.key does not hold the private key of Secret");
+        refused(
+            inputs(&one.certificate, &other.key, &both),
+            "tls.key does not hold the private key of Secret",
+        );
         refused(inputs(&one.certificate, &one.key, &other.ca), "refuse Secret");
         refused(inputs(&old.certificate, &old.key, &old.ca), "is valid from");
         refused(inputs(&one.certificate, &one.key[..80], &both), "tls.key");

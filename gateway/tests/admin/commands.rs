@@ -54,7 +54,10 @@ async fn records_ek_commands() {
     for (count, verb) in [(2, "ek.remove"), (2, "ek.forget")] {
         let refused = gateway.wait_for_acts(count, verb).remove(1);
         assert!(
-            refused["admin"]["refused"].as_str().unwrap().starts_with(&format!("EK {ek} is not on the allowlist")),
+            refused["admin"]["refused"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("EK {ek} is not on the allowlist")),
             "{refused}"
         );
     }

@@ -288,7 +288,10 @@ fn state_create_hands_over_a_folder_once() {
     fs::set_permissions(folder.path().join("state"), fs::Permissions::from_mode(0o750)).unwrap();
     assert!(give("state", "65532").status.success());
     assert_eq!(owner("state"), (65_532, 65_532, 0o750));
-    refused(give("state", "65533"), "the folder belongs to user 65532, neither to root nor to user 65533");
+    refused(
+        give("state", "65533"),
+        "the folder belongs to user 65532, neither to root nor to user 65533",
+    );
     assert_eq!(owner("state").0, 65_532);
     // Root's own, from before, is given.
     fs::create_dir(folder.path().join("roots")).unwrap();

@@ -147,7 +147,10 @@ async fn ca_switch_does_not_wait_for_the_controller() {
     gateway.terminate();
     assert!(gateway.wait().success());
     let said = gateway.command(&["ca", "status"]);
-    let next = format!("next: `attest-gateway --config {} ca switch`, safe", gateway.path("gateway.toml").display());
+    let next = format!(
+        "next: `attest-gateway --config {} ca switch`, safe",
+        gateway.path("gateway.toml").display()
+    );
     assert!(said.contains("127.0.0.1") && said.contains(&next), "{said}");
     gateway.command(&["ca", "switch"]);
 }

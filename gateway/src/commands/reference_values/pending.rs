@@ -5,6 +5,7 @@ use attest::reference_sets::NewValue;
 use attest_gateway::settings::Settings;
 use attest_machines::new_values::{self, Answered, QuestionAnswer, QuestionRow, RelatedQuestion, Showing};
 use attest_pool::NewValueRules;
+use attest_system::advised_commands::runnable;
 use attest_system::clock::{lasting, rfc3339};
 
 use crate::commands::{OutputOption, now, objects, output, pool_folder, table, visible, with_store};
@@ -51,7 +52,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut text = table(head, &rows);
     for row in shown.into_iter().filter(|row| is_open(row)) {
-        text.push_str(&below(row, wanted.get(&row.pool), now));
+        text.push_str(&runnable(&below(row, wanted.get(&row.pool), now)));
     }
     output::print(text)
 }

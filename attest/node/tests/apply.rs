@@ -190,7 +190,7 @@ fn apply_places_the_config_and_undo_restores() {
     // Once is enough.
     let again = run(folder.path(), &["apply"]);
     assert!(String::from_utf8(again.stderr).unwrap().contains("[apply-arranged]; next: reboot"));
-    for said in ["taken back", "nothing to revert"] {
+    for said in ["reverted: ", "nothing to revert"] {
         let output = run(folder.path(), &["undo"]);
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stderr).unwrap().contains(said));

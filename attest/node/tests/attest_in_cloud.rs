@@ -581,7 +581,7 @@ fn vtpm_failure_is_noted_and_azure_document_sent() {
         panic!("{}", ended.stderr)
     };
     assert!(
-        note.starts_with("attest-node: note: not shown: azure-vtpm: no TPM answers at swtpm:port=1 "),
+        note.starts_with("attest-node: note: evidence left out: azure-vtpm: no TPM answers at swtpm:port=1 "),
         "{note}"
     );
     assert!(note.contains("[tpm-failed]; next: "), "{note}");

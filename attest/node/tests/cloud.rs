@@ -329,7 +329,7 @@ fn imds_v1_is_never_used() {
 fn check_session_token(body: &'static [u8]) {
     let server = Server::start("", move |asked, _| if asked.method == "PUT" { ok(body) } else { ok("{}") });
     let error = user_data(Cloud::Aws, &metadata(&server.base), long()).unwrap_err();
-    assert!(error.to_string().contains("no session token"), "{error}");
+    assert!(error.to_string().contains("data other than a session token"), "{error}");
 }
 
 #[test]

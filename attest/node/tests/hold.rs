@@ -122,7 +122,10 @@ impl Run {
         assert!(self.success && written.contains("Bearer ticket.abc"), "{}{written}", self.stderr);
         assert!(!written.contains("attestation-not-attested"), "{written}");
         let first = self.stderr.lines().next().unwrap();
-        assert!(first.starts_with("attest-node: waiting: https://127.0.0.1:"), "{first}");
+        assert!(
+            first.starts_with("attest-node: waiting for 0 s so far: https://127.0.0.1:"),
+            "{first}"
+        );
     }
 
     #[track_caller]

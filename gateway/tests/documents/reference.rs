@@ -177,7 +177,7 @@ fn field_rows(schema: &Value) -> String {
         let Some(description) = field["description"].as_str() else {
             continue;
         };
-        let link = field["$ref"].as_str().or(field["items"]["$ref"].as_str());
+        let link = field["$ref"].as_str().or(field.pointer("/items/$ref").and_then(Value::as_str));
         let link = link.and_then(|link| link.strip_prefix("#/$defs/"));
         let link = link.map_or_else(String::new, |name| format!(" ({name})"));
         rows.push_str(&format!("| `{name}` | {}{link} |\n", cell(description)));

@@ -131,7 +131,7 @@ impl<'a> ImdsSession<'a> {
         let Some(answer) = self.optional(ROLES, NAME_LIMIT_BYTES, deadline)? else {
             return Ok(None);
         };
-        let role = answer.printable_line("role", NAME_LIMIT_BYTES)?;
+        let role = answer.printable_line("a role name", NAME_LIMIT_BYTES)?;
         // What AWS allows in a role's name. It becomes a part of a path.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@-_".contains(&byte);
         if role.bytes().all(plain) && !role.bytes().all(|byte| byte == b'.') {
@@ -147,7 +147,7 @@ impl<'a> ImdsSession<'a> {
     /// [`CloudError`]; [`CloudError::Refused`] with 404 for a role without credentials.
     pub fn sts_request(&self, role: &str, server_id: &str, now: SystemTime, deadline: Deadline) -> Result<SignedRequest, CloudError> {
         let answer = self.get(REGION, NAME_LIMIT_BYTES, deadline)?;
-        let region = answer.printable_line("region", NAME_LIMIT_BYTES)?;
+        let region = answer.printable_line("a region name", NAME_LIMIT_BYTES)?;
         if !region
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
@@ -190,7 +190,7 @@ impl<'a> ImdsSession<'a> {
 fn begin(metadata: &MetadataClient, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
     metadata
         .ask(PUT_TOKEN, deadline)?
-        .printable_line("session token", TOKEN_LIMIT_BYTES)
+        .printable_line("a session token", TOKEN_LIMIT_BYTES)
 }
 
 /// The one request to STS that gateways accept: see [`attest_wire::aws::sts`].

@@ -76,7 +76,7 @@ pub fn instance_of(token: &str) -> Option<String> {
 pub fn identity_token(metadata: &MetadataClient, audience: &Audience, deadline: Deadline) -> Result<Zeroizing<String>, CloudError> {
     let path = request_path(audience);
     let answer = metadata.ask(Ask::get(&path, HEADERS, IDENTITY_TOKEN_LIMIT_BYTES), deadline)?;
-    let token = answer.printable_line("identity token", IDENTITY_TOKEN_LIMIT_BYTES)?;
+    let token = answer.printable_line("an identity token", IDENTITY_TOKEN_LIMIT_BYTES)?;
     if token.split('.').count() == 3 {
         Ok(token)
     } else {

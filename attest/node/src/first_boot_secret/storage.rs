@@ -284,7 +284,7 @@ pub(crate) mod tests {
             shared: true,
             ..Folders::with(&[("boot", disk.path())])
         };
-        says(&Storage::Usual, &shared, "shares its mounts with all others");
+        says(&Storage::Usual, &shared, "shares its mount namespace with other programs");
         assert_eq!(shared.mounted.borrow().len(), 0);
         let broken = Folders {
             broken: true,

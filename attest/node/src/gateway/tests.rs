@@ -231,7 +231,7 @@ fn gateway_is_distinguished_from_other_servers() {
         found == Ok(Discovered::Gateway(taking([Kind::Gcp, Kind::Token])))
     });
     for none in ["[]", r#"["a-kind-to-come"]"#, r#"["token"]"#] {
-        check_discovery(kinds(none), other("does not take evidence of any kind"));
+        check_discovery(kinds(none), other("accepts no kind of evidence that this node supports"));
     }
     check_discovery(
         vec![http(200, r#"{"service":"attestation-gateway","protocol":2,"kinds":["tpm"]}"#)],

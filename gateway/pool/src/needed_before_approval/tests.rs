@@ -64,8 +64,12 @@ fn needed_files_come_from_the_upstream_config() {
 #[test]
 fn rejects_a_needed_file_that_differs_upstream() {
     let a = || vec![machine_config("50-a", "worker", &needed("true"), &[("/etc/a", "a")])];
-    check(a(), &full(&[("/etc/a", "secret")]), Err("has file \"/etc/a\" otherwise"));
-    check(a(), &full(&[("/etc/b", "b")]), Err("lacks file \"/etc/a\""));
+    check(
+        a(),
+        &full(&[("/etc/a", "secret")]),
+        Err("file \"/etc/a\" of the full config differs"),
+    );
+    check(a(), &full(&[("/etc/b", "b")]), Err("file \"/etc/a\""));
     // The CAs that a server puts in the place of the MachineConfig's are the server's.
     let ca = "/etc/kubernetes/kubelet-ca.crt";
     let of_ca = vec![machine_config("50-a", "worker", &needed("true"), &[(ca, "old")])];

@@ -149,7 +149,7 @@ fn rejects_an_unbounded_condition_with_its_position() {
     for (condition, expect) in [
         ("claims.pool ==", "line 1, column"),
         ("claims.kinds.map(k, k) == []", "\"map() or filter()\"".trim_matches('"')),
-        ("pool == 'worker'", "speaks of \"pool\""),
+        ("pool == 'worker'", "the condition uses \"pool\""),
         ("claims.a.all(x, x == claims.b)", "steps"),
     ] {
         check("", &[&says(condition), TPM], Err(expect));
@@ -174,11 +174,11 @@ fn accepted_kinds_require_their_sections() {
     check("", &[TPM], Ok("tpm"));
     check("", &[], Err("tpm is in accepts, so the section [tpm] is required"));
     check("[]", &[TPM], Err("accepts names no kind of evidence"));
-    check(r#"[["tpm"], ["tpm"]]"#, &[TPM], Err("tpm is accepted twice"));
+    check(r#"[["tpm"], ["tpm"]]"#, &[TPM], Err("accepts names tpm twice"));
     check(r#"[["gcp"]]"#, &[GCP], Ok("gcp"));
     check(r#"[["tpm", "gcp"], ["gcp"]]"#, &[ALLOWLIST, TPM, GCP], Ok("tpm + gcp, or gcp"));
-    check(r#"[["gcp"]]"#, &[TPM], Err("gcp is accepted, so there must be a section [gcp]"));
-    check(r#"[["tpm"]]"#, &[GCP], Err("so there must be a section [tpm]"));
+    check(r#"[["gcp"]]"#, &[TPM], Err("gcp is in accepts, so the section [gcp] is required"));
+    check(r#"[["tpm"]]"#, &[GCP], Err("so the section [tpm] is required"));
     for (kind, section) in [
         ("aws-identity-document", "aws_identity_document"),
         ("aws-nitro-tpm", "aws_nitro_tpm"),
@@ -188,7 +188,7 @@ fn accepted_kinds_require_their_sections() {
         let error = format!("{kind} is in accepts, so the section [{section}] is required");
         check(&format!("[[\"{kind}\"]]"), &[TPM], Err(&error));
     }
-    check("", &[TPM, GCP], Err("section [gcp] is present, but gcp is not in accepts"));
+    check("", &[TPM, GCP], Err("there is a section [gcp], but accepts does not list \"gcp\""));
     check(
         "",
         &[TPM, REPLAYABLE],
@@ -274,12 +274,12 @@ fn replayable_document_requires_accept_replayable() {
 
 #[test]
 fn nitro_tpm_evidence_needs_an_account_source() {
-    check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM], Err("its document says no account"));
+    check(r#"[["aws-nitro-tpm"]]"#, &[NITRO_TPM], Err("a NitroTPM document names no account"));
     check(r#"[["aws-nitro-tpm"]]"#, &[ANY_ACCOUNT], Ok("aws-nitro-tpm"));
     check(
         r#"[["tpm", "aws-nitro-tpm"]]"#,
         &[TPM, NITRO_TPM],
-        Err("its document says no account"),
+        Err("a NitroTPM document names no account"),
     );
     check(
         r#"[["aws-nitro-tpm", "aws-sts"]]"#,
@@ -287,7 +287,7 @@ fn nitro_tpm_evidence_needs_an_account_source() {
         Ok("aws-nitro-tpm + aws-sts"),
     );
     let also_alone = r#"[["aws-nitro-tpm", "aws-sts"], ["aws-nitro-tpm"]]"#;
-    check(also_alone, &[NITRO_TPM, STS], Err("aws-nitro-tpm: the accounts"));
+    check(also_alone, &[NITRO_TPM, STS], Err("aws-nitro-tpm: [aws_nitro_tpm] restricts accounts"));
 }
 
 #[test]
@@ -444,16 +444,16 @@ fn inventory_machines_must_select_machine_objects() {
     gcp("control_plane = true, max_age_seconds = 60, wait_seconds = 0", ok);
     gcp("control_plane = true, max_age_seconds = 86400, wait_seconds = 3600", ok);
     for (said, expect) in [
-        ("", "machines has to say which"),
-        ("machine_sets = []", "machines has to say which"),
-        ("control_plane = false, wait_seconds = 9", "machines has to say which"),
+        ("", "machines must name machine_sets"),
+        ("machine_sets = []", "machines must name machine_sets"),
+        ("control_plane = false, wait_seconds = 9", "machines must name machine_sets"),
         ("machine_sets = [\"\"]", "is not a pattern of machine set names"),
         ("machine_sets = [\"Worker\"]", "is not a pattern of machine set names"),
         ("machine_sets = [\"a/b\"]", "is not a pattern of machine set names"),
         ("machine_sets = \"a\"", "machine_sets"),
         (
             "control_plane = true, max_age_seconds = 59",
-            "max_age_seconds is 59; 60 to 86400 can be",
+            "max_age_seconds is 59; allowed are 60 to 86400",
         ),
         ("control_plane = true, max_age_seconds = 86401", "max_age_seconds is 86401"),
         (

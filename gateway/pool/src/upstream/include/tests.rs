@@ -128,7 +128,7 @@ fn remote_files_bring_proxy_security_and_timeouts() {
 
 #[test]
 fn refuses_an_include_entry_without_a_match() {
-    refused(&[], &[], &[], "include is empty");
+    refused(&[], &[], &[], "include is empty: name files, units, users or other entries");
     refused(
         &["/etc/kubernetes/ca.cert"],
         &[],

@@ -14,7 +14,7 @@ fn existing_filesystems_are_never_wiped() {
     };
     filesystems(&root(&json!({})), &[]);
     filesystems(&root(&json!({"label": "the root", "uuid": "ab-CD", "path": "/var"})), &[]);
-    let at = "storage.filesystems[0] (/dev/disk/by-label/root): ext4 with the label";
+    let at = "storage.filesystems[0] (/dev/disk/by-label/root): it has ext4 with the label";
     filesystems(
         &root(&json!({"wipeFilesystem": true})),
         &[&format!("{at} … wipeFilesystem would have Ignition destroy it")],
@@ -89,7 +89,7 @@ fn disks_arrays_and_volumes_require_empty_devices() {
     partition(&json!({"label": "more"}), &[&format!("{at} 0): it does not exist")]);
     let raid = |devices: &Value, expect: &[&str]| check(ABLE, "storage.raid", &json!([{"name": "md", "devices": devices}]), expect);
     raid(&json!(["/dev/vdb", "/dev/vda2"]), &[]);
-    raid(&json!(["/dev/vdb", "/dev/vda1"]), &["storage.raid[0] (md): /dev/vda1: ext4"]);
+    raid(&json!(["/dev/vdb", "/dev/vda1"]), &["storage.raid[0] (md): /dev/vda1: it has ext4"]);
     let luks = |device: &str, expect: &[&str]| check(ABLE, "storage.luks", &json!([{"name": "x", "device": device}]), expect);
     luks("/dev/vdb", &[]);
     luks("/dev/vdd", &["storage.luks[0] (/dev/vdd): it has crypto_LUKS: Ignition would stop"]);

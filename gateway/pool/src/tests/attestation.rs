@@ -287,7 +287,11 @@ fn nitro_tpm_evidence_needs_an_account_source() {
         Ok("aws-nitro-tpm + aws-sts"),
     );
     let also_alone = r#"[["aws-nitro-tpm", "aws-sts"], ["aws-nitro-tpm"]]"#;
-    check(also_alone, &[NITRO_TPM, STS], Err("aws-nitro-tpm: [aws_nitro_tpm] restricts accounts"));
+    check(
+        also_alone,
+        &[NITRO_TPM, STS],
+        Err("aws-nitro-tpm: [aws_nitro_tpm] restricts accounts"),
+    );
 }
 
 #[test]

@@ -228,6 +228,13 @@ fn probe_refuses_an_invalid_address() {
     assert!(!success && said.contains("is not an address"), "{said}");
 }
 
+#[test]
+fn probe_fails_for_a_name_without_an_address() {
+    let gateway = Gateway::init();
+    let (success, said) = probe(&gateway, &["127.0.0.1:9", "nohost.invalid"]);
+    assert!(!success && said.contains("nohost.invalid cannot be resolved"), "{said}");
+}
+
 /// Returns the blocks of a document in this language.
 fn blocks(document: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");

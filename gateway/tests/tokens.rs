@@ -137,6 +137,13 @@ async fn token_rotation_reports_stale_pointers() {
         .await
         .refused(403, "token-invalid");
     assert!(refused(&gateway, &["token", "rotate", "rack7"]).contains("no token is named \"rack7\""));
+    // A token that is typed in the place of its name reaches neither the console nor the log.
+    for verb in ["revoke", "rotate"] {
+        let said = refused(&gateway, &["token", verb, &third]);
+        assert!(said.contains("(43 characters)") && !said.contains(&third), "{said}");
+    }
+    let acts = gateway.wait_for_acts(2, "token.revoke");
+    assert!(!acts.iter().any(|act| act.to_string().contains(&third)), "{acts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,10 @@ pub(crate) fn run(
         .map(|address| ProbeTarget::parse(address))
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    for target in &targets {
+        let resolved = runtime.block_on(target.resolve());
+        resolved.with_context(|| format!("{target} cannot be resolved, so nothing was probed"))?;
+    }
     let (known, pools) = if pre_approved.is_empty() {
         runtime.block_on(own_configs(config))?
     } else {

@@ -1,6 +1,7 @@
 //! Addresses of the servers to probe.
 
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use url::Host;
@@ -30,6 +31,17 @@ pub struct ProbePort {
 pub struct BadTarget(String);
 
 impl ProbeTarget {
+    /// Resolves a host's name: one that is misspelt would look like a closed port.
+    ///
+    /// # Errors
+    /// If the name has no address.
+    pub async fn resolve(&self) -> io::Result<()> {
+        if let Host::Domain(name) = &self.host {
+            tokio::net::lookup_host((name.as_str(), 0)).await?;
+        }
+        Ok(())
+    }
+
     /// Parses `192.0.2.5`, `192.0.2.5:8443`, `2001:db8::5`, `[2001:db8::5]:8443`, `host`, `host:8443`.
     ///
     /// # Errors

@@ -64,7 +64,10 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let revoked = change_store(config, Verb::TokenRevoke, |store| async move {
                 let revoked = tokens::revoke(&*store, &wanted).await?;
                 found(revoked > 0, || {
-                    format!("no token is named {wanted:?}; to list all tokens: `attest-gateway token list`")
+                    format!(
+                        "no token is named {}; to list all tokens: `attest-gateway token list`",
+                        tokens::shown_name(&wanted)
+                    )
                 })?;
                 Ok(revoked)
             })?;

@@ -16,6 +16,21 @@ use super::secret;
 
 /// Longest name of a token, which appears in lists, in logs and in file names.
 const NAME_LIMIT_CHARACTERS: usize = 63;
+/// Fewest characters of a token itself: 128 bits in Base64.
+const TOKEN_LEAST_CHARACTERS: usize = 22;
+/// Characters that are shown of a name that may be a token.
+const SHOWN_CHARACTERS: usize = 4;
+
+/// Returns a name that no token has, for messages. A long one may be a token that was typed in the place of its name, and the attestation log
+/// has each refusal.
+#[must_use]
+pub fn shown_name(name: &str) -> String {
+    match name.chars().count() {
+        0..TOKEN_LEAST_CHARACTERS => format!("{name:?}"),
+        count => format!("{:?}… ({count} characters)", name.chars().take(SHOWN_CHARACTERS).collect::<String>()),
+    }
+}
+
 /// Time that an expired token stays in the list, in seconds, to show why a node was refused.
 const KEEP_EXPIRED_SECONDS: u64 = 7 * 86_400;
 /// Shortest interval of automatic rotation, in seconds: well above the interval at which the gateway looks.
@@ -102,7 +117,7 @@ pub enum IssueError {
     #[error("{0}: the folder of a token's files must be an absolute path")]
     Relative(PathBuf),
     /// There is nothing to rotate.
-    #[error("no token is named {0:?}; to list all tokens: `attest-gateway token list`")]
+    #[error("no token is named {}; to list all tokens: `attest-gateway token list`", shown_name(.0))]
     Unknown(String),
     /// Another gateway or administrator was faster.
     #[error("token {0:?} was rotated or revoked by another command at the same time; no new token was created")]

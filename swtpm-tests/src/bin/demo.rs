@@ -196,7 +196,7 @@ fn leave_running(site: &mut Site) -> Result<()> {
         Programs::build()?.gateway.display()
     );
     println!(
-        "  {} --config {folder}/gateway.toml pointer --pool worker --url https://{GUEST_VIEW_OF_HOST}:{port} --token TOKEN",
+        "  {} --config {folder}/gateway.toml pointer create --pool worker --url https://{GUEST_VIEW_OF_HOST}:{port} --token TOKEN",
         Programs::build()?.gateway.display()
     );
     println!("Another VM, with a new TPM that the gateway endorses (its console is your terminal):");

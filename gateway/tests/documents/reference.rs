@@ -78,7 +78,7 @@ impl Group {
     }
 }
 
-/// One line of a sample.
+/// A line of a sample.
 enum SampleLine<'a> {
     Section(&'a str),
     /// A key, with its value, and whether that is no example.

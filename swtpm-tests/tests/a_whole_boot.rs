@@ -173,7 +173,7 @@ fn check(release: DebianRelease, membership: Option<&Membership>) {
             .status()
             .unwrap()
     };
-    assert_eq!(search("attestation-gateway").code(), Some(0), "the search finds what is there");
+    assert_eq!(search("attest-gateway").code(), Some(0), "the search finds what is there");
     assert_eq!(search("Bearer ticket").code(), Some(1));
     if let Some(path) = certificate {
         let file = String::from_utf8(read_from_disk(&disk, &path).unwrap().unwrap()).unwrap();

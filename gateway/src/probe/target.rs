@@ -37,7 +37,7 @@ impl ProbeTarget {
     /// If the name has no address.
     pub async fn resolve(&self) -> io::Result<()> {
         if let Host::Domain(name) = &self.host {
-            tokio::net::lookup_host((name.as_str(), 0)).await?;
+            drop(tokio::net::lookup_host((name.as_str(), 0)).await?);
         }
         Ok(())
     }

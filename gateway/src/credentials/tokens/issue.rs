@@ -27,7 +27,10 @@ const SHOWN_CHARACTERS: usize = 4;
 pub fn shown_name(name: &str) -> String {
     match name.chars().count() {
         0..TOKEN_LEAST_CHARACTERS => format!("{name:?}"),
-        count => format!("{:?}… ({count} characters)", name.chars().take(SHOWN_CHARACTERS).collect::<String>()),
+        count => format!(
+            "{:?}… ({count} characters)",
+            name.chars().take(SHOWN_CHARACTERS).collect::<String>()
+        ),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The attestation gateway: Verifier and Relying Party (RFC 9334) in front of Ignition configs.
 //!
-//! `docs/explanation/architecture.md` says what each module is for. One request's way:
+//! `docs/architecture.md` says what each module is for. One request's way:
 //!
 //! ```text
 //! server       accept, limits                           TcpStream

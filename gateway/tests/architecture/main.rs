@@ -1,4 +1,4 @@
-//! Invariants of `docs/explanation/architecture.md`: forbidden and required parts of the code.
+//! Invariants of `docs/architecture.md`: forbidden and required parts of the code.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 

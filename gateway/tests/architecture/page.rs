@@ -1,10 +1,10 @@
-//! `docs/explanation/architecture.md` and `CONTRIBUTING.md`, compared with the repository.
+//! `docs/architecture.md` and `CONTRIBUTING.md`, compared with the repository.
 
 use super::modules::imports_of;
 use super::*;
 
 fn page() -> String {
-    text(&root().join("docs/explanation/architecture.md"))
+    text(&root().join("docs/architecture.md"))
 }
 
 /// Returns the cells of a section's table, row by row, without its head.

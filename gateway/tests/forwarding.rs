@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
@@ -143,13 +143,12 @@ impl Rsyslogd {
     /// Stops `rsyslogd` like systemd with `KillMode=mixed`: processes that are left when it has ended are killed.
     fn stop(&mut self) {
         let mut child = self.child.take().unwrap();
-        signal("-TERM", &child.id().to_string());
-        let begun = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < LIMIT, "rsyslogd does not stop");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        signal("-KILL", &format!("-{}", child.id()));
+        let group = child.id();
+        signal("-TERM", &group.to_string());
+        let (sender, ended) = mpsc::channel();
+        std::thread::spawn(move || sender.send(child.wait().is_ok()));
+        assert_eq!(ended.recv_timeout(LIMIT), Ok(true), "rsyslogd does not stop");
+        signal("-KILL", &format!("-{group}"));
     }
 
     fn kill(&mut self) {

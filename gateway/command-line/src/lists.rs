@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::options::OutputOption;
 use super::{output, table};
 
-/// Prints a list.
+/// Prints a list on standard output: as a table, or as JSON.
 ///
 /// # Errors
 /// If it cannot be written.

@@ -17,7 +17,7 @@ pub enum AnswerError {
     Unknown { pool: String, id: String },
     #[error("question {id} was answered before, by {by}")]
     Answered { id: String, by: String },
-    #[error("question {id} was not denied, so there is no denial to take back")]
+    #[error("question {id} was not denied; only a denied question can be reopened")]
     NotDenied { id: String },
     #[error("--reason has {found} characters; use 1 to {REASON_LIMIT_CHARACTERS}")]
     Reason { found: usize },

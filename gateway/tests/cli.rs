@@ -290,6 +290,10 @@ fn completes_an_identifier_from_its_beginning() {
         list.lines().any(|line| line.starts_with(&other) && line.contains("removed")) && !list.contains(&format!("{one}  -     none")),
         "{list}"
     );
+    // A revoked name stays a name, although a TPM begins so.
+    gateway.command(&["node", "revoke", "cafecafe", "--anyway"]);
+    gateway.command(&["ek", "add", &"cafe".repeat(16)]);
+    assert!(gateway.command(&["node", "restore", "cafecafe"]).contains("restored: cafecafe"));
     // A name is whole.
     gateway.command(&["ek", "add", &one, "--name", "worker-10", "--replace"]);
     assert!(refused(&gateway, &["node", "forget", "worker-1"]).contains("no node is named"));

@@ -46,6 +46,10 @@ pub(super) async fn machine(store: &dyn Store, given: &str) -> anyhow::Result<St
     );
     ids.extend(instances::list(store).await?.into_iter().map(|(instance, _)| instance));
     ids.extend(revocations::list(store).await?.into_keys());
+    // A revoked name may look like a TPM's beginning.
+    if ids.contains(given) {
+        return Ok(given.to_owned());
+    }
     let is_tpm = given.len() >= LEAST && given.bytes().all(|byte| byte.is_ascii_hexdigit());
     let identity = if is_tpm {
         format!("tpm:{}", given.to_ascii_lowercase())

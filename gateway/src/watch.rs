@@ -1,5 +1,5 @@
 //! Watching of folders: which of them change, in which files are being written, and when they are quiet again. Its users, the modules
-//! `pools`, `pki` and `cloud`, decide what to do with it.
+//! `server`, `pools`, `pki` and `cloud`, decide what to do with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use tokio::signal::unix::Signal;
+use tokio::sync::{mpsc, oneshot};
 
 /// Time without changes before files are read: a person or program that changes several files at once is rarely slower.
 pub const SETTLE: Duration = Duration::from_millis(200);
@@ -143,13 +143,43 @@ pub struct Pace {
     pub limit: Option<Duration>,
 }
 
+/// Result of reading files again at SIGHUP, by the names of their settings or pools.
+#[derive(Debug, Default)]
+pub struct ReloadReport {
+    pub changed: Vec<String>,
+    /// Broken ones, whose last good state stays in use.
+    pub broken: Vec<String>,
+}
+
+/// Request of the administrator, who has sent SIGHUP, to read files now.
+#[derive(Debug)]
+pub struct ReloadRequest(oneshot::Sender<ReloadReport>);
+
+/// Requests for one kind of files.
+pub type ReloadRequests = mpsc::Receiver<ReloadRequest>;
+
+impl ReloadRequest {
+    /// Returns a request, and its answer when it comes.
+    #[must_use]
+    pub fn new() -> (Self, oneshot::Receiver<ReloadReport>) {
+        let (sender, answer) = oneshot::channel();
+        (Self(sender), answer)
+    }
+
+    /// Answers.
+    pub fn done(self, report: ReloadReport) {
+        // Whoever asked may have given up.
+        drop(self.0.send(report));
+    }
+}
+
 /// Reason for which files are to be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Wake {
     /// Something may have changed, and the folders are quiet again.
     Quiet,
     /// The administrator has sent SIGHUP.
-    Signal,
+    Signal(ReloadRequest),
     /// It is the time that was asked for.
     Due,
 }
@@ -159,19 +189,19 @@ pub enum Wake {
 pub struct Settling {
     /// `None`: nothing is known of them.
     files: Option<WatchedFolders>,
-    hangup: Signal,
+    requests: ReloadRequests,
     pace: Pace,
     settled: Option<Instant>,
     limit: Option<Instant>,
 }
 
 impl Settling {
-    /// Begins; `hangup` is the administrator's signal. What has changed before is seen at the first quiet.
+    /// Begins; `requests` come at the administrator's signal. What has changed before is seen at the first quiet.
     #[must_use]
-    pub fn new(files: Option<WatchedFolders>, hangup: Signal, pace: Pace) -> Self {
+    pub fn new(files: Option<WatchedFolders>, requests: ReloadRequests, pace: Pace) -> Self {
         Self {
             files,
-            hangup,
+            requests,
             pace,
             settled: Some(Instant::now() + pace.new),
             limit: None,
@@ -185,7 +215,7 @@ impl Settling {
                 // What the kernel has told already comes before anything is read.
                 biased;
                 event = next(&mut self.files) => self.note(event),
-                () = received(&mut self.hangup) => return Wake::Signal,
+                request = received(&mut self.requests) => return Wake::Signal(request),
                 () = at(self.settled) => {
                     (self.settled, self.limit) = (None, None);
                     return Wake::Quiet;
@@ -239,9 +269,10 @@ async fn next(files: &mut Option<WatchedFolders>) -> Option<FileEvent> {
 }
 
 /// Completes at the administrator's signal.
-async fn received(hangup: &mut Signal) {
-    if hangup.recv().await.is_none() {
-        pending().await
+async fn received(requests: &mut ReloadRequests) -> ReloadRequest {
+    match requests.recv().await {
+        Some(request) => request,
+        None => pending().await,
     }
 }
 

@@ -107,29 +107,79 @@ async fn attack_32_accepts_manufacturer_endorsed_tpms_only_in_trusting_pools() {
     asked(&borrowed, "worker").await.refused(403, "ek-certificate-mismatch");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_32_refuses_evidence_after_the_ek_root_was_removed() {
+/// Starts a gateway whose workers may have any TPM of this manufacturer.
+fn trusting(maker: &Maker) -> Gateway {
     let mut gateway = Gateway::init();
-    let maker = Maker::new("A maker of TPMs");
-    let root = gateway.path("ek-roots/maker.der");
-    fs::write(&root, maker.root()).unwrap();
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
     takes_makers(&gateway);
     gateway.run();
-    for taken_away in [false, true] {
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_32_refuses_evidence_after_the_ek_root_was_removed() {
+    for change in ["none", "restart", "while it runs", "SIGHUP"] {
+        let maker = Maker::new("A maker of TPMs");
+        let mut gateway = trusting(&maker);
+        let root = gateway.path("ek-roots/maker.der");
         let case = certified(&maker);
         let asked = gateway.post("/v1/attest/challenge", &challenge_request(&case, "worker")).await;
         assert_eq!(asked.status, 200);
         let challenge = gateway.challenge(&case, None);
         let evidence = gateway.answer(case, &challenge);
-        if taken_away {
-            gateway.kill();
-            fs::write(&root, Maker::new("Another maker").root()).unwrap();
-            gateway.run();
+        let other = Maker::new("Another maker");
+        match change {
+            "restart" => {
+                gateway.kill();
+                fs::write(&root, other.root()).unwrap();
+                gateway.run();
+            }
+            "while it runs" => {
+                fs::write(&root, other.root()).unwrap();
+                gateway.line(|line| line.contains("reloaded the EK roots: 1 certificates"));
+            }
+            "SIGHUP" => {
+                fs::write(&root, other.root()).unwrap();
+                gateway.hang_up();
+                gateway.line(|line| line.contains("reloaded the EK roots: 1 certificates"));
+            }
+            _ => {}
         }
         let answer = gateway.post("/v1/attest/evidence", &evidence).await;
-        match taken_away {
-            false => drop(answer.ticket()),
-            true => answer.refused(403, "ek-not-endorsed"),
+        if change == "none" {
+            drop(answer.ticket());
+            continue;
         }
+        answer.refused(403, "ek-not-endorsed");
+        drop(gateway.attest(certified(&other), None).await.ticket());
+        let record = gateway.records().pop().unwrap();
+        assert_eq!(record["basis"]["ek_roots"].as_array().unwrap().len(), 1, "{record}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_the_last_good_ek_roots() {
+    let maker = Maker::new("A maker of TPMs");
+    let gateway = trusting(&maker);
+    let broken = gateway.path("ek-roots/other.der");
+    fs::write(&broken, "garbage").unwrap();
+    let line = gateway.line(|line| line.contains("cannot reload the EK roots; keeping the previous ones"));
+    assert!(line.contains("ERROR") && line.contains("other.der"), "{line}");
+    gateway.hang_up();
+    gateway.line(|line| line.contains("SIGHUP: reloaded nothing; broken, the last good state stays: EK roots"));
+    drop(gateway.attest(certified(&maker), None).await.ticket());
+    let other = Maker::new("Another maker");
+    fs::write(&broken, other.root()).unwrap();
+    gateway.line(|line| line.contains("reloaded the EK roots: 2 certificates"));
+    drop(gateway.attest(certified(&other), None).await.ticket());
+    // Without any, only the allowlist endorses.
+    fs::remove_dir_all(gateway.path("ek-roots")).unwrap();
+    gateway.line(|line| line.contains("reloaded the EK roots: 0 certificates"));
+    gateway.attest(certified(&other), None).await.refused(403, "ek-not-endorsed");
+    fs::create_dir(gateway.path("ek-roots")).unwrap();
+    fs::write(gateway.path("ek-roots/maker.der"), maker.root()).unwrap();
+    gateway.lines(2, |line| {
+        line.contains("reloaded the EK roots: 1 certificates") || line.contains("reloaded the EK roots: 2 certificates")
+    });
+    drop(gateway.attest(certified(&maker), None).await.ticket());
 }

@@ -20,6 +20,8 @@ pub struct EkRootsFolder {
     pub named_roots: Vec<CertificateDer<'static>>,
     /// Files and certificates that were left out, with reasons. Leaving out is safe, and one bad certificate must not stop a gateway.
     pub refused: Vec<String>,
+    /// Those of them that are broken themselves: an intermediate without its issuer is not.
+    pub broken: Vec<String>,
 }
 
 /// The folder cannot be read.
@@ -33,20 +35,29 @@ pub struct EkRootsFolderError(#[from] CertificateFolderError);
 /// # Errors
 /// [`EkRootsFolderError`].
 pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
-    let CertificateFolder { found, mut refused } = folder::read(folder)?;
+    let CertificateFolder {
+        found,
+        refused: unreadable,
+    } = folder::read(folder)?;
+    let (mut refused, mut broken) = (unreadable.clone(), unreadable);
     let named = found.iter().filter(|found| folder::is_named_root(&found.path));
     let named = named.map(|found| found.certificate.clone());
     let named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
     let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()), &named_roots);
-    refused.extend(problems.iter().map(|problem| {
+    for problem in &problems {
         let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
-        format!("{}: {problem}{}", file.display(), advice(&problem.problem))
-    }));
+        let message = format!("{}: {problem}{}", file.display(), advice(&problem.problem));
+        if !matches!(problem.problem, EkRootProblem::IssuerMissing { .. }) {
+            broken.push(message.clone());
+        }
+        refused.push(message);
+    }
     Ok(EkRootsFolder {
         roots: Arc::new(roots),
         certificates: found.into_iter().map(|FolderCertificate { certificate, .. }| certificate).collect(),
         named_roots,
         refused,
+        broken,
     })
 }
 

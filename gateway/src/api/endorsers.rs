@@ -1,9 +1,11 @@
 //! Endorsers of EKs, and trust anchors of clouds: all that a gateway has, and the part that counts for one EK in one pool.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use attest::{EkDigest, Endorsements};
-use attest_certificates::ek_roots::EkRootsFolder;
+use attest_certificates::ek_roots::{self, EkRootsFolder, EkRootsFolderError};
 use attest_log::{Basis, BlobError, Blobs, CloudBasis};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_store::{EntryTransaction, StoreError};
@@ -15,17 +17,73 @@ use attest_pool::{Endorsement, Pool};
 /// Trust anchors that evidence is verified against.
 #[derive(Debug)]
 pub struct Endorsers {
-    ek_roots: EkRootsFolder,
-    /// The blobs that hold these certificates: written once, at the start, and named in each record.
-    ek_root_blobs: Vec<String>,
-    /// Those that are roots because the administrator names them so.
-    ek_named_root_blobs: Vec<String>,
+    /// CAs of TPM manufacturers, in the state that is in use.
+    ek_roots: ArcSwap<EkRootsInUse>,
+    blobs: Blobs,
     /// Trust anchors for evidence of clouds.
     pub(super) clouds: Clouds,
     /// The blobs that hold the configured certificates of clouds: also written once, and named in each record.
     pub(super) cloud_blobs: CloudBasis,
+}
+
+/// CAs of TPM manufacturers that are in use, all of one reading of their folder.
+#[derive(Debug)]
+pub struct EkRootsInUse {
+    folder: EkRootsFolder,
+    /// The blobs that hold these certificates: written once, and named in each record.
+    blobs: Vec<String>,
+    /// Those that are roots because the administrator names them so.
+    named_root_blobs: Vec<String>,
     /// Cache of manufacturers' certificate chains that were verified for a challenge: its evidence depends on them, too.
     chains: Arc<RecentChains>,
+}
+
+impl EkRootsInUse {
+    fn keep(folder: EkRootsFolder, blobs: &Blobs) -> Result<Self, BlobError> {
+        let mut names = Vec::new();
+        for certificate in &folder.certificates {
+            let name = Blobs::name(certificate);
+            blobs.put(&name, certificate)?;
+            names.push(name);
+        }
+        Ok(Self {
+            named_root_blobs: folder.named_roots.iter().map(|root| Blobs::name(root)).collect(),
+            blobs: names,
+            folder,
+            chains: Arc::default(),
+        })
+    }
+
+    /// Returns the contents of the folder.
+    #[must_use]
+    pub const fn folder(&self) -> &EkRootsFolder {
+        &self.folder
+    }
+
+    /// Returns the certificates that endorse EKs, by the SHA-256 of their DER.
+    #[must_use]
+    pub fn certificates(&self) -> &[String] {
+        &self.blobs
+    }
+
+    /// Returns those of them that are roots because the administrator names them so.
+    #[must_use]
+    pub fn named_roots(&self) -> &[String] {
+        &self.named_root_blobs
+    }
+}
+
+/// Error in reloading the CAs of TPM manufacturers: the previous ones stay in use.
+#[derive(Debug, thiserror::Error)]
+pub enum EkRootsReloadError {
+    #[error(transparent)]
+    Folder(#[from] EkRootsFolderError),
+    /// Files that were not broken when they were read before.
+    #[error("{}", .0.join("; "))]
+    Broken(Vec<String>),
+    /// Records could not name the certificates.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
 }
 
 impl Endorsers {
@@ -34,21 +92,12 @@ impl Endorsers {
     /// # Errors
     /// [`BlobError`].
     pub fn keep(ek_roots: EkRootsFolder, clouds: Clouds, blobs: &Blobs) -> Result<Self, BlobError> {
-        let mut ek_root_blobs = Vec::new();
-        for certificate in &ek_roots.certificates {
-            let name = Blobs::name(certificate);
-            blobs.put(&name, certificate)?;
-            ek_root_blobs.push(name);
-        }
-        let ek_named_root_blobs = ek_roots.named_roots.iter().map(|root| Blobs::name(root)).collect();
         let cloud_blobs = keep_certificates(&clouds, blobs)?;
         Ok(Self {
-            ek_roots,
-            ek_root_blobs,
-            ek_named_root_blobs,
+            ek_roots: ArcSwap::from_pointee(EkRootsInUse::keep(ek_roots, blobs)?),
+            blobs: blobs.clone(),
             clouds,
             cloud_blobs,
-            chains: Arc::default(),
         })
     }
 
@@ -58,22 +107,39 @@ impl Endorsers {
         &self.clouds
     }
 
-    /// Returns the certificates that endorse EKs, by the SHA-256 of their DER.
+    /// Returns the CAs of TPM manufacturers that are in use.
     #[must_use]
-    pub fn ek_roots(&self) -> &[String] {
-        &self.ek_root_blobs
+    pub fn ek_roots(&self) -> Arc<EkRootsInUse> {
+        self.ek_roots.load_full()
     }
 
-    /// Returns those of them that are roots because the administrator names them so.
-    #[must_use]
-    pub fn ek_named_roots(&self) -> &[String] {
-        &self.ek_named_root_blobs
+    /// Reads the folder of EK roots again, and uses it as a whole if nothing in it has become broken. Returns the new state; `None` if the
+    /// certificates are the same. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`EkRootsReloadError`], with the old state kept.
+    pub fn reload_ek_roots(&self, folder: &Path) -> Result<Option<Arc<EkRootsInUse>>, EkRootsReloadError> {
+        let (old, new) = (self.ek_roots.load_full(), ek_roots::load(folder)?);
+        let broken: Vec<String> = new
+            .broken
+            .iter()
+            .filter(|broken| !old.folder.broken.contains(broken))
+            .cloned()
+            .collect();
+        if !broken.is_empty() {
+            return Err(EkRootsReloadError::Broken(broken));
+        }
+        if new.certificates == old.folder.certificates && new.named_roots == old.folder.named_roots {
+            return Ok(None);
+        }
+        let new = Arc::new(EkRootsInUse::keep(new, &self.blobs)?);
+        self.ek_roots.store(Arc::clone(&new));
+        Ok(Some(new))
     }
 
-    /// Returns the number of certificates that endorse EKs.
-    #[must_use]
-    pub fn ek_certificates(&self) -> usize {
-        self.ek_roots.certificates.len()
+    /// Returns whether the CAs that evidence was verified by are still those in use; also if it depended on none.
+    pub(super) fn is_current(&self, makers: Option<&Arc<EkRootsInUse>>) -> bool {
+        makers.is_none_or(|makers| Arc::ptr_eq(makers, &self.ek_roots.load()))
     }
 
     /// Returns the current endorsements of this EK in a pool: the allowlist, and the roots if the pool accepts them. A machine that the
@@ -85,16 +151,16 @@ impl Endorsers {
         let elsewhere = record.as_ref().is_some_and(|record| !record.may_join(pool.name()));
         let by = match pool.endorsement {
             _ if elsewhere => RootsTaken::None,
-            Endorsement::AnyTpmOfATrustedMaker => RootsTaken::OfMakers,
+            Endorsement::AnyTpmOfATrustedMaker => RootsTaken::OfMakers(self.ek_roots.load_full()),
             Endorsement::Allowlist => RootsTaken::None,
             Endorsement::GcpInstance => RootsTaken::OfGoogle,
         };
         // Where Google has to say which instance it is, the administrator's word about an EK says too little.
-        let allowlisted = record.filter(|_| !elsewhere && by != RootsTaken::OfGoogle);
-        let mut endorsements = match by {
-            RootsTaken::OfMakers => {
-                let chains = Arc::<RecentChains>::clone(&self.chains);
-                Endorsements::new(Arc::clone(&self.ek_roots.roots)).knowing(chains)
+        let allowlisted = record.filter(|_| !elsewhere && !matches!(by, RootsTaken::OfGoogle));
+        let mut endorsements = match &by {
+            RootsTaken::OfMakers(makers) => {
+                let chains = Arc::<RecentChains>::clone(&makers.chains);
+                Endorsements::new(Arc::clone(&makers.folder.roots)).knowing(chains)
             }
             RootsTaken::OfGoogle => Endorsements::for_gcp_instances(Arc::clone(self.clouds.vtpm_roots())),
             RootsTaken::None => Endorsements::new(Arc::default()),
@@ -115,10 +181,10 @@ impl Endorsers {
     pub(super) fn note(&self, vouched: &Vouched, basis: &mut Basis) {
         basis.allowlisted = vouched.allowlisted.is_some();
         basis.allowlisted_name = vouched.allowlisted.as_ref().and_then(|record| record.name.clone());
-        match vouched.by {
-            RootsTaken::OfMakers => {
-                basis.ek_roots.clone_from(&self.ek_root_blobs);
-                basis.ek_named_roots.clone_from(&self.ek_named_root_blobs);
+        match &vouched.by {
+            RootsTaken::OfMakers(makers) => {
+                basis.ek_roots.clone_from(&makers.blobs);
+                basis.ek_named_roots.clone_from(&makers.named_root_blobs);
             }
             RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&self.cloud_blobs.vtpm_roots),
             RootsTaken::None => {}
@@ -127,9 +193,8 @@ impl Endorsers {
 }
 
 /// Roots of EK certificates that are accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RootsTaken {
-    OfMakers,
+    OfMakers(Arc<EkRootsInUse>),
     OfGoogle,
     None,
 }
@@ -146,6 +211,14 @@ pub(super) struct Vouched {
 }
 
 impl Vouched {
+    /// Returns the CAs of TPM manufacturers among them, if the pool accepts any.
+    pub(super) fn makers(&self) -> Option<Arc<EkRootsInUse>> {
+        match &self.by {
+            RootsTaken::OfMakers(makers) => Some(Arc::clone(makers)),
+            RootsTaken::OfGoogle | RootsTaken::None => None,
+        }
+    }
+
     /// Returns the endorsements of a node without a TPM.
     fn nothing() -> Self {
         Self {
@@ -155,5 +228,46 @@ impl Vouched {
             listed: None,
             by: RootsTaken::None,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    /// A decision by roots that were replaced meanwhile is outdated; one that depended on none is not.
+    #[test]
+    fn evidence_verified_by_replaced_ek_roots_is_outdated() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings::defaults(folder.path()).unwrap();
+        let (roots, blobs) = (
+            folder.path().join("ek-roots"),
+            Blobs::open(&folder.path().join("evidence")).unwrap(),
+        );
+        let clouds = Clouds::open(&settings.clouds, None).unwrap();
+        let endorsers = Endorsers::keep(ek_roots::load(&roots).unwrap(), clouds, &blobs).unwrap();
+        let before = endorsers.ek_roots();
+        assert!(endorsers.is_current(Some(&before)));
+        assert!(endorsers.reload_ek_roots(&roots).unwrap().is_none());
+        fs::create_dir(&roots).unwrap();
+        fs::write(roots.join("maker.der"), "garbage").unwrap();
+        let error = endorsers.reload_ek_roots(&roots).unwrap_err();
+        assert!(error.to_string().contains("maker.der"), "{error}");
+        assert!(endorsers.is_current(Some(&before)), "a broken file changes nothing");
+        let ca = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "A maker");
+        fs::write(roots.join("maker.der"), params.self_signed(&ca).unwrap().der()).unwrap();
+        let after = endorsers.reload_ek_roots(&roots).unwrap().unwrap();
+        assert!(!endorsers.is_current(Some(&before)));
+        assert!(endorsers.is_current(Some(&after)) && endorsers.is_current(None));
+        // Records name the certificate: it is kept.
+        let [name] = after.certificates() else { panic!("{after:?}") };
+        assert!(blobs.get(name).is_ok());
     }
 }

@@ -32,7 +32,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, middleware};
-pub use endorsers::Endorsers;
+pub use endorsers::{EkRootsInUse, EkRootsReloadError, Endorsers};
 pub use gateway::Gateway;
 pub use problem::Refusal;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use attest_gateway::server::{Server, stop_signal};
+use attest_gateway::server::{Server, service_manager, stop_signal};
 use attest_gateway::settings::LogFormat;
 use attest_system::clock::Clock;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -61,7 +61,10 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         // It may wait for its store.
         let server = tokio::select! {
             server = Server::bind(settings, Clock::System) => server?,
-            () = &mut stop => return Ok(ExitCode::SUCCESS),
+            () = &mut stop => {
+                service_manager::stopping();
+                return Ok(ExitCode::SUCCESS);
+            }
         };
         server.serve(stop).await;
         Ok(ExitCode::SUCCESS)

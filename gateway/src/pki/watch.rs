@@ -6,19 +6,21 @@ use std::time::{Duration, Instant};
 
 use attest_certificates::Certificate;
 use attest_system::clock::{Clock, rfc3339};
-use tokio::signal::unix::Signal;
 
 use super::ServingCertificate;
 use super::expiry::{Expiry, Notice, seconds_to_next_check};
 use super::live::{CertificateReload, LiveTls};
 use crate::metrics::Metrics;
 use crate::settings::TlsSettings;
-use crate::watch::{Pace, SETTLE, SETTLE_LIMIT, Settling, Wake, WatchedFolders, folders_of};
+use crate::watch::{Pace, ReloadReport, ReloadRequests, SETTLE, SETTLE_LIMIT, Settling, Wake, WatchedFolders, folders_of};
 
 const PACE: Pace = Pace {
     new: SETTLE,
     limit: Some(SETTLE_LIMIT),
 };
+
+/// Name of these files in messages.
+const CERTIFICATES: &str = "certificates";
 
 /// Returns the folders in which a change may mean another certificate.
 fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
@@ -26,23 +28,30 @@ fn folders(files: &TlsSettings) -> BTreeSet<PathBuf> {
     folders_of(paths.map(PathBuf::as_path))
 }
 
-/// Keeps what is shown to nodes up to date for as long as it is polled; `hangup` is the administrator's signal.
-pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, hangup: Signal) {
+/// Keeps what is shown to nodes up to date for as long as it is polled; `requests` come at the administrator's signal.
+pub async fn watch(tls: &LiveTls, clock: Clock, metrics: &Metrics, requests: ReloadRequests) {
     let files = WatchedFolders::open(folders(tls.files())).inspect_err(|error| {
         tracing::warn!("cannot watch the certificates' files for changes: {error}; send SIGHUP to reload them");
     });
-    let mut files = Settling::new(files.ok(), hangup, PACE);
+    let mut files = Settling::new(files.ok(), requests, PACE);
     let mut said = WarnedProblems::default();
     let mut due = said.check(tls, clock, metrics);
     loop {
         let wake = files.wake(Some(due)).await;
-        if wake == Wake::Signal {
+        if matches!(wake, Wake::Signal(_)) {
             tracing::info!("SIGHUP: reloading the certificates");
         }
-        if wake != Wake::Due {
+        if !matches!(wake, Wake::Due) {
             // Before they are read: what changes later is told by the kernel.
             files.set(folders(tls.files()));
-            said.reload(tls, metrics);
+            let changed = said.reload(tls, metrics);
+            if let Wake::Signal(request) = wake {
+                let certificates = |is: bool| is.then(|| CERTIFICATES.to_owned()).into_iter().collect();
+                request.done(ReloadReport {
+                    changed: certificates(changed),
+                    broken: certificates(said.problem.is_some()),
+                });
+            }
         }
         due = said.check(tls, clock, metrics);
     }
@@ -56,7 +65,8 @@ struct WarnedProblems {
 }
 
 impl WarnedProblems {
-    fn reload(&mut self, tls: &LiveTls, metrics: &Metrics) {
+    /// Reads the certificates again. Returns whether others are in use now.
+    fn reload(&mut self, tls: &LiveTls, metrics: &Metrics) -> bool {
         let found = tls.reload();
         metrics.certificates_broken(found.is_err());
         match found {
@@ -68,6 +78,7 @@ impl WarnedProblems {
             Ok(CertificateReload::Changed { old, new }) => {
                 self.problem = None;
                 changed(&old.serving, &new.serving);
+                return true;
             }
             Err(error) => {
                 let problem = error.to_string();
@@ -77,6 +88,7 @@ impl WarnedProblems {
                 }
             }
         }
+        false
     }
 
     /// Sets the metrics of the certificates in use, logs those that expire, and returns the time of the next check.

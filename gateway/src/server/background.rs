@@ -17,6 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::checkpoints;
 use super::configuration_snapshot::ConfigurationSnapshot;
+use super::ek_roots;
+use super::reload::{self, Reloaders, StartupFiles};
 use super::task_log::TaskLog;
 use crate::api::Gateway;
 #[cfg(feature = "cluster")]
@@ -48,9 +50,7 @@ const ROTATE_EVERY: Duration = Duration::from_secs(60);
 /// SIGHUP, the administrator's signal, for each task that listens to it.
 pub(super) struct Hangup {
     log: Signal,
-    pools: Signal,
-    certificates: Signal,
-    clouds: Signal,
+    files: Signal,
 }
 
 impl Hangup {
@@ -58,9 +58,7 @@ impl Hangup {
         let hangup = || signal(SignalKind::hangup());
         Ok(Self {
             log: hangup()?,
-            pools: hangup()?,
-            certificates: hangup()?,
-            clouds: hangup()?,
+            files: hangup()?,
         })
     }
 }
@@ -85,7 +83,12 @@ const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 const FORGET_RENDERED_EVERY: Duration = Duration::from_secs(600);
 
 /// Starts all background tasks; they end with `tasks`.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Hangup, standing: ConfigurationSnapshot) {
+pub(super) fn spawn(
+    tasks: &mut JoinSet<()>,
+    gateway: &Arc<Gateway>,
+    (hangup, startup_files): (Hangup, StartupFiles),
+    standing: ConfigurationSnapshot,
+) {
     tasks.spawn(forget(Arc::clone(gateway)));
     tasks.spawn(forget_rendered(Arc::clone(gateway)));
     tasks.spawn(rotate_tokens(Arc::clone(gateway)));
@@ -100,16 +103,23 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, gateway: &Arc<Gateway>, hangup: Han
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
-    let pools = Arc::clone(&gateway.pools);
-    tasks.spawn(async move { pools::watch::watch(&pools, hangup.pools).await });
+    let mut reloaders = Reloaders::default();
+    let (pools, requests) = (Arc::clone(&gateway.pools), reloaders.add("pools"));
+    tasks.spawn(async move { pools::watch::watch(&pools, requests).await });
     let (tls, metrics, clock) = (Arc::clone(&gateway.tls), Arc::clone(&gateway.metrics), gateway.clock);
-    tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, hangup.certificates).await });
+    let requests = reloaders.add("certificates");
+    tasks.spawn(async move { pki::watch::watch(&tls, clock, &metrics, requests).await });
     #[cfg(feature = "cluster")]
     if let (Some(cluster), Some(settings)) = (&gateway.cluster, &gateway.settings.cluster) {
         spawn_cluster(tasks, gateway, cluster, settings);
     }
-    let endorsers = Arc::clone(&gateway.endorsers);
-    tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), hangup.clouds).await });
+    let (endorsers, requests) = (Arc::clone(&gateway.endorsers), reloaders.add("gcp.jwks"));
+    tasks.spawn(async move { cloud::watch::watch(endorsers.clouds(), requests).await });
+    let roots = gateway.settings.ek_roots.clone();
+    let requests = reloaders.add("EK roots");
+    tasks.spawn(ek_roots::watch(Arc::clone(&gateway.endorsers), roots, requests));
+    let settings = gateway.settings.clone();
+    tasks.spawn(reload::at_sighup(settings, startup_files, reloaders, hangup.files));
 }
 
 /// Starts the tasks that the settings want for the cluster's API.

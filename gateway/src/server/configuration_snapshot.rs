@@ -17,7 +17,7 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::api::Gateway;
+use crate::api::{EkRootsInUse, Gateway};
 use crate::pki;
 use crate::settings::Settings;
 use shown::shown;
@@ -53,9 +53,10 @@ struct RecordedConfiguration {
 pub(super) struct ConfigurationSnapshot {
     file: PathBuf,
     recorded: Things,
-    /// Settings of `gateway.toml` and trust anchors, as they were at the start.
+    /// Settings of `gateway.toml`, keys and roots of clouds, as they were at the start.
     settings: Things,
     google_keys: Option<((String, String), Value)>,
+    ek_roots: Arc<EkRootsInUse>,
     pools: Vec<Arc<Pool>>,
     broken: BTreeMap<String, String>,
     tls: Arc<pki::Current>,
@@ -81,6 +82,7 @@ impl ConfigurationSnapshot {
             file,
             settings,
             google_keys: trusted::google_keys(gateway),
+            ek_roots: gateway.endorsers.ek_roots(),
             pools: gateway.pools.all(),
             broken: gateway.pools.broken_sources(),
             tls: gateway.tls.current(),
@@ -93,14 +95,16 @@ impl ConfigurationSnapshot {
     /// Records drift since the last check.
     pub(super) async fn record_drift(&mut self, gateway: &Gateway) {
         let (pools, broken, tls) = (gateway.pools.all(), gateway.pools.broken_sources(), gateway.tls.current());
-        let google_keys = trusted::google_keys(gateway);
+        let (google_keys, ek_roots) = (trusted::google_keys(gateway), gateway.endorsers.ek_roots());
+        let anchors_known = google_keys == self.google_keys && Arc::ptr_eq(&ek_roots, &self.ek_roots);
         let same = |(a, b): (&Arc<Pool>, &Arc<Pool>)| Arc::ptr_eq(a, b);
         let known = pools.len() == self.pools.len() && pools.iter().zip(&self.pools).all(same);
         let verb = match self.left {
-            None if known && broken == self.broken && google_keys == self.google_keys && Arc::ptr_eq(&tls, &self.tls) => return,
+            None if known && broken == self.broken && anchors_known && Arc::ptr_eq(&tls, &self.tls) => return,
             left => left.unwrap_or(Verb::GatewayReload),
         };
-        (self.pools, self.broken, self.tls, self.google_keys) = (pools, broken, tls, google_keys);
+        (self.pools, self.broken, self.tls) = (pools, broken, tls);
+        (self.google_keys, self.ek_roots) = (google_keys, ek_roots);
         self.record(gateway, verb).await;
     }
 
@@ -135,6 +139,7 @@ impl ConfigurationSnapshot {
         let mut now = self.files();
         now.extend(self.settings.clone());
         now.extend(self.google_keys.clone());
+        now.extend(trusted::ek_roots(&self.ek_roots));
         let mut things = differences(&self.recorded, &now);
         let again = self.left.take().is_some();
         if things.is_empty() {

@@ -5,11 +5,14 @@ mod checkpoints;
 mod configuration_snapshot;
 mod connection;
 mod descriptors;
+mod ek_roots;
 mod pace;
 mod proxy_protocol;
 mod recent_warnings;
 mod refused;
+mod reload;
 mod retention;
+pub mod service_manager;
 mod task_log;
 mod waiting;
 
@@ -43,6 +46,8 @@ use background::Hangup;
 use configuration_snapshot::ConfigurationSnapshot;
 use connection::ConnectionService;
 use recent_warnings::RecentWarnings;
+use reload::StartupFiles;
+use service_manager::Watchdog;
 use task_log::TaskLog;
 
 /// Error for which the gateway cannot serve.
@@ -81,6 +86,10 @@ pub struct Server {
     listener: TcpListener,
     metrics: Option<TcpListener>,
     hangup: Hangup,
+    /// Files as they were at the start.
+    startup_files: StartupFiles,
+    /// Pings of the watchdog until connections are accepted.
+    starting: Option<JoinSet<()>>,
     configuration: ConfigurationSnapshot,
     retention: Retention,
 }
@@ -108,8 +117,9 @@ impl Server {
         }
         // Also while it waits for the store a SIGHUP does not end it.
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
-        let store = waiting::open_store(&settings, clock, &found, &metrics).await?;
-        Self::assemble(settings, clock, Arc::new(store), metrics, (found, hangup)).await
+        let (store, starting) = waiting::open_store(&settings, clock, &found, &metrics).await?;
+        let server = Self::assemble(settings, clock, Arc::new(store), metrics, (found, hangup)).await?;
+        Ok(Self { starting, ..server })
     }
 
     /// Like [`Server::bind`], but with the caller's store.
@@ -130,6 +140,7 @@ impl Server {
         metrics: Arc<Metrics>,
         (found, hangup): (Inspected, Hangup),
     ) -> Result<Self, ServeError> {
+        let startup_files = StartupFiles::read(&settings);
         let Inspected {
             tls,
             pools,
@@ -209,7 +220,7 @@ impl Server {
                 .local_addr()
                 .map_or_else(|_| settings.listen.to_string(), |address| address.to_string()),
             pools.names().join(", "),
-            endorsers.ek_certificates(),
+            endorsers.ek_roots().certificates().len(),
             settings.attestation_log().display(),
         );
         let gateway = Arc::new(Gateway {
@@ -243,6 +254,8 @@ impl Server {
             listener,
             metrics: metrics_listener,
             hangup,
+            startup_files,
+            starting: None,
             configuration: standing,
             retention,
         })
@@ -269,6 +282,8 @@ impl Server {
             listener,
             metrics,
             hangup,
+            startup_files,
+            starting,
             configuration: standing,
             retention,
         } = self;
@@ -276,7 +291,7 @@ impl Server {
         descriptors::raise(&limits);
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
-        background::spawn(&mut tasks, &gateway, hangup, standing);
+        background::spawn(&mut tasks, &gateway, (hangup, startup_files), standing);
         tasks.spawn(retention::keep(Arc::clone(&gateway), retention));
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
@@ -294,15 +309,20 @@ impl Server {
             tasks.spawn(serve_metrics(metrics, Arc::clone(&gateway)));
         }
         let mut stop = std::pin::pin!(stop);
+        service_manager::ready("serving");
+        drop(starting);
+        let mut watchdog = Watchdog::of_environment();
         loop {
             let (stream, peer, arrived) = tokio::select! {
                 next = connections.next(&listener) => next,
+                () = watchdog.ping() => continue,
                 () = &mut stop => break,
             };
             // Whoever has no place yet waits for it there, so that the next one is accepted meanwhile.
             let (connections, watcher) = (Arc::clone(&connections), graceful.watcher());
             tokio::spawn(async move { connections.accept(stream, peer, arrived, watcher).await });
         }
+        service_manager::stopping();
         gateway.drain();
         drop(listener);
         gateway.admission.connections.close();

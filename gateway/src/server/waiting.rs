@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use super::connection::ConnectionService;
 use super::recent_warnings::RecentWarnings;
+use super::service_manager;
 use crate::admission::Admission;
 use crate::api;
 use crate::inspection::Inspected;
@@ -24,7 +25,8 @@ use crate::settings::Settings;
 /// Pause between two attempts, each of which takes as long as the store's timeout.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Opens the store, when it answers. Until then the address answers that this gateway is not ready.
+/// Opens the store, when it answers. Until then the address answers that this gateway is not ready. Returns the pings of the watchdog too,
+/// if it had to wait.
 ///
 /// # Errors
 /// [`StoreError`], if the store answers and cannot be opened.
@@ -33,10 +35,10 @@ pub(super) async fn open_store(
     clock: Clock,
     found: &Inspected,
     metrics: &Arc<Metrics>,
-) -> Result<AnyStore, StoreError> {
+) -> Result<(AnyStore, Option<JoinSet<()>>), StoreError> {
     let error = match open(settings).await {
         Err(error) if error.is_unanswered() => error,
-        opened => return opened,
+        opened => return opened.map(|store| (store, None)),
     };
     tracing::warn!("waiting for the store; not ready until it answers: {error}");
     let connections = Arc::new(ConnectionService {
@@ -51,12 +53,15 @@ pub(super) async fn open_store(
         tls: Arc::clone(&found.tls),
         metrics: Arc::clone(metrics),
     });
+    // Else the service manager would end a start that waits.
+    service_manager::ready("waiting for the store; not ready until it answers");
+    let starting = service_manager::ping_while_starting();
     let opened = tokio::select! {
         opened = open_in_the_end(settings) => opened?,
         never = answer(&connections, found) => match never {},
     };
     tracing::info!("the store answers");
-    Ok(opened)
+    Ok((opened, Some(starting)))
 }
 
 async fn open_in_the_end(settings: &Settings) -> Result<AnyStore, StoreError> {

@@ -38,6 +38,8 @@ pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 /// All settings, checked and with their paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    /// The file itself.
+    pub file: PathBuf,
     /// Keys that the file sets, as `section.key`, with their values.
     pub set_values: BTreeMap<String, Value>,
     /// Address that it listens on.
@@ -176,8 +178,7 @@ impl Settings {
             hint: misplaced::hint::<SettingsFile>(&source, SECTIONS),
             source: Box::new(source),
         })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        Self::from_file(file, folder, set_values(text)).map_err(|(key, found, allowed)| SettingsError::Range {
+        Self::from_file(file, path, set_values(text)).map_err(|(key, found, allowed)| SettingsError::Range {
             path: path.to_owned(),
             key,
             found,
@@ -185,7 +186,8 @@ impl Settings {
         })
     }
 
-    fn from_file(file: SettingsFile, folder: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
+    fn from_file(file: SettingsFile, path: &Path, said: BTreeMap<String, Value>) -> Result<Self, Fault> {
+        let folder = path.parent().unwrap_or(Path::new(""));
         let limits = limits::checked(&file.limits)?;
         let cluster = cluster::checked(file.cluster, folder)?;
         let (log_format, log_filter) = log::console_settings(file.log)?;
@@ -217,6 +219,7 @@ impl Settings {
         };
         let served = |path: PathBuf| serving.clone().unwrap_or_else(|| folder.join(path));
         Ok(Self {
+            file: path.to_owned(),
             set_values: said,
             listen: file.listen,
             pointer_url: file.pointer_url.map(pointer_url).transpose()?,

@@ -294,3 +294,24 @@ async fn records_changed_keys_and_trust_anchors() {
         (&json!(old), &json!(new))
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_ek_roots_that_change_while_it_serves() {
+    let gateway = Gateway::start();
+    let root = gateway.path("ek-roots/new.pem");
+    fs::copy(gateway.path("tls/mcs-ca.crt"), &root).unwrap();
+    let added = gateway.wait_for_acts(1, "gateway.reload").remove(0);
+    let anchors = objects_of_kind(&added, "anchor");
+    let [anchor] = anchors[..] else { panic!("{added}") };
+    assert!(
+        anchor["id"].as_str().unwrap().starts_with("ek_roots ") && anchor["before"].is_null(),
+        "{anchor}"
+    );
+    fs::remove_file(root).unwrap();
+    let removed = gateway.wait_for_acts(2, "gateway.reload").remove(1);
+    let [gone] = objects_of_kind(&removed, "anchor")[..] else {
+        panic!("{removed}")
+    };
+    assert_eq!((&gone["id"], &gone["before"]), (&anchor["id"], &anchor["after"]));
+    assert!(gone["after"].is_null(), "{gone}");
+}

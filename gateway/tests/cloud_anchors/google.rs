@@ -12,7 +12,7 @@ use cloud_fixtures::google::{GoogleInstance, JwtSigner, StandInKeys};
 use cloud_fixtures::server::ServerFault;
 use futures_util::future::join_all;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::setup::{Log, NOW, Setup, at};
 
@@ -338,9 +338,9 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
     google.setup.write("keys.json", google.keys.jwks().to_string());
     google.setup.settings.gcp.jwks = Some(google.setup.path("keys.json"));
     let clouds = Arc::new(google.setup.open());
-    let hangup = signal(SignalKind::hangup()).unwrap();
+    let (_reloads, requests) = mpsc::channel(1);
     let watched = Arc::clone(&clouds);
-    let watch = tokio::spawn(async move { watch(&watched, hangup).await });
+    let watch = tokio::spawn(async move { watch(&watched, requests).await });
     let before = clouds.google_keys(at(NOW)).await.unwrap();
     // What cannot be used changes nothing.
     google.setup.write("keys.json", "{");

@@ -15,7 +15,7 @@ use axum::response::Response;
 
 use super::super::anchors::{RequestAnchors, ask_sts};
 use super::super::decisions::{pending, refuse};
-use super::super::endorsers::Vouched;
+use super::super::endorsers::{EkRootsInUse, Vouched};
 use super::super::evidence_context::EvidenceAsked;
 use super::super::problem::Refusal;
 use super::super::token;
@@ -144,8 +144,9 @@ impl<'r> EvidenceCase<'r> {
             Ok(claims) => claims,
             Err(refusal) => return Err(self.refused_by_what_stands(vouched, refusal).await),
         };
+        let makers = vouched.makers();
         let verified = self.appraise(vouched, claims);
-        self.transact(verified, awaited).await
+        self.transact(verified, makers, awaited).await
     }
 
     /// Verifies the evidence: returns its claims or the refusal, and the endorsements of its TPM.
@@ -188,18 +189,20 @@ impl<'r> EvidenceCase<'r> {
         Ok((vouched, Ok(claims)))
     }
 
-    /// Returns a refusal of evidence that proves nothing; outdated if the allowlist or the pool that it was verified by has changed.
+    /// Returns a refusal of evidence that proves nothing; outdated if the allowlist, the EK roots or the pool that it was verified by
+    /// have changed.
     async fn refused_by_what_stands(&self, vouched: Vouched, refusal: Refusal) -> Refusal {
         if refusal.is_unavailable() {
             return refusal;
         }
         let ek = vouched.ek;
+        let by_current = self.endpoint.endorsers.is_current(vouched.makers().as_ref());
         let listed = self.endpoint.store.read(move |transaction| match ek {
             Some(ek) => enrolment::allowlisted(transaction, ek),
             None => Ok(None),
         });
         match listed.await {
-            Ok(listed) if listed == vouched.listed && self.endpoint.pools.is_current(&self.asked.pool) => refusal,
+            Ok(listed) if by_current && listed == vouched.listed && self.endpoint.pools.is_current(&self.asked.pool) => refusal,
             Ok(_) => Refusal::outdated(),
             Err(error) => Refusal::because(&error),
         }
@@ -232,16 +235,21 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Decides in one optimistic transaction, by the store at one moment.
-    async fn transact(&mut self, verified: DecisionInput, awaited: &Awaited) -> Result<GrantingDecision, Refusal> {
+    async fn transact(
+        &mut self,
+        verified: DecisionInput,
+        makers: Option<Arc<EkRootsInUse>>,
+        awaited: &Awaited,
+    ) -> Result<GrantingDecision, Refusal> {
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
         endpoint.decisions.can_record()?;
-        let (pools, awaited) = (Arc::clone(&endpoint.pools), awaited.clone());
+        let (pools, endorsers, awaited) = (Arc::clone(&endpoint.pools), Arc::clone(&endpoint.endorsers), awaited.clone());
         let verified = Arc::new(verified);
         let deciding = Arc::clone(&verified);
         endpoint.decisions.begin(&self.record.id);
         let decided = endpoint.store.decide(&self.record.id, move |transaction| {
             let decided = decide::decide(transaction, &deciding);
-            if !pools.is_current(&deciding.pool) {
+            if !pools.is_current(&deciding.pool) || !endorsers.is_current(makers.as_ref()) {
                 return Err(Refusal::outdated().into());
             }
             let earned = decided?;

@@ -4,7 +4,7 @@ use attest_log::Blobs;
 use serde_json::{Value, json};
 
 use super::{Things, sha256};
-use crate::api::Gateway;
+use crate::api::{EkRootsInUse, Gateway};
 use crate::cloud::Role;
 
 const ANCHOR: &str = "anchor";
@@ -22,16 +22,23 @@ fn digest(sha256: &str) -> Value {
     json!({ "sha256": sha256 })
 }
 
+/// Returns the CAs of TPM manufacturers: they are read again when they change.
+pub(super) fn ek_roots(in_use: &EkRootsInUse) -> Things {
+    let roots = in_use.certificates().iter().map(|sha256| anchor("ek_roots", sha256));
+    // A file that gets the name of a root makes a change of trust, though the certificate stays.
+    let named = in_use.named_roots().iter().map(|sha256| anchor("ek_roots named root", sha256));
+    roots.chain(named).collect()
+}
+
+fn anchor(role: &str, sha256: &str) -> (Name, Value) {
+    ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256))
+}
+
 /// Returns the anchors and keys that are read only at the start.
 pub(super) fn startup_items(gateway: &Gateway) -> Things {
-    let anchor = |role: &str, sha256: &str| ((ANCHOR.to_owned(), format!("{role} {sha256}")), digest(sha256));
-    let roots = gateway.endorsers.ek_roots().iter().map(|sha256| anchor("ek_roots", sha256));
-    // A file that gets the name of a root makes a change of trust, though the certificate stays.
-    let named = gateway.endorsers.ek_named_roots().iter();
-    let roots = roots.chain(named.map(|sha256| anchor("ek_roots named root", sha256)));
     let clouds = gateway.endorsers.clouds().record_certificates().iter();
     let clouds = clouds.map(|(role, certificate)| anchor(&setting(role), &Blobs::name(certificate)));
-    let mut things: Things = roots.chain(clouds).collect();
+    let mut things: Things = clouds.collect();
     things.insert(log_key(), json!({ "public": gateway.journal.key().to_string() }));
     things
 }

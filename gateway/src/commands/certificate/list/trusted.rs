@@ -75,7 +75,7 @@ fn endorsers(settings: &Settings, now: UnixTime) -> Vec<Item> {
         place: place(&settings.ek_roots),
         fails: "TPMs of this manufacturer are endorsed only by the allowlist (`attest-gateway ek add`)",
         expires: None,
-        rotates: "put the manufacturer's new certificate into the folder, and restart the gateway".to_owned(),
+        rotates: "put the manufacturer's new certificate into the folder; used within a second, or after SIGHUP".to_owned(),
     };
     let folder = match ek_roots::load(&settings.ek_roots) {
         Ok(folder) => folder,

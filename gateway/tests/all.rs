@@ -90,6 +90,7 @@ mod revocation;
 mod rotation;
 mod second_stage;
 mod served_configs;
+mod service_manager;
 mod shared_seal;
 mod store;
 mod strange_files;

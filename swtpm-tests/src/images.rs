@@ -209,12 +209,22 @@ impl Images {
     pub fn whole_boot(&self, folder: &Path) -> Result<WholeBoot> {
         let boot = WholeBoot::in_folder(folder);
         concatenate(&[self.folder.join("dracut.cpio"), node_initrd()?], &boot.initrd)?;
-        // cp keeps the holes of the mostly empty disk.
-        run(Command::new("cp")
-            .arg("--sparse=always")
-            .arg(self.folder.join("root.ext4"))
-            .arg(&boot.disk))?;
+        self.copy_disk(&boot.disk)?;
         Ok(boot)
+    }
+
+    /// Returns Debian's initrd as it is, and makes a copy of the root disk in `folder`: a host that is no node.
+    pub fn host_boot(&self, folder: &Path) -> Result<WholeBoot> {
+        let disk = WholeBoot::in_folder(folder).disk;
+        self.copy_disk(&disk)?;
+        let initrd = self.folder.join("dracut.cpio");
+        Ok(WholeBoot { initrd, disk })
+    }
+
+    fn copy_disk(&self, to: &Path) -> Result<()> {
+        // cp keeps the holes of the mostly empty disk.
+        run(Command::new("cp").arg("--sparse=always").arg(self.folder.join("root.ext4")).arg(to))?;
+        Ok(())
     }
 }
 

@@ -33,6 +33,7 @@ mod pointers;
 mod power_cuts;
 mod reboots;
 mod replicas;
+mod service;
 mod tokens;
 mod twice;
 #[path = "../../gateway/benches/worker/mod.rs"]

@@ -195,7 +195,8 @@ impl Gateway {
         self.line(|line| line.contains("listening on "));
     }
 
-    fn begin_as(&mut self, mut command: Command) {
+    /// Starts `command`, which becomes the program, without waiting for it.
+    pub fn begin_as(&mut self, mut command: Command) {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -45,7 +45,7 @@ pub mod withheld;
 pub mod x509;
 
 pub use appraisal::{AppraisalPolicy, AttestationResult, appraise};
-pub use attest_wire::{EkDigest, HashAlg, Kind, SpkiSha256, nonce, protocol, purpose, values};
+pub use attest_wire::{EkDigest, HashAlg, Kind, SpkiSha256, nonce, protocol, purpose, release, values};
 pub use aws::sts::StsCall;
 pub use challenge::{Challenge, NewChallenge, Subject};
 pub use claims::{Claims, NodeIdentity};

@@ -11,13 +11,28 @@ mod commands;
 
 use std::alloc::System;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
+use attest::release::{PROTOCOL_VERSION, version_text};
 use attest_alloc::ZeroOnFree;
 use attest_command_line::options::GlobalOptions;
-use attest_command_line::{in_full, usage};
+use attest_command_line::{failure, usage};
+use attest_gateway::credentials::seal::SEAL_VERSION;
 use clap::{Parser, Subcommand};
 
 use commands::output;
+
+/// Text of `--version`.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    version_text(&[
+        ("store", &attest_store::SCHEMA),
+        ("log entry", &attest_log::ENTRY_VERSION),
+        ("seal", &SEAL_VERSION),
+        ("protocol", &PROTOCOL_VERSION),
+        #[cfg(feature = "cluster")]
+        ("AttestedNode", &attest_gateway::cluster::attested_nodes::VERSION),
+    ])
+});
 
 /// Allocator that wipes all freed memory. Tokens and tickets pass through buffers of TLS and HTTP that nothing else wipes.
 #[global_allocator]
@@ -27,6 +42,7 @@ static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 #[derive(Debug, Parser)]
 #[command(
     version,
+    long_version = VERSION.as_str(),
     after_help = "Example: a first gateway\n  attest-gateway init gw --host api-int.example.com\n  attest-gateway --config gw/gateway.toml serve\n  attest-gateway --config gw/gateway.toml pointer create --pool worker > worker.ign"
 )]
 struct Arguments {
@@ -119,11 +135,5 @@ fn main() -> ExitCode {
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            output::warn(in_full(&error));
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| failure(&error))
 }

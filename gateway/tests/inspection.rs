@@ -182,8 +182,9 @@ fn check_fails_for_state_that_serve_cannot_use() {
             other.execute_batch(schema).unwrap();
         });
     }
-    agree("a store of a newer release", "ERROR", "schema version 1000", |gateway| {
+    agree("a store of a newer release", "ERROR", "store schema 1000", |gateway| {
         let other = rusqlite::Connection::open(gateway.path("state/gateway.db")).unwrap();
+        other.pragma_update(None, "application_id", 0x4174_4777).unwrap();
         other.pragma_update(None, "user_version", 1000).unwrap();
     });
     agree("a store that is lost", "ERROR", "store accept", |gateway| {

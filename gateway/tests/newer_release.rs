@@ -1,6 +1,7 @@
 //! Entries that a newer release may have written into a shared store: unknown ones are refused, with advice, and left unchanged. They are
 //! never misread. The newer release is simulated by this one, with another member or a higher version in its entries.
 
+use std::fs;
 use std::path::Path;
 
 use attest_store::{Embedded, EntryKind, Spendable, Store, UseHolder, UseOccasion};
@@ -148,4 +149,51 @@ async fn refuses_internal_entries_of_newer_releases() {
     }
     store.give_back("d").await.unwrap();
     assert_eq!(store.uses(EntryKind::TokenUse, "t").await.unwrap(), 0);
+}
+
+/// Returns the content of each file of the state folder, by name.
+fn state(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(gateway.path("state"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file() && !path.ends_with("gateway.db-shm"))
+        .map(|path| (path.display().to_string(), fs::read(&path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_exit_with_2_and_change_nothing_in_a_store_of_a_newer_schema() {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    gateway.command(&["node", "revoke", "worker-1", "--anyway"]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let file = gateway.path("state/gateway.db");
+    let alter = |sql: &str| Connection::open(&file).unwrap().execute_batch(sql).unwrap();
+    alter("PRAGMA user_version = 2; UPDATE store SET release = '0.2.0'; ALTER TABLE pairs RENAME TO newer_pairs");
+    let before = state(&gateway);
+    for command in [
+        &["node", "revoke", "worker-2", "--anyway"][..],
+        &["node", "list"],
+        &["token", "create", "--pool", POOL, "--name", "rack7"],
+        &["ek", "list"],
+        &["store", "accept"],
+        &["serve"],
+    ] {
+        let refused = gateway.try_command(command);
+        let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{command:?}: {said}");
+        assert!(
+            said.contains("gateway.db has store schema 2, and release 0.1.0 reads 1: run release 0.2.0 or a newer one"),
+            "{command:?}: {said}"
+        );
+    }
+    let checked = gateway.try_command(&["check"]);
+    assert!(!checked.status.success() && String::from_utf8(checked.stdout).unwrap().contains("store schema 2"));
+    assert_eq!(state(&gateway), before);
+    // The same program goes on with the store that it knows.
+    alter("PRAGMA user_version = 1; ALTER TABLE newer_pairs RENAME TO pairs");
+    assert!(gateway.command(&["node", "list"]).contains("worker-1"));
 }

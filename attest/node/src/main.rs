@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use attest_node::boot::{self, BootOptions};
@@ -20,12 +21,17 @@ use attest_node::kubelet::{self, kubeconfig, store, unit};
 use attest_node::platform::{KubeletKey, NodePlatform};
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
+use attest_wire::release::{PROTOCOL_VERSION, version_text};
 use clap::{Parser, Subcommand};
+
+/// Text of `--version`.
+static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("protocol", &PROTOCOL_VERSION)]));
 
 /// Attests this node to the attestation gateway before Ignition fetches its config.
 #[derive(Parser)]
 #[command(
     version,
+    long_version = VERSION.as_str(),
     after_help = "Example: attest during the first boot, as the unit in the initramfs does\n  attest-node attest\n\nExample: list the TPM's endorsement keys, to add one to a gateway's allowlist\n  attest-node ek list\n\nExit codes: 0 success, or nothing to do; 1 failure, with one line on stderr; 2 wrong usage."
 )]
 struct Arguments {

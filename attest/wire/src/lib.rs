@@ -14,6 +14,7 @@ pub mod names;
 pub mod nonce;
 pub mod protocol;
 pub mod purpose;
+pub mod release;
 pub mod token;
 pub mod tpm;
 pub mod values;

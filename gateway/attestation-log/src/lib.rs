@@ -58,7 +58,10 @@ pub use journal_error::JournalError;
 pub use last_checkpoint::{Abandoned, LastCheckpoint, last_chain, required_checkpoints};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, with_before, with_next_step};
-pub use record::{DecidedBy, Decision, NotAttested, Record, RecordedLate, ShownEvidence, TicketTerms, Verdict, WAITED, decision_id};
+pub use record::{
+    DecidedBy, Decision, NotAttested, Record, RecordedLate, ShownEvidence, TicketTerms, VERSION as ENTRY_VERSION, Verdict, WAITED,
+    decision_id,
+};
 pub use removal::{KeptLines, Removal, RetentionCause, Span};
 pub use replica_name::{is_replica_name, replica_name};
 pub use retention::{KEPT_NAME, PendingDecisions, RetainedSegments, Retention, RetentionError, RetentionResult, RetentionRule, kept_file};

@@ -14,7 +14,7 @@ use super::ticket_use::TicketUse;
 use super::would_refuse::WouldRefuse;
 
 /// Version of the schema of a line.
-pub(super) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Bytes of a decision's id, which is hexadecimal.
 const ID_BYTES: usize = 16;
 

@@ -10,15 +10,21 @@
 mod commands;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
-use attest_command_line::{in_full, output, usage};
+use attest::release::version_text;
+use attest_command_line::{failure, output, usage};
 use clap::{Parser, Subcommand};
 use commands::gateway_files::GatewayFiles;
+
+/// Text of `--version`.
+static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("log entry", &attest_log::ENTRY_VERSION)]));
 
 /// Verifies a gateway's attestation log, and tests policies with recorded evidence.
 #[derive(Debug, Parser)]
 #[command(
     version,
+    long_version = VERSION.as_str(),
     after_help = "Example: the log of a gateway, on its own host\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nExample: elsewhere, with copies\n  attest-audit --state gateway-1 log audit --log-key gateway-1.pub --checkpoints signed.jsonl\n\nReads files only, and needs no running gateway."
 )]
 struct Arguments {
@@ -53,11 +59,5 @@ fn main() -> ExitCode {
         Command::Log(command) => commands::log::run(&files, &command),
         Command::ReferenceValues(command) => commands::reference_values::run(&files, &command),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            output::warn(in_full(&error));
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| failure(&error))
 }

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use attest_system::causes::with_causes;
+use attest_system::newer_format::NewerFormat;
 
 use super::output;
 
@@ -17,6 +18,19 @@ pub fn usage(said: &clap::Error) -> ExitCode {
         }
         // Nothing is left to be told by.
         _ => u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
+}
+
+/// Exit code for data of a newer release; arguments that are wrong have the same.
+const NEWER_FORMAT: u8 = 2;
+
+/// Prints the error with which a program ends; returns the exit code.
+#[must_use]
+pub fn failure(error: &anyhow::Error) -> ExitCode {
+    output::warn(in_full(error));
+    match error.chain().any(|cause| cause.is::<NewerFormat>()) {
+        true => ExitCode::from(NEWER_FORMAT),
+        false => ExitCode::FAILURE,
     }
 }
 

@@ -6,10 +6,12 @@ use std::alloc::System;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
+use attest::release::version_text;
 use attest_alloc::ZeroOnFree;
 use attest_command_line::options::{self, OutputOption};
-use attest_command_line::{in_full, output, usage};
+use attest_command_line::{failure, output, usage};
 use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
@@ -21,6 +23,9 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+/// Text of `--version`.
+static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("store", &attest_store::SCHEMA)]));
+
 /// Zeroes freed memory, as in the gateway: the client of the API has a token.
 #[global_allocator]
 static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
@@ -29,6 +34,7 @@ static ALLOCATOR: ZeroOnFree<System> = ZeroOnFree(System);
 #[derive(Debug, Parser)]
 #[command(
     version,
+    long_version = VERSION.as_str(),
     after_help = "Example: check the settings, then run\n  attest-controller check\n  attest-controller serve\n\nReads the machines' attestations from the store that it shares with attest-gateway."
 )]
 struct Arguments {
@@ -89,10 +95,7 @@ fn main() -> ExitCode {
         Command::Check { format } => print_check(&config, format),
         Command::Pointer(PointerCommand::List { format }) => print_pointers(&config, format),
     };
-    done.unwrap_or_else(|error| {
-        output::warn(in_full(&error));
-        ExitCode::FAILURE
-    })
+    done.unwrap_or_else(|error| failure(&error))
 }
 
 fn serve(config: &Path) -> anyhow::Result<ExitCode> {

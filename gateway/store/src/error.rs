@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use attest_system::newer_format::NewerFormat;
+
 use super::StoreMark;
 
 /// The store cannot answer; whatever depended on it is refused with 503.
@@ -34,14 +36,12 @@ pub enum StoreError {
     /// Files around the database.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
-    /// The tables are those of a newer release.
-    #[error("{path} has schema version {found}, this release knows {known} at most: run the release that wrote it, or a newer one")]
+    /// The store has the schema of a newer release.
+    #[error("{path} has {newer}")]
     Schema {
         path: PathBuf,
-        /// Schema version of the file.
-        found: i64,
-        /// The newest one that is known here.
-        known: i64,
+        #[source]
+        newer: NewerFormat,
     },
     /// The tables are not those of a store.
     #[error("{path} is not a store of this release: {missing}")]

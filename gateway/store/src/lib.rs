@@ -68,6 +68,7 @@ pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, ExportError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
+pub use schema::VERSION as SCHEMA;
 pub use transact::Transact;
 pub use transaction::EntryTransaction;
 pub use witness::{EntryChange, Witness};

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use attest_system::newer_format::NewerFormat;
 use aws_lc_rs::rand;
 use data_encoding::HEXLOWER;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -11,15 +12,22 @@ use super::moved::Moved;
 use super::sqlite::{Explain, SqliteTransaction, page};
 use super::{StoreError, StoreMark, keys, store_time, uses};
 
-/// `PRAGMA user_version` of the tables below. 0 is a file without tables.
-pub(super) const VERSION: i64 = 4;
+/// Schema of the store, the same for all engines. SQLite has it as `PRAGMA user_version`; 0 is a file without tables. No release raises it by
+/// itself: other programs that use the store would stop.
+pub const VERSION: i64 = 1;
+/// First release that reads this schema. Each store names it, so that a program that does not read the schema can.
+pub(super) const RELEASE: &str = "0.1.0";
+/// `PRAGMA application_id` of a store's file: "AtGw".
+const APPLICATION_ID: i64 = 0x4174_4777;
 /// Number of values that are read at once.
 const PAGE: usize = 1000;
 /// Bytes of a store's id: it cannot be guessed, and no two are the same.
 const ID_BYTES: usize = 16;
 
 const PAIRS: &str = "CREATE TABLE pairs (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
-const STORE: &str = "CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL)";
+/// Its column `release` stays in each later schema.
+const STORE: &str =
+    "CREATE TABLE store (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, mark INTEGER NOT NULL, release TEXT NOT NULL)";
 /// New place of a store that was moved, and its former id; it has another id then.
 const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
@@ -34,9 +42,12 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))
         .at(file)?;
+    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0)).at(file)?;
     match version(connection).at(file)? {
         0 if tables == 0 => Ok(StoreFile::Nothing),
-        0 => Err(foreign("its tables have no version".to_owned())),
+        _ if application != APPLICATION_ID => Err(foreign(format!(
+            "its application id is {application:#x}, that of a store is {APPLICATION_ID:#x}"
+        ))),
         VERSION => {
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));
@@ -48,10 +59,19 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
         }
         found if found > VERSION => Err(StoreError::Schema {
             path: file.to_owned(),
-            found,
-            known: VERSION,
+            newer: newer(found, connection.query_row("SELECT release FROM store", [], |row| row.get(0)).ok()),
         }),
-        found => Err(foreign(format!("its schema version is {found}, that of this release is {VERSION}"))),
+        found => Err(foreign(format!("its schema is {found}, that of this release is {VERSION}"))),
+    }
+}
+
+/// Returns what to say of a schema of a newer release.
+pub(super) const fn newer(found: i64, release: Option<String>) -> NewerFormat {
+    NewerFormat {
+        format: "store schema",
+        found,
+        known: VERSION,
+        release,
     }
 }
 
@@ -91,7 +111,10 @@ fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     connection.execute_batch(PAIRS).explain(connection)?;
     connection.execute_batch(STORE).explain(connection)?;
     connection
-        .execute("INSERT INTO store (one, id, mark) VALUES (1, ?1, 1)", [id])
+        .execute("INSERT INTO store (one, id, mark, release) VALUES (1, ?1, 1, ?2)", [id, RELEASE])
+        .explain(connection)?;
+    connection
+        .pragma_update(None, "application_id", APPLICATION_ID)
         .explain(connection)?;
     connection.pragma_update(None, "user_version", VERSION).explain(connection)
 }

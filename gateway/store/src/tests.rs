@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use attest_system::newer_format::NewerFormat;
 use rusqlite::Connection;
 
 use super::sqlite::Explain;
@@ -450,22 +451,39 @@ fn refuses_tables_of_another_schema_version() {
     assert!(matches!(
         newer,
         StoreError::Schema {
-            found: 7,
-            known: schema::VERSION,
+            newer: NewerFormat {
+                found: 7,
+                known: schema::VERSION,
+                ..
+            },
             ..
         }
     ));
     assert!(
-        newer.to_string().contains("version 7") && newer.to_string().contains("knows 4"),
+        newer.to_string().contains("schema 7") && newer.to_string().contains("reads 1: run release 0.1.0 or"),
         "{newer}"
     );
     for older in 0..schema::VERSION {
         assert!(matches!(with_version(older), StoreError::Foreign { .. }), "{older}");
     }
     with_version(7);
-    let connection = rusqlite::Connection::open(file(&folder)).unwrap();
-    connection.pragma_update(None, "user_version", schema::VERSION).unwrap();
-    drop(connection);
+    let alter = |pragma: &str, value: i64| {
+        let connection = rusqlite::Connection::open(file(&folder)).unwrap();
+        connection.pragma_update(None, pragma, value).unwrap();
+    };
+    alter("user_version", schema::VERSION);
+    drop(Embedded::open(&file(&folder)).unwrap());
+    // A file of another application, with the same numbers.
+    let application = rusqlite::Connection::open(file(&folder))
+        .unwrap()
+        .pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))
+        .unwrap();
+    for other in [0, 1, application + 1] {
+        alter("application_id", other);
+        let refused = Embedded::open(&file(&folder)).unwrap_err();
+        assert!(matches!(&refused, StoreError::Foreign { .. }), "{refused}");
+    }
+    alter("application_id", application);
     Embedded::open(&file(&folder)).unwrap();
 }
 

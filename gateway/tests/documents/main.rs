@@ -99,3 +99,23 @@ fn links_between_documents_lead_to_a_file_and_a_heading() {
     }
     assert_eq!(wrong, Vec::<String>::new());
 }
+
+#[test]
+fn upgrades_has_the_formats_of_this_release() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_attest-gateway"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let mut lines = printed.lines();
+    let release = lines.next().unwrap().strip_prefix("attest-gateway ").unwrap();
+    assert!(lines.next().unwrap().starts_with("commit: "), "{printed}");
+    let (names, versions): (Vec<_>, Vec<_>) = lines.map(|line| line.split_once(": ").unwrap()).unzip();
+    let page = document("docs/upgrades.md");
+    for row in [
+        format!("| Release | {} |", names.join(" | ")),
+        format!("| {release} | {} |", versions.join(" | ")),
+    ] {
+        assert!(page.lines().any(|line| line == row), "{row} is not in docs/upgrades.md");
+    }
+}

@@ -14,7 +14,7 @@ const SCHEMA_OF_GATEWAYS: &str = "b/schema";
 
 fn newer(refused: &StoreError) -> (i64, i64) {
     match refused {
-        StoreError::Schema { found, known, .. } => (*found, *known),
+        StoreError::Schema { newer, .. } => (newer.found, newer.known),
         other => panic!("{other}"),
     }
 }
@@ -139,7 +139,7 @@ async fn answers_503_after_a_schema_upgrade() {
     gateway.config("/config/worker", &[&bearer(&token)]).await.check_retry();
     let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
     assert_eq!(ready.status(), 503);
-    let both = "schema version 2, this release knows 1 at most";
+    let both = "store schema 2, and release 0.1.0 reads 1: run ";
     gateway.line(|line| line.contains(both));
     for command in [&["token", "revoke", "rack7"][..], &["serve"], &["check"]] {
         let refused = gateway.try_command(command);

@@ -276,7 +276,7 @@ async fn leaves_seal_keys_of_a_newer_release_untouched() {
             SealKeyRing::replace_key_file(&*site.store(), &site.key_file(), NOW).await.map(drop),
         ] {
             let error = refused.unwrap_err();
-            assert_eq!(matches!(error, SealError::Version(3)), is_version, "{error}");
+            assert_eq!(matches!(error, SealError::Version(_)), is_version, "{error}");
             let said = error.to_string();
             assert!(said.contains("a newer one") || said.contains("a newer release"), "{said}");
         }

@@ -3,7 +3,7 @@
 //! Its group ends in `internal`, which ICANN has reserved for private use (its Board, 29 July 2024), so that it cannot be registered.
 
 pub(super) const GROUP: &str = "attest-gateway.internal";
-pub(super) const VERSION: &str = "v1alpha1";
+pub const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "AttestedNode";
 pub(super) const PLURAL: &str = "attestednodes";
 /// The label with the node's name, by which its object is found.

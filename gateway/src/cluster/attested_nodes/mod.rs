@@ -26,6 +26,7 @@ mod writer;
 use std::sync::Arc;
 
 use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
+pub use kind::VERSION;
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use attest_system::newer_format::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 use super::key::{KeyBytes, random_id};
@@ -14,7 +15,7 @@ const DOMAIN: &str = "attestation-gateway/v1/sealing-key";
 /// Prefix of the data that is authenticated for all keys together.
 const SET_DOMAIN: &str = "attestation-gateway/v2/sealing-keys";
 /// The version of the document: a newer one is refused.
-const VERSION: u8 = 2;
+pub const VERSION: u8 = 2;
 /// Bytes of a key's id.
 const ID_BYTES: usize = 8;
 /// Time that a key is in the store before it seals, in seconds: every replica reads the store many times meanwhile.
@@ -43,10 +44,12 @@ pub(super) struct SealDocument {
     set: String,
 }
 
-/// The member that every version has.
+/// The members that every version has.
 #[derive(Deserialize)]
 struct Versioned {
     v: u8,
+    /// First release that reads this version, where it is not the first version.
+    release: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,10 +97,15 @@ pub(super) struct SealMaintenance {
 impl SealDocument {
     pub(super) fn parse(text: &str) -> Result<Self, SealError> {
         // Before anything else: a newer release's may have members that this one does not know.
-        let Versioned { v } = serde_json::from_str(text).map_err(SealError::Document)?;
+        let Versioned { v, release } = serde_json::from_str(text).map_err(SealError::Document)?;
         match v {
             VERSION => serde_json::from_str(text).map_err(SealError::Document),
-            other => Err(SealError::Version(other)),
+            other => Err(SealError::Version(NewerFormat {
+                format: "version",
+                found: other.into(),
+                known: VERSION.into(),
+                release,
+            })),
         }
     }
 

@@ -19,12 +19,14 @@ use std::time::Duration;
 
 use attest_store::{Store, StoreEntry, StoreError, StoreMark};
 use attest_system::files::WriteError;
+use attest_system::newer_format::NewerFormat;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use data_encoding::BASE64URL_NOPAD;
 use key::SealKey;
 use key_file::KeyFile;
 use zeroize::Zeroizing;
 
+pub use document::VERSION as SEAL_VERSION;
 use document::could_be_an_id;
 use shared::{SealChange, SharedSeal};
 
@@ -165,10 +167,8 @@ pub enum SealError {
     #[error("the seal's keys in the store cannot be read: {0}. If a newer release has written them: run that one")]
     Document(serde_json::Error),
     /// They are a newer release's.
-    #[error(
-        "the seal's keys in the store are of version {0}, this release knows 2 at most: run the release that wrote them, or a newer one"
-    )]
-    Version(u8),
+    #[error("the seal's keys in the store have {0}")]
+    Version(#[source] NewerFormat),
     /// The store cannot say which it is.
     #[error("the store does not say which one it is, so that the seal's keys cannot be told to be its own")]
     Nameless,

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::super::moved::Moved;
+pub(super) use super::super::schema::VERSION;
+use super::super::schema::{self, RELEASE};
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::KeyPrefix;
@@ -16,8 +18,6 @@ use super::members::{MemberFailure, Members};
 use super::requests::revision;
 use crate::settings::EtcdSettings;
 
-/// Version of the format below the prefix. No release raises it by itself: other gateways of the same store would stop.
-pub(super) const VERSION: i64 = 1;
 /// Key of the store time, which is reset under another id.
 const TIME: &str = "time";
 /// Bytes of the id of a store or a process: no id can be guessed, and no two are the same.
@@ -31,6 +31,8 @@ const MOST_REPLACED: usize = 16;
 #[serde(deny_unknown_fields)]
 pub(super) struct StoreIdentity {
     v: u8,
+    /// First release that reads the store; the member stays in each later version.
+    release: String,
     id: String,
     /// The mark before the first commit: what it was where the store came from.
     began: u64,
@@ -72,6 +74,7 @@ impl ExistingStore {
     pub(super) fn identity_moved(&self, moved: Option<&Moved>) -> String {
         let identity = StoreIdentity {
             v: 1,
+            release: RELEASE.to_owned(),
             id: self.mark.id.clone(),
             began: self.began,
             replaced: self.replaced.clone(),
@@ -154,12 +157,14 @@ pub(super) async fn read_identity_at(
     };
     let schema = text(schema).ok_or_else(without)?;
     let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is not a number"))?;
+    let identity = text(identity);
     if version > VERSION {
-        return Err(newer(members, version));
+        return Err(newer(members, version, identity.as_deref().and_then(release_in)));
     }
-    let identity = text(identity).ok_or_else(|| foreign(members, "it has no readable identity"))?;
+    let identity = identity.ok_or_else(|| foreign(members, "it has no readable identity"))?;
     let StoreIdentity {
         v: of_identity,
+        release,
         id,
         began,
         replaced,
@@ -171,7 +176,7 @@ pub(super) async fn read_identity_at(
         )
     })?;
     if i64::from(of_identity) > VERSION {
-        return Err(newer(members, of_identity.into()));
+        return Err(newer(members, of_identity.into(), Some(release)));
     }
     let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
     let below = |found: &etcd_client::KeyValue, folder: &str| Some(std::str::from_utf8(found.key()).ok()?.strip_prefix(folder)?.to_owned());
@@ -226,9 +231,10 @@ pub(super) async fn rename(
 }
 
 impl StoreIdentity {
-    const fn new(id: String, began: u64, replaced: Vec<String>) -> Self {
+    fn new(id: String, began: u64, replaced: Vec<String>) -> Self {
         Self {
             v: 1,
+            release: RELEASE.to_owned(),
             id,
             began,
             replaced,
@@ -289,12 +295,17 @@ async fn replace(
     asked.await.map(drop).map_err(|failure| members.explain(&failure, false))
 }
 
+/// Returns the first release that reads a store, from an identity entry of any version.
+fn release_in(identity: &str) -> Option<String> {
+    let identity: serde_json::Value = serde_json::from_str(identity).ok()?;
+    Some(identity.get("release")?.as_str()?.to_owned())
+}
+
 /// Returns the error for a store whose version a newer release has raised.
-pub(super) fn newer(members: &Members, found: i64) -> StoreError {
+pub(super) fn newer(members: &Members, found: i64, release: Option<String>) -> StoreError {
     StoreError::Schema {
         path: members.place.clone().into(),
-        found,
-        known: VERSION,
+        newer: schema::newer(found, release),
     }
 }
 

@@ -91,7 +91,7 @@ impl OpenEtcdStore {
             EtcdTrouble::Doubt(failure) => self.members.explain(failure, true),
             EtcdTrouble::Replaced | EtcdTrouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
             EtcdTrouble::Moved(moved) => moved.error(self.members.place.as_ref()),
-            EtcdTrouble::Newer(found) => identity::newer(&self.members, *found),
+            EtcdTrouble::Newer(found) => identity::newer(&self.members, *found, None),
             EtcdTrouble::Absent => engine(
                 "this gateway's lease in etcd has expired; nothing was done",
                 "the gateway continues when it has a new lease; if it gets none, its log has the reason",

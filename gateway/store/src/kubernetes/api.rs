@@ -14,8 +14,8 @@ use kube::{Client, Error};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::StoreError;
-use super::head::{Head, HeadError, VERSION, pack, unpack};
+use super::super::{StoreError, schema};
+use super::head::{Head, HeadError, pack, unpack};
 use super::view::Pairs;
 use crate::settings::KubernetesSettings;
 
@@ -46,7 +46,7 @@ pub(super) enum RequestFailure {
     /// The request was not done.
     Refused { code: u16, message: String },
     /// A newer release has written the content.
-    Newer(i64),
+    Newer { found: i64, release: Option<String> },
     /// The content was not written by a gateway.
     Foreign(String),
     /// A leaf is not what it was.
@@ -163,7 +163,7 @@ impl StoreLocation {
         let data = found.data.and_then(|mut data| data.remove(DATA));
         let data = data.ok_or_else(|| RequestFailure::Foreign(format!("it has no data {DATA:?}")))?;
         Head::decode(&data.0, &commit).map(Some).map_err(|unread| match unread {
-            HeadError::Newer(version) => RequestFailure::Newer(version),
+            HeadError::Newer { found, release } => RequestFailure::Newer { found, release },
             HeadError::Foreign(why) => RequestFailure::Foreign(why),
         })
     }
@@ -309,10 +309,9 @@ impl StoreLocation {
                 "the gateway's service account needs get, list, create, patch and delete on secrets in its namespace",
             ),
             RequestFailure::Refused { code, message } => engine(format!("{code}: {message}"), "the cluster's API refused the request"),
-            RequestFailure::Newer(found) => StoreError::Schema {
+            RequestFailure::Newer { found, release } => StoreError::Schema {
                 path: self.place.clone().into(),
-                found: *found,
-                known: VERSION,
+                newer: schema::newer(*found, release.clone()),
             },
             RequestFailure::Foreign(missing) => StoreError::Foreign {
                 path: self.place.clone().into(),

@@ -9,12 +9,11 @@ use std::io::Read;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::super::StoreError;
 use super::super::moved::Moved;
-use super::super::{StoreError, schema};
+use super::super::schema::{self, VERSION};
 use super::changes::PendingChanges;
 
-/// The version of all this. No release raises it by itself: those that serve the same store would stop.
-pub(super) const VERSION: i64 = 1;
 /// Processes whose progress is recorded, in addition to those that hold something: enough for those whose commits are in doubt at a time.
 const MOST_SESSIONS: usize = 64;
 /// Gateways whose numbers of commits are recorded: a gateway that begins with an empty state counts as another.
@@ -77,6 +76,8 @@ pub(super) struct Folding {
 #[serde(deny_unknown_fields)]
 pub(super) struct Head {
     pub v: i64,
+    /// First release that reads the store; the member stays in each later version.
+    pub release: String,
     /// Random id of this state. It is unique even if an old state of the API's own store has come back, and gives its numbers again.
     pub commit: String,
     /// Which store it is.
@@ -117,7 +118,7 @@ pub(super) struct Head {
 /// Reason why the content cannot be read as a head.
 #[derive(Debug)]
 pub(super) enum HeadError {
-    Newer(i64),
+    Newer { found: i64, release: Option<String> },
     Foreign(String),
 }
 
@@ -126,6 +127,7 @@ impl Head {
     pub(super) fn new(id: String) -> Result<Self, StoreError> {
         Ok(Self {
             v: VERSION,
+            release: schema::RELEASE.to_owned(),
             commit: schema::new_id()?,
             id,
             mark: 0,
@@ -153,12 +155,13 @@ impl Head {
         #[derive(Deserialize)]
         struct Version {
             v: i64,
+            release: Option<String>,
         }
         let foreign = |error: String| HeadError::Foreign(format!("its head is none: {error}"));
         let text = unpacked(bytes).map_err(foreign)?;
-        let Version { v } = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
-        if v > VERSION {
-            return Err(HeadError::Newer(v));
+        let Version { v: found, release } = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
+        if found > VERSION {
+            return Err(HeadError::Newer { found, release });
         }
         let head: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
         if head.commit != commit {

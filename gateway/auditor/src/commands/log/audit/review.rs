@@ -13,7 +13,9 @@ use std::ops::Deref;
 use acts::Acts;
 use attest_log::admin::Act;
 use attest_log::codes::decided_by;
-use attest_log::{Blobs, DecidedBy, Decision, Entry, EventKind, LogEvent, NotAttested, Record, RecordedLate, ShownEvidence, Verdict};
+use attest_log::{
+    Blobs, DecidedBy, Decision, ENTRY_VERSION, Entry, EventKind, LogEvent, NotAttested, Record, RecordedLate, ShownEvidence, Verdict,
+};
 use attest_system::clock::rfc3339;
 use differences::Differences;
 use serde::Deserialize;
@@ -22,8 +24,6 @@ use serde_json::Value;
 pub(crate) use tickets::Elsewhere;
 use tickets::Tickets;
 
-/// Version of the log's schema.
-const VERSION: u32 = 1;
 /// The longest that a ticket can be good for if it is used in its time, whatever gateway.toml says, in seconds.
 const TICKET_LIMIT_SECONDS: u64 = 86_400;
 
@@ -167,7 +167,7 @@ impl<'b> Reviewer<'b> {
     /// Checks what each line has; returns when the log began.
     fn head(&mut self, (v, time, at, id): (u32, &str, u64, &str), differences: &mut Differences) -> u64 {
         let began = *self.began.get_or_insert(at);
-        differences.same("v", &v, &VERSION);
+        differences.same("v", &v, &ENTRY_VERSION);
         differences.same("time", &time, &rfc3339(at).as_str());
         if id.len() > ID_LIMIT_BYTES {
             differences.add("its id is too long");

@@ -1,16 +1,16 @@
 //! Lines that are about no node.
 
 use attest_log::admin::{Act, Verb};
-use attest_log::{EventKind, LogEvent};
+use attest_log::{ENTRY_VERSION, EventKind, LogEvent};
 
-use super::{Differences, ReviewStatus, VERSION};
+use super::{Differences, ReviewStatus};
 
 /// Judges an event by its own content; returns its kind, and how far it could be judged.
 pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'static str, ReviewStatus) {
     match &event.what {
         EventKind::Counted { .. } => ("counted", ReviewStatus::Whole),
         EventKind::StoreAccepted { admin, .. } => {
-            differences.same("admin.v", &admin.v, &VERSION);
+            differences.same("admin.v", &admin.v, &ENTRY_VERSION);
             if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&admin.verb) {
                 differences.add(format!("{} accepts no store", admin.verb));
             }
@@ -37,7 +37,7 @@ pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'stat
 
 /// Checks an act against itself: it is not repeated, it is shown.
 fn done(act: &Act, reason: &str, differences: &mut Differences) {
-    differences.same("admin.v", &act.v, &VERSION);
+    differences.same("admin.v", &act.v, &ENTRY_VERSION);
     differences.same("reason", &reason, &act.to_string().as_str());
     if act.refused.is_some() && !act.things.is_empty() {
         differences.add("a refused action cannot have changed anything");

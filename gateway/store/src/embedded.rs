@@ -286,7 +286,8 @@ impl EmbeddedWriter {
         }
         let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
         begun.at(&self.file)?;
-        let checked = schema::read_mark(&self.connection).at(&self.file).and_then(|found| {
+        let read = schema::check_version(&self.file, &self.connection).and_then(|()| schema::read_mark(&self.connection).at(&self.file));
+        let checked = read.and_then(|found| {
             let known = self.mark.lock().map_err(|_| StoreError::Closed)?;
             if found.id == known.id && found.mark >= known.mark {
                 Ok(())
@@ -325,6 +326,10 @@ impl EmbeddedWriter {
     fn copy_error(error: &StoreError) -> StoreError {
         match error {
             StoreError::Replaced(path) => StoreError::Replaced(path.clone()),
+            StoreError::Schema { path, newer } => StoreError::Schema {
+                path: path.clone(),
+                newer: newer.clone(),
+            },
             StoreError::Moved { path, to } => StoreError::Moved {
                 path: path.clone(),
                 to: to.clone(),

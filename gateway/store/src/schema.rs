@@ -59,7 +59,7 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
         }
         found if found > VERSION => Err(StoreError::Schema {
             path: file.to_owned(),
-            newer: newer(found, connection.query_row("SELECT release FROM store", [], |row| row.get(0)).ok()),
+            newer: newer(found, release(connection)),
         }),
         found => Err(foreign(format!("its schema is {found}, that of this release is {VERSION}"))),
     }
@@ -73,6 +73,23 @@ pub(super) const fn newer(found: i64, release: Option<String>) -> NewerFormat {
         known: VERSION,
         release,
     }
+}
+
+/// Checks that the open store still has the schema that it was opened with: a newer release may have raised it.
+pub(super) fn check_version(file: &Path, connection: &Connection) -> Result<(), StoreError> {
+    match version(connection).at(file)? {
+        VERSION => Ok(()),
+        found if found > VERSION => Err(StoreError::Schema {
+            path: file.to_owned(),
+            newer: newer(found, release(connection)),
+        }),
+        _ => Err(StoreError::Replaced(file.to_owned())),
+    }
+}
+
+/// Returns the first release that reads the store, in a schema that may be unknown.
+fn release(connection: &Connection) -> Option<String> {
+    connection.query_row("SELECT release FROM store", [], |row| row.get(0)).ok()
 }
 
 fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {

@@ -45,6 +45,7 @@ impl Readers {
         let idle = self.idle().pop();
         let connection = idle.map_or_else(|| connect(&self.file), Ok).ok()?;
         let mut glance = Glance {
+            file: &self.file,
             connection: &connection,
             beyond: false,
         };
@@ -98,6 +99,7 @@ fn connect(file: &Path) -> Result<Connection, rusqlite::Error> {
 
 /// Read-only transaction on a snapshot of the store.
 struct Glance<'c> {
+    file: &'c Path,
     connection: &'c Connection,
     /// Set if the work wants to write, or the read has failed.
     beyond: bool,
@@ -107,6 +109,9 @@ impl Glance<'_> {
     /// Begins to read, if this is the known store, and it was not rolled back.
     fn begin(&self, known: &StoreMark) -> Result<StoreMark, WorkInterrupted> {
         let found = self.statement("BEGIN").and_then(|()| schema::read_mark(self.connection));
+        if schema::check_version(self.file, self.connection).is_err() {
+            return Err(WorkInterrupted::Engine);
+        }
         match found {
             Ok(found) if found.id == known.id && found.mark >= known.mark => Ok(found),
             _ => Err(WorkInterrupted::Engine),

@@ -191,3 +191,32 @@ async fn reads_refuse_a_replaced_or_rolled_back_store() {
     let read = store.get(EntryKind::Name, "a").await;
     assert!(matches!(read, Err(StoreError::Replaced(_))), "{read:?}");
 }
+
+#[tokio::test]
+async fn refuses_reads_and_writes_after_a_newer_release_raised_the_schema() {
+    let (folder, store) = open();
+    store.put(EntryKind::Name, entry("a", "1")).await.unwrap();
+    let other = Connection::open(file(&folder)).unwrap();
+    let raise = |version: i64| other.pragma_update(None, "user_version", version).unwrap();
+    other.execute("UPDATE store SET release = '0.2.0'", []).unwrap();
+    raise(2);
+    for refused in [
+        store.put(EntryKind::Name, entry("a", "2")).await.unwrap_err(),
+        store.get(EntryKind::Name, "a").await.unwrap_err(),
+        store.spend(thing("t", 1, 10)).await.unwrap_err(),
+        store.keep_mark().await.unwrap_err(),
+    ] {
+        let said = refused.to_string();
+        assert!(matches!(refused, StoreError::Schema { .. }), "{said}");
+        assert!(
+            said.contains("store schema 2") && said.ends_with("run release 0.2.0 or a newer one"),
+            "{said}"
+        );
+    }
+    raise(0);
+    assert!(matches!(store.get(EntryKind::Name, "a").await, Err(StoreError::Replaced(_))));
+    // Nothing was written, and the same process goes on with the schema that it knows.
+    raise(1);
+    assert_eq!(store.get(EntryKind::Name, "a").await.unwrap(), Some(entry("a", "1")));
+    store.put(EntryKind::Name, entry("a", "3")).await.unwrap();
+}

@@ -180,6 +180,8 @@ async fn commands_exit_with_2_and_change_nothing_in_a_store_of_a_newer_schema() 
         &["token", "create", "--pool", POOL, "--name", "rack7"],
         &["ek", "list"],
         &["store", "accept"],
+        &["check"],
+        &["serve"],
     ] {
         let refused = gateway.try_command(command);
         let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
@@ -188,11 +190,6 @@ async fn commands_exit_with_2_and_change_nothing_in_a_store_of_a_newer_schema() 
             said.contains("gateway.db has store schema 2, and release 0.1.0 reads 1: run release 0.2.0 or a newer one"),
             "{command:?}: {said}"
         );
-    }
-    for command in ["check", "serve"] {
-        let refused = gateway.try_command(&[command]);
-        let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
-        assert!(!refused.status.success() && said.contains("store schema 2"), "{command}: {said}");
     }
     assert_eq!(state(&gateway), before);
     // The same program goes on with the store that it knows.

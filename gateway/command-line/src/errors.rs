@@ -22,7 +22,7 @@ pub fn usage(said: &clap::Error) -> ExitCode {
 }
 
 /// Exit code for data of a newer release; arguments that are wrong have the same.
-const NEWER_FORMAT: u8 = 2;
+pub const NEWER_FORMAT: u8 = 2;
 
 /// Prints the error with which a program ends; returns the exit code.
 #[must_use]

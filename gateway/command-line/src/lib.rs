@@ -20,7 +20,7 @@ pub mod reference_set_file;
 mod text;
 
 use attest_system::clock::Clock;
-pub use errors::{failure, in_full, usage};
+pub use errors::{NEWER_FORMAT, failure, in_full, usage};
 pub use lists::{list, objects};
 pub use new_file::into_file;
 pub use text::{clean, is_command, table, visible, visible_json};

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use attest_command_line::NEWER_FORMAT;
 use attest_gateway::inspection::{Depth, Inspection, InspectionFinding};
 use attest_gateway::metrics::Metrics;
 use attest_system::advised_commands::runnable;
@@ -14,7 +15,7 @@ use super::{OutputOption, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: fail for warnings, too\n  attest-gateway check --strict\n\nExample: which configs an unauthenticated client gets at these addresses\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nExample: the same, on a machine that is not a gateway\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nEach line is ok, warning, DEGRADED (broken, while the rest is served) or ERROR (the gateway would not start). The exit code is 1 after\nan ERROR; with --strict after any line that is not ok.\n\nThe command changes nothing, except that with cluster.mcs_certificate and cluster.bootstrap_kubeconfig it writes the first copies in\nstate/cluster."
+    after_help = "Example: fail for warnings, too\n  attest-gateway check --strict\n\nExample: which configs an unauthenticated client gets at these addresses\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nExample: the same, on a machine that is not a gateway\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nEach line is ok, warning, DEGRADED (broken, while the rest is served) or ERROR (the gateway would not start). The exit code is 1 after\nan ERROR, and with --strict after any line that is not ok; 2 if a newer release wrote the store.\n\nThe command changes nothing, except that with cluster.mcs_certificate and cluster.bootstrap_kubeconfig it writes the first copies in\nstate/cluster."
 )]
 pub(crate) struct Arguments {
     /// Exit with 1 for warnings and DEGRADED, too.
@@ -53,7 +54,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         InspectionFinding::Good(text) => ("ok", text),
         InspectionFinding::Warning(text) => ("warning", text),
         InspectionFinding::Degraded(text) => ("DEGRADED", text),
-        InspectionFinding::Error(text) => ("ERROR", text),
+        InspectionFinding::Error(text) | InspectionFinding::Newer(text, _) => ("ERROR", text),
     });
     let findings: Vec<(&str, &String)> = std::iter::once(("ok", &read)).chain(findings).collect();
     if arguments.format.is_json() {
@@ -65,5 +66,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         }
     }
     let failed = inspection.fails() || (arguments.strict && inspection.complains());
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match failed {
+        _ if inspection.newer().is_some() => ExitCode::from(NEWER_FORMAT),
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
 }

@@ -16,6 +16,7 @@ use attest_certificates::ek_roots::{self, EkRootsFolder};
 #[cfg(feature = "cluster")]
 use attest_cluster_api::ClusterClient;
 use attest_system::clock::Clock;
+use attest_system::newer_format::NewerFormat;
 use tokio::net::TcpListener;
 
 use crate::cloud::Clouds;
@@ -37,6 +38,8 @@ pub enum InspectionFinding {
     Degraded(String),
     /// The gateway does not serve.
     Error(String),
+    /// The gateway does not serve: a newer release wrote its data.
+    Newer(String, NewerFormat),
 }
 
 /// Depth of an inspection.
@@ -76,11 +79,16 @@ pub struct Inspected {
 
 /// All errors for which the gateway does not start.
 #[derive(Debug, thiserror::Error)]
-pub struct Faults(Vec<String>);
+pub struct Faults {
+    errors: Vec<String>,
+    /// Data of a newer release among them.
+    #[source]
+    newer: Option<NewerFormat>,
+}
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("; "))
+        f.write_str(&self.errors.join("; "))
     }
 }
 
@@ -159,7 +167,18 @@ impl Inspection {
     /// Returns whether an error keeps the gateway from serving.
     #[must_use]
     pub fn fails(&self) -> bool {
-        self.findings.iter().any(|finding| matches!(finding, InspectionFinding::Error(_)))
+        self.findings
+            .iter()
+            .any(|finding| matches!(finding, InspectionFinding::Error(_) | InspectionFinding::Newer(..)))
+    }
+
+    /// Returns the first data of a newer release.
+    #[must_use]
+    pub fn newer(&self) -> Option<&NewerFormat> {
+        self.findings.iter().find_map(|finding| match finding {
+            InspectionFinding::Newer(_, newer) => Some(newer),
+            _ => None,
+        })
     }
 
     /// Returns whether any finding is not good.
@@ -172,7 +191,7 @@ impl Inspection {
     pub fn log(&self) {
         for finding in &self.findings {
             match finding {
-                InspectionFinding::Good(_) | InspectionFinding::Error(_) => {}
+                InspectionFinding::Good(_) | InspectionFinding::Error(_) | InspectionFinding::Newer(..) => {}
                 InspectionFinding::Warning(text) => tracing::warn!("{text}"),
                 InspectionFinding::Degraded(text) => tracing::error!("{text}"),
             }
@@ -184,15 +203,19 @@ impl Inspection {
     /// # Errors
     /// [`Faults`], if there is an error among the findings.
     pub fn into_inspected(self) -> Result<Option<Inspected>, Faults> {
+        let newer = self.newer().cloned();
         let errors: Vec<String> = self
             .findings
             .into_iter()
             .filter_map(|finding| match finding {
-                InspectionFinding::Error(text) => Some(text),
+                InspectionFinding::Error(text) | InspectionFinding::Newer(text, _) => Some(text),
                 _ => None,
             })
             .collect();
-        if errors.is_empty() { Ok(self.found) } else { Err(Faults(errors)) }
+        match errors.is_empty() {
+            true => Ok(self.found),
+            false => Err(Faults { errors, newer }),
+        }
     }
 }
 

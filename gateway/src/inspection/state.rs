@@ -7,7 +7,7 @@ use std::path::Path;
 
 use attest_log::{LogKey, is_written, lock_file, next_file};
 use attest_store::settings::{EngineSettings, EtcdSettings};
-use attest_store::{AnyStore, Embedded, EntryKind, mark_file};
+use attest_store::{AnyStore, Embedded, EntryKind, StoreError, mark_file};
 use attest_system::files::{no_other_than_file, temporary_file};
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
@@ -122,6 +122,10 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding
         // `serve` waits for it, and says so.
         Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
         Err(error) if error.is_unanswered() => return findings.push(InspectionFinding::Degraded(format!("{place}: {error}"))),
+        Err(StoreError::Schema { path, newer }) => {
+            let text = format!("{} has {newer}", path.display());
+            return findings.push(InspectionFinding::Newer(text, newer));
+        }
         Err(error) => return findings.push(InspectionFinding::Error(format!("{place}: {error}"))),
     }
     match AnyStore::health(&settings.store) {

@@ -16,7 +16,12 @@ async fn keeps_seal_keys_when_a_newer_release_rotates() {
     let newer = sealed(&other);
     let mut document = site.document().await;
     document["v"] = 3.into();
-    for member in [json!({}), json!({ "unknown": 1 })] {
+    let (old, new) = ("the release that wrote it, or a newer one", "release 0.9.0 or a newer one");
+    for (member, reader) in [
+        (json!({}), old),
+        (json!({ "unknown": 1 }), old),
+        (json!({ "release": "0.9.0" }), new),
+    ] {
         document.as_object_mut().unwrap().extend(member.as_object().unwrap().clone());
         site.put(document.to_string()).await;
         for _ in 0..2 {
@@ -25,7 +30,7 @@ async fn keeps_seal_keys_when_a_newer_release_rotates() {
             assert!(matches!(&refused, SealError::Version(newer) if newer.found == 3), "{refused}");
             let said = refused.to_string();
             assert!(
-                said.contains("version 3") && said.contains("run the release that wrote it, or a newer one"),
+                said.contains("version 3") && said.ends_with(&format!("reads 2: run {reader}")),
                 "{said}"
             );
         }

@@ -48,7 +48,7 @@ pub(super) struct SealDocument {
 #[derive(Deserialize)]
 struct Versioned {
     v: u8,
-    /// First release that reads this version, where it is not the first version.
+    /// First release that reads the document; versions above 2 have it.
     release: Option<String>,
 }
 

@@ -20,7 +20,7 @@ TEST_THREADS ?= 6
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
 
-.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images release-check clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -55,6 +55,7 @@ toolchain: # Debian's own Rust is older than this workspace needs
 
 build: toolchain ## attest-gateway, attest-controller, attest-audit and attest-node, release builds in target/release
 	@echo "== Building attest-gateway, attest-controller, attest-audit and attest-node"
+	export ATTEST_COMMIT=$$(git rev-parse HEAD 2>/dev/null || true)
 	$(CARGO) build --release --locked --package attest-gateway --package attest-controller --package attest-audit --package attest-node
 
 programs: toolchain # development builds, and the demo
@@ -112,6 +113,9 @@ test-vm: images
 	@echo "== Tests with TPMs and VMs"
 	# Else the TPM software stack prints every refusal that a test provokes.
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
+
+release-check: images ## the tests that make test leaves out: of a release, on further systems
+	@TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked --test vms -- --ignored
 
 bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md; BENCHES="boot storm" for a part
 	@folder=$${CARGO_TARGET_DIR:-target}/bench

@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 
 use commands::output;
 
-/// Text of `--version`.
+/// Release and commit, and versions of the formats that this program reads and writes.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     version_text(&[
         ("store", &attest_store::SCHEMA),

@@ -1,4 +1,4 @@
-//! What the gateway tells systemd, and what it says about a reload.
+//! Messages of the gateway to systemd, and the log line of a reload.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -24,7 +24,7 @@ use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use attest_wire::release::{PROTOCOL_VERSION, version_text};
 use clap::{Parser, Subcommand};
 
-/// Text of `--version`.
+/// Release and commit, and versions of the formats that this program reads and writes.
 static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("protocol", &PROTOCOL_VERSION)]));
 
 /// Attests this node to the attestation gateway before Ignition fetches its config.

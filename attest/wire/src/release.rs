@@ -5,7 +5,7 @@ use std::fmt::Display;
 /// Version of the protocol between a node and a gateway: the `v1` of its paths and signed texts.
 pub const PROTOCOL_VERSION: u32 = 1;
 /// Release of all programs of this workspace.
-pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Commit that the program was built from, if the build had it in its environment.
 const COMMIT: Option<&str> = option_env!("ATTEST_COMMIT");
 

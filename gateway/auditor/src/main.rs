@@ -17,7 +17,7 @@ use attest_command_line::{failure, output, usage};
 use clap::{Parser, Subcommand};
 use commands::gateway_files::GatewayFiles;
 
-/// Text of `--version`.
+/// Release and commit, and versions of the formats that this program reads and writes.
 static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("log entry", &attest_log::ENTRY_VERSION)]));
 
 /// Verifies a gateway's attestation log, and tests policies with recorded evidence.

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Text of `--version`.
+/// Release and commit, and versions of the formats that this program reads and writes.
 static VERSION: LazyLock<String> = LazyLock::new(|| version_text(&[("store", &attest_store::SCHEMA)]));
 
 /// Zeroes freed memory, as in the gateway: the client of the API has a token.

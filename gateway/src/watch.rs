@@ -166,7 +166,7 @@ impl ReloadRequest {
         (Self(sender), answer)
     }
 
-    /// Answers.
+    /// Sends the result to the task that waits for the reload.
     pub fn done(self, report: ReloadReport) {
         // Whoever asked may have given up.
         drop(self.0.send(report));

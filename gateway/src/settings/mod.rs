@@ -38,7 +38,7 @@ pub const SAMPLE: &str = include_str!("../../dist/gateway.toml");
 /// All settings, checked and with their paths resolved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// The file itself.
+    /// Path of `gateway.toml`, which a reload reads again.
     pub file: PathBuf,
     /// Keys that the file sets, as `section.key`, with their values.
     pub set_values: BTreeMap<String, Value>,

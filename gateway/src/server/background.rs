@@ -12,6 +12,7 @@ use attest_recording::{Acting, OutboxCount, TakeError, Unrecorded, take};
 use attest_store::{LeaderTask, MaintenanceResult, MaintenanceTask, Store, StoreError};
 use attest_system::clock::{Clock, rfc3339};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
@@ -97,7 +98,6 @@ pub(super) fn spawn(
     }
     tasks.spawn(write_sightings(Arc::clone(gateway)));
     tasks.spawn(sum_up(Arc::clone(gateway)));
-    tasks.spawn(take_outbox(Arc::clone(gateway)));
     tasks.spawn(record_unwritten(Arc::clone(gateway)));
     tasks.spawn(record_file_drift(Arc::clone(gateway), standing));
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
@@ -214,8 +214,8 @@ async fn record_file_drift(gateway: Arc<Gateway>, mut standing: ConfigurationSna
     }
 }
 
-/// Records changes by commands, and by this gateway itself.
-async fn take_outbox(gateway: Arc<Gateway>) {
+/// Records changes by commands, and by this gateway itself; for a last time when `stop` comes.
+pub(super) async fn take_outbox(gateway: Arc<Gateway>, mut stop: oneshot::Receiver<()>) {
     let mut turn = LeaderTask::new(Arc::clone(&gateway.store), "record what was changed");
     let mut every = tokio::time::interval(TAKE_OUTBOX_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -224,15 +224,25 @@ async fn take_outbox(gateway: Arc<Gateway>) {
         None::<(u64, Instant)>,
     );
     loop {
-        every.tick().await;
+        let is_last = tokio::select! {
+            _ = every.tick() => false,
+            _ = &mut stop => true,
+        };
         let mark = gateway.store.recent_mark();
-        if looked.is_some_and(|(at, since)| mark == Some(at) && since.elapsed() < TAKE_OUTBOX_IDLE_EVERY) {
+        if !is_last && looked.is_some_and(|(at, since)| mark == Some(at) && since.elapsed() < TAKE_OUTBOX_IDLE_EVERY) {
             continue;
         }
         let taken = take_in_turn(&gateway, &mut turn).await;
+        if is_last {
+            log.note(taken);
+            return;
+        }
         if matches!(taken, Ok(OutboxCount { left: 1.., .. })) {
             turn.release();
-            tokio::time::sleep(LEAVE_OUTBOX).await;
+            tokio::select! {
+                () = tokio::time::sleep(LEAVE_OUTBOX) => {}
+                _ = &mut stop => return,
+            }
         }
         // What was written since this mark was heard is looked for once more.
         looked = log.note(taken).and(mark).map(|mark| (mark, Instant::now()));

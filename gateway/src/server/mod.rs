@@ -30,6 +30,7 @@ use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::admission::Admission;
@@ -292,6 +293,8 @@ impl Server {
         let graceful = GracefulShutdown::new();
         let mut tasks = JoinSet::new();
         background::spawn(&mut tasks, &gateway, (hangup, startup_files), standing);
+        let (stop_outbox, stopped) = oneshot::channel();
+        let outbox = tokio::spawn(background::take_outbox(Arc::clone(&gateway), stopped));
         tasks.spawn(retention::keep(Arc::clone(&gateway), retention));
         let connections = Arc::new(ConnectionService {
             router: api::router(&gateway),
@@ -344,6 +347,11 @@ impl Server {
         }
         if let Err(error) = gateway.sightings.write_all(&*gateway.store, gateway.clock.now().as_secs()).await {
             tracing::warn!(%error, "cannot save sightings of pointers to the store");
+        }
+        // The store may be replaced before the next start: then the log alone has these acts.
+        drop(stop_outbox);
+        if let Err(error) = outbox.await {
+            tracing::warn!(%error, "cannot record the last administrative acts; they wait in the store");
         }
         checkpoints::end(&gateway).await;
         background::keep_mark(&gateway, &mut TaskLog::new(background::KEEP_MARK)).await;

@@ -202,3 +202,17 @@ async fn a_large_outbox_does_not_delay_the_start() {
     assert_eq!(gateway.acts("token.create").len(), many);
     assert!(peak(&after) < peak(&status) + 64 * 1024);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_records_the_last_acts() {
+    let mut gateway = Gateway::start();
+    // Between two looks at the outbox, which come each second.
+    for number in 1..=3 {
+        gateway.token(&["--name", &format!("rack{number}")]);
+        gateway.terminate();
+        assert!(gateway.wait().success());
+        assert_eq!(gateway.acts("token.create").len(), number);
+        assert_eq!(waiting(&gateway).await, []);
+        gateway.run();
+    }
+}

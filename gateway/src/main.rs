@@ -97,7 +97,11 @@ enum Command {
     /// Rotate the seal, which encrypts challenges and tickets.
     #[command(subcommand)]
     Seal(commands::seal::Command),
-    /// Export, import, back up and migrate the store.
+    /// Back up the store and the log's key into one file; the gateway may serve.
+    Backup(commands::backup::Arguments),
+    /// Restore a backup, and print the acts to repeat. Stop the gateways first.
+    Restore(commands::restore::Arguments),
+    /// Accept and migrate the store, and create its key.
     #[command(subcommand)]
     Store(commands::store::Command),
     /// Read the attestation log, and manage its chains and checkpoints.
@@ -131,6 +135,8 @@ fn main() -> ExitCode {
         Command::Policy(command) => commands::policy::run(&config, &command),
         Command::ReferenceValues(command) => commands::reference_values::run(&config, &command),
         Command::Seal(command) => commands::seal::run(&config, &command),
+        Command::Backup(arguments) => commands::backup::run(&config, &arguments),
+        Command::Restore(arguments) => commands::restore::run(&config, &arguments),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Check(arguments) => commands::check::run(&config, &arguments),

@@ -17,6 +17,7 @@ mod attestation;
 mod audit;
 mod authentication;
 mod authorities;
+mod backup;
 mod balancers;
 mod bench_report;
 #[path = "../../attest/tests/measured_boot/machine.rs"]

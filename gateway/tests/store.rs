@@ -200,55 +200,45 @@ async fn restoring_a_backup_invalidates_later_tickets() {
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-1"]);
     let ticket = bearer(&gateway.ticket().await);
-    let [backup, export, again] = ["backup.jsonl", "export.jsonl", "again.jsonl"].map(|name| gateway.path(name));
-    let [backup, export, again] = [&backup, &export, &again].map(|path| path.to_str().unwrap());
-    let said = gateway.command(&["store", "backup", backup]);
+    let [backup, again] = ["a.backup", "again.backup"].map(|name| gateway.path(name));
+    let [backup, again] = [&backup, &again].map(|path| path.to_str().unwrap());
+    gateway.wait_for_acts(2, "ek.add");
+    let said = gateway.command(&["backup", backup]);
     let mode = fs::metadata(backup).unwrap().permissions();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
-    assert!(
-        !gateway.try_command(&["store", "backup", backup]).status.success(),
-        "it is there already"
-    );
+    assert!(!gateway.try_command(&["backup", backup]).status.success(), "it is there already");
     let refused = |arguments: &[&str]| {
         let output = gateway.try_command(arguments);
         assert!(!output.status.success(), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(refused(&["store", "export", export]).contains("a gateway is writing"));
-    assert!(refused(&["store", "import", backup]).contains("a gateway is writing"));
-    assert!(!gateway.path("export.jsonl").exists());
+    assert!(refused(&["restore", backup]).contains("a gateway is writing"));
     stop(&mut gateway);
     let contents = |said: &str| said.lines().skip(1).take(2).map(str::to_owned).collect::<Vec<_>>();
-    let exported = gateway.command(&["store", "export", export]);
-    assert_eq!(contents(&exported).len(), 2);
-    let full = gateway.try_command(&["store", "import", backup]);
-    assert!(
-        String::from_utf8(full.stderr)
-            .unwrap()
-            .contains("an import requires an empty store")
-    );
+    let full = gateway.try_command(&["restore", backup]);
+    assert!(String::from_utf8(full.stderr).unwrap().contains("add --replace"));
 
     remove(&gateway);
     let torn = fs::read(backup).unwrap();
-    fs::write(gateway.path("torn.jsonl"), &torn[..torn.len() - 10]).unwrap();
+    fs::write(gateway.path("torn.backup"), &torn[..torn.len() - 10]).unwrap();
     let records = gateway.records().len();
-    let torn = gateway.try_command(&["store", "import", gateway.path("torn.jsonl").to_str().unwrap()]);
+    let torn = gateway.try_command(&["restore", gateway.path("torn.backup").to_str().unwrap()]);
     assert!(
         !torn.status.success() && gateway.records().len() == records,
         "nothing is said of what was not done"
     );
-    let imported = gateway.command(&["store", "import", backup]);
+    let imported = gateway.command(&["restore", backup]);
     assert_eq!(imported.lines().take(2).map(str::to_owned).collect::<Vec<_>>(), contents(&said));
     let line = gateway.records().pop().unwrap();
     assert_eq!(line["decision"], "store_accepted");
     assert_eq!(
         (&line["peer"], &line["admin"]["verb"]),
-        (&serde_json::Value::Null, &"store.import".into())
+        (&serde_json::Value::Null, &"store.restore".into())
     );
-    assert_eq!(line["admin"]["things"][0]["after"]["from"], backup);
+    assert_eq!(line["admin"]["things"][0]["after"]["from"]["file"], backup);
     let audit = gateway.command(&["log", "audit"]);
-    assert!(audit.contains("0 different") && audit.contains("store.import"), "{audit}");
-    let checked = gateway.command(&["store", "backup", again]);
+    assert!(audit.contains("0 different") && audit.contains("store.restore"), "{audit}");
+    let checked = gateway.command(&["backup", again]);
     assert_eq!(
         contents(&checked)[0],
         contents(&said)[0],
@@ -342,11 +332,11 @@ async fn attack_33_gives_back_only_uses_granted_by_this_host() {
         begin_use(&there).await;
         let file = there.path("store.jsonl");
         let file = file.to_str().unwrap();
-        there.command(&["store", "backup", file]);
+        there.command(&["backup", file]);
         let gateway = if elsewhere { &mut here } else { &mut there };
         remove(gateway);
         if by_file {
-            gateway.command(&["store", "import", file]);
+            gateway.command(&["restore", "--another-site", file]);
         } else {
             fs::copy(there.path("state/gateway.db"), here.path("state/gateway.db")).unwrap();
             here.command(&["store", "accept"]);

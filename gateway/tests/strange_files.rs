@@ -158,13 +158,13 @@ fn commands_refuse_pipes_and_oversized_files() {
         &["pointer", "create", "--pool", POOL, "--token-file"],
         &["token", "create", "--pool", POOL, "--from-file"],
         &["certificate", "renew", "--ca-key"],
-        &["store", "import"],
+        &["restore"],
         &["check", "--config"],
     ] {
         for (file, expected) in [("pipe", "named pipe"), ("tls", "a folder"), ("large", "bytes")] {
-            // A store is read line by line, however large.
-            let expected = if arguments.contains(&"import") && file == "large" {
-                ""
+            // A backup is read line by line, however large.
+            let expected = if arguments.contains(&"restore") && file == "large" {
+                "incomplete"
             } else {
                 expected
             };

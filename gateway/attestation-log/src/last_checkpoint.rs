@@ -168,13 +168,21 @@ pub fn required_checkpoints(all: &[LastCheckpoint]) -> impl Iterator<Item = &Las
     all.iter().filter(|kept| kept.abandoned.is_none() && !kept.is_superseded(all))
 }
 
-/// Returns the chain that the log ends with, if it ends with one.
+/// Returns the last line of the log, if it is in a chain.
 ///
 /// # Errors
 /// The log cannot be read.
-pub fn last_chain(log: &Path) -> std::io::Result<Option<String>> {
+pub fn log_head(log: &Path) -> std::io::Result<Option<Point>> {
     let last = lines_from_end(log)?.next().transpose()?;
-    Ok(last.and_then(|line| link_of(&line).ok().flatten()).map(|link| link.id))
+    Ok(last.and_then(|line| {
+        let link = link_of(&line).ok()??;
+        let sha256 = LineHash::of(&line);
+        Some(Point {
+            chain: link.id,
+            number: link.number,
+            sha256,
+        })
+    }))
 }
 
 fn holds(log: &Path, kept: &LastCheckpoint) -> std::io::Result<bool> {

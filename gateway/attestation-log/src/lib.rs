@@ -55,7 +55,7 @@ pub use found_decisions::{FoundDecisions, PendingDecision};
 pub use grants::{ConfigSet, Earns, Grants};
 pub use journal::{Durable, Journal, LargeParts, LogState, Observer, PreparedLine, Recorded, label};
 pub use journal_error::JournalError;
-pub use last_checkpoint::{Abandoned, LastCheckpoint, last_chain, required_checkpoints};
+pub use last_checkpoint::{Abandoned, LastCheckpoint, log_head, required_checkpoints};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, with_before, with_next_step};
 pub use record::{

@@ -1,6 +1,8 @@
 //! The administrator's commands: each is a file or a folder. `acting` and `owner` determine who acts, and as which user.
 
 mod acting;
+pub(crate) mod backup;
+mod backup_file;
 mod beginnings;
 pub(crate) mod ca;
 pub(crate) mod certificate;
@@ -17,6 +19,7 @@ pub(crate) mod pointer;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod reference_values;
+pub(crate) mod restore;
 pub(crate) mod seal;
 pub(crate) mod second_stage;
 pub(crate) mod serve;

@@ -1,8 +1,6 @@
-//! The command `attest-gateway store`: exports, imports and copies the store.
+//! The command `attest-gateway store`: accepts and copies the store.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,9 +10,9 @@ use attest_gateway::settings::Settings;
 use attest_log::admin::{By, ValueChange, Verb};
 use attest_log::{CheckpointSigner, CommandLog, LogKey};
 use attest_recording::{ResolvedDecisions, Signs, keep};
-use attest_store::{AcceptedStore, AnyStore, Contents, CopiedStore, Exported, Replacement, Store, StoreError, StoreMark};
-use attest_system::files::{self, PRIVATE, make_private_folder};
-use serde_json::json;
+use attest_store::{AcceptedStore, AnyStore, Contents, CopiedStore, Replacement, Store, StoreError, StoreMark};
+use attest_system::files::make_private_folder;
+use serde_json::{Value, json};
 
 use super::acting::{change_files, change_store};
 use super::output;
@@ -26,21 +24,6 @@ pub(crate) enum Command {
         after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store accept\n  systemctl start attest-gateway\n\nThe gateway refuses to start if its store was lost, emptied, replaced or rolled back. Restore the right store if you still have it.\n\nThis command continues with the store that is there. It invalidates all challenges and tickets, and writes a line into the attestation\nlog. Revocations, restrictions, names and token uses that this store lacks are lost.\n\nAfterwards look through these lists, and repeat each lost revocation:\n  attest-gateway node list\n  attest-gateway ek list\n  attest-gateway token list"
     )]
     Accept,
-    /// Write the whole store to a new file. Stop its gateways first.
-    #[command(
-        after_help = "Example: move the store to another host or engine\n  systemctl stop attest-gateway\n  attest-gateway store export store.jsonl\n\nThe file is private (mode 0600); protect it like the state folder. It lacks later changes. To copy the store of a running gateway:\n  attest-gateway store backup FILE"
-    )]
-    Export { file: PathBuf },
-    /// Write a snapshot of the store to a new file while gateways run.
-    #[command(
-        after_help = "Example:\n  attest-gateway store backup /backup/store-$(date +%F).jsonl\n\nA restored backup lacks all later revocations and token uses. `attest-gateway store import` restores it, and writes a line into the\nattestation log."
-    )]
-    Backup { file: PathBuf },
-    /// Import an exported file into an empty store. Stop its gateways first.
-    #[command(
-        after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store import store.jsonl\n  systemctl start attest-gateway\n\nThe command verifies the whole file first. If the file is damaged, it imports nothing.\n\nThe imported store gets a new identity: the exported store may have changed since. All challenges and tickets become invalid, and the\nattestation log gets a line. Repeat each revocation that was made after the export."
-    )]
-    Import { file: PathBuf },
     /// Migrate the store to another engine. Stop its gateways first.
     #[command(
         after_help = "Example: from the embedded store to etcd\n  systemctl stop attest-gateway\n  attest-gateway --config gateway.toml store copy --to gateway-etcd.toml\n\nThe command compares both stores by their digest. The copy gets a new identity; the original is marked as moved, and no gateway opens\nit again. If the command was interrupted, run it again, or take it back with --undo."
@@ -68,15 +51,6 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     let settings = Settings::load(config)?;
     match command {
         Command::Accept => accept(&settings),
-        Command::Export { file } => {
-            super::owner::act(&settings)?;
-            // No gateway serves meanwhile.
-            let _log = CommandLog::open(&settings.attestation_log())?;
-            attest_store::alone(&settings.store)?;
-            write_down(&settings, file)
-        }
-        Command::Backup { file } => write_down(&settings, file),
-        Command::Import { file } => import(&settings, file),
         Command::Copy { to, undo: false } => copy(&settings, &Settings::load(to)?),
         Command::Copy { to, undo: true } => undo(&settings, &Settings::load(to)?),
         Command::CreateKey { rotate: false } => make_key(&settings),
@@ -140,12 +114,12 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
 }
 
 /// Prepares the use of another store: records that, and makes worthless what this store may not know to be spent.
-fn prepare_replacement(
+pub(super) fn prepare_replacement(
     settings: &Settings,
     log: &mut CommandLog,
     replacement: &Replacement,
     who: (Verb, By),
-    from: Option<String>,
+    from: Option<Value>,
 ) -> anyhow::Result<String> {
     let store = ValueChange {
         kind: "store".to_owned(),
@@ -166,7 +140,7 @@ fn prepare_replacement(
 }
 
 /// Has the store keep the checkpoint, so that the line that says so cannot be cut off before a gateway serves with it.
-fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
+pub(super) fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     let Some(checkpoint) = checkpoint else { return };
     let kept = || -> anyhow::Result<()> {
         let store = AnyStore::open(&settings.store)?;
@@ -184,7 +158,7 @@ fn keep_checkpoint(settings: &Settings, checkpoint: Option<&str>) {
     }
 }
 
-fn print_accepted(accepted: AcceptedStore) -> anyhow::Result<()> {
+pub(super) fn print_accepted(accepted: AcceptedStore) -> anyhow::Result<()> {
     let AcceptedStore {
         replacement: Replacement { known, found },
         now,
@@ -198,65 +172,9 @@ fn print_accepted(accepted: AcceptedStore) -> anyhow::Result<()> {
     )
 }
 
-fn write_down(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
-    super::owner::act(settings)?;
-    let named = || file.display().to_string();
-    ensure!(
-        file.symlink_metadata().is_err(),
-        "{} exists and was not changed: name another file",
-        file.display()
-    );
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(PRIVATE)
-        .open(file)
-        .with_context(named)?;
-    let mut lines = BufWriter::new(&mut out);
-    let written = attest_store::export(&settings.store, &mut lines);
-    drop(lines);
-    let written = written.and_then(|written| {
-        out.sync_all()?;
-        Ok(written)
-    });
-    if written.is_err() {
-        // Half of a store is nothing to keep.
-        drop(fs::remove_file(file));
-    }
-    let Exported { store, contents } = written.with_context(named)?;
-    output::done(format_args!("store:   {store}"))?;
-    print_contents(&contents)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_contents(Contents { count, sha256 }: &Contents) -> anyhow::Result<()> {
+pub(super) fn print_contents(Contents { count, sha256 }: &Contents) -> anyhow::Result<()> {
     output::line(format_args!("keys:    {count}"))?;
     output::line(format_args!("sha-256: {sha256}"))
-}
-
-fn import(settings: &Settings, file: &Path) -> anyhow::Result<ExitCode> {
-    let who = (Verb::StoreImport, By::this_process());
-    super::owner::act(settings)?;
-    make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    // No gateway serves meanwhile.
-    let mut log = CommandLog::open(&settings.attestation_log())?;
-    let open = || Ok::<Box<dyn BufRead>, io::Error>(Box::new(BufReader::new(files::open(file)?)));
-    let mut checkpoint = None;
-    let first = |replacement: &Replacement| {
-        checkpoint = Some(prepare_replacement(
-            settings,
-            &mut log,
-            replacement,
-            who,
-            Some(file.display().to_string()),
-        )?);
-        Ok::<_, anyhow::Error>(())
-    };
-    let (accepted, contents) = attest_store::import(&settings.store, open, first).with_context(|| file.display().to_string())?;
-    keep_checkpoint(settings, checkpoint.as_deref());
-    print_contents(&contents)?;
-    print_accepted(accepted)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Keeps gateways with the state of these settings from serving, on this machine.
@@ -287,7 +205,7 @@ fn copy(from: &Settings, to: &Settings) -> anyhow::Result<ExitCode> {
             &mut log,
             replacement,
             who,
-            Some(attest_store::place(&from.store)),
+            Some(json!(attest_store::place(&from.store))),
         )?);
         Ok::<_, anyhow::Error>(())
     })?;
@@ -316,7 +234,7 @@ fn decide_pending(from: &Settings) -> anyhow::Result<()> {
         let missing = match fs::exists(from.log_key())? {
             true => {
                 let (chain, key) = (
-                    attest_log::last_chain(&log)?.unwrap_or_default(),
+                    attest_log::log_head(&log)?.map(|head| head.chain).unwrap_or_default(),
                     LogKey::read(&from.log_key())?.public(),
                 );
                 attest_recording::missing(&store, &log, Signs { chain: &chain, key }).await?

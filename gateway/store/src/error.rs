@@ -62,7 +62,7 @@ pub enum StoreError {
     },
     /// A copy of a store is incomplete.
     #[error(
-        "{0} is incomplete: `attest-gateway store import` or `attest-gateway store copy` did not finish. Run that command again, or remove the \
+        "{0} is incomplete: `attest-gateway restore` or `attest-gateway store copy` did not finish. Run that command again, or remove the \
          data: etcdctl del --prefix, or kubectl delete secret"
     )]
     Unfinished(PathBuf),

@@ -1,7 +1,7 @@
 //! Export, import and migration of a store: its content as lines of JSON, key by key, with a digest; or from one engine to another.
 //!
 //! ```text
-//! {"format":"attest-gateway store","version":1,"store":{"id":"…","mark":7}}
+//! {"format":"attest-gateway store","schema":1,"release":"0.1.0","store":{"id":"…","mark":7}}
 //! {"key":"entry/name/worker-1","value":"{\"v\":1,…}"}
 //! {"count":1,"sha256":"…"}
 //! ```
@@ -12,6 +12,7 @@
 mod embedded;
 mod lines;
 mod migrate;
+mod outbox_state;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use attest_system::files;
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 pub use migrate::{CopiedStore, copy, undo};
+pub use outbox_state::OutboxState;
 
 use super::accept::{AcceptedStore, Replacement};
 use super::engine::{KeyRange, KeyValue};
@@ -105,6 +107,19 @@ pub fn export(settings: &StoreSettings, out: &mut dyn Write) -> Result<Exported,
         return Err(moved.error(place(settings).as_ref()).into());
     }
     lines::write_down(&mut *source, out)
+}
+
+/// Reads an exported store to its end, and checks that it is complete.
+///
+/// # Errors
+/// [`ExportError`].
+pub fn verify(text: Box<dyn BufRead>) -> Result<(Exported, OutboxState), ExportError> {
+    let mut outbox = OutboxState::default();
+    let exported = lines::read(text, &mut |pair| {
+        outbox.add(pair);
+        Ok(())
+    })?;
+    Ok((exported, outbox))
 }
 
 /// Imports a file into the store, which has to be empty: all of it, or nothing. The store gets another id, as by [`super::accept()`]. Uses

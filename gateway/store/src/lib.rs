@@ -60,7 +60,7 @@ pub use embedded::Embedded;
 pub use engine::{CHALLENGES_LIMIT_ROWS, Mode};
 pub use error::StoreError;
 pub use expected_store::{ExpectedStore, mark_file};
-pub use export::{CopiedStore, Exported, alone, copy, export, import, place, undo};
+pub use export::{CopiedStore, Exported, OutboxState, alone, copy, export, import, place, undo, verify};
 pub use health::StoreHealth;
 pub use leader::{LeaderGuard, LeaderLock, LeaderTask};
 pub use maintenance::{MaintenanceResult, MaintenanceTask};

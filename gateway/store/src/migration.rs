@@ -2,6 +2,7 @@
 
 use std::io;
 
+use attest_system::newer_format::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{KeyRange, KeyValue};
@@ -21,6 +22,9 @@ pub enum ExportError {
     /// It is not a complete, unaltered file of a store.
     #[error("line {line} {problem}: nothing was imported")]
     File { line: u64, problem: String },
+    /// A newer release has exported it.
+    #[error("nothing was imported")]
+    Newer(#[source] NewerFormat),
     /// There is something in the store.
     #[error(
         "the store holds {0} keys, but an import requires an empty store. If you do not need the existing store, remove it first, then run the command again"

@@ -19,9 +19,9 @@ const OWN_WRITES: usize = 2;
 /// Number of all outbox entries so far, which gives their order.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OutboxCounter {
+pub(super) struct OutboxCounter {
     v: DocumentVersion,
-    number: u64,
+    pub(super) number: u64,
 }
 
 /// A store whose changes are written to the outbox, as the witness describes them.

@@ -40,8 +40,16 @@ pub struct WriteError {
 /// # Errors
 /// [`WriteError`], of kind `AlreadyExists` if it is there.
 pub fn create(path: &Path, mode: u32, text: &str) -> Result<(), WriteError> {
+    create_bytes(path, mode, text.as_bytes())
+}
+
+/// Writes a file like [`create`] that need not be text.
+///
+/// # Errors
+/// Those of [`create`].
+pub fn create_bytes(path: &Path, mode: u32, content: &[u8]) -> Result<(), WriteError> {
     named(path, || {
-        let temporary = Temporary::write(path, mode, text, None)?;
+        let temporary = Temporary::write(path, mode, content, None)?;
         // Unlike a rename, a link does not take the place of anything. Some file systems, such as those of memory sticks, have none.
         match fs::hard_link(&temporary.0, path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -69,7 +77,12 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), WriteError> {
     named(path, || {
         let path = fs::canonicalize(path)?;
         let old = fs::metadata(&path)?;
-        let temporary = Temporary::write(&path, old.permissions().mode() & 0o7777, text, Some((old.uid(), old.gid())))?;
+        let temporary = Temporary::write(
+            &path,
+            old.permissions().mode() & 0o7777,
+            text.as_bytes(),
+            Some((old.uid(), old.gid())),
+        )?;
         fs::rename(&temporary.0, &path)?;
         sync_folder(&path)
     })
@@ -148,7 +161,7 @@ pub fn temporary_file(path: &Path) -> Option<PathBuf> {
 struct Temporary(PathBuf);
 
 impl Temporary {
-    fn write(path: &Path, mode: u32, text: &str, owner: Option<(u32, u32)>) -> io::Result<Self> {
+    fn write(path: &Path, mode: u32, content: &[u8], owner: Option<(u32, u32)>) -> io::Result<Self> {
         let temporary = temporary_file(path).ok_or(io::ErrorKind::InvalidFilename)?;
         // What a crash has left behind.
         match fs::remove_file(&temporary) {
@@ -164,7 +177,7 @@ impl Temporary {
             }
         }
         file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(content)?;
         file.sync_all()?;
         Ok(temporary)
     }

@@ -74,8 +74,8 @@ async fn records_token_commands_with_the_user() {
     // Nothing of what a token is, nor of what it stands under in the store, is anywhere.
     gateway.terminate();
     gateway.wait();
-    let export = gateway.path("store.jsonl");
-    gateway.command(&["store", "export", &export.display().to_string()]);
+    let export = gateway.path("a.backup");
+    gateway.command(&["backup", &export.display().to_string()]);
     let entries: Vec<Value> = fs::read_to_string(&export)
         .unwrap()
         .lines()

@@ -50,7 +50,7 @@ async fn attack_42_a_paused_gateway_serves_nothing_after_migration() {
             &["token", "revoke", "rack7"][..],
             &["token", "list"],
             &["seal", "rotate"],
-            &["store", "backup", "b"],
+            &["backup", "b"],
             &["check"],
         ] {
             let refused = gateway.try_command(command);
@@ -161,7 +161,7 @@ async fn imported_pending_decisions_count_as_used() {
         let at = now();
         use_for(&open(from), ticket("t"), UseOccasion::Any, decided_at("d1", at)).await;
         assert!(backup(&gateway, from, "store.jsonl").status.success());
-        let taken = super::export::program(&gateway, to, &["store", "import", gateway.path("store.jsonl").to_str().unwrap()]);
+        let taken = super::export::program(&gateway, to, &["restore", gateway.path("store.jsonl").to_str().unwrap()]);
         let taken = { taken }.output().unwrap();
         assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
         let store = open(to);

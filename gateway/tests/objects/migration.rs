@@ -84,11 +84,7 @@ async fn migrates_a_store_to_objects_and_back() {
     gateway.terminate();
     gateway.wait();
     remove(&gateway.path("state/gateway.db"));
-    let backed_up = program(
-        &gateway,
-        "objects.toml",
-        &["store", "backup", gateway.path("b.jsonl").to_str().unwrap()],
-    );
+    let backed_up = program(&gateway, "objects.toml", &["backup", gateway.path("b.jsonl").to_str().unwrap()]);
     assert_eq!(
         contents(&copy(&gateway, "objects.toml", "embedded.toml", &[])),
         contents(&backed_up)
@@ -128,4 +124,28 @@ fn migration_overwrites_nothing_and_undoes_a_failed_copy() {
     assert_eq!(contents(&copied).len(), 2);
     let listed = program(&gateway, "objects.toml", &["token", "list"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains("kept"));
+}
+
+#[test]
+fn restores_a_store_of_objects() {
+    let site = Site::start();
+    let mut gateway = gateway(&site);
+    use_settings(&gateway, "objects.toml");
+    gateway.run();
+    gateway.command(&["ek", "add", &"a".repeat(64), "--name", "worker-1"]);
+    gateway.wait_for_acts(1, "ek.add");
+    let file = gateway.path("a.backup").to_str().unwrap().to_owned();
+    gateway.command(&["backup", &file]);
+    gateway.command(&["node", "revoke", "worker-1"]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    assert!(refusal(&program(&gateway, "objects.toml", &["restore", &file])).contains("kubectl delete secret"));
+    for secret in site.api.all("secrets") {
+        site.api.remove("secrets", NAMESPACE, secret["metadata"]["name"].as_str().unwrap());
+    }
+    let restored = gateway.command(&["restore", &file]);
+    assert!(restored.contains("node.revoke") && !restored.contains("ek.add"), "{restored}");
+    gateway.run();
+    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    gateway.command(&["log", "audit", "--checkpoints", &gateway.checkpoints()]);
 }

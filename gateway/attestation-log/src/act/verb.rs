@@ -69,8 +69,8 @@ verbs! {
     SealDrop = "seal.drop";
     /// A store was accepted that is not the known one.
     StoreAccept = "store.accept";
-    /// The store was imported from a file.
-    StoreImport = "store.import";
+    /// The store was restored from a backup.
+    StoreRestore = "store.restore";
     /// The store was copied from another engine.
     StoreCopy = "store.copy";
     /// An incomplete copy of the store was undone.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{bail, ensure};
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
-use attest_log::{Abandoned, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, last_chain};
+use attest_log::{Abandoned, LastCheckpoint, LogKey, LogKeyError, LogPublicKey, log_head};
 use attest_recording::{AbandonOutcome, abandon, last_checkpoints};
 use attest_system::clock::rfc3339;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let settings = Settings::load(config)?;
     let wanted = arguments.chain.as_str();
     let own = own_key(&settings)?;
-    let here = last_chain(&settings.attestation_log()).unwrap_or_default();
+    let here = log_head(&settings.attestation_log()).unwrap_or_default().map(|head| head.chain);
     // Before this becomes the state's owner.
     let who = By::this_process();
     let by = who.to_string();

@@ -4,12 +4,11 @@ use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::StoreMark;
 use super::super::engine::KeyValue;
+use super::super::{StoreMark, schema};
 use super::{Contents, ExportError, Exported, MigrationSource, PAGE, StoreDigest, walk};
 
 pub(super) const FORMAT: &str = "attest-gateway store";
-const VERSION: u32 = 1;
 /// The longest line: more than any value has.
 const LINE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 
@@ -17,7 +16,10 @@ const LINE_LIMIT_BYTES: u64 = 16 * 1024 * 1024;
 #[serde(deny_unknown_fields)]
 struct ExportHeader {
     format: String,
-    version: u32,
+    /// Schema of the store.
+    schema: i64,
+    /// First release that reads it; the member stays in each later schema.
+    release: String,
     store: StoreMark,
 }
 
@@ -26,7 +28,8 @@ pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) 
     let store = source.store();
     let head = ExportHeader {
         format: FORMAT.to_owned(),
-        version: VERSION,
+        schema: schema::VERSION,
+        release: schema::RELEASE.to_owned(),
         store: store.clone(),
     };
     line(out, &head)?;
@@ -47,15 +50,7 @@ pub(super) fn read(
     take: &mut dyn FnMut(&KeyValue) -> Result<(), ExportError>,
 ) -> Result<Exported, ExportError> {
     let mut number = 1;
-    let head: ExportHeader = serde_json::from_str(&next(&mut lines, number)?)
-        .map_err(|error| problem(number, &format!("is not the head of an exported store: {error}")))?;
-    if head.format != FORMAT || head.version != VERSION {
-        let found = format!(
-            "is of {} {}, but this release reads only {FORMAT} {VERSION}",
-            head.format, head.version
-        );
-        return Err(problem(number, &found));
-    }
+    let head = header(&next(&mut lines, number)?)?;
     let (mut digest, mut last) = (StoreDigest::new(), None);
     loop {
         number = number.saturating_add(1);
@@ -73,6 +68,30 @@ pub(super) fn read(
         digest.add(&pair);
         take(&pair)?;
         last = Some(pair.key);
+    }
+}
+
+fn header(text: &str) -> Result<ExportHeader, ExportError> {
+    #[derive(Deserialize)]
+    struct AnyExportHeader {
+        format: String,
+        schema: i64,
+        release: Option<String>,
+    }
+    let none = |error: serde_json::Error| problem(1, &format!("is not the head of an exported store: {error}"));
+    let AnyExportHeader {
+        format,
+        schema: found,
+        release,
+    } = serde_json::from_str(text).map_err(none)?;
+    match found {
+        _ if format != FORMAT => Err(problem(1, &format!("is the head of {format:?}, not of {FORMAT:?}"))),
+        schema::VERSION => serde_json::from_str(text).map_err(none),
+        found if found > schema::VERSION => Err(ExportError::Newer(schema::newer(found, release))),
+        found => Err(problem(
+            1,
+            &format!("has schema {found}, that of this release is {}", schema::VERSION),
+        )),
     }
 }
 

@@ -136,7 +136,7 @@ async fn refuses_an_altered_export_without_writing() {
         twice(7),
         twice(last),
         swapped,
-        with(0, &lines[0].replace("\"version\":1", "\"version\":2")),
+        with(0, &lines[0].replace("\"schema\":1", "\"schema\":0")),
         with(0, &lines[0].replace(FORMAT, "something else")),
         with(0, &lines[0].replace("\"mark\"", "\"marc\"")),
         with(7, &lines[7].replace("\"v\\\":1", "\"v\\\":2")),
@@ -153,6 +153,14 @@ async fn refuses_an_altered_export_without_writing() {
         assert!(matches!(refused, Err(ExportError::File { .. })), "{number}: {refused:?}");
         assert!(!file(&new).exists(), "{number}");
     }
+    let newer = with(0, &lines[0].replace("\"schema\":1", "\"schema\":2,\"more\":1"));
+    let new = tempfile::tempdir().unwrap();
+    let refused = import_text(&new, newer.as_bytes());
+    assert!(
+        matches!(&refused, Err(ExportError::Newer(newer)) if newer.found == 2),
+        "{refused:?}"
+    );
+    assert!(!file(&new).exists());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'stat
         EventKind::Counted { .. } => ("counted", ReviewStatus::Whole),
         EventKind::StoreAccepted { admin, .. } => {
             differences.same("admin.v", &admin.v, &ENTRY_VERSION);
-            if ![Verb::StoreAccept, Verb::StoreImport, Verb::StoreCopy].contains(&admin.verb) {
+            if ![Verb::StoreAccept, Verb::StoreRestore, Verb::StoreCopy].contains(&admin.verb) {
                 differences.add(format!("{} accepts no store", admin.verb));
             }
             differences.warn(format!("another store was accepted here: {}", event.reason));

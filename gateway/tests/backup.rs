@@ -1,0 +1,378 @@
+//! A backup in one file, and its restore: half a backup and those of other sites are refused, and the acts since are listed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Output, Stdio};
+
+use aws_lc_rs::digest::{SHA256, digest as sha256};
+use data_encoding::HEXLOWER;
+use serde_json::Value;
+
+use crate::support::{Gateway, program, tpm};
+
+fn stop(gateway: &mut Gateway) {
+    gateway.terminate();
+    assert!(gateway.wait().success());
+}
+
+fn lose_store(gateway: &Gateway) {
+    for file in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        drop(fs::remove_file(gateway.path("state").join(file)));
+    }
+}
+
+fn lose_state(gateway: &Gateway) {
+    fs::remove_dir_all(gateway.path("state")).unwrap();
+    fs::create_dir(gateway.path("state")).unwrap();
+}
+
+fn back_up(gateway: &Gateway, name: &str, more: &[&str]) -> String {
+    let file = gateway.path(name).to_str().unwrap().to_owned();
+    gateway.command(&[&["backup", &file], more].concat());
+    file
+}
+
+fn restore(gateway: &Gateway, file: &str, more: &[&str]) -> Output {
+    gateway.try_command(&[&["restore", file], more].concat())
+}
+
+/// Returns the error of a restore, which must have this exit code and change no file of the state folder.
+fn refusal(gateway: &Gateway, file: &str, more: &[&str], code: i32) -> String {
+    let before = contents(gateway);
+    let output = restore(gateway, file, more);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(contents(gateway), before, "{said}");
+    said
+}
+
+/// Returns the names and contents of the files in the state folder.
+fn contents(gateway: &Gateway) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(gateway.path("state")).unwrap().map(Result::unwrap);
+    let mut files: Vec<_> = entries
+        .filter(|entry| entry.path().is_file())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        // A reader of the store makes and removes these.
+        .filter(|(name, _)| !name.ends_with("-wal") && !name.ends_with("-shm"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn said(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn is_whole(gateway: &Gateway) {
+    let audit = gateway.command(&["log", "audit", "--checkpoints", &gateway.checkpoints()]);
+    assert!(audit.contains("whole") && !audit.contains("NOT"), "{audit}");
+}
+
+/// Returns a backup with this change, and a correct digest.
+fn altered(file: &str, alter: impl FnOnce(&mut Vec<String>)) -> Vec<u8> {
+    let text = fs::read_to_string(file).unwrap();
+    let mut lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+    lines.pop();
+    alter(&mut lines);
+    let body = lines.concat();
+    let digest = HEXLOWER.encode(sha256(&SHA256, body.as_bytes()).as_ref());
+    format!("{body}{{\"lines\":{},\"sha256\":\"{digest}\"}}\n", lines.len()).into_bytes()
+}
+
+#[test]
+fn refuses_half_an_altered_and_a_foreign_backup() {
+    let mut gateway = Gateway::start();
+    gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    let file = back_up(&gateway, "a.backup", &[]);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(refusal(&gateway, &file, &[], 1).contains("a gateway is writing"));
+    stop(&mut gateway);
+    assert!(refusal(&gateway, &file, &[], 1).contains("--replace"));
+    lose_store(&gateway);
+
+    let whole = fs::read(&file).unwrap();
+    let bad = gateway.path("bad.backup").to_str().unwrap().to_owned();
+    let lines = whole.iter().filter(|byte| **byte == b'\n').count();
+    let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let mut flipped = whole.clone();
+    let key = whole.windows(8).position(|bytes| bytes == b"worker-1").unwrap();
+    flipped[key] = b'x';
+    for (number, case) in [
+        whole[..0].to_vec(),
+        whole[..1].to_vec(),
+        whole[..first].to_vec(),
+        whole[..whole.len() / 2].to_vec(),
+        whole[..whole.len() - 1].to_vec(),
+        whole[..whole.len() - 10].to_vec(),
+        [&whole[..], &whole[..]].concat(),
+        [&whole[..], b"\n"].concat(),
+        whole[first..].to_vec(),
+        flipped,
+        altered(&file, |lines| lines.truncate(lines.len() / 2)),
+        altered(&file, |lines| drop(lines.remove(lines.len() - 2))),
+        altered(&file, |lines| lines.swap(0, 1)),
+        fs::read(gateway.path("state/attestation.jsonl")).unwrap(),
+        fs::read(gateway.path("gateway.toml")).unwrap(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        fs::write(&bad, &case).unwrap();
+        let said = refusal(&gateway, &bad, &[], 1);
+        assert!(said.contains("nothing was restored"), "{number} of {lines} lines: {said}");
+    }
+    // A folder, and no file at all.
+    assert!(refusal(&gateway, gateway.path("state").to_str().unwrap(), &[], 1).contains("a folder"));
+    assert!(refusal(&gateway, "/none", &[], 1).contains("No such file"));
+    // Of a newer release.
+    let newer = altered(&file, |lines| {
+        lines[0] = lines[0]
+            .replace("\"version\":1", "\"more\":{},\"version\":7")
+            .replace("\"release\":\"", "\"release\":\"9.");
+    });
+    fs::write(&bad, newer).unwrap();
+    let said = refusal(&gateway, &bad, &[], 2);
+    assert!(
+        said.contains("attest-gateway backup 7, and release") && said.contains("run release 9."),
+        "{said}"
+    );
+    // With a store of a newer release.
+    let newer = altered(&file, |lines| {
+        let head = lines.iter_mut().find(|line| line.contains("attest-gateway store")).unwrap();
+        *head = head.replace("\"schema\":1,\"release\":\"", "\"schema\":2,\"release\":\"9.");
+    });
+    fs::write(&bad, newer).unwrap();
+    let said = refusal(&gateway, &bad, &[], 2);
+    assert!(
+        said.contains("store schema 2, and release") && said.contains("run release 9."),
+        "{said}"
+    );
+
+    // Of another site.
+    let mut other = Gateway::start();
+    stop(&mut other);
+    lose_store(&other);
+    let said = refusal(&other, &file, &[], 1);
+    assert!(said.contains("another site") && said.contains("--another-site"), "{said}");
+    self::said(&restore(&other, &file, &["--another-site"]));
+    assert!(other.command(&["ek", "list"]).contains("worker-1"));
+    // A secret of the file is in no message.
+    let secret = fs::read_to_string(gateway.path("state/log.key")).unwrap();
+    assert!(!said.contains(secret.lines().nth(1).unwrap()));
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_written_stays_as_it_is() {
+    let mut gateway = Gateway::start();
+    let file = back_up(&gateway, "a.backup", &[]);
+    stop(&mut gateway);
+    lose_state(&gateway);
+    // A file in the place of the log's folder, because root can write everywhere.
+    fs::remove_dir(gateway.path("state")).unwrap();
+    fs::write(gateway.path("state"), "").unwrap();
+    let output = restore(&gateway, &file, &[]);
+    assert!(!output.status.success());
+    assert_eq!(fs::read(gateway.path("state")).unwrap(), b"");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_the_acts_since_a_backup_and_repeats_them() {
+    let mut gateway = Gateway::start();
+    let (old, new) = (tpm(), tpm());
+    let known = gateway.endorse(&old, &["--name", "worker-1"]);
+    gateway.token(&["--name", "rack"]);
+    gateway.token(&["--name", "gone"]);
+    gateway.wait_for_acts(2, "token.create");
+    stop(&mut gateway);
+    // Acts in the outbox of the backup, which no log has yet.
+    gateway.command(&["node", "revoke", "worker-2", "--anyway"]);
+    gateway.command(&["node", "restore", "worker-2"]);
+    let file = back_up(&gateway, "a.backup", &[]);
+    gateway.run();
+    gateway.wait_for_acts(1, "node.restore");
+    // Acts that the backup lacks.
+    gateway.command(&["node", "revoke", "worker-1", "--reason", "it's sold"]);
+    let added = gateway.endorse(&new, &["--name", "worker-3"]);
+    gateway.command(&["token", "rotate", "rack"]);
+    gateway.command(&["token", "revoke", "gone"]);
+    gateway.token(&["--name", "later"]);
+    stop(&mut gateway);
+    // And one that waits in the store that is replaced.
+    gateway.command(&["node", "revoke", "worker-9", "--anyway"]);
+    assert!(refusal(&gateway, &file, &[], 1).contains("--replace"));
+
+    let output = restore(&gateway, &file, &["--replace", "--output", "json"]);
+    let report: Value = serde_json::from_str(&said(&output)).unwrap();
+    assert_eq!(report["younger"]["complete"], true, "{report}");
+    let acts = report["younger"]["acts"].as_array().unwrap();
+    let verbs: Vec<&str> = acts.iter().map(|act| act["act"].as_str().unwrap()).collect();
+    let expected = [
+        "node.revoke",
+        "ek.add",
+        "token.rotate",
+        "token.revoke",
+        "token.create",
+        "node.revoke",
+    ];
+    assert_eq!(verbs, expected, "{report}");
+    let aside = report["replaced"].as_str().unwrap();
+    assert!(fs::metadata(format!("{aside}/gateway.db")).unwrap().len() > 0);
+    let list = gateway.command(&["node", "list"]);
+    assert!(!list.contains("revoked"), "{list}");
+
+    // Each command runs as printed.
+    for command in acts.iter().flat_map(|act| act["commands"].as_array().unwrap()) {
+        let mut shell = std::process::Command::new("sh");
+        let own = program();
+        let path = std::path::Path::new(own.get_program()).parent().unwrap().to_owned();
+        let path = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+        let output = shell
+            .args(["-c", command.as_str().unwrap()])
+            .env("PATH", path)
+            .env("ATTEST_GATEWAY_CONFIG", gateway.path("gateway.toml"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+    let list = gateway.command(&["node", "list"]);
+    assert!(
+        list.contains("it's sold") && list.lines().any(|line| line.contains("worker-9")),
+        "{list}"
+    );
+    let eks = gateway.command(&["ek", "list"]);
+    assert!(eks.contains(&known) && eks.contains(&added) && eks.contains("worker-3"), "{eks}");
+    assert!(!gateway.command(&["token", "list"]).contains("gone"));
+
+    gateway.run();
+    gateway.wait_for_acts(1, "token.revoke");
+    // Once each, although the backup had them in its outbox.
+    let told = |what: &str| {
+        gateway
+            .acts(what)
+            .iter()
+            .filter(|act| act["admin"]["things"][0]["id"] == "worker-2")
+            .count()
+    };
+    assert_eq!((told("node.revoke"), told("node.restore")), (1, 1));
+    is_whole(&gateway);
+    assert!(!gateway.command(&["check"]).contains("ERROR"));
+}
+
+#[test]
+fn a_chain_begins_after_a_restore_onto_an_empty_state_folder() {
+    let mut gateway = Gateway::start();
+    let ek = gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    let file = back_up(&gateway, "a.backup", &[]);
+    let key = gateway.command(&["log", "show-key"]);
+    gateway.command(&["node", "revoke", "worker-1"]);
+    stop(&mut gateway);
+    let chain = gateway.log_lines()[0]["chain"]["id"].clone();
+    lose_state(&gateway);
+    let text = said(&restore(&gateway, &file, &[]));
+    assert!(text.contains("There is no attestation log here: acts since"), "{text}");
+    assert_eq!(gateway.command(&["log", "show-key"]), key);
+    gateway.run();
+    assert!(gateway.command(&["ek", "list"]).contains(&ek));
+    assert_ne!(gateway.log_lines()[0]["chain"]["id"], chain);
+    is_whole(&gateway);
+    assert!(!gateway.command(&["check"]).contains("ERROR"));
+    // Once more, onto the state with its log.
+    stop(&mut gateway);
+    let text = said(&restore(&gateway, &file, &["--replace"]));
+    assert!(text.contains("does not continue the log of the backup"), "{text}");
+    gateway.run();
+    is_whole(&gateway);
+}
+
+#[test]
+fn settings_are_restored_where_there_are_none() {
+    let mut gateway = Gateway::start();
+    gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    let plain = back_up(&gateway, "plain.backup", &[]);
+    stop(&mut gateway);
+    let backups = tempfile::tempdir().unwrap();
+    let file = backups.path().join("a.backup").to_str().unwrap().to_owned();
+    gateway.command(&["backup", &file, "--with-settings"]);
+    let new = tempfile::tempdir().unwrap();
+    let config = new.path().join("new/gateway.toml");
+    fs::create_dir_all(new.path().join("new/state")).unwrap();
+    let run = |file: &str| program().arg("--config").arg(&config).args(["restore", file]).output().unwrap();
+    let refused = run(&plain);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("--with-settings"));
+    assert!(!config.exists());
+    said(&run(&file));
+    for name in ["gateway.toml", "tls/mcs-ca.crt", "tls/mcs.key", "pools/worker/pool.toml"] {
+        let (old, restored) = (gateway.path(name), new.path().join("new").join(name));
+        assert_eq!(fs::read(&old).unwrap(), fs::read(&restored).unwrap(), "{name}");
+        let mode = |path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(old), mode(restored), "{name}");
+    }
+    let check = program().arg("--config").arg(&config).arg("check").output().unwrap();
+    assert!(!said(&check).contains("ERROR"));
+    // A path that leads out of the folder.
+    let evil = altered(&file, |lines| {
+        let line = lines.iter_mut().find(|line| line.contains("settings/tls/mcs.key")).unwrap();
+        *line = line.replace("settings/tls/mcs.key", "settings/../../mcs.key");
+    });
+    fs::remove_file(&config).unwrap();
+    fs::write(&file, evil).unwrap();
+    let refused = run(&file);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("not a path below"));
+    assert!(!config.exists());
+}
+
+#[test]
+fn a_killed_restore_is_finished_by_the_next() {
+    let mut gateway = Gateway::start();
+    let ek = gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    let file = back_up(&gateway, "a.backup", &[]);
+    stop(&mut gateway);
+    let mut killed = 0;
+    for milliseconds in (0..60).step_by(3) {
+        let mut restoring = program()
+            .arg("--config")
+            .arg(gateway.path("gateway.toml"))
+            .args(["restore", &file, "--replace"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        restoring.kill().unwrap();
+        killed += usize::from(!restoring.wait().unwrap().success());
+        said(&restore(&gateway, &file, &["--replace"]));
+        assert!(gateway.command(&["ek", "list"]).contains(&ek));
+    }
+    assert!(killed > 0);
+    gateway.run();
+    is_whole(&gateway);
+}
+
+#[test]
+fn a_restore_on_a_full_disk_can_be_repeated() {
+    let mut gateway = Gateway::start();
+    for number in 0..40 {
+        gateway.endorse(&tpm(), &["--name", &format!("worker-{number}")]);
+    }
+    let file = back_up(&gateway, "a.backup", &[]);
+    stop(&mut gateway);
+    lose_store(&gateway);
+    // The store's file may have fewer bytes than it needs.
+    let mut limited = std::process::Command::new("sh");
+    let own = program();
+    let limited = limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 24; exec \"$0\" --config \"$1\" restore \"$2\""])
+        .arg(own.get_program())
+        .arg(gateway.path("gateway.toml"))
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(!limited.status.success());
+    assert!(String::from_utf8_lossy(&limited.stderr).contains("a.backup"), "{limited:?}");
+    said(&restore(&gateway, &file, &[]));
+    assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
+    gateway.run();
+    is_whole(&gateway);
+}

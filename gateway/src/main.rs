@@ -101,6 +101,8 @@ enum Command {
     Backup(commands::backup::Arguments),
     /// Restore a backup, and print the acts to repeat. Stop the gateways first.
     Restore(commands::restore::Arguments),
+    /// Show the store's schema, and raise it after an upgrade.
+    Upgrade(commands::upgrade::Arguments),
     /// Accept and migrate the store, and create its key.
     #[command(subcommand)]
     Store(commands::store::Command),
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Backup(arguments) => commands::backup::run(&config, &arguments),
         Command::Restore(arguments) => commands::restore::run(&config, &arguments),
+        Command::Upgrade(arguments) => commands::upgrade::run(&config, &arguments),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Check(arguments) => commands::check::run(&config, &arguments),

@@ -102,5 +102,6 @@ mod torn;
 mod transport;
 mod uncertain_commit;
 mod unfinished;
+mod upgrade;
 #[path = "../../attest/tests/vectors/mod.rs"]
 mod vectors;

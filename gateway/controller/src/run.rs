@@ -219,7 +219,11 @@ async fn open_store(settings: &StoreSettings) -> Result<AnyStore, StoreError> {
             false => Ok(None),
         });
         match opening.await.map_err(|_| StoreError::Closed)? {
-            Ok(Some(store)) => return Ok(store),
+            Ok(Some(store)) => match store.join().await {
+                Ok(()) => return Ok(store),
+                Err(error) if error.is_unanswered() => wait(&error.to_string()),
+                Err(error) => return Err(error),
+            },
             Ok(None) => wait("no gateway has created it yet"),
             Err(error) if error.is_unanswered() => wait(&error.to_string()),
             Err(error) => return Err(error),

@@ -74,6 +74,21 @@ pub(super) fn change_files<T>(
     done.map(|(done, _)| done)
 }
 
+/// Runs work that cannot be in a transaction with its record: that is made before. If the work fails, that is recorded, too.
+pub(super) fn change_after_record(
+    settings: &Settings,
+    (verb, by): (Verb, By),
+    change: ValueChange,
+    work: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    record_act(settings, &Act::done(verb, now(), by.clone(), vec![change]))?;
+    work().inspect_err(|error| {
+        let refused = Act::refused(verb, now(), by, &attest_command_line::in_full(error));
+        // That the store is gone is said by this error, too.
+        drop(record_act(settings, &refused));
+    })
+}
+
 /// Puts it into the outbox, if there is a store: without one no gateway has ever served here.
 fn record_act(settings: &Settings, act: &Act) -> anyhow::Result<()> {
     if !owner::act_quietly(settings)? || !AnyStore::exists(&settings.store)? {

@@ -53,7 +53,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         members.extend(settings_files(config, &settings, file)?);
     }
     let named = || file.display().to_string();
-    let Exported { store, contents } = into_file(file, |output| {
+    let Exported { store, contents, .. } = into_file(file, |output| {
         let mut backup = BackupWriter::new(OutputWriter(output));
         backup.line(&BackupHeader {
             format: FORMAT.to_owned(),

@@ -26,6 +26,7 @@ pub(crate) mod serve;
 pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod token;
+pub(crate) mod upgrade;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -143,6 +143,14 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
+    /// Registers this process as a user of the store: like [`super::Store::join`].
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn join(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Starts to lead a work, if no gateway leads it: like [`super::Store::acquire_leadership`].
     ///
     /// # Errors

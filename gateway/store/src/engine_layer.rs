@@ -78,6 +78,10 @@ impl<T: EngineLayer> Engine for T {
         self.engine().serve().await
     }
 
+    async fn join(&self) -> Result<(), StoreError> {
+        self.engine().join().await
+    }
+
     async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {
         EngineLayer::acquire_leadership(self, work).await
     }

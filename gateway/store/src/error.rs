@@ -43,6 +43,19 @@ pub enum StoreError {
         #[source]
         newer: NewerFormat,
     },
+    /// A process that uses the store does not know the schema that it should be raised to.
+    #[error(
+        "{place} was left as it is: schema {schema} is unknown to {users}. Install this release there, or stop it, then run the command again"
+    )]
+    Behind {
+        place: String,
+        schema: i64,
+        /// Hosts and releases.
+        users: String,
+    },
+    /// There is no store yet.
+    #[error("{0} does not exist yet: the gateway creates it at its first start")]
+    Missing(PathBuf),
     /// The tables are not those of a store.
     #[error("{path} is not a store of this release: {missing}")]
     Foreign {

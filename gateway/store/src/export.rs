@@ -27,6 +27,7 @@ pub use outbox_state::OutboxState;
 use super::accept::{AcceptedStore, Replacement};
 use super::engine::{KeyRange, KeyValue};
 use super::migration::{Contents, ExportError, MigrationSource, MigrationTarget};
+use super::schema::Schema;
 use super::{StoreError, StoreMark, keys, schema};
 use crate::settings::{EngineSettings, StoreSettings};
 
@@ -38,6 +39,7 @@ const PAGE: usize = 1000;
 pub struct Exported {
     /// Id and mark of the exported store.
     pub store: StoreMark,
+    pub schema: Schema,
     pub contents: Contents,
 }
 
@@ -211,7 +213,7 @@ fn take<E: From<ExportError>>(
         found: Some(whole.store.clone()),
     };
     first(&replacement)?;
-    let now = target.finish(&whole.store, id).map_err(ExportError::from)?;
+    let now = target.finish(&whole.store, whole.schema, id).map_err(ExportError::from)?;
     Ok((AcceptedStore { replacement, now }, arrived))
 }
 

@@ -47,6 +47,7 @@ mod transact;
 mod transaction;
 mod transactions;
 mod turnstile;
+mod upgrade;
 mod uses;
 mod witness;
 
@@ -68,9 +69,10 @@ pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, ExportError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
-pub use schema::VERSION as SCHEMA;
+pub use schema::{Schema, VERSION as SCHEMA};
 pub use transact::Transact;
 pub use transaction::EntryTransaction;
+pub use upgrade::{SchemaStatus, StoreUser, raise_schema};
 pub use witness::{EntryChange, Witness};
 
 /// The kinds of entries; each has its own space of ids.
@@ -412,6 +414,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Registers this gateway as the only one with its state that decides. [`StoreError::Copied`] reports that another one serves. The
     /// caller keeps others from serving with the same state folder.
     async fn serve(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Registers this process as a user of the store that decides nothing, so that the store is not raised to a schema that it does not
+    /// know.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    async fn join(&self) -> Result<(), StoreError> {
         Ok(())
     }
 

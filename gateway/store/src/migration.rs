@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::{KeyRange, KeyValue};
 use super::expected_store::ExpectedStore;
 use super::moved::Moved;
+use super::schema::Schema;
 use super::{StoreError, StoreMark};
 
 /// The reason why a store was not exported, imported or copied.
@@ -73,6 +74,9 @@ pub(super) trait MigrationSource {
     /// Returns the store's current id and mark; later reads may be of another moment.
     fn store_now(&mut self) -> Result<StoreMark, StoreError>;
 
+    /// Returns the store's schema.
+    fn schema(&self) -> Schema;
+
     /// Returns the new place of the store, if it was moved.
     fn moved(&self) -> Option<&Moved>;
 
@@ -94,6 +98,6 @@ pub(super) trait MigrationTarget {
     /// Returns a page of what has arrived, from the first key on.
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
-    /// Makes it a store with this id, other than the store that it was taken from.
-    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError>;
+    /// Makes it a store with this id, other than the store that it was taken from, in the schema of that.
+    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError>;
 }

@@ -12,11 +12,48 @@ use super::moved::Moved;
 use super::sqlite::{Explain, SqliteTransaction, page};
 use super::{StoreError, StoreMark, keys, store_time, uses};
 
-/// Schema of the store, the same for all engines. SQLite has it as `PRAGMA user_version`; 0 is a file without tables. No release raises it by
-/// itself: other programs that use the store would stop.
+/// Schema of a store, the same for all engines. SQLite has its number as `PRAGMA user_version`; 0 is a file without tables. A release works
+/// on a store of any schema that it knows, and writes only what that schema has. No release raises it by itself: older programs that use the
+/// store would stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schema {
+    pub number: i64,
+    /// First release that knows it. Each store names it, so that a program that does not know the schema can.
+    pub release: &'static str,
+}
+
+/// Schemas that this release knows, the oldest first.
+const SCHEMAS: [Schema; 1] = [Schema {
+    number: VERSION,
+    release: "0.1.0",
+}];
+/// Newest schema that this release knows.
 pub const VERSION: i64 = 1;
-/// First release that reads this schema. Each store names it, so that a program that does not read the schema can.
-pub(super) const RELEASE: &str = "0.1.0";
+/// Schema of a later release, for tests of upgrades.
+const NEXT: Schema = Schema {
+    number: VERSION + 1,
+    release: "0.2.0",
+};
+/// Variable that makes a debug build know [`NEXT`]. Release builds do not look at it.
+const KNOW_NEXT: &str = "ATTEST_TEST_NEXT_SCHEMA";
+
+impl Schema {
+    /// Returns the newest schema that this release knows.
+    #[must_use]
+    pub fn newest() -> Self {
+        match cfg!(debug_assertions) && std::env::var_os(KNOW_NEXT).is_some() {
+            true => NEXT,
+            false => SCHEMAS.last().copied().unwrap_or(NEXT),
+        }
+    }
+
+    /// Returns the schema with this number, if this release knows it.
+    pub(super) fn find(number: i64) -> Option<Self> {
+        let known = SCHEMAS.into_iter().chain([Self::newest()]);
+        { known }.find(|schema| schema.number == number)
+    }
+}
+
 /// `PRAGMA application_id` of a store's file: "AtGw".
 const APPLICATION_ID: i64 = 0x4174_4777;
 /// Number of values that are read at once.
@@ -31,6 +68,19 @@ const STORE: &str =
 /// New place of a store that was moved, and its former id; it has another id then.
 const MOVED: &str =
     "CREATE TABLE moved (one INTEGER PRIMARY KEY CHECK (one = 1), was TEXT NOT NULL, id TEXT NOT NULL, place TEXT NOT NULL)";
+
+/// Text of a schema, as etcd has it: number and release. Each later schema has it so.
+#[cfg(feature = "etcd")]
+pub(super) fn text(schema: Schema) -> String {
+    format!("{} {}", schema.number, schema.release)
+}
+
+/// Returns the number and the release in a [`text`].
+#[cfg(feature = "etcd")]
+pub(super) fn parse(text: &str) -> Option<(i64, &str)> {
+    let (number, release) = text.split_once(' ')?;
+    Some((number.parse().ok()?, release))
+}
 
 /// Returns the content of a file, before anything is written to it.
 pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile, StoreError> {
@@ -48,7 +98,7 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
         _ if application != APPLICATION_ID => Err(foreign(format!(
             "its application id is {application:#x}, that of a store is {APPLICATION_ID:#x}"
         ))),
-        VERSION => {
+        found if Schema::find(found).is_some() => {
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));
             }
@@ -57,29 +107,34 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
                 (standing, Some((id, moved))) => StoreFile::Moved(StoreMark { id, ..standing }, moved),
             })
         }
-        found if found > VERSION => Err(StoreError::Schema {
+        found if is_newer(found) => Err(StoreError::Schema {
             path: file.to_owned(),
             newer: newer(found, release(connection)),
         }),
-        found => Err(foreign(format!("its schema is {found}, that of this release is {VERSION}"))),
+        found => Err(foreign(format!("this release does not know its schema, {found}"))),
     }
 }
 
+/// Returns whether only newer releases know a schema.
+pub(super) fn is_newer(number: i64) -> bool {
+    number > Schema::newest().number
+}
+
 /// Returns what to say of a schema of a newer release.
-pub(super) const fn newer(found: i64, release: Option<String>) -> NewerFormat {
+pub(super) fn newer(found: i64, release: Option<String>) -> NewerFormat {
     NewerFormat {
         format: "store schema",
         found,
-        known: VERSION,
+        known: Schema::newest().number,
         release,
     }
 }
 
-/// Checks that the open store still has the schema that it was opened with: a newer release may have raised it.
+/// Checks that the schema of the open store is known: a newer release may have raised it.
 pub(super) fn check_version(file: &Path, connection: &Connection) -> Result<(), StoreError> {
     match version(connection).at(file)? {
-        VERSION => Ok(()),
-        found if found > VERSION => Err(StoreError::Schema {
+        found if Schema::find(found).is_some() => Ok(()),
+        found if is_newer(found) => Err(StoreError::Schema {
             path: file.to_owned(),
             newer: newer(found, release(connection)),
         }),
@@ -96,9 +151,21 @@ fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
+/// Returns the schema of a store that was inspected.
+pub(super) fn current(connection: &Connection) -> Result<Schema, StoreError> {
+    let number = version(connection).explain(connection)?;
+    Schema::find(number).ok_or(StoreError::Closed)
+}
+
+/// Gives the store this schema, in the transaction of the caller.
+pub(super) fn set(connection: &Connection, schema: Schema) -> Result<(), rusqlite::Error> {
+    connection.execute("UPDATE store SET release = ?1", [schema.release])?;
+    connection.pragma_update(None, "user_version", schema.number)
+}
+
 /// Creates the tables in an empty file, in one transaction.
 pub(super) fn create(connection: &Connection) -> Result<(), StoreError> {
-    if version(connection).explain(connection)? == VERSION {
+    if version(connection).explain(connection)? != 0 {
         return Ok(());
     }
     let id = new_id()?;
@@ -122,18 +189,21 @@ pub(super) fn is_id(text: &str) -> bool {
 
 fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     // Another process may have been faster.
-    if version(connection).explain(connection)? == VERSION {
+    if version(connection).explain(connection)? != 0 {
         return Ok(());
     }
     connection.execute_batch(PAIRS).explain(connection)?;
     connection.execute_batch(STORE).explain(connection)?;
     connection
-        .execute("INSERT INTO store (one, id, mark, release) VALUES (1, ?1, 1, ?2)", [id, RELEASE])
+        .execute(
+            "INSERT INTO store (one, id, mark, release) VALUES (1, ?1, 1, ?2)",
+            [id, Schema::newest().release],
+        )
         .explain(connection)?;
     connection
         .pragma_update(None, "application_id", APPLICATION_ID)
         .explain(connection)?;
-    connection.pragma_update(None, "user_version", VERSION).explain(connection)
+    set(connection, Schema::newest()).explain(connection)
 }
 
 /// Returns the store's id and mark.

@@ -210,6 +210,10 @@ impl<E: Engine + 'static> Store for E {
         adopt(self, |document| document.replica.is_some() != self.replica().is_some()).await
     }
 
+    async fn join(&self) -> Result<(), StoreError> {
+        Engine::join(self).await
+    }
+
     fn serves_as(&self) -> Option<&str> {
         self.replica()
     }

@@ -16,16 +16,20 @@ fn key_file(site: &Site) -> PathBuf {
 
 /// Creates a gateway that accepts tokens.
 pub(super) fn gateway(site: &Site, more: &str) -> Gateway {
-    patient(site, 20, more)
+    let mut gateway = patient(site, 20, more);
+    gateway.run();
+    gateway
 }
 
 /// Like [`gateway`], but without etcd it answers after a short timeout.
 fn impatient(site: &Site) -> Gateway {
-    patient(site, 4, "")
+    let mut gateway = patient(site, 4, "");
+    gateway.run();
+    gateway
 }
 
 fn patient(site: &Site, seconds: u64, more: &str) -> Gateway {
-    let mut gateway = Gateway::init();
+    let gateway = Gateway::init();
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.settings(&format!(
         "[store]\nengine = \"etcd\"\nendpoints = [\"{}\"]\nprefix = \"b\"\ntimeout_seconds = {seconds}\nkey_file = {:?}\n{more}",
@@ -35,8 +39,14 @@ fn patient(site: &Site, seconds: u64, more: &str) -> Gateway {
     if !key_file(site).exists() {
         gateway.command(&["store", "create-key"]);
     }
-    gateway.run();
     gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mixed_releases_serve_until_the_schema_is_raised() {
+    let site = Site::start();
+    let (old, new) = (patient(&site, 20, ""), patient(&site, 20, ""));
+    crate::upgrade::mixed_releases_serve_until_the_schema_is_raised(old, new).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

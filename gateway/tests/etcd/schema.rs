@@ -29,7 +29,7 @@ async fn refuses_reads_and_writes_after_a_schema_upgrade() {
     let site = Site::start();
     let store = site.open("one");
     put(&store, "a", "1").await.unwrap();
-    site.etcd.ctl(&["put", SCHEMA, "2"]);
+    site.etcd.ctl(&["put", SCHEMA, "2 0.2.0"]);
     // But for the revision that etcd itself is at.
     let content = |all: String| {
         all.lines()
@@ -51,10 +51,10 @@ async fn refuses_reads_and_writes_after_a_schema_upgrade() {
     assert_eq!(newer(&accepted.unwrap_err()), (2, 1));
     assert_eq!(content(all(&site)), before);
     // Nobody has damaged anything: the same process goes on.
-    site.etcd.ctl(&["put", SCHEMA, "1"]);
+    site.etcd.ctl(&["put", SCHEMA, "1 0.1.0"]);
     assert_eq!(get(&store, "a").await.unwrap().as_deref(), Some("1"));
     // A version that is none is no newer one.
-    for version in ["0", "", "1.5", "two"] {
+    for version in ["0 0.1.0", "", "1", "1.5 0.1.0", "two 0.1.0"] {
         site.etcd.ctl(&["put", SCHEMA, version]);
         assert!(matches!(put(&store, "a", "2").await, Err(StoreError::Replaced(_))), "{version}");
     }
@@ -92,7 +92,7 @@ async fn a_transaction_across_a_schema_upgrade_fails() {
         let found = transaction.get("a")?;
         // The first run asks for the key, the second has it.
         if found.is_some() && !raised.swap(true, Ordering::Relaxed) {
-            let arguments = ["--endpoints", &endpoint, "put", SCHEMA, "2"];
+            let arguments = ["--endpoints", &endpoint, "put", SCHEMA, "2 0.2.0"];
             let mut raise = std::process::Command::new("etcdctl");
             assert!(raise.env("ETCDCTL_API", "3").args(arguments).status().unwrap().success());
         }
@@ -135,7 +135,7 @@ async fn answers_503_after_a_schema_upgrade() {
     let full = gateway.rendered(POOL, "full");
     let token = gateway.token(&["--name", "rack7", "--uses", "9"]);
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
-    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "2"]);
+    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "2 0.2.0"]);
     gateway.config("/config/worker", &[&bearer(&token)]).await.check_retry();
     let ready = gateway.client.get(gateway.url("/readyz")).send().await.unwrap();
     assert_eq!(ready.status(), 503);
@@ -150,7 +150,7 @@ async fn answers_503_after_a_schema_upgrade() {
         );
     }
     // Whoever has a newer release goes on; here it is the same one.
-    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "1"]);
+    site.etcd.ctl(&["put", SCHEMA_OF_GATEWAYS, "1 0.1.0"]);
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     gateway.terminate();
     assert!(gateway.wait().success());

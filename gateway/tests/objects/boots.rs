@@ -3,6 +3,8 @@
 use std::fs;
 
 use attest_gateway::credentials::seal::SealKeyRing;
+use attest_store::SchemaStatus;
+use attest_store::settings::{EngineSettings, StoreSettings};
 
 use super::*;
 use crate::support::{Gateway, POOL, bearer, now, tpm};
@@ -79,6 +81,62 @@ async fn attack_18_two_gateways_share_a_tokens_uses() {
     site.api.recover();
     let begun = std::time::Instant::now();
     while gateways[1].config("/config/worker", &[&bearer(&token)]).await.status != 403 {
+        assert!(begun.elapsed() < crate::support::LIMIT);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mixed_releases_serve_until_the_schema_is_raised() {
+    let site = Site::start();
+    let (old, new) = (gateway(&site, "one", ""), gateway(&site, "two", ""));
+    for gateway in [&old, &new] {
+        gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
+    }
+    old.command(&["store", "create-key"]);
+    fs::copy(old.path("store.key"), new.path("store.key")).unwrap();
+    crate::upgrade::mixed_releases_serve_until_the_schema_is_raised(old, new).await;
+}
+
+/// It must not find itself with a schema that it does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_is_a_user_of_the_store() {
+    let site = Site::start();
+    drop(site.open("one"));
+    let ClusterApi::Kubeconfig(kubeconfig) = site.settings("controller").cluster.api else {
+        panic!()
+    };
+    // It has pools.
+    let gateway = Gateway::init();
+    let port = cloud_fixtures::port::ReservedPort::reserve();
+    let text = format!(
+        "listen = \"{}\"\n[cluster]\napi = {kubeconfig:?}\nnamespace = \"{NAMESPACE}\"\n[store]\nengine = \"kubernetes\"\nprefix = \"{HEAD}\"\n[approval]\nenabled = true\n",
+        port.address()
+    );
+    let settings = attest_controller::settings::ControllerSettings::parse(&text, &gateway.path("controller.toml")).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let stop = async { drop(stopped.await) };
+        runtime.block_on(attest_controller::run(settings, attest_system::clock::Clock::System, stop))
+    });
+    let read = StoreSettings {
+        engine: EngineSettings::Kubernetes(site.settings("reader")),
+        file: site.mark_path("reader"),
+    };
+    let users = async || {
+        let read = read.clone();
+        tokio::task::spawn_blocking(move || SchemaStatus::read(&read).unwrap().users)
+            .await
+            .unwrap()
+    };
+    let begun = std::time::Instant::now();
+    while users().await.is_empty() {
+        assert!(!running.is_finished() && begun.elapsed() < crate::support::LIMIT);
+    }
+    assert_eq!(users().await.first().map(|user| user.schema), Some(attest_store::SCHEMA));
+    drop(stop);
+    running.join().unwrap().unwrap();
+    while !users().await.is_empty() {
         assert!(begun.elapsed() < crate::support::LIMIT);
     }
 }

@@ -75,6 +75,8 @@ verbs! {
     StoreCopy = "store.copy";
     /// An incomplete copy of the store was undone.
     StoreCopyUndo = "store.copy-undo";
+    /// The store's schema was raised.
+    StoreUpgrade = "store.upgrade";
     /// The key file of replicas was made.
     StoreKey = "store.key";
     /// The key file of replicas got another key.

@@ -9,8 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::super::moved::Moved;
-pub(super) use super::super::schema::VERSION;
-use super::super::schema::{self, RELEASE};
+use super::super::schema::{self, Schema};
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::KeyPrefix;
@@ -30,9 +29,6 @@ const MOST_REPLACED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoreIdentity {
-    v: u8,
-    /// First release that reads the store; the member stays in each later version.
-    release: String,
     id: String,
     /// The mark before the first commit: what it was where the store came from.
     began: u64,
@@ -49,6 +45,7 @@ pub(super) struct StoreIdentity {
 pub(super) struct ExistingStore {
     /// The identity entry, as it is in etcd.
     pub identity: String,
+    pub schema: Schema,
     pub began: u64,
     pub mark: StoreMark,
     pub moved: Option<Moved>,
@@ -73,8 +70,6 @@ impl ExistingStore {
     /// Returns the store's identity entry with that new place, or the original entry.
     pub(super) fn identity_moved(&self, moved: Option<&Moved>) -> String {
         let identity = StoreIdentity {
-            v: 1,
-            release: RELEASE.to_owned(),
             id: self.mark.id.clone(),
             began: self.began,
             replaced: self.replaced.clone(),
@@ -156,15 +151,13 @@ pub(super) async fn read_identity_at(
         return Err(without());
     };
     let schema = text(schema).ok_or_else(without)?;
-    let version: i64 = schema.parse().map_err(|_| foreign(members, "its `schema` is not a number"))?;
-    let identity = text(identity);
-    if version > VERSION {
-        return Err(newer(members, version, identity.as_deref().and_then(release_in)));
+    let (number, release) = schema::parse(&schema).ok_or_else(|| foreign(members, "its `schema` cannot be read"))?;
+    if schema::is_newer(number) {
+        return Err(newer(members, number, release));
     }
-    let identity = identity.ok_or_else(|| foreign(members, "it has no readable identity"))?;
+    let schema = Schema::find(number).ok_or_else(|| foreign(members, "this release does not know its `schema`"))?;
+    let identity = text(identity).ok_or_else(|| foreign(members, "it has no readable identity"))?;
     let StoreIdentity {
-        v: of_identity,
-        release,
         id,
         began,
         replaced,
@@ -175,9 +168,6 @@ pub(super) async fn read_identity_at(
             "its identity cannot be read; if a newer release has written it, run that release",
         )
     })?;
-    if i64::from(of_identity) > VERSION {
-        return Err(newer(members, of_identity.into(), Some(release)));
-    }
     let puts = mark.kvs().first().map_or(0, etcd_client::KeyValue::version).unsigned_abs();
     let below = |found: &etcd_client::KeyValue, folder: &str| Some(std::str::from_utf8(found.key()).ok()?.strip_prefix(folder)?.to_owned());
     let wrote = wrote
@@ -187,6 +177,7 @@ pub(super) async fn read_identity_at(
     let told = set_back.kvs().iter().find(|found| found.key() == keys.set_back(&id).as_bytes());
     let found = ExistingStore {
         identity,
+        schema,
         began,
         wrote: wrote.collect(),
         set_back_by: told.map(|told| String::from_utf8_lossy(told.value()).into_owned()),
@@ -233,8 +224,6 @@ pub(super) async fn rename(
 impl StoreIdentity {
     fn new(id: String, began: u64, replaced: Vec<String>) -> Self {
         Self {
-            v: 1,
-            release: RELEASE.to_owned(),
             id,
             began,
             replaced,
@@ -244,9 +233,9 @@ impl StoreIdentity {
 }
 
 /// Returns the writes that make a store of what is below the prefix.
-pub(super) fn writes(keys: &KeyPrefix, identity: &StoreIdentity) -> [TxnOp; 3] {
+pub(super) fn writes(keys: &KeyPrefix, schema: Schema, identity: &StoreIdentity) -> [TxnOp; 3] {
     [
-        TxnOp::put(keys.schema(), VERSION.to_string(), None),
+        TxnOp::put(keys.schema(), schema::text(schema), None),
         TxnOp::put(keys.identity(), serde_json::to_string(identity).unwrap_or_default(), None),
         TxnOp::put(keys.mark(), "", None),
     ]
@@ -286,7 +275,8 @@ async fn replace(
         TxnOp::delete(keys.full_key(TIME), None),
         TxnOp::delete(keys.set_back(""), Some(every)),
     ];
-    let writes: Vec<TxnOp> = writes(&keys, identity).into_iter().chain(begins_anew).collect();
+    let schema = found.map_or_else(Schema::newest, |found| found.schema);
+    let writes: Vec<TxnOp> = writes(&keys, schema, identity).into_iter().chain(begins_anew).collect();
     let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {
         let write = write.clone();
@@ -295,17 +285,11 @@ async fn replace(
     asked.await.map(drop).map_err(|failure| members.explain(&failure, false))
 }
 
-/// Returns the first release that reads a store, from an identity entry of any version.
-fn release_in(identity: &str) -> Option<String> {
-    let identity: serde_json::Value = serde_json::from_str(identity).ok()?;
-    Some(identity.get("release")?.as_str()?.to_owned())
-}
-
 /// Returns the error for a store whose version a newer release has raised.
-pub(super) fn newer(members: &Members, found: i64, release: Option<String>) -> StoreError {
+pub(super) fn newer(members: &Members, found: i64, release: &str) -> StoreError {
     StoreError::Schema {
         path: members.place.clone().into(),
-        newer: schema::newer(found, release),
+        newer: schema::newer(found, Some(release.to_owned())),
     }
 }
 

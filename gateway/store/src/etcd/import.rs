@@ -15,6 +15,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{ExportError, MigrationTarget};
+use super::super::schema::Schema;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
@@ -150,11 +151,11 @@ impl MigrationTarget for EtcdImport {
         self.below.page(range, most, 0)
     }
 
-    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
         let keys = &self.below.keys;
         let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
         let (identity, now) = identity::taken(id, self.expected.furthest().max(from.mark), instead_of);
-        let writes = identity::writes(keys, &identity)
+        let writes = identity::writes(keys, schema, &identity)
             .into_iter()
             .chain([TxnOp::delete(keys.taking(), None)]);
         let finished = self

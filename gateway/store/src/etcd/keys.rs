@@ -1,7 +1,7 @@
 //! Layout of a store's keys in etcd.
 //!
 //! ```text
-//! <prefix>/schema           the version of what is below
+//! <prefix>/schema           the schema of what is below, and the first release that knows it
 //! <prefix>/taking           in place of schema and store, while an import runs
 //! <prefix>/store            the store's identity, and the mark that it began with
 //! <prefix>/mark             put by each commit that writes: the number of puts gives the mark

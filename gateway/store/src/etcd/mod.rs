@@ -21,6 +21,7 @@ mod replica_key;
 mod requests;
 mod rollback;
 mod snapshot;
+mod upgrade;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -39,6 +40,7 @@ use presence::Presence;
 use requests::pair;
 pub(super) use snapshot::{EtcdSnapshot, existing_store, served_by};
 use tokio::time::Instant;
+pub(super) use upgrade::{raise_schema, schema_status};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
 use super::expected_store::{self, ExpectedStore};
@@ -142,6 +144,22 @@ impl Etcd {
         self.transact(Box::new(|_| Ok(()))).await
     }
 
+    /// Registers this process as the user of the store with this id.
+    async fn use_as(&self, id: &str) -> Result<(), StoreError> {
+        let (opened, replica, beside) = (Arc::clone(&self.open.opened), id.to_owned(), self.open.desk.mark_path.clone());
+        self.open
+            .desk
+            .spawn(async move {
+                let presence = Presence::new(&opened, &replica, files::folder(&beside))?;
+                presence.begin(&opened).await?;
+                if opened.replica_key.set(presence.key()).is_ok() {
+                    tokio::spawn(presence.keep(Arc::downgrade(&opened)));
+                }
+                Ok(())
+            })
+            .await
+    }
+
     fn keys(&self, range: &KeyRange) -> (String, String) {
         let OpenEtcdStore { keys, .. } = &*self.open.opened;
         (keys.full_key(&range.from), keys.full_key(&range.until))
@@ -171,13 +189,20 @@ async fn open(settings: &EtcdSettings, known: &ExpectedStore, beside: &Path) -> 
         replica: replica.clone(),
         commits: found.wrote(&replica).unsigned_abs(),
     };
-    let ExistingStore { identity, began, mark, .. } = found;
+    let ExistingStore {
+        identity,
+        schema,
+        began,
+        mark,
+        ..
+    } = found;
     let opened = OpenEtcdStore {
         wrote: keys.wrote(&replica),
         set_back: keys.set_back(&mark.id),
         members,
         keys,
         identity,
+        schema: Mutex::new(schema),
         began,
         mark: Mutex::new(StoreMark {
             wrote: Some(wrote),
@@ -256,22 +281,11 @@ impl Engine for Etcd {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        let (opened, replica, beside) = (
-            Arc::clone(&self.open.opened),
-            self.open.replica.clone(),
-            self.open.desk.mark_path.clone(),
-        );
-        self.open
-            .desk
-            .spawn(async move {
-                let presence = Presence::new(&opened, &replica, files::folder(&beside))?;
-                presence.begin(&opened).await?;
-                if opened.replica_key.set(presence.key()).is_ok() {
-                    tokio::spawn(presence.keep(Arc::downgrade(&opened)));
-                }
-                Ok(())
-            })
-            .await
+        self.use_as(&self.open.replica).await
+    }
+
+    async fn join(&self) -> Result<(), StoreError> {
+        self.use_as(&identity::new_id()?).await
     }
 
     async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {

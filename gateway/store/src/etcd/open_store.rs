@@ -9,8 +9,9 @@ use tokio::time::Instant;
 use super::super::moved::Moved;
 use super::super::remote::desk::Says;
 use super::super::remote::locked;
+use super::super::schema::{self, Schema};
 use super::super::{StoreError, StoreMark};
-use super::identity::{self, VERSION};
+use super::identity;
 use super::keys::KeyPrefix;
 use super::members::{FailureKind, MemberFailure, Members};
 use super::replica_key::ReplicaKey;
@@ -26,6 +27,8 @@ pub(super) struct OpenEtcdStore {
     pub keys: KeyPrefix,
     /// The store's identity entry, as it is in etcd.
     pub identity: String,
+    /// The store's schema, as far as is known: it may be raised meanwhile.
+    pub schema: Mutex<Schema>,
     /// The mark that it began with, before its first commit.
     pub began: u64,
     /// Key of this gateway's commit counter.
@@ -61,8 +64,8 @@ pub(super) enum EtcdTrouble {
     SetBack(Box<Compare>),
     /// The store was moved to another place.
     Moved(Moved),
-    /// A newer release has raised the version of the opened store.
-    Newer(i64),
+    /// The opened store was raised to a schema that only newer releases know: its number, and the first of them.
+    Newer(i64, String),
     /// The key of this gateway, which serves, is not there.
     Absent,
     /// Other processes were faster until the time was over.
@@ -91,7 +94,7 @@ impl OpenEtcdStore {
             EtcdTrouble::Doubt(failure) => self.members.explain(failure, true),
             EtcdTrouble::Replaced | EtcdTrouble::SetBack(_) => StoreError::Replaced(self.members.place.clone().into()),
             EtcdTrouble::Moved(moved) => moved.error(self.members.place.as_ref()),
-            EtcdTrouble::Newer(found) => identity::newer(&self.members, *found, None),
+            EtcdTrouble::Newer(found, release) => identity::newer(&self.members, *found, release),
             EtcdTrouble::Absent => engine(
                 "this gateway's lease in etcd has expired; nothing was done",
                 "the gateway continues when it has a new lease; if it gets none, its log has the reason",
@@ -126,7 +129,7 @@ impl OpenEtcdStore {
         }
     }
 
-    /// Returns the conditions of every request: the store is the opened one, in this release's version. It has come as far as is known,
+    /// Returns the conditions of every request: the store is the opened one, in the known schema. It has come as far as is known,
     /// even if others have written since.
     pub(super) fn guard(&self, known: Reached) -> Vec<Compare> {
         vec![
@@ -134,7 +137,7 @@ impl OpenEtcdStore {
             Compare::version(self.keys.mark(), CompareOp::Greater, known.puts - 1),
             Compare::version(self.wrote.as_str(), CompareOp::Greater, known.wrote - 1),
             Compare::create_revision(self.set_back.as_str(), CompareOp::Equal, 0),
-            Compare::value(self.keys.schema(), CompareOp::Equal, VERSION.to_string()),
+            Compare::value(self.keys.schema(), CompareOp::Equal, schema::text(*locked(&self.schema))),
         ]
         .into_iter()
         .chain(self.replica_key.get().map(|key| key.compare_exists()))
@@ -177,12 +180,14 @@ impl OpenEtcdStore {
                 return Err(EtcdTrouble::SetBack(Box::new(comes_short(key, known.unsigned_abs()))));
             }
         }
-        let schema = read_value(schema).value.and_then(|schema| schema.parse().ok());
-        match schema {
-            Some(VERSION) => self.raise(puts, commits),
-            Some(newer) if newer > VERSION => return Err(EtcdTrouble::Newer(newer)),
-            _ => return Err(EtcdTrouble::Replaced),
+        let schema = read_value(schema).value;
+        let (number, release) = schema.as_deref().and_then(schema::parse).ok_or(EtcdTrouble::Replaced)?;
+        match Schema::find(number) {
+            Some(schema) => *locked(&self.schema) = schema,
+            None if schema::is_newer(number) => return Err(EtcdTrouble::Newer(number, release.to_owned())),
+            None => return Err(EtcdTrouble::Replaced),
         }
+        self.raise(puts, commits);
         // It was asked for if this process served by then.
         match (self.replica_key.get(), rest.get(others)) {
             (Some(key), Some(found)) if !key.is_own(read_value(found).value.as_deref()) => Err(EtcdTrouble::Absent),
@@ -194,7 +199,7 @@ impl OpenEtcdStore {
     pub(super) async fn read(&self, until: Instant, reads: &[TxnOp]) -> Result<Vec<TxnOpResponse>, EtcdTrouble> {
         let counts = [get(&self.keys.mark()), get(&self.wrote)];
         let then: Vec<TxnOp> = reads.iter().cloned().chain(counts).collect();
-        let known = self.reached();
+        let (known, schema) = (self.reached(), *locked(&self.schema));
         let txn = Txn::new().when(self.guard(known)).and_then(then).or_else(self.guard_gets([]));
         let asked = self.members.ask(until, |client| {
             let txn = txn.clone();
@@ -209,8 +214,12 @@ impl OpenEtcdStore {
         let answer = asked.await.map_err(EtcdTrouble::Member)?;
         let mut answers = answer.op_responses();
         if !answer.succeeded() {
-            let trouble = self.check(known, &answers, 0).err().unwrap_or(EtcdTrouble::Contended);
-            return Err(self.report_trouble(trouble).await);
+            return match self.check(known, &answers, 0) {
+                // It was raised.
+                Ok(()) if *locked(&self.schema) != schema => Box::pin(self.read(until, reads)).await,
+                Ok(()) => Err(EtcdTrouble::Contended),
+                Err(trouble) => Err(self.report_trouble(trouble).await),
+            };
         }
         // How far it has come, whoever has written.
         let commits = answers.pop().as_ref().map_or(0, version);

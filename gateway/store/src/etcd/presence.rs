@@ -12,7 +12,7 @@ use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpRespo
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::StoreError;
-use super::super::remote::serving::{LEASE, LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
+use super::super::remote::serving::{LEASE, LOOK_EVERY, ServingEntry, WAIT_LIMIT, user};
 use super::identity;
 use super::leader::keep_alive;
 use super::open_store::{OpenEtcdStore, gone};
@@ -65,7 +65,7 @@ impl Presence {
                 others = Some(value);
                 continue;
             }
-            let host = host(&value);
+            let host = user(&value).host;
             if left == i64::MAX {
                 tracing::warn!(
                     "a gateway on {host} serves, or served, as replica {}: waiting up to {} s for its lease to expire",
@@ -166,7 +166,7 @@ impl Presence {
     async fn reacquire(&self, opened: &OpenEtcdStore) -> Result<(), StoreError> {
         match self.take(opened, None).await? {
             PresenceResult::Own => Ok(()),
-            PresenceResult::Others(value, _) => Err(self.copied(opened, &host(&value))),
+            PresenceResult::Others(value, _) => Err(self.copied(opened, &user(&value).host)),
         }
     }
 }

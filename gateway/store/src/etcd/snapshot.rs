@@ -10,10 +10,11 @@ use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::ExpectedStore;
 use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
-use super::super::remote::serving::host;
+use super::super::remote::serving::user;
 use super::super::remote::set_back;
+use super::super::schema::{self, Schema};
 use super::super::threads::Threads;
-use super::super::{StoreError, StoreMark};
+use super::super::{StoreError, StoreMark, StoreUser};
 use super::identity::ExistingStore;
 use super::keys::KeyPrefix;
 use super::members::Members;
@@ -75,6 +76,23 @@ impl EtcdPages {
             .wait(async move { identity::read_identity_at(&below.settings, &below.members, below.until()).await })
     }
 
+    /// Returns the processes that use the store, and the revision of that state.
+    pub(super) fn users(self: &Arc<Self>) -> Result<(Vec<StoreUser>, i64), StoreError> {
+        let (from, until) = (self.keys.replica(""), self.keys.replica("\u{10ffff}"));
+        let below = Arc::clone(self);
+        self.threads.wait(async move {
+            let options = GetOptions::new().with_range(until);
+            let asked = below.members.ask(below.until(), |mut client| {
+                let (from, options) = (from.clone(), options.clone());
+                async move { client.get(from, Some(options)).await }
+            });
+            let answer = asked.await.map_err(|failure| below.members.explain(&failure, false))?;
+            let found = answer.kvs().iter();
+            let users = found.map(|found| user(&String::from_utf8_lossy(found.value()))).collect();
+            Ok((users, answer.header().map_or(0, etcd_client::ResponseHeader::revision)))
+        })
+    }
+
     /// The first of a range at this revision; 0 is now.
     pub(super) fn page(self: &Arc<Self>, range: &KeyRange, most: usize, revision: i64) -> Result<Vec<KeyValue>, StoreError> {
         let (from, until) = (self.keys.full_key(&range.from), self.keys.full_key(&range.until));
@@ -121,7 +139,7 @@ impl EtcdSnapshot {
         let when = [
             Compare::value(keys.identity(), CompareOp::Equal, self.found.identity.as_str()),
             Compare::version(keys.mark(), CompareOp::Equal, self.found.puts()),
-            Compare::value(keys.schema(), CompareOp::Equal, identity::VERSION.to_string()),
+            Compare::value(keys.schema(), CompareOp::Equal, schema::text(self.found.schema)),
             Compare::create_revision(keys.set_back(&self.found.mark.id), CompareOp::Equal, 0),
             Compare::create_revision(replicas, CompareOp::Equal, 0).with_range(until),
         ];
@@ -138,6 +156,10 @@ impl EtcdSnapshot {
 impl MigrationSource for EtcdSnapshot {
     fn store(&self) -> StoreMark {
         self.found.mark.clone()
+    }
+
+    fn schema(&self) -> Schema {
+        self.found.schema
     }
 
     fn moved(&self) -> Option<&Moved> {
@@ -178,24 +200,10 @@ impl MigrationSource for EtcdSnapshot {
     }
 }
 
-/// On which hosts gateways serve on the store.
+/// On which hosts processes use the store.
 pub(crate) fn served_by(settings: &EtcdSettings) -> Result<Vec<String>, StoreError> {
-    let below = Arc::new(EtcdPages::open(settings)?);
-    let (from, until) = (below.keys.replica(""), below.keys.replica("\u{10ffff}"));
-    let asking = Arc::clone(&below);
-    below.threads.wait(async move {
-        let options = GetOptions::new().with_range(until);
-        let asked = asking.members.ask(asking.until(), |mut client| {
-            let (from, options) = (from.clone(), options.clone());
-            async move { client.get(from, Some(options)).await }
-        });
-        let answer = asked.await.map_err(|failure| asking.members.explain(&failure, false))?;
-        Ok(answer
-            .kvs()
-            .iter()
-            .map(|found| host(&String::from_utf8_lossy(found.value())))
-            .collect())
-    })
+    let (users, _) = Arc::new(EtcdPages::open(settings)?).users()?;
+    Ok(users.into_iter().map(|user| user.host).collect())
 }
 
 /// Returns the store that is there, regardless of the known one.

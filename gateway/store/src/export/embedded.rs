@@ -8,8 +8,9 @@ use super::super::embedded::{connect, make_file, prepare};
 use super::super::engine::{KeyRange, KeyValue, Transaction};
 use super::super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
+use super::super::schema::{self, Schema};
 use super::super::sqlite::{Explain, SqliteTransaction, count, page};
-use super::super::{StoreError, StoreMark, schema};
+use super::super::{StoreError, StoreMark};
 use super::{ExportError, MigrationSource, MigrationTarget, everything};
 
 /// Snapshot of the content of a file.
@@ -17,6 +18,7 @@ pub(super) struct EmbeddedSnapshot {
     file: PathBuf,
     connection: Connection,
     store: StoreMark,
+    schema: Schema,
     moved: Option<Moved>,
 }
 
@@ -28,11 +30,13 @@ impl EmbeddedSnapshot {
         // What is read from here on is the store at this moment.
         connection.execute_batch("BEGIN").explain(&connection)?;
         let (store, moved) = read_mark(&connection)?;
+        let schema = schema::current(&connection)?;
         let file = file.to_owned();
         Ok(Self {
             file,
             connection,
             store,
+            schema,
             moved,
         })
     }
@@ -65,6 +69,10 @@ fn read_mark(connection: &Connection) -> Result<(StoreMark, Option<Moved>), Stor
 impl MigrationSource for EmbeddedSnapshot {
     fn store(&self) -> StoreMark {
         self.store.clone()
+    }
+
+    fn schema(&self) -> Schema {
+        self.schema
     }
 
     fn moved(&self) -> Option<&Moved> {
@@ -155,9 +163,10 @@ impl MigrationTarget for EmbeddedImport {
         page(&self.connection, range, most).explain(&self.connection)
     }
 
-    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
         schema::take_decisions(&self.connection, self.expected.expected(), Some(from))?;
         let now = schema::name(&self.connection, id, self.expected.furthest().max(from.mark))?;
+        schema::set(&self.connection, schema).explain(&self.connection)?;
         replace_mark(&self.file, &now)?;
         self.connection.execute_batch("COMMIT").explain(&self.connection)?;
         Ok(now)

@@ -4,8 +4,9 @@ use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::StoreMark;
 use super::super::engine::KeyValue;
-use super::super::{StoreMark, schema};
+use super::super::schema::{self, Schema};
 use super::{Contents, ExportError, Exported, MigrationSource, PAGE, StoreDigest, walk};
 
 pub(super) const FORMAT: &str = "attest-gateway store";
@@ -25,18 +26,18 @@ struct ExportHeader {
 
 /// Writes the whole content of a store.
 pub(super) fn write_down(source: &mut dyn MigrationSource, out: &mut dyn Write) -> Result<Exported, ExportError> {
-    let store = source.store();
+    let (store, schema) = (source.store(), source.schema());
     let head = ExportHeader {
         format: FORMAT.to_owned(),
-        schema: schema::VERSION,
-        release: schema::RELEASE.to_owned(),
+        schema: schema.number,
+        release: schema.release.to_owned(),
         store: store.clone(),
     };
     line(out, &head)?;
     let contents = walk(|range| source.page(range, PAGE), |pair| line(out, pair))?;
     line(out, &contents)?;
     out.flush()?;
-    Ok(Exported { store, contents })
+    Ok(Exported { store, schema, contents })
 }
 
 fn line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), ExportError> {
@@ -50,7 +51,7 @@ pub(super) fn read(
     take: &mut dyn FnMut(&KeyValue) -> Result<(), ExportError>,
 ) -> Result<Exported, ExportError> {
     let mut number = 1;
-    let head = header(&next(&mut lines, number)?)?;
+    let (head, schema) = header(&next(&mut lines, number)?)?;
     let (mut digest, mut last) = (StoreDigest::new(), None);
     loop {
         number = number.saturating_add(1);
@@ -59,6 +60,7 @@ pub(super) fn read(
             let contents = end(&mut lines, number, &text, digest.contents())?;
             return Ok(Exported {
                 store: head.store,
+                schema,
                 contents,
             });
         };
@@ -71,7 +73,7 @@ pub(super) fn read(
     }
 }
 
-fn header(text: &str) -> Result<ExportHeader, ExportError> {
+fn header(text: &str) -> Result<(ExportHeader, Schema), ExportError> {
     #[derive(Deserialize)]
     struct AnyExportHeader {
         format: String,
@@ -84,14 +86,13 @@ fn header(text: &str) -> Result<ExportHeader, ExportError> {
         schema: found,
         release,
     } = serde_json::from_str(text).map_err(none)?;
-    match found {
-        _ if format != FORMAT => Err(problem(1, &format!("is the head of {format:?}, not of {FORMAT:?}"))),
-        schema::VERSION => serde_json::from_str(text).map_err(none),
-        found if found > schema::VERSION => Err(ExportError::Newer(schema::newer(found, release))),
-        found => Err(problem(
-            1,
-            &format!("has schema {found}, that of this release is {}", schema::VERSION),
-        )),
+    if format != FORMAT {
+        return Err(problem(1, &format!("is the head of {format:?}, not of {FORMAT:?}")));
+    }
+    match Schema::find(found) {
+        Some(schema) => Ok((serde_json::from_str(text).map_err(none)?, schema)),
+        None if schema::is_newer(found) => Err(ExportError::Newer(schema::newer(found, release))),
+        None => Err(problem(1, &format!("has schema {found}, which this release does not know"))),
     }
 }
 

@@ -106,6 +106,7 @@ pub(super) fn move_over<E: From<ExportError>>(
     unchanged(source)?;
     let whole = Exported {
         store: store.clone(),
+        schema: source.schema(),
         contents,
     };
     take(target, &whole, &becomes.id, |replacement| {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::super::StoreError;
 use super::super::moved::Moved;
-use super::super::schema::{self, VERSION};
+use super::super::schema::{self, Schema};
 use super::changes::PendingChanges;
 
 /// Processes whose progress is recorded, in addition to those that hold something: enough for those whose commits are in doubt at a time.
@@ -125,9 +125,10 @@ pub(super) enum HeadError {
 impl Head {
     /// Returns the head of an empty store.
     pub(super) fn new(id: String) -> Result<Self, StoreError> {
+        let schema = Schema::newest();
         Ok(Self {
-            v: VERSION,
-            release: schema::RELEASE.to_owned(),
+            v: schema.number,
+            release: schema.release.to_owned(),
             commit: schema::new_id()?,
             id,
             mark: 0,
@@ -160,8 +161,11 @@ impl Head {
         let foreign = |error: String| HeadError::Foreign(format!("its head is none: {error}"));
         let text = unpacked(bytes).map_err(foreign)?;
         let Version { v: found, release } = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
-        if found > VERSION {
+        if schema::is_newer(found) {
             return Err(HeadError::Newer { found, release });
+        }
+        if Schema::find(found).is_none() {
+            return Err(foreign(format!("this release does not know its schema, {found}")));
         }
         let head: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
         if head.commit != commit {
@@ -174,6 +178,16 @@ impl Head {
             return Err(foreign("its leaves are in no order".to_owned()));
         }
         Ok(head)
+    }
+
+    /// The schema; the newest in place of one that is unknown, which is not decoded.
+    pub(super) fn schema(&self) -> Schema {
+        Schema::find(self.v).unwrap_or_else(Schema::newest)
+    }
+
+    /// Gives the store this schema.
+    pub(super) fn set_schema(&mut self, schema: Schema) {
+        (self.v, self.release) = (schema.number, schema.release.to_owned());
     }
 
     /// All that are counted on.

@@ -13,8 +13,9 @@ use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{ExportError, MigrationTarget};
 use super::super::remote::set_back::RollbackStatement;
+use super::super::schema::{self, Schema};
 use super::super::threads::under_lock;
-use super::super::{StoreError, StoreMark, schema};
+use super::super::{StoreError, StoreMark};
 use super::head::{Head, LeafReference};
 use super::leaves::{self, LEAF_BYTES};
 use super::opening::begin;
@@ -197,9 +198,10 @@ impl MigrationTarget for KubernetesImport {
         }
     }
 
-    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
         self.send_waiting()?;
         let mut whole = Head::new(id.to_owned())?;
+        whole.set_schema(schema);
         whole.leaves.clone_from(&self.view.head.leaves);
         whole.mark = self.expected.furthest().max(from.mark).saturating_add(1);
         let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();

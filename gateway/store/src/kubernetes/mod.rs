@@ -17,6 +17,7 @@ mod plan;
 mod presence;
 mod snapshot;
 mod swap;
+mod upgrade;
 mod view;
 
 use std::path::Path;
@@ -33,6 +34,7 @@ use opening::{open, read_head, rename};
 use plan::{Change, CommitRequest};
 pub(super) use snapshot::{KubernetesSnapshot, existing_store, served_by};
 use tokio::time::Instant;
+pub(super) use upgrade::{raise_schema, schema_status};
 use view::{Missing, View};
 
 use super::engine::{Engine, KeyRange, KeyValue, Work};
@@ -42,7 +44,7 @@ pub use super::remote::leadership::Leadership;
 use super::remote::serving::LEASE;
 use super::remote::{acceptance, locked, set_back};
 use super::threads::{Threads, under_lock};
-use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreHealth, StoreMark};
+use super::{AcceptedStore, LeaderGuard, Replacement, StoreError, StoreHealth, StoreMark, schema};
 use crate::settings::KubernetesSettings;
 
 /// Most challenges that are remembered when more come. Their ids are random: 48 KiB of commits, some 200 challenges, are spread over all
@@ -219,6 +221,19 @@ impl Kubernetes {
     fn wake(&self) {
         self.open.desk.nobody_waits(CommitRequest::Look(Box::new(|_| Ok(()))));
     }
+
+    /// Registers this process as the user of the store with this id.
+    async fn use_as(&self, id: &str) -> Result<(), StoreError> {
+        let (store, beside, id) = (self.clone(), self.open.desk.mark_path.clone(), id.to_owned());
+        self.open
+            .desk
+            .spawn(async move {
+                store.begin_to_serve(&id, files::folder(&beside)).await?;
+                store.wake();
+                Ok(())
+            })
+            .await
+    }
 }
 
 #[async_trait]
@@ -244,15 +259,11 @@ impl Engine for Kubernetes {
     }
 
     async fn serve(&self) -> Result<(), StoreError> {
-        let (store, beside) = (self.clone(), self.open.desk.mark_path.clone());
-        self.open
-            .desk
-            .spawn(async move {
-                store.begin_to_serve(files::folder(&beside)).await?;
-                store.wake();
-                Ok(())
-            })
-            .await
+        self.use_as(&self.open.opened.replica).await
+    }
+
+    async fn join(&self) -> Result<(), StoreError> {
+        self.use_as(&schema::new_id()?).await
     }
 
     async fn acquire_leadership(&self, work: &str) -> Result<Option<LeaderGuard>, StoreError> {

@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep};
 
 use super::super::remote::serving::{LEASE, LOOK_EVERY};
 use super::super::threads::Threads;
-use super::super::{StoreError, schema};
+use super::super::{StoreError, StoreUser, schema};
 use super::THREADS;
 use super::api::{AGAIN_AFTER, RequestFailure, StoreLocation, Swapped};
 use super::head::{Head, LeafReference};
 use super::leaves;
 use super::opening::read_head;
-use super::presence::serving;
+use super::presence::users;
 use super::view::{Missing, View};
 use crate::settings::KubernetesSettings;
 
@@ -103,21 +103,22 @@ impl KubernetesPages {
         Ok(gone)
     }
 
-    /// Returns the hosts of the gateways that serve, or the state in which no gateway serves. Removes gateways that were not heard of for
-    /// the length of a lease.
-    pub(super) async fn served_by(&self) -> Result<Result<Option<Head>, Vec<String>>, StoreError> {
+    /// Returns the wanted processes that use the store, or the state in which none does. Removes those that were not heard of for the length
+    /// of a lease.
+    pub(super) async fn used_by(&self, is_wanted: impl Fn(&StoreUser) -> bool) -> Result<Result<Option<Head>, Vec<StoreUser>>, StoreError> {
         let begun = Instant::now();
         let mut first: Option<BTreeMap<String, u64>> = None;
         loop {
             let Some(head) = self.read_head().await? else { return Ok(Ok(None)) };
-            let now = serving(&head);
+            let mut now = users(&head);
+            now.retain(|(_, _, user)| is_wanted(user));
             if now.is_empty() {
                 return Ok(Ok(Some(head)));
             }
             let numbers: BTreeMap<String, u64> = now.iter().map(|(session, number, _)| (session.clone(), *number)).collect();
             let known = first.get_or_insert_with(|| numbers.clone());
             let heard = now.iter().filter(|(session, number, _)| known.get(session) != Some(number));
-            let heard: Vec<String> = heard.map(|(_, _, host)| host.clone()).collect();
+            let heard: Vec<StoreUser> = heard.map(|(_, _, user)| user.clone()).collect();
             if !heard.is_empty() {
                 return Ok(Err(heard));
             }

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 use super::super::fence::Fence;
 use super::super::remote::leadership::Leadership;
 use super::super::remote::locked;
-use super::super::remote::serving::{LOOK_EVERY, ServingEntry, WAIT_LIMIT, host};
-use super::super::{StoreError, keys, schema};
+use super::super::remote::serving::{LOOK_EVERY, ServingEntry, WAIT_LIMIT, user};
+use super::super::{StoreError, StoreUser, keys, schema};
 use super::Kubernetes;
 use super::liveness::expire;
 use super::open_store::Leads;
@@ -19,11 +19,11 @@ use super::plan::Change;
 /// Prefix of the keys of leaders.
 const LEADER: &str = "leader/";
 
-/// Returns the processes that serve: session, number of the last change, and host.
-pub(super) fn serving(head: &super::head::Head) -> Vec<(String, u64, String)> {
+/// Returns the processes that use the store: session, number of the last change, and the process.
+pub(super) fn users(head: &super::head::Head) -> Vec<(String, u64, StoreUser)> {
     let sessions = head.sessions.iter().flat_map(|(id, session)| {
         let holds = session.holds.iter().filter(|(key, _)| key.starts_with(keys::SERVING));
-        holds.map(|(_, value)| (id.clone(), session.number, host(value)))
+        holds.map(|(_, value)| (id.clone(), session.number, user(value)))
     });
     sessions.collect()
 }
@@ -48,7 +48,7 @@ fn hold(key: String, value: String, is_left: impl Fn(&str, bool) -> bool + Send 
             },
             Some((session, of)) => {
                 let number = head.sessions.get(&session).map_or(0, |session| session.number);
-                *locked(&found) = Some((session, number, host(&of)));
+                *locked(&found) = Some((session, number, user(&of).host));
                 return false;
             }
             None => {}
@@ -62,10 +62,10 @@ fn hold(key: String, value: String, is_left: impl Fn(&str, bool) -> bool + Send 
 }
 
 impl Kubernetes {
-    /// Serves as the replica that its state names, as long as it is heard of.
-    pub(super) async fn begin_to_serve(&self, state: &Path) -> Result<(), StoreError> {
+    /// Uses the store as the process with this id, as long as it is heard of.
+    pub(super) async fn begin_to_serve(&self, id: &str, state: &Path) -> Result<(), StoreError> {
         let opened = &self.open.opened;
-        let key = keys::serving(&opened.replica);
+        let key = keys::serving(id);
         let serving = ServingEntry::new(&opened.session, state);
         let text = serving.text();
         let (begun, mut first) = (Instant::now(), None);
@@ -79,12 +79,11 @@ impl Kubernetes {
                 let _ = opened.serving.set((key, text));
                 return Ok(());
             };
-            let copied = || ServingEntry::copied(&opened.replica, &host, &opened.place.place);
+            let copied = || ServingEntry::copied(id, &host, &opened.place.place);
             match &first {
                 None => {
                     tracing::warn!(
-                        "a gateway on {host} serves, or served, as replica {}: waiting up to {} s for its session to expire",
-                        opened.replica,
+                        "a gateway on {host} serves, or served, as replica {id}: waiting up to {} s for its session to expire",
                         WAIT_LIMIT.as_secs()
                     );
                     first = Some((session, number));

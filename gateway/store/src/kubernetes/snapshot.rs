@@ -10,7 +10,8 @@ use super::super::expected_store::ExpectedStore;
 use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, RollbackStatement};
-use super::super::{StoreError, StoreMark, schema};
+use super::super::schema::{self, Schema};
+use super::super::{StoreError, StoreMark, StoreUser};
 use super::head::Head;
 use super::pages::{KubernetesPages, WHOLE};
 use super::view::View;
@@ -45,8 +46,8 @@ impl KubernetesSnapshot {
         self.below.wait(|below| async move {
             let until = Instant::now() + below.timeout * WHOLE;
             loop {
-                let head = match below.served_by().await? {
-                    Err(hosts) => return Ok(Err(hosts)),
+                let head = match below.used_by(|_| true).await? {
+                    Err(users) => return Ok(Err(hosts(users))),
                     Ok(head) => head.ok_or_else(|| below.replaced())?,
                 };
                 let is_as_it_was = head.id == was.id && head.mark == was.mark && head.set_back.is_none();
@@ -69,6 +70,10 @@ impl KubernetesSnapshot {
 impl MigrationSource for KubernetesSnapshot {
     fn store(&self) -> StoreMark {
         self.view.head.mark()
+    }
+
+    fn schema(&self) -> Schema {
+        self.view.head.schema()
     }
 
     fn moved(&self) -> Option<&Moved> {
@@ -109,10 +114,14 @@ impl MigrationSource for KubernetesSnapshot {
     }
 }
 
-/// On which hosts gateways serve on the store.
+/// On which hosts processes use the store.
 pub(crate) fn served_by(settings: &KubernetesSettings) -> Result<Vec<String>, StoreError> {
-    let served = KubernetesPages::open(settings)?.wait(|below| async move { below.served_by().await })?;
-    Ok(served.err().unwrap_or_default())
+    let used = KubernetesPages::open(settings)?.wait(|below| async move { below.used_by(|_| true).await })?;
+    Ok(used.err().map(hosts).unwrap_or_default())
+}
+
+fn hosts(users: Vec<StoreUser>) -> Vec<String> {
+    users.into_iter().map(|user| user.host).collect()
 }
 
 /// Returns the store that is there, regardless of the known one.

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::StoreError;
+use crate::schema::Schema;
+use crate::{StoreError, StoreUser};
 
 /// Time for which a process that is not heard of keeps what it holds. No leader task is as urgent.
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
@@ -32,6 +33,9 @@ pub(crate) struct ServingEntry {
     place: Option<StatePlace>,
     /// Name of its host, for messages.
     pub host: String,
+    pub release: String,
+    /// Number of the newest schema that it knows.
+    pub schema: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +62,8 @@ impl ServingEntry {
             session: session.to_owned(),
             place,
             host: host_of_this(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            schema: Schema::newest().number,
         }
     }
 
@@ -88,9 +94,16 @@ pub(crate) fn host_of_this() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The host that is named there.
-pub(crate) fn host(value: &str) -> String {
-    ServingEntry::read(value).map_or_else(|| "another host".to_owned(), |serving| serving.host)
+/// Returns the process that has put this value.
+pub(crate) fn user(value: &str) -> StoreUser {
+    match ServingEntry::read(value) {
+        Some(ServingEntry { host, release, schema, .. }) => StoreUser { host, release, schema },
+        None => StoreUser {
+            host: "another host".to_owned(),
+            release: "unknown".to_owned(),
+            schema: 0,
+        },
+    }
 }
 
 #[cfg(test)]

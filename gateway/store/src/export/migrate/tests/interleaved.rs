@@ -80,10 +80,10 @@ async fn refuses_migration_if_the_etcd_store_changed() {
     let id = existing_store(&from.settings).unwrap().unwrap().id;
     for key in ["from/schema".to_owned(), format!("from/set-back/{id}")] {
         let mut source = source(&from.settings).unwrap();
-        etcd.ctl(&["put", &key, "2"]);
+        etcd.ctl(&["put", &key, "2 0.2.0"]);
         source.move_to(&gone("there")).unwrap_err();
         match key.as_str() {
-            "from/schema" => etcd.ctl(&["put", &key, "1"]),
+            "from/schema" => etcd.ctl(&["put", &key, "1 0.1.0"]),
             _ => etcd.ctl(&["del", &key]),
         };
         assert_eq!(
@@ -139,8 +139,8 @@ impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
         self.0.page(range, most)
     }
 
-    fn finish(&mut self, from: &StoreMark, id: &str) -> Result<StoreMark, StoreError> {
-        self.0.finish(from, id)
+    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+        self.0.finish(from, schema, id)
     }
 }
 

@@ -18,6 +18,7 @@ use attest_alloc::ZeroOnFree;
 use attest_command_line::options::GlobalOptions;
 use attest_command_line::{failure, usage};
 use attest_gateway::credentials::seal::SEAL_VERSION;
+use attest_manual::ManualArguments;
 use clap::{Parser, Subcommand};
 
 use commands::output;
@@ -111,6 +112,8 @@ enum Command {
     Log(commands::log::Command),
     /// Validate settings, certificates, pools, roots and state. Exit code 1 on errors.
     Check(commands::check::Arguments),
+    #[command(hide = true)]
+    Manual(ManualArguments),
 }
 
 fn main() -> ExitCode {
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
+        Command::Manual(arguments) => arguments.write::<Arguments>().map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     result.unwrap_or_else(|error| failure(&error))
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use attest_manual::ManualArguments;
 use attest_node::boot::{self, BootOptions};
 use attest_node::boot_complete;
 use attest_node::cloud::{MetadataAddress, detect, nitro_tpm};
@@ -128,6 +129,8 @@ enum Command {
     /// Mark this boot as complete for gateways
     #[command(subcommand)]
     Boot(BootCommand),
+    #[command(hide = true)]
+    Manual(ManualArguments),
 }
 
 #[derive(Subcommand)]
@@ -416,5 +419,12 @@ fn main() -> ExitCode {
             tcti,
             deadline: Duration::from_secs(deadline),
         }),
+        Command::Manual(arguments) => match arguments.write::<Arguments>() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                console::print_line(&error.to_string());
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 
 use attest::release::version_text;
 use attest_command_line::{failure, output, usage};
+use attest_manual::ManualArguments;
 use clap::{Parser, Subcommand};
 use commands::gateway_files::GatewayFiles;
 
@@ -45,6 +46,8 @@ enum Command {
     /// Predict reference values from files, or record a node's.
     #[command(subcommand)]
     ReferenceValues(commands::reference_values::Command),
+    #[command(hide = true)]
+    Manual(ManualArguments),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Policy(command) => commands::policy::run(&files, &command),
         Command::Log(command) => commands::log::run(&files, &command),
         Command::ReferenceValues(command) => commands::reference_values::run(&files, &command),
+        Command::Manual(arguments) => arguments.write::<Arguments>().map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     result.unwrap_or_else(|error| failure(&error))
 }

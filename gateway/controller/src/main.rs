@@ -16,6 +16,7 @@ use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
 use attest_controller::settings::{ControllerLogFormat, ControllerSettings};
+use attest_manual::ManualArguments;
 use attest_system::clock::Clock;
 use clap::{Parser, Subcommand};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -62,6 +63,8 @@ enum Command {
     /// Show the pointers of machine sets.
     #[command(subcommand)]
     Pointer(PointerCommand),
+    #[command(hide = true)]
+    Manual(ManualArguments),
 }
 
 #[derive(Debug, Subcommand)]
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Serve => serve(&config),
         Command::Check { format } => print_check(&config, format),
         Command::Pointer(PointerCommand::List { format }) => print_pointers(&config, format),
+        Command::Manual(arguments) => arguments.write::<Arguments>().map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     done.unwrap_or_else(|error| failure(&error))
 }

@@ -20,7 +20,7 @@ TEST_THREADS ?= 6
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
 
-.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images release-check clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images release release-check clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -73,7 +73,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) check --package attest-gateway --no-default-features --locked --quiet
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck .ci/run .ci/docs .ci/times .ci/words gateway/image/build swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
+		shellcheck --external-sources .ci/run .ci/docs .ci/times .ci/words gateway/image/build release/build release/programs release/deb/*/p* swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
 	fi
 
 deny:
@@ -114,9 +114,6 @@ test-vm: images
 	# Else the TPM software stack prints every refusal that a test provokes.
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
 
-release-check: images ## the tests that make test leaves out: of a release, on further systems
-	@TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked --test vms -- --ignored
-
 bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md; BENCHES="boot storm" for a part
 	@folder=$${CARGO_TARGET_DIR:-target}/bench
 	mkdir -p "$$folder"
@@ -156,6 +153,12 @@ image: $(if $(PROGRAMS_FOLDER),,build) ## a container image of both programs: bu
 	@version=$$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 	folder="$(or $(PROGRAMS_FOLDER),$${CARGO_TARGET_DIR:-target}/release)"
 	gateway/image/build "$$folder/attest-gateway" "$$folder/attest-controller" "$$folder/attest-audit" build/attest-gateway-image "$$version"
+
+release: toolchain ## packages, image, manifests, symbols, SBOMs, notes and SHA256SUMS in build/release (20 minutes)
+	@release/build build/release
+
+release-check: images ## the tests that make test leaves out: of a release, on further systems
+	@TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked --test vms -- --ignored
 
 demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
 	@$(MAKE) programs

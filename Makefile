@@ -73,7 +73,7 @@ check: toolchain deny ## formatting, lints, licences and sources of dependencies
 	$(CARGO) check --package attest-gateway --no-default-features --locked --quiet
 	if command -v shellcheck >/dev/null; then
 		echo "== Shell scripts"
-		shellcheck --external-sources .ci/run .ci/docs .ci/times .ci/words gateway/image/build release/build release/programs release/deb/*/p* swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
+		shellcheck --external-sources .ci/run .ci/docs .ci/times .ci/words gateway/image/build release/build release/check-* release/lib release/programs release/deb/*/p* swtpm-tests/images/build swtpm-tests/images/fast-init swtpm-tests/images/measured-init
 	fi
 
 deny:
@@ -157,8 +157,14 @@ image: $(if $(PROGRAMS_FOLDER),,build) ## a container image of both programs: bu
 release: toolchain ## packages, image, manifests, symbols, SBOMs, notes and SHA256SUMS in build/release (20 minutes)
 	@release/build build/release
 
-release-check: images ## the tests that make test leaves out: of a release, on further systems
-	@TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked --test vms -- --ignored
+# Each is a script, release/check-NAME. The quick ones are first.
+RELEASE_CHECKS ?= image rpm debian vms reproducible
+
+release-check: deps release ## the tests that make test leaves out: packages, image, further systems in VMs, two equal builds; RELEASE_CHECKS=image for a part
+	@for check in $(RELEASE_CHECKS); do
+		echo "== release/check-$$check ($$(date +%H:%M:%S))"
+		release/check-$$check
+	done
 
 demo: deps toolchain ## four VMs ask for their config; KEEP=1 leaves the gateway running
 	@$(MAKE) programs

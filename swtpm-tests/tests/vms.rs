@@ -19,6 +19,7 @@ mod delivery;
 mod four_vms;
 mod harness;
 mod hibernation;
+mod host_steps;
 mod ignition;
 mod initrds;
 mod kubelet;
@@ -28,6 +29,7 @@ mod measured_boot;
 #[allow(dead_code, reason = "these tests use a part of it")]
 mod network;
 mod node;
+mod packages;
 mod pointer_places;
 mod pointers;
 mod power_cuts;

@@ -1,8 +1,9 @@
 //! A Debian host that is no node. It runs a test's steps as root at each boot, and says their results on its console.
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use swtpm_tests::{Accelerator, DebianRelease, Images, TestFolder, Vm, VmBuilder, WholeBoot, core_os};
+use swtpm_tests::{Accelerator, DebianRelease, Images, Programs, TestFolder, Vm, VmBuilder, WholeBoot, core_os, run};
 
 const UNIT: &str = "[Unit]
 Before=multi-user.target
@@ -72,4 +73,27 @@ impl StepsHost {
 pub fn said(vm: &Vm) -> Vec<String> {
     let step = |line: &String| line.trim().strip_prefix("@@ step ").map(str::to_owned);
     vm.console().lines().iter().filter_map(step).collect()
+}
+
+/// Adds the gateway's unit, its user, and a debug build.
+pub fn add_gateway(tree: &Path) {
+    for (path, text) in [
+        (
+            "usr/lib/systemd/system/attest-gateway.service",
+            include_str!("../../gateway/dist/attest-gateway.service"),
+        ),
+        (
+            "usr/lib/sysusers.d/attest-gateway.conf",
+            include_str!("../../gateway/dist/attest-gateway.sysusers"),
+        ),
+    ] {
+        core_os::write(tree, path, 0o644, text).unwrap();
+    }
+    fs::create_dir_all(tree.join("usr/bin")).unwrap();
+    // Without symbols it fits on the disk.
+    run(Command::new("strip")
+        .arg("-o")
+        .arg(tree.join("usr/bin/attest-gateway"))
+        .arg(&Programs::build().unwrap().gateway))
+    .unwrap();
 }

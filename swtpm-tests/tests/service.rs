@@ -1,12 +1,10 @@
 //! The gateway's systemd unit under a real systemd, on a host that is no node: start, reload, a watchdog that restarts a stopped gateway,
 //! and failures that end with the mended settings.
-use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
-use swtpm_tests::{DebianRelease, Programs, core_os, run};
+use swtpm_tests::{DebianRelease, core_os};
 
-use crate::host_steps::{StepsHost, said};
+use crate::host_steps::{StepsHost, add_gateway, said};
 
 /// Maximum duration of the boot and all steps, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(480);
@@ -59,24 +57,9 @@ fn debian_12_runs_the_unit() {
 
 #[track_caller]
 fn check(release: DebianRelease) {
-    let unit = include_str!("../../gateway/dist/attest-gateway.service");
-    let sysusers = include_str!("../../gateway/dist/attest-gateway.sysusers");
     let host = StepsHost::new(release, STEPS, |tree| {
-        for (path, text) in [
-            ("usr/lib/systemd/system/attest-gateway.service", unit),
-            ("usr/lib/sysusers.d/attest-gateway.conf", sysusers),
-            ("etc/systemd/system/attest-gateway.service.d/test.conf", DROP_IN),
-        ] {
-            core_os::write(tree, path, 0o644, text).unwrap();
-        }
-        fs::create_dir_all(tree.join("usr/bin")).unwrap();
-        let gateway = &Programs::build().unwrap().gateway;
-        // Without symbols it fits on the disk.
-        run(Command::new("strip")
-            .arg("-o")
-            .arg(tree.join("usr/bin/attest-gateway"))
-            .arg(gateway))
-        .unwrap();
+        add_gateway(tree);
+        core_os::write(tree, "etc/systemd/system/attest-gateway.service.d/test.conf", 0o644, DROP_IN).unwrap();
     });
     let mut vm = host.vm().start(host.folder.path()).unwrap();
     vm.wait_off(LIMIT).unwrap();

@@ -44,14 +44,23 @@ pub fn put(file: &Path, key: &str, value: &str) {
         .unwrap();
 }
 
+/// Returns the text about version 2 of a format.
+fn too_new(format: &str) -> String {
+    format!("{format} 2, and release {} reads 1: run", env!("CARGO_PKG_VERSION"))
+}
+
 pub fn refuses(gateway: &Gateway, command: &[&str], what: &str) {
     let refused = gateway.try_command(command);
     let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
     assert!(!refused.status.success(), "{command:?} takes {what}: {said}");
-    assert!(
-        said.contains("cannot be read") && said.contains("newer release"),
-        "{command:?}, {what}: {said}"
-    );
+    // A higher version is named, an unknown member is not understood.
+    match refused.status.code() {
+        Some(2) => assert!(said.contains(&too_new("version")), "{command:?}, {what}: {said}"),
+        _ => assert!(
+            said.contains("cannot be read") && said.contains("newer release"),
+            "{command:?}, {what}: {said}"
+        ),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,6 +101,126 @@ async fn refuses_entries_of_newer_releases() {
     }
     assert!(altered >= 6, "{altered}");
     gateway.run();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_and_check_exit_with_2_and_change_nothing_in_state_files_of_a_newer_release() {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    gateway.command(&["token", "create", "--pool", POOL, "--name", "rack7"]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let log = gateway.path("state/attestation.jsonl");
+    let line = fs::read_to_string(&log).unwrap().lines().last().unwrap().to_owned();
+    fs::create_dir(gateway.path("state/cluster")).unwrap();
+    for (file, text, format) in [
+        ("standing.json", None, "version"),
+        (
+            "seal.set",
+            Some(r#"{"v":1,"key_file":"a","store":"b","changes":1,"tag":"c"}"#),
+            "version",
+        ),
+        ("cluster/attested-nodes.json", Some(r#"{"v":1,"last":{}}"#), "version"),
+        ("attestation.unnamed", Some(r#"{"v":1,"blobs":[]}"#), "version"),
+        ("attestation.jsonl", Some(line.as_str()), "log entry version"),
+    ] {
+        let path = gateway.path("state").join(file);
+        let known = fs::read_to_string(&path).ok();
+        let text = text.or(known.as_deref()).unwrap();
+        let newer = text.replacen("\"v\":1", "\"v\":2,\"release\":\"0.2.0\"", 1);
+        assert_ne!(newer, text);
+        let is_log = path == log;
+        let newer = if is_log { known.clone().unwrap() + &newer + "\n" } else { newer };
+        fs::write(&path, &newer).unwrap();
+        let before = state(&gateway);
+        let commands = [
+            &["serve"][..],
+            &["check"],
+            &["log", "show"],
+            &["log", "audit", "--without-checkpoints"],
+            &["policy", "propose", POOL],
+        ];
+        for command in commands.iter().take(if is_log { 5 } else { 2 }) {
+            let refused = gateway.try_command(command);
+            let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+            assert_eq!(refused.status.code(), Some(2), "{command:?} {file}: {said}");
+            assert!(
+                said.contains(&format!("{} has {} release 0.2.0 or a newer one", path.display(), too_new(format))),
+                "{command:?} {file}: {said}"
+            );
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+        assert_eq!(state(&gateway), before);
+        match known {
+            Some(known) => fs::write(&path, known).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+    }
+    gateway.run();
+}
+
+#[test]
+fn exits_with_2_and_changes_nothing_in_seal_keys_of_a_newer_release() {
+    let mut gateway = Gateway::init();
+    let shared = "[store]\nkey_file = \"store.key\"\n";
+    for settings in ["", shared] {
+        gateway.settings(settings);
+        if settings == shared {
+            gateway.command(&["store", "create-key"]);
+        }
+        gateway.run();
+        gateway.terminate();
+        assert!(gateway.wait().success());
+    }
+    for (file, settings, version) in [("state/seal.key", "", 2), ("store.key", shared, 1)] {
+        gateway.settings(settings);
+        let path = gateway.path(file);
+        let text = fs::read_to_string(&path).unwrap();
+        let newer = text.replacen(&format!(" {version}\n"), " 3\n", 1);
+        assert_ne!(newer, text);
+        fs::write(&path, &newer).unwrap();
+        for command in [&["check"][..], &["serve"], &["seal", "rotate"], &["seal", "rotate", "--drop"]] {
+            let refused = gateway.try_command(command);
+            let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+            assert_eq!(refused.status.code(), Some(2), "{command:?}: {said}");
+            let expected = format!(
+                "{file} has version 3, and release {} reads {version}: run",
+                env!("CARGO_PKG_VERSION")
+            );
+            assert!(said.contains(&expected), "{command:?}: {said}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), newer);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_exit_with_2_for_checkpoints_and_exports_of_a_newer_release() {
+    let mut gateway = Gateway::init();
+    gateway.run();
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    let signed = gateway.checkpoints();
+    let newer = fs::read_to_string(&signed).unwrap().replace("{\"v\":1", "{\"v\":2");
+    fs::write(&signed, newer).unwrap();
+    let exported = gateway.path("exported");
+    let exported = exported.to_str().unwrap();
+    gateway.command(&["store", "export", exported]);
+    let text = fs::read_to_string(exported).unwrap();
+    fs::write(exported, text.replacen("\"version\":1", "\"version\":2,\"more\":1", 1)).unwrap();
+    let empty = Gateway::init();
+    for (gateway, command, format) in [
+        (
+            &gateway,
+            &["log", "audit", "--checkpoints", signed.as_str()][..],
+            "checkpoint version",
+        ),
+        (&empty, &["store", "import", exported], "export version"),
+    ] {
+        let refused = gateway.try_command(command);
+        let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{command:?}: {said}");
+        assert!(said.contains(&too_new(format)), "{said}");
+    }
 }
 
 fn thing(id: &str) -> Spendable {
@@ -140,7 +269,8 @@ async fn refuses_internal_entries_of_newer_releases() {
                 _ => text(store.append_to_outbox("{}".to_owned()).await),
             };
             let refused = done.unwrap_err();
-            assert!(refused.contains(begin) && refused.contains("newer release"), "{key}: {refused}");
+            let is_newer = refused.contains("newer release") || refused.contains(&too_new("version"));
+            assert!(refused.contains(begin) && is_newer, "{key}: {refused}");
             let mut expected = all.clone();
             expected.iter_mut().find(|(found, _)| found == key).unwrap().1 = other;
             assert_eq!(pairs(&file, ""), expected, "nothing is written");

@@ -43,6 +43,21 @@ pub(super) fn version(objects: &ObjectStore, kind: ResourceKind) -> Option<Value
     versions.iter().find(served).cloned()
 }
 
+/// Returns the versions that definitions of this group serve, as discovery lists them, unless it serves a version that is supported here.
+pub(super) fn other_versions(objects: &ObjectStore, group: &str) -> Vec<Value> {
+    let kinds = ResourceKind::all().iter().filter(|kind| kind.group == group);
+    let definitions = kinds.filter(|kind| !exists(objects, **kind)).filter_map(|kind| {
+        let definition = objects.get(ResourceKind::by_plural("customresourcedefinitions"), "", &kind.qualified())?;
+        Some(definition["spec"]["versions"].as_array()?.clone())
+    });
+    let served = definitions.flatten().filter(|version| version["served"] == true);
+    let named = |version: Value| {
+        let version = version["name"].as_str().unwrap_or_default();
+        json!({"groupVersion": format!("{group}/{version}"), "version": version})
+    };
+    served.map(named).collect()
+}
+
 /// Returns the short names of the kind.
 pub(super) fn short_names(objects: &ObjectStore, kind: ResourceKind) -> Value {
     let definition = objects.get(ResourceKind::by_plural("customresourcedefinitions"), "", &kind.qualified());

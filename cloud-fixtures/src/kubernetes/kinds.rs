@@ -191,6 +191,11 @@ pub(super) fn discovery(path: &str, objects: &ObjectStore) -> Option<Value> {
                     None => groups.push((kind.group, vec![version])),
                 }
             }
+            // One whose definition serves other versions only.
+            let others = custom_resources::other_versions(objects, CUSTOM);
+            if !others.is_empty() {
+                groups.push((CUSTOM, others));
+            }
             let group =
                 |(group, versions): (&str, Vec<Value>)| json!({"name": group, "preferredVersion": versions[0], "versions": versions});
             let groups: Vec<Value> = groups.into_iter().map(group).collect();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::blobs::BlobError;
+use super::newer_log::NewerLog;
 use super::store_link::StoreFailure;
 
 /// The attestation log cannot be written: nothing may be answered that it should hold.
@@ -13,6 +14,9 @@ pub enum JournalError {
     /// Another process has the file open.
     #[error("a gateway is writing {0}; stop it first: `systemctl stop attest-gateway`")]
     InUse(PathBuf),
+    /// A newer release has written the log.
+    #[error(transparent)]
+    Newer(#[from] NewerLog),
     /// A record could not be made durable; the log says why.
     #[error("the attestation log cannot be written")]
     Failed,

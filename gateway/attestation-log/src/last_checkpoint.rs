@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use attest_system::newer_format::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 use super::chain::{LineHash, Point, link_of};
@@ -54,6 +55,17 @@ pub struct LastCheckpoint {
     pub after: BTreeSet<String>,
 }
 
+/// Error of a kept checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum LastCheckpointError {
+    /// It is JSON of another form, or no JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A newer release has written it.
+    #[error("it has {0}")]
+    Newer(#[source] NewerFormat),
+}
+
 impl LastCheckpoint {
     /// Returns a checkpoint that is to be kept: a line of the log.
     ///
@@ -74,8 +86,11 @@ impl LastCheckpoint {
     /// Parses a kept checkpoint.
     ///
     /// # Errors
-    /// JSON of another form, or of a newer release.
-    pub fn read(value: &str) -> Result<Self, serde_json::Error> {
+    /// [`LastCheckpointError`].
+    pub fn read(value: &str) -> Result<Self, LastCheckpointError> {
+        if let Some(newer) = NewerFormat::in_json("checkpoint version", VERSION.into(), value.as_bytes()) {
+            return Err(LastCheckpointError::Newer(newer));
+        }
         let CheckpointFile {
             v,
             serves_as,
@@ -84,9 +99,8 @@ impl LastCheckpoint {
             checkpoint,
         } = serde_json::from_str(value)?;
         if v != VERSION {
-            return Err(serde::de::Error::custom(format!(
-                "it has version {v}, and this release knows {VERSION} only"
-            )));
+            let problem = format!("it has version {v}, and this release reads {VERSION}");
+            return Err(<serde_json::Error as serde::de::Error>::custom(problem).into());
         }
         let line = serde_json::from_str(&checkpoint)?;
         Ok(Self {

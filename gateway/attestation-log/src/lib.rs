@@ -24,6 +24,8 @@ mod leftover_files;
 mod log_end;
 mod log_file;
 mod log_key;
+mod log_version;
+mod newer_log;
 pub mod past_evidence;
 mod read_range;
 pub mod reading;
@@ -55,8 +57,10 @@ pub use found_decisions::{FoundDecisions, PendingDecision};
 pub use grants::{ConfigSet, Earns, Grants};
 pub use journal::{Durable, Journal, LargeParts, LogState, Observer, PreparedLine, Recorded, label};
 pub use journal_error::JournalError;
-pub use last_checkpoint::{Abandoned, LastCheckpoint, log_head, required_checkpoints};
+pub use last_checkpoint::{Abandoned, LastCheckpoint, LastCheckpointError, log_head, required_checkpoints};
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
+pub use log_version::newer_log;
+pub use newer_log::NewerLog;
 pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, with_before, with_next_step};
 pub use record::{
     DecidedBy, Decision, NotAttested, Record, RecordedLate, ShownEvidence, TicketTerms, VERSION as ENTRY_VERSION, Verdict, WAITED,
@@ -64,7 +68,9 @@ pub use record::{
 };
 pub use removal::{KeptLines, Removal, RetentionCause, Span};
 pub use replica_name::{is_replica_name, replica_name};
-pub use retention::{KEPT_NAME, PendingDecisions, RetainedSegments, Retention, RetentionError, RetentionResult, RetentionRule, kept_file};
+pub use retention::{
+    KEPT_NAME, PendingDecisions, RetainedSegments, Retention, RetentionError, RetentionResult, RetentionRule, kept_file, newer_note,
+};
 pub use segment_name::SegmentName;
 pub use segments::{SegmentLimits, closed_segments, next_file};
 pub use signer::CheckpointSigner;

@@ -14,6 +14,7 @@ use super::checkpoint::CheckpointLine;
 use super::journal_error::JournalError;
 use super::log_end::{end_of_last_line, last_line};
 use super::log_key::LogPublicKey;
+use super::log_version::newer_log;
 use super::reading;
 use super::segment_name::written_at;
 use super::segments::{self, SegmentLimits};
@@ -44,10 +45,15 @@ impl LockedLog {
     /// Opens the file, and makes it if it does not exist. A last line without its end was never acknowledged: it is cut off, and the number
     /// of bytes cut is returned.
     pub(super) fn open(path: &Path) -> std::result::Result<(Self, u64), JournalError> {
-        segments::finish_closing(path).map_err(|source| JournalError::Io {
+        let io = |source| JournalError::Io {
             path: path.to_owned(),
             source,
-        })?;
+        };
+        // Before anything is changed.
+        if let Some(newer) = newer_log(path).map_err(io)? {
+            return Err(newer.into());
+        }
+        segments::finish_closing(path).map_err(io)?;
         Self::at(path)
     }
 

@@ -8,7 +8,7 @@ use attest::tpm::measured_boot::MeasuredBoot;
 use attest::tpm::requirements::QuotedPcrs;
 use attest::{Claims, Kind};
 use attest_log::reading::{LineContent, LogFile, LogFiles, log_files};
-use attest_log::{Decision, Record, Verdict};
+use attest_log::{Decision, Record, Verdict, newer_log};
 use serde::de::IgnoredAny;
 
 /// Maximum number of decisions named when an id is ambiguous; the search ends there.
@@ -62,8 +62,11 @@ pub fn last_trusted_decision(log: &Path, node: &str) -> anyhow::Result<(Outline,
     }
 }
 
-/// Returns the files of the gateway's log, the oldest first; fails if one cannot be read.
+/// Returns the files of the gateway's log, the oldest first; fails if one cannot be read, or a newer release has written the log.
 pub fn files(log: &Path) -> anyhow::Result<Vec<LogFile>> {
+    if let Some(newer) = newer_log(log)? {
+        return Err(newer.into());
+    }
     let LogFiles { files, unreadable } = log_files(log)?;
     match unreadable.into_iter().next() {
         Some(error) => Err(error.into()),

@@ -7,7 +7,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use attest_log::{Abandoned, Journal, LastCheckpoint, LogPublicKey, Point, required_checkpoints};
+use attest_log::{Abandoned, Journal, LastCheckpoint, LastCheckpointError, LogPublicKey, Point, required_checkpoints};
 use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
 /// Chains of one gateway that are kept although another has taken their place: more than any has begun for a reason.
@@ -35,7 +35,13 @@ fn unreadable(id: String) -> impl FnOnce(serde_json::Error) -> StoreError {
 }
 
 fn read(entry: &StoreEntry) -> Result<LastCheckpoint, StoreError> {
-    LastCheckpoint::read(&entry.value).map_err(unreadable(entry.id.clone()))
+    LastCheckpoint::read(&entry.value).map_err(|error| match error {
+        LastCheckpointError::Json(source) => unreadable(entry.id.clone())(source),
+        LastCheckpointError::Newer(newer) => StoreError::Newer {
+            key: format!("entry/{}/{}", EntryKind::Checkpoint.as_str(), entry.id),
+            newer,
+        },
+    })
 }
 
 fn entry(kept: &LastCheckpoint) -> Result<StoreEntry, StoreError> {

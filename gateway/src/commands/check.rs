@@ -15,7 +15,7 @@ use super::{OutputOption, output};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: fail for warnings, too\n  attest-gateway check --strict\n\nExample: which configs an unauthenticated client gets at these addresses\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nExample: the same, on a machine that is not a gateway\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nEach line is ok, warning, DEGRADED (broken, while the rest is served) or ERROR (the gateway would not start). The exit code is 1 after\nan ERROR, and with --strict after any line that is not ok; 2 if a newer release wrote the store.\n\nThe command changes nothing, except that with cluster.mcs_certificate and cluster.bootstrap_kubeconfig it writes the first copies in\nstate/cluster."
+    after_help = "Example: fail for warnings, too\n  attest-gateway check --strict\n\nExample: which configs an unauthenticated client gets at these addresses\n  attest-gateway check --probe 192.0.2.11 192.0.2.12 192.0.2.13\n\nExample: the same, on a machine that is not a gateway\n  attest-gateway check --probe 192.0.2.11 --pre-approved worker=worker.ign\n\nEach line is ok, warning, DEGRADED (broken, while the rest is served) or ERROR (the gateway would not start). The exit code is 1 after\nan ERROR, and with --strict after any line that is not ok; 2 if a newer release wrote the state.\n\nThe command changes nothing, except that with cluster.mcs_certificate and cluster.bootstrap_kubeconfig it writes the first copies in\nstate/cluster."
 )]
 pub(crate) struct Arguments {
     /// Exit with 1 for warnings and DEGRADED, too.

@@ -5,16 +5,25 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use attest_log::{LogKey, is_written, lock_file, next_file};
+use attest_log::{LogKey, NewerLog, is_written, lock_file, newer_log, newer_note, next_file};
 use attest_store::settings::{EngineSettings, EtcdSettings};
 use attest_store::{AnyStore, Embedded, EntryKind, StoreError, mark_file};
-use attest_system::files::{no_other_than_file, temporary_file};
+use attest_system::files::{self, folder, no_other_than_file, temporary_file};
+use attest_system::newer_format::NewerFormat;
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
 use super::{Depth, InspectionFinding};
-use crate::credentials::seal::{SealError, SealKeyRing};
+#[cfg(feature = "cluster")]
+use crate::cluster::attested_nodes::POSITION_VERSION;
+use crate::credentials::seal::{SET_FILE, SET_VERSION, SealError, SealKeyRing};
 use crate::settings::Settings;
+
+/// File of the state folder with the configuration snapshot that was recorded last, and its version.
+pub(crate) const SNAPSHOT_FILE: &str = "standing.json";
+pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+/// Most that is read of that file, in bytes: some hundred pools and certificates.
+pub(crate) const SNAPSHOT_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Result of the check for a gateway that serves with this state already.
 pub(super) enum StateUse {
@@ -46,9 +55,16 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Insp
         findings.push(fault(folder, &format!("cannot be written to: {error}")));
     }
     store(settings, depth, findings);
-    if let Err(error) = seal(settings) {
-        findings.push(InspectionFinding::Error(error.to_string()));
+    match seal(settings) {
+        Ok(()) => {}
+        Err(SealError::Version(newer)) => {
+            let text = format!("the seal's keys in the store have {newer}");
+            findings.push(InspectionFinding::Newer(text, newer));
+        }
+        Err(SealError::NewerFile { path, newer }) => findings.push(newer_file(&path, newer)),
+        Err(error) => findings.push(InspectionFinding::Error(error.to_string())),
     }
+    versions(settings, findings);
     let log_key = settings.log_key();
     if fs::symlink_metadata(&log_key).is_ok()
         && let Err(error) = LogKey::read(&log_key)
@@ -64,6 +80,35 @@ pub(super) fn inspect(settings: &Settings, depth: Depth, findings: &mut Vec<Insp
     }
     in_the_way(settings, findings);
     log(&settings.attestation_log(), findings)
+}
+
+/// Checks the versions of the log and of the state's other files: a newer release may have written them.
+fn versions(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
+    let log = settings.attestation_log();
+    match newer_log(&log) {
+        Ok(newer) => findings.extend(
+            newer
+                .into_iter()
+                .chain(newer_note(&log))
+                .map(|NewerLog { path, newer }| newer_file(&path, newer)),
+        ),
+        Err(error) => findings.push(fault(&log, &error)),
+    }
+    let mut files = vec![
+        (settings.state.join(SNAPSHOT_FILE), SNAPSHOT_VERSION),
+        (folder(&settings.store.file).join(SET_FILE), SET_VERSION.into()),
+    ];
+    #[cfg(feature = "cluster")]
+    files.push((settings.attested_nodes_note().with_added_extension("json"), POSITION_VERSION));
+    for (path, known) in files {
+        // An error is reported by the code that uses the file.
+        let text = files::read(&path, SNAPSHOT_LIMIT_BYTES).unwrap_or_default();
+        findings.extend(NewerFormat::in_json("version", known.into(), &text).map(|newer| newer_file(&path, newer)));
+    }
+}
+
+fn newer_file(path: &Path, newer: NewerFormat) -> InspectionFinding {
+    InspectionFinding::Newer(format!("{} has {newer}", path.display()), newer)
 }
 
 /// Checks the other paths that `serve` and its store make, rename or remove, and do not read: only a file may be there.
@@ -123,8 +168,7 @@ fn store(settings: &Settings, depth: Depth, findings: &mut Vec<InspectionFinding
         Err(error) if error.is_unanswered() && matches!(depth, Depth::Start) => return,
         Err(error) if error.is_unanswered() => return findings.push(InspectionFinding::Degraded(format!("{place}: {error}"))),
         Err(StoreError::Schema { path, newer }) => {
-            let text = format!("{} has {newer}", path.display());
-            return findings.push(InspectionFinding::Newer(text, newer));
+            return findings.push(newer_file(&path, newer));
         }
         Err(error) => return findings.push(InspectionFinding::Error(format!("{place}: {error}"))),
     }

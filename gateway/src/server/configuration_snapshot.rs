@@ -18,16 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::api::{EkRootsInUse, Gateway};
+use crate::inspection::{SNAPSHOT_FILE, SNAPSHOT_LIMIT_BYTES, SNAPSHOT_VERSION};
 use crate::pki;
 use crate::settings::Settings;
 use shown::shown;
-
-/// File of the state folder with the snapshot that was recorded last.
-const FILE: &str = "standing.json";
-const VERSION: u32 = 1;
-
-/// Most that is read of that file, in bytes: some hundred pools and certificates.
-const KNOWN_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Kinds of things in a snapshot.
 const SETTINGS: &str = "settings";
@@ -67,7 +61,7 @@ pub(super) struct ConfigurationSnapshot {
 impl ConfigurationSnapshot {
     /// Loads the last snapshot, takes that of this start, and records the drift between them.
     pub(super) async fn begin(gateway: &Gateway) -> Self {
-        let file = gateway.settings.state.join(FILE);
+        let file = gateway.settings.state.join(SNAPSHOT_FILE);
         // Of a first start, and where that is lost, all of it is recorded.
         let mut recorded = read(&file).unwrap_or_default();
         let mut settings = settings(&gateway.settings);
@@ -169,7 +163,7 @@ impl ConfigurationSnapshot {
             after: Some(value.clone()),
         });
         let known = RecordedConfiguration {
-            v: VERSION,
+            v: SNAPSHOT_VERSION,
             things: things.collect(),
         };
         let written = serde_json::to_string(&known).map_err(std::io::Error::from);
@@ -233,7 +227,7 @@ async fn record_all(gateway: &Gateway, verb: Verb, things: &[ValueChange]) -> Re
 
 /// Returns the snapshot that was recorded last; `None` if that is not known.
 fn read(file: &Path) -> Option<Things> {
-    let text = match files::read_text(file, KNOWN_LIMIT_BYTES) {
+    let text = match files::read_text(file, SNAPSHOT_LIMIT_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {
@@ -243,7 +237,7 @@ fn read(file: &Path) -> Option<Things> {
     };
     let Some(known) = serde_json::from_str(&text)
         .ok()
-        .filter(|known: &RecordedConfiguration| known.v == VERSION)
+        .filter(|known: &RecordedConfiguration| known.v == SNAPSHOT_VERSION)
     else {
         tracing::warn!(
             "{} is not a configuration snapshot of this release; cannot determine what changed since the last start",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use attest_system::newer_format::NewerFormat;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -10,25 +11,25 @@ use super::engine::{Transaction, WorkInterrupted};
 
 /// The version of the documents below, `1`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u64", into = "u64")]
+#[serde(try_from = "i64", into = "i64")]
 pub(super) struct DocumentVersion;
 
 impl DocumentVersion {
-    const NUMBER: u64 = 1;
+    const NUMBER: i64 = 1;
 }
 
-impl TryFrom<u64> for DocumentVersion {
+impl TryFrom<i64> for DocumentVersion {
     type Error = String;
 
-    fn try_from(number: u64) -> Result<Self, String> {
+    fn try_from(number: i64) -> Result<Self, String> {
         match number {
             Self::NUMBER => Ok(Self),
-            newer => Err(format!("it has version {newer}, and this release knows {} only", Self::NUMBER)),
+            other => Err(format!("it has version {other}, and this release reads {}", Self::NUMBER)),
         }
     }
 }
 
-impl From<DocumentVersion> for u64 {
+impl From<DocumentVersion> for i64 {
     fn from(_: DocumentVersion) -> Self {
         DocumentVersion::NUMBER
     }
@@ -145,7 +146,15 @@ pub(super) fn read<D: DeserializeOwned>(transaction: &mut dyn Transaction, key: 
 }
 
 pub(super) fn parse<D: DeserializeOwned>(key: &str, text: &str) -> Result<D, StoreError> {
-    serde_json::from_str(text).map_err(|source| unreadable(key, source))
+    serde_json::from_str(text).map_err(
+        |source| match NewerFormat::in_json("version", DocumentVersion::NUMBER, text.as_bytes()) {
+            Some(newer) => StoreError::Newer {
+                key: key.to_owned(),
+                newer,
+            },
+            None => unreadable(key, source),
+        },
+    )
 }
 
 pub(super) fn write(transaction: &mut dyn Transaction, key: &str, document: &impl Serialize) -> Result<(), WorkInterrupted> {

@@ -153,6 +153,13 @@ pub enum StoreError {
     /// A document that this release cannot read.
     #[error("the store's key {key} cannot be read: {source}. If a newer release has written it, run that release")]
     Document { key: String, source: serde_json::Error },
+    /// A newer release has written the value of a key.
+    #[error("the store's key {key} has {newer}")]
+    Newer {
+        key: String,
+        #[source]
+        newer: NewerFormat,
+    },
     /// A key that no release writes.
     #[error("the store has a key that no release writes: {key}")]
     Key { key: String },

@@ -20,12 +20,12 @@ pub enum ExportError {
     /// The file cannot be written or read.
     #[error("the file cannot be written or read: {0}")]
     Io(#[from] io::Error),
+    /// A newer release has exported it.
+    #[error("the file has {0}: nothing was imported")]
+    Newer(#[source] NewerFormat),
     /// It is not a complete, unaltered file of a store.
     #[error("line {line} {problem}: nothing was imported")]
     File { line: u64, problem: String },
-    /// A newer release has exported it.
-    #[error("nothing was imported")]
-    Newer(#[source] NewerFormat),
     /// There is something in the store.
     #[error(
         "the store holds {0} keys, but an import requires an empty store. If you do not need the existing store, remove it first, then run the command again"

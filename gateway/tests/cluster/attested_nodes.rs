@@ -471,6 +471,16 @@ async fn attested_nodes_catch_up_after_an_api_outage() {
     gateway.line(|line| line.contains("cluster: watch of attested nodes lost, using cached state"));
     let said = checked();
     assert!(said.contains("DEGRADED") && said.contains("cluster: attested nodes: "), "{said}");
+    // The kind of another release alone.
+    let mut other = part().remove(0);
+    other["spec"]["versions"][0]["name"] = "v1beta1".into();
+    site.api.put(other);
+    let said = checked();
+    let version = format!(
+        "the API serves version v1beta1, and release {} reads v1alpha1",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(said.contains(&format!("DEGRADED cluster: attested nodes: {version}")), "{said}");
     part().into_iter().for_each(|object| site.api.put(object));
     shown(&site.api, "it is shown when the kind is back", || {
         site.node(&object).is_some() && at(&site) == last(&site)

@@ -49,7 +49,7 @@ async fn refuses_malformed_or_readable_key_files() {
     for bad in [
         String::new(),
         key.to_owned(),
-        format!("attestation-gateway store key 2\n{key}\n"),
+        format!("attestation-gateway store key 0\n{key}\n"),
         "attestation-gateway store key 1\n".to_owned(),
         format!("attestation-gateway store key 1\n{}\n", &key[2..]),
         format!("attestation-gateway store key 1\n{key}00\n"),

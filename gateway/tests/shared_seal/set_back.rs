@@ -89,7 +89,7 @@ async fn refuses_an_altered_or_foreign_seal_mark() {
     assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
     let document: Value = serde_json::from_str(&good).unwrap();
     for (member, value) in [
-        ("v", Value::from(2)),
+        ("v", Value::from(0)),
         ("changes", 0.into()),
         ("changes", 9.into()),
         ("store", "00".repeat(16).into()),
@@ -101,6 +101,8 @@ async fn refuses_an_altered_or_foreign_seal_mark() {
         fs::write(&kept, altered.to_string()).unwrap();
         assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))), "{altered}");
     }
+    fs::write(&kept, good.replace("\"v\":1", "\"v\":2")).unwrap();
+    assert!(matches!(site.try_replica(NOW).await, Err(SealError::NewerFile { newer, .. }) if newer.found == 2));
     fs::write(&kept, "").unwrap();
     assert!(matches!(site.try_replica(NOW).await, Err(SealError::NotKept(_))));
     // With the key file it is replaced, too.

@@ -23,6 +23,7 @@ use std::time::Duration;
 use attest_system::files::WriteError;
 
 pub use pass::{RetainedSegments, Retention, RetentionResult};
+pub use unnamed_blobs::newer_note;
 
 use super::blobs::BlobError;
 use super::found_decisions::PendingDecision;

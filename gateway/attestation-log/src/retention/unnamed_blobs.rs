@@ -7,9 +7,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use attest_system::files::{self, PRIVATE};
+use attest_system::newer_format::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 use super::RetentionError;
+use crate::newer_log::NewerLog;
 
 /// Version of the document.
 const VERSION: u32 = 1;
@@ -25,6 +27,15 @@ fn file(log: &Path) -> PathBuf {
     log.with_extension("unnamed")
 }
 
+/// Returns the error of a note that a newer release has written next to this log.
+#[must_use]
+pub fn newer_note(log: &Path) -> Option<NewerLog> {
+    let path = file(log);
+    // An error is reported by the pass that reads it.
+    let newer = NewerFormat::in_json("version", VERSION.into(), &files::read(&path, u64::MAX).ok()?)?;
+    Some(NewerLog { path, newer })
+}
+
 /// Returns the blobs that are noted.
 pub(super) fn noted(log: &Path) -> Result<BTreeSet<String>, RetentionError> {
     let path = file(log);
@@ -36,7 +47,7 @@ pub(super) fn noted(log: &Path) -> Result<BTreeSet<String>, RetentionError> {
     let malformed = |problem: String| RetentionError::Malformed { path: file(log), problem };
     let UnnamedBlobsFile { v, blobs } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     if v != VERSION {
-        return Err(malformed(format!("version {v}, of another release")));
+        return Err(malformed(format!("it has version {v}, and this release reads {VERSION}")));
     }
     Ok(blobs)
 }

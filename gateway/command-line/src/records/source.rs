@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use attest_log::is_written;
 use attest_log::reading::{LineContent, LogFile, LogFiles, LogReadError, files_of, last_of, log_files};
+use attest_log::{NewerLog, is_written};
 
 use super::filter::{Filter, RecordFields};
 use crate::output::{self, ReaderState};
@@ -146,11 +146,14 @@ fn each_of(
                 unread.note(file, at, &format!("{length} bytes: longer than any record"));
                 continue;
             }
-            Ok(Some(LineContent::Line(line))) => ReadLine {
-                line,
-                begins_file: at == 0,
-                fields: RecordFields::parse(line),
-            },
+            Ok(Some(LineContent::Line(line))) => {
+                NewerLog::check_line(file.path(), line)?;
+                ReadLine {
+                    line,
+                    begins_file: at == 0,
+                    fields: RecordFields::parse(line),
+                }
+            }
             Err(error) => {
                 unread.damaged(file, Some(at), &error);
                 return Ok(ReaderState::There);

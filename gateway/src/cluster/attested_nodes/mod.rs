@@ -26,6 +26,7 @@ mod writer;
 use std::sync::Arc;
 
 use attest_cluster_api::{ClusterClient, ClusterError, WatchCache, WatchStatus, keep};
+use kind::GROUP;
 pub use kind::VERSION;
 use kube::api::{Api, ListParams};
 use kube::core::Selector;
@@ -36,6 +37,7 @@ pub use object::{AttestedNode, object_name};
 use self::leader::LeaderPass;
 use self::object_cache::AttestedNodeCache;
 pub(crate) use self::object_cache::LogPlaces;
+pub(crate) use self::position::VERSION as POSITION_VERSION;
 use super::ClusterTasks;
 use crate::settings::AttestedNodes;
 
@@ -52,7 +54,22 @@ const FAILED_AT_ONCE: usize = 20;
 pub(super) async fn check_access(cluster: &ClusterClient) -> (&'static str, Result<(), ClusterError>) {
     let nodes: Api<AttestedNode> = Api::all(cluster.client());
     let found = cluster.ask(WHAT, nodes.list_metadata(&ListParams::default().limit(1))).await;
-    (WHAT, found.map(drop))
+    match found {
+        Err(error) if error.is_not_found() => (WHAT, Err(other_version(cluster).await.unwrap_or(error))),
+        found => (WHAT, found.map(drop)),
+    }
+}
+
+/// Returns the error for a kind that the API serves in other versions only; `None` if it does not have the kind.
+async fn other_version(cluster: &ClusterClient) -> Option<ClusterError> {
+    let groups = cluster.ask(WHAT, cluster.client().list_api_groups()).await.ok()?.groups;
+    let group = groups.into_iter().find(|group| group.name == GROUP)?;
+    let served: Vec<String> = group.versions.into_iter().map(|served| served.version).collect();
+    (!served.iter().any(|served| served == VERSION)).then(|| ClusterError::Version {
+        what: WHAT,
+        served: served.join(", "),
+        known: VERSION,
+    })
 }
 
 /// Keeps them; it ends with the tasks.

@@ -9,7 +9,7 @@ use attest_system::files::{self, PRIVATE, SMALL_FILE_LIMIT_BYTES, WriteError};
 use serde::{Deserialize, Serialize};
 
 /// The version of the file's format.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// It cannot be read, or written.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +69,7 @@ impl PositionFile {
         };
         let PositionDocument { v, last } = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
         if v != VERSION {
-            return Err(malformed(format!("version {v}, of another release")));
+            return Err(malformed(format!("it has version {v}, and this release reads {VERSION}")));
         }
         Ok(Some(last))
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
+use attest_system::newer_format::NewerFormat;
 use zeroize::Zeroizing;
 
 use super::key::{KeyBytes, random_id};
@@ -41,6 +42,10 @@ pub(super) fn open(file: &Path) -> Result<SealKeys, SealError> {
 
 /// Puts one new key in the place of all others.
 pub(super) fn replace(file: &Path) -> Result<(), SealError> {
+    // One that cannot be read is replaced, too.
+    if let Ok(text) = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map(Zeroizing::new) {
+        check_version(file, HEAD, &text)?;
+    }
     Ok(files::replace(file, files::PRIVATE, &FileKeys::new(0)?.text())?)
 }
 
@@ -94,6 +99,12 @@ fn read(file: &Path, is_private: impl Fn(u32, u32) -> bool) -> Result<Zeroizing<
     Ok(text)
 }
 
+/// Refuses a file whose first line is this one with a higher version.
+pub(super) fn check_version(file: &Path, head: &str, text: &str) -> Result<(), SealError> {
+    let path = || file.to_owned();
+    NewerFormat::in_head("version", head, text).map_or(Ok(()), |newer| Err(SealError::NewerFile { path: path(), newer }))
+}
+
 const fn is_owners(mode: u32) -> bool {
     mode & 0o077 == 0
 }
@@ -104,7 +115,9 @@ impl FileKeys {
     }
 
     fn read(file: &Path) -> Result<Self, SealError> {
-        Self::parse(&read_private(file)?).ok_or_else(|| SealError::NoKey(file.to_owned()))
+        let text = read_private(file)?;
+        check_version(file, HEAD, &text)?;
+        Self::parse(&text).ok_or_else(|| SealError::NoKey(file.to_owned()))
     }
 
     /// Returns `None` if the text holds something else.

@@ -10,7 +10,7 @@ use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use zeroize::Zeroizing;
 
 use super::SealError;
-use super::file::read_private_or_given;
+use super::file::{check_version, read_private_or_given};
 use super::key::KeyBytes;
 
 /// The first line of the file: its format.
@@ -48,7 +48,9 @@ impl KeyFile {
     }
 
     pub(super) fn read(path: &Path) -> Result<Self, SealError> {
-        let keys = Self::parse(&read_private_or_given(path)?).ok_or_else(|| SealError::NoStoreKey(path.to_owned()))?;
+        let text = read_private_or_given(path)?;
+        check_version(path, HEAD, &text)?;
+        let keys = Self::parse(&text).ok_or_else(|| SealError::NoStoreKey(path.to_owned()))?;
         Ok(Self {
             path: path.to_owned(),
             keys: keys.into_iter().map(StoreKey::new).collect::<Result<_, _>>()?,

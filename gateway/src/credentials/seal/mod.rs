@@ -29,6 +29,7 @@ use zeroize::Zeroizing;
 pub use document::VERSION as SEAL_VERSION;
 use document::could_be_an_id;
 use shared::{SealChange, SharedSeal};
+pub(crate) use state_file::{FILE as SET_FILE, VERSION as SET_VERSION};
 
 /// Time that a key seals. A random nonce of 96 bits is good for 2^32 texts (NIST SP 800-38D, 8.3), which no fleet reaches in a month.
 const ROTATE_EVERY: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -163,6 +164,13 @@ pub enum SealError {
         "{0} does not hold the last change of the seal's keys: it was altered. Restore it; if it is lost, remove it and create new keys: `attest-gateway seal rotate --drop`"
     )]
     NotKept(PathBuf),
+    /// A newer release has written a file of keys, or of the newest known set.
+    #[error("{path} has {newer}")]
+    NewerFile {
+        path: PathBuf,
+        #[source]
+        newer: NewerFormat,
+    },
     /// The entry in the store does not hold a seal's keys.
     #[error("the seal's keys in the store cannot be read: {0}. If a newer release has written them: run that one")]
     Document(serde_json::Error),

@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 
 use attest_store::Store;
 use attest_system::files;
+use attest_system::newer_format::NewerFormat;
 use serde::{Deserialize, Serialize};
 
 use super::SealError;
 use super::key_file::{KeyFile, StoreKey};
 
 /// File name, in the folder of the store's mark.
-const FILE: &str = "seal.set";
+pub(crate) const FILE: &str = "seal.set";
 /// Prefix of the authenticated data.
 const DOMAIN: &str = "attestation-gateway/v1/sealing-keys-kept";
 /// Version of the document's format.
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// A set of keys: its store, and its number of changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +53,10 @@ pub(super) fn read(path: &Path, key_file: &KeyFile) -> Result<Option<KeySetId>, 
             return Err(SealError::Io { path, source });
         }
     };
+    if let Some(newer) = NewerFormat::in_json("version", VERSION.into(), text.as_bytes()) {
+        let path = path.to_owned();
+        return Err(SealError::NewerFile { path, newer });
+    }
     let altered = || SealError::NotKept(path.to_owned());
     let document: SealStateFile = serde_json::from_str(&text).map_err(|_| altered())?;
     let Ok(key) = key_file.key(&document.key_file) else {

@@ -139,7 +139,7 @@ fn a_crash_leaves_no_partial_key_file() {
         "abc",
         "attestation-gateway seal 2\n",
         "attestation-gateway seal 2\n00 1 abc\n",
-        "attestation-gateway seal 3\n",
+        "attestation-gateway seal 1\n",
     ] {
         fs::write(&file, broken).unwrap();
         assert!(matches!(SealKeyRing::open(&file), Err(SealError::NoKey(_))), "{broken:?}");

@@ -40,6 +40,14 @@ pub enum ClusterError {
     /// A list without an end.
     #[error("{what}: more than {limit} objects")]
     TooMany { what: &'static str, limit: usize },
+    /// The API serves the kind in other versions only.
+    #[error("{what}: the API serves version {served}, and release {release} reads {known}", release = env!("CARGO_PKG_VERSION"))]
+    Version {
+        what: &'static str,
+        /// Versions that the API serves.
+        served: String,
+        known: &'static str,
+    },
 }
 
 /// Cause of a failed request, as far as it distinguishes failures.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use attest_log::reading::{Bytes, LogFile, LogFiles, LogReadError, files_to_verify};
-use attest_log::{KEPT_NAME, LogVerifier, VerificationReport, is_written, kept_file};
+use attest_log::{KEPT_NAME, LogVerifier, NewerLog, VerificationReport, is_written, kept_file};
 use serde::Deserialize;
 
 /// Longest line that is read: much longer than any that a gateway writes.
@@ -120,13 +120,19 @@ impl LogLines {
 pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVerifier) -> anyhow::Result<VerificationReport> {
     for file in &listed.files {
         verifier.file(&name(file));
+        let mut newer = None;
         let read = each_line(file, |line, whole| {
             if whole {
+                newer = newer.take().or_else(|| NewerLog::check_line(file.path(), line).err());
                 verifier.line(line);
             } else {
                 verifier.torn();
             }
         });
+        // What this release would find in it is not to be relied on.
+        if let Some(newer) = newer {
+            return Err(newer.into());
+        }
         if let Err(error) = read {
             verifier.unreadable(error.to_string());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attest_cluster_api::ClusterClient;
 use attest_ignition::machine_config::second_stage::SecondStageObject;
-use attest_store::AnyStore;
+use attest_store::{AnyStore, StoreError};
 use attest_system::causes::with_causes;
 use attest_system::clock::Clock;
 
@@ -25,6 +25,8 @@ pub enum CheckResult {
     Degraded(String),
     /// The controller does not start.
     Error(String),
+    /// The controller does not start: a newer release wrote the store.
+    Newer(String),
 }
 
 /// Checks pools, store and API. Nothing is made or changed.
@@ -44,6 +46,7 @@ pub async fn check(settings: &ControllerSettings, clock: Clock) -> Vec<CheckResu
         Ok(Ok(true)) => CheckResult::Good("store: found".to_owned()),
         Ok(Ok(false)) => CheckResult::Degraded("store: no gateway has created it yet".to_owned()),
         Ok(Err(error)) if error.is_unanswered() => CheckResult::Degraded(format!("store: {}", with_causes(&error))),
+        Ok(Err(error @ StoreError::Schema { .. })) => CheckResult::Newer(format!("store: {error}")),
         Ok(Err(error)) => CheckResult::Error(format!("store: {}", with_causes(&error))),
         Err(_) => CheckResult::Error("store: not checked".to_owned()),
     });

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use attest::release::version_text;
 use attest_alloc::ZeroOnFree;
 use attest_command_line::options::{self, OutputOption};
-use attest_command_line::{failure, output, usage};
+use attest_command_line::{NEWER_FORMAT, failure, output, usage};
 use attest_controller::check::{CheckResult, check};
 use attest_controller::pointers::report::report;
 use attest_controller::run;
@@ -136,7 +136,7 @@ fn print_check(config: &Path, format: OutputOption) -> anyhow::Result<ExitCode> 
     let each = findings.iter().map(|finding| match finding {
         CheckResult::Good(text) => ("ok", text),
         CheckResult::Degraded(text) => ("DEGRADED", text),
-        CheckResult::Error(text) => ("ERROR", text),
+        CheckResult::Error(text) | CheckResult::Newer(text) => ("ERROR", text),
     });
     if format.is_json() {
         output::json(
@@ -149,8 +149,14 @@ fn print_check(config: &Path, format: OutputOption) -> anyhow::Result<ExitCode> 
             output::line(format_args!("{level:<8} {text}"))?;
         }
     }
-    let fails = findings.iter().any(|finding| matches!(finding, CheckResult::Error(_)));
-    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let any = |is_one: fn(&CheckResult) -> bool| findings.iter().any(is_one);
+    Ok(if any(|finding| matches!(finding, CheckResult::Newer(_))) {
+        ExitCode::from(NEWER_FORMAT)
+    } else if any(|finding| matches!(finding, CheckResult::Error(_))) {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn print_pointers(config: &Path, format: OutputOption) -> anyhow::Result<ExitCode> {

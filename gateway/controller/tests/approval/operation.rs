@@ -66,6 +66,26 @@ async fn check_reports_unreadable_and_unknown_pools() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_and_serve_exit_with_2_on_a_store_of_a_newer_release() {
+    let site = Site::with(ANY_KEY);
+    site.attested(NODE).await;
+    let file = site.controller.path("state/gateway.db");
+    let alter = "PRAGMA user_version = 2; UPDATE store SET release = '0.2.0'";
+    rusqlite::Connection::open(&file).unwrap().execute_batch(alter).unwrap();
+    let before = fs::read(&file).unwrap();
+    for command in ["check", "serve"] {
+        let output = site.controller.output(command);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(
+            said.contains("gateway.db has store schema 2") && said.contains("reads 1: run release 0.2.0 or a newer one"),
+            "{command}: {said}"
+        );
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn approval_is_disabled_by_default() {
     let mut site = Site::with("");
     site.controller.run();

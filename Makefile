@@ -20,7 +20,7 @@ TEST_THREADS ?= 6
 # All that the packages name, but the one that makes the report of the others.
 BENCHES ?= $(filter-out report,$(shell sed -n '/^\[\[bench\]\]/{n;s/^name = "\(.*\)"/\1/p}' attest/Cargo.toml gateway/Cargo.toml))
 
-.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images release release-check clean
+.PHONY: help deps crates packages toolchain build programs check deny test test-rust test-vm test-times docs quick bench mutants demo node-initrd image images release release-check release-fixtures clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -113,6 +113,9 @@ test-vm: images
 	@echo "== Tests with TPMs and VMs"
 	# Else the TPM software stack prints every refusal that a test provokes.
 	TSS2_LOG=all+none $(CARGO) test --package swtpm-tests --locked -- --test-threads=$(VM_TEST_THREADS)
+
+release-fixtures: deps ## what this release writes, for the tests of later ones: release/fixtures/VERSION; never for a version that is out
+	@WRITE_FIXTURES=1 $(CARGO) test --workspace --exclude swtpm-tests --locked --test all release_fixtures::writes
 
 bench: toolchain ## all benchmarks, one after the other, and their report: target/bench/report.md; BENCHES="boot storm" for a part
 	@folder=$${CARGO_TARGET_DIR:-target}/bench

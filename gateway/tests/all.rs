@@ -81,6 +81,8 @@ mod probe;
 mod proposal;
 mod recorded;
 mod reference_values;
+#[cfg(feature = "cluster")]
+mod release_fixtures;
 mod reload;
 mod reloaded;
 mod remote;

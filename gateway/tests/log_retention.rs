@@ -89,51 +89,57 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Writes a log to this folder, and removes its first segments by the rule. `before` is called before that.
+pub async fn with_removed_segments(a: &Path, before: impl FnOnce()) {
+    fs::write(a.join("log.pub"), key(a).public().pem()).unwrap();
+    let beside = tempfile::tempdir().unwrap();
+    let store = Embedded::open(&beside.path().join("gateway.db")).unwrap();
+    let keep = async |seconds: u64, now: u64| {
+        // A segment of a line and two checkpoints: those that say what goes are closed, too.
+        let journal = open(a, 1);
+        journal.compress_closed();
+        let passed = Duration::from_secs(1000);
+        store.forget_expired(Tick { now, passed }).await.unwrap();
+        let age = Some(Duration::from_secs(seconds));
+        let retention = Retention::new(log(a), RetentionRule { age, bytes: None }, Vec::new());
+        retention
+            .run(&journal, &PendingIn(&store), Clock::Fixed(now))
+            .await
+            .into_result()
+            .unwrap();
+        journal.checkpoint(now).await.unwrap();
+    };
+    let journal = open(a, 1);
+    journal.checkpoint(BEGAN).await.unwrap();
+    for number in 1..=3 {
+        write(&journal, BEGAN + number * 10).await;
+    }
+    drop(journal);
+    keep(1_000_000, BEGAN + 50).await;
+    // Opened once more when nothing of it is compressed any longer.
+    drop(open(a, u64::MAX));
+    before();
+    // Lines 1 to 3; then 4 to 9, and what said that those go.
+    keep(35, BEGAN + 50).await;
+    keep(35, BEGAN + 90).await;
+    let journal = open(a, u64::MAX);
+    write(&journal, BEGAN + 100).await;
+    drop(journal);
+    drop(open(a, u64::MAX));
+}
+
 impl Site {
     async fn new() -> Self {
         let gateway = Gateway::init();
         let (a, whole) = (gateway.path("a"), gateway.path("whole"));
         fs::create_dir(&a).unwrap();
-        fs::write(a.join("log.pub"), key(&a).public().pem()).unwrap();
-        let store = Embedded::open(&a.join("gateway.db")).unwrap();
-        let keep = async |seconds: u64, now: u64| {
-            // A segment of a line and two checkpoints: those that say what goes are closed, too.
-            let journal = open(&a, 1);
-            journal.compress_closed();
-            let passed = Duration::from_secs(1000);
-            store.forget_expired(Tick { now, passed }).await.unwrap();
-            let age = Some(Duration::from_secs(seconds));
-            let retention = Retention::new(log(&a), RetentionRule { age, bytes: None }, Vec::new());
-            retention
-                .run(&journal, &PendingIn(&store), Clock::Fixed(now))
-                .await
-                .into_result()
-                .unwrap();
-            journal.checkpoint(now).await.unwrap();
-        };
-        let journal = open(&a, 1);
-        journal.checkpoint(BEGAN).await.unwrap();
-        for number in 1..=3 {
-            write(&journal, BEGAN + number * 10).await;
-        }
-        drop(journal);
-        keep(1_000_000, BEGAN + 50).await;
-        // Opened once more when nothing of it is compressed any longer.
-        drop(open(&a, u64::MAX));
-        copy(&a, &whole);
+        with_removed_segments(&a, || copy(&a, &whole)).await;
         let segment = closed_segments(&log(&whole)).unwrap()[0]
             .file_name()
             .unwrap()
             .to_str()
             .unwrap()
             .to_owned();
-        // Lines 1 to 3; then 4 to 9, and what said that those go.
-        keep(35, BEGAN + 50).await;
-        keep(35, BEGAN + 90).await;
-        let journal = open(&a, u64::MAX);
-        write(&journal, BEGAN + 100).await;
-        drop(journal);
-        drop(open(&a, u64::MAX));
         Self {
             gateway,
             a,

@@ -94,12 +94,14 @@ fn versions(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
         ),
         Err(error) => findings.push(fault(&log, &error)),
     }
-    let mut files = vec![
+    let files = [
         (settings.state.join(SNAPSHOT_FILE), SNAPSHOT_VERSION),
         (folder(&settings.store.file).join(SET_FILE), SET_VERSION.into()),
     ];
     #[cfg(feature = "cluster")]
-    files.push((settings.attested_nodes_note().with_added_extension("json"), POSITION_VERSION));
+    let files = files
+        .into_iter()
+        .chain([(settings.attested_nodes_note().with_added_extension("json"), POSITION_VERSION)]);
     for (path, known) in files {
         // An error is reported by the code that uses the file.
         let text = files::read(&path, SNAPSHOT_LIMIT_BYTES).unwrap_or_default();

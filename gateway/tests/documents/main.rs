@@ -41,6 +41,7 @@ fn pages() -> Vec<String> {
         "docs/reference",
         "examples",
         "cloud-fixtures",
+        "release/fixtures",
     ]
     .map(str::to_owned)
     .to_vec();

@@ -113,6 +113,21 @@ impl Gateway {
         gateway
     }
 
+    /// Creates a gateway from a folder that `fill` makes.
+    pub fn from_folder(fill: impl FnOnce(&Path)) -> Self {
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway");
+        fill(&path);
+        let client = client(&path).build().unwrap();
+        Self {
+            folder,
+            port: ReservedPort::reserve(),
+            process: None,
+            client,
+        }
+    }
+
     /// Like [`Gateway::init`], but starts the gateway.
     pub fn start() -> Self {
         let mut gateway = Self::init();

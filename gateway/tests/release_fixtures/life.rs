@@ -9,7 +9,7 @@ use cloud_fixtures::kubernetes::KubernetesApi;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{ENGINES, Engine, FACTS, Facts, Place, RELEASE, copy, formats, write_json};
+use super::{BACKUP, ENGINES, Engine, FACTS, Facts, Place, RELEASE, copy, formats, write_json};
 use crate::cloud_evidence::machine::{Machine, REGION};
 use crate::cloud_evidence::site::{self, DOCUMENT, TPM};
 use crate::log_retention;
@@ -159,6 +159,9 @@ pub(super) async fn live(engine: Engine, folder: &Path) -> Vec<Message> {
     let at = now();
     life.gateway.terminate();
     assert!(life.gateway.wait().success());
+    if engine == Engine::Embedded {
+        life.gateway.command(&["backup", life.gateway.path(BACKUP).to_str().unwrap()]);
+    }
     copy(&life.gateway.path(""), folder);
     place.save(folder);
     let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

@@ -25,6 +25,8 @@ const KEYS: &str = "etcd.json";
 const OBJECTS: &str = "objects.json";
 /// File of a gateway's folder with the facts of its life.
 const FACTS: &str = "facts.json";
+/// File of a gateway's folder with its backup, if the store is embedded.
+const BACKUP: &str = "gateway.backup";
 /// File of a release's folder with the messages of nodes and gateway.
 const MESSAGES: &str = "messages.json";
 /// Folder of a release with a log whose first segments were removed by the rule of retention.

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::life::Message;
-use super::{Engine, FACTS, Facts, Place, copy, read_json};
+use super::{BACKUP, Engine, FACTS, Facts, Place, copy, read_json};
 use crate::support::served::bind;
 use crate::support::{Gateway, LIMIT, POOL, auditor, bearer};
 
@@ -91,6 +91,14 @@ pub(super) async fn gateway(fixture: &Path, engine: Engine) {
     done.await.unwrap();
     drop(served);
     is_whole(&gateway, &format!("{name}, served on"));
+    let backup = gateway.path(BACKUP);
+    if backup.exists() {
+        let restored = gateway.command(&["restore", backup.to_str().unwrap(), "--replace"]);
+        assert!(restored.contains("accepted store"), "{name}: {restored}");
+        let nodes = gateway.command(&["node", "list"]);
+        assert!(facts.nodes.iter().all(|node| nodes.contains(node)), "{name}: {nodes}");
+        is_whole(&gateway, &format!("{name}, restored"));
+    }
 }
 
 fn is_whole(gateway: &Gateway, name: &str) {

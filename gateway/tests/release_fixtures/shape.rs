@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::life::Message;
-use super::{ENGINES, EtcdKey, FACTS, Facts, KEYS, MESSAGES, OBJECTS, SEGMENTS, read_json};
+use super::{BACKUP, ENGINES, EtcdKey, FACTS, Facts, KEYS, MESSAGES, OBJECTS, SEGMENTS, read_json};
 use crate::log_retention::text;
 
 /// Ids: what stands for them in the names of keys and members.
@@ -36,8 +36,13 @@ pub(super) fn differences(release: &Path, today: &Path) -> Vec<String> {
     let mut different = Vec::new();
     for (format, expected) in &read {
         let found = written.get(format).cloned().unwrap_or_default();
-        // A file of the state folder has a version of its own.
-        let version = |form: &BTreeSet<String>| form.iter().filter(|line| line.starts_with(".v =")).cloned().collect::<Vec<_>>();
+        // A backup and a file of the state folder have versions of their own.
+        let version = |form: &BTreeSet<String>| {
+            form.iter()
+                .filter(|line| line.starts_with(".v =") || line.starts_with(".version ="))
+                .cloned()
+                .collect::<Vec<_>>()
+        };
         if before.get(format) != now.get(format) || version(expected) != version(&found) {
             continue;
         }
@@ -90,6 +95,9 @@ fn forms(release: &Path) -> Forms {
                     .lines()
                     .map(|line| format!("{file}: {}", IDS.replace_all(line, "…"))),
             );
+        }
+        if folder.join(BACKUP).exists() {
+            backup(&folder.join(BACKUP), forms.entry(BACKUP.to_owned()).or_default());
         }
         if folder.join(OBJECTS).exists() {
             let nodes = forms.entry("AttestedNode".to_owned()).or_default();
@@ -184,6 +192,17 @@ fn sealed(folder: &Path, form: &mut BTreeSet<String>) {
         ] {
             let content = seal.unseal(kind, text).unwrap();
             members(name, &serde_json::from_slice(&content).unwrap(), form);
+        }
+    }
+}
+
+/// Adds the form of each line but those of the store, without the release that has written the file.
+fn backup(file: &Path, form: &mut BTreeSet<String>) {
+    for line in fs::read_to_string(file).unwrap().lines() {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        if ["version", "file", "lines"].iter().any(|name| line.get(name).is_some()) {
+            line.as_object_mut().unwrap().remove("release");
+            members("", &line, form);
         }
     }
 }

@@ -155,7 +155,7 @@ async fn records_only_drifted_settings_at_start() {
         "{started}"
     );
     // Where it is not known what it went by, all of it is recorded: nobody hides a change by emptying the file.
-    for (acts, what_is_known) in [(4, None), (5, Some("")), (6, Some("{\"v\":2,\"things\":[]}"))] {
+    for (acts, what_is_known) in [(4, None), (5, Some("")), (6, Some("{\"v\":0,\"things\":[]}"))] {
         gateway.terminate();
         gateway.wait();
         let file = gateway.path("state/standing.json");

@@ -101,10 +101,10 @@ async fn leaves_foreign_keys_in_etcd_alone() {
     let site = Site::start();
     site.etcd.ctl(&["put", "a/gatewayx", "somebody else's"]);
     site.open("one");
-    site.etcd.ctl(&["put", "a/gateway/schema", "2"]);
+    site.etcd.ctl(&["put", "a/gateway/schema", "2 0.2.0"]);
     let refused = site.try_open("one").unwrap_err().to_string();
     assert!(
-        refused.contains("schema 2") && refused.contains("reads 1: run release 0.1.0 or"),
+        refused.contains("schema 2") && refused.contains("reads 1: run release 0.2.0 or"),
         "{refused}"
     );
     site.etcd.ctl(&["del", "a/gateway/schema"]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::{Gateway, POOL, bearer, program, tpm};
 
 const NEXT: &str = "ATTEST_TEST_NEXT_SCHEMA";
-/// What this release says of a store that the next one has raised.
+/// Message of this release about a store that the next one has raised.
 const REFUSED: &str = "store schema 2, and release 0.1.0 reads 1: run release 0.2.0 or a newer one";
 
 /// Returns the next release with a command on this gateway.

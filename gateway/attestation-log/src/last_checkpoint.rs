@@ -86,7 +86,7 @@ impl LastCheckpoint {
     /// Parses a kept checkpoint.
     ///
     /// # Errors
-    /// [`LastCheckpointError`].
+    /// [`LastCheckpointError`] if it cannot be read, or a newer release has written it.
     pub fn read(value: &str) -> Result<Self, LastCheckpointError> {
         if let Some(newer) = NewerFormat::in_json("checkpoint version", VERSION.into(), value.as_bytes()) {
             return Err(LastCheckpointError::Newer(newer));

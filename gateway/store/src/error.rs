@@ -50,7 +50,7 @@ pub enum StoreError {
     Behind {
         place: String,
         schema: i64,
-        /// Hosts and releases.
+        /// Hosts of the processes, and the release of each.
         users: String,
     },
     /// There is no store yet.

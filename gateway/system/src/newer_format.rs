@@ -38,9 +38,7 @@ impl NewerFormat {
             release: release.and_then(|release| Some(release.as_str()?.to_owned())),
         })
     }
-}
 
-impl NewerFormat {
     /// Returns the error for a file whose first line is `head` with a higher number at its end; `None` for any other text.
     #[must_use]
     pub fn in_head(format: &'static str, head: &str, text: &str) -> Option<Self> {

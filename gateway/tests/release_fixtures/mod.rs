@@ -54,7 +54,7 @@ impl Engine {
     }
 }
 
-/// What a gateway's fixture holds, as its release knew it.
+/// Facts about a gateway's life, as its release knew them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Facts {
     release: String,
@@ -279,7 +279,7 @@ fn fixtures_of_a_release_that_is_out_are_never_replaced() {
     assert!(may_be_written("0.1.0", &absent, released));
 }
 
-/// Changes a file.
+/// A change of one file of the fixtures.
 type Change = dyn Fn(&Path);
 
 #[test]

@@ -8,7 +8,7 @@ use attest_gateway::settings::Settings;
 use attest_log::CommandLog;
 use attest_log::admin::{By, ValueChange, Verb};
 use attest_store::settings::EngineSettings;
-use attest_store::{Schema, SchemaStatus, StoreUser};
+use attest_store::{SchemaStatus, StoreSchema, StoreUser};
 use serde_json::json;
 
 use super::{OutputOption, acting, output, table};
@@ -30,13 +30,13 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     let who = (Verb::StoreUpgrade, By::this_process());
     let settings = Settings::load(config)?;
     super::owner::act(&settings)?;
-    let (was, newest) = (SchemaStatus::read(&settings.store)?, Schema::newest());
+    let (was, newest) = (attest_store::schema_status(&settings.store)?, StoreSchema::newest());
     let raise = arguments.commit && was.schema != newest;
     if raise {
         commit(&settings, who, (was.schema, newest))?;
     }
     let now = match raise {
-        true => SchemaStatus::read(&settings.store)?,
+        true => attest_store::schema_status(&settings.store)?,
         false => was,
     };
     if arguments.format.is_json() {
@@ -57,7 +57,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
 }
 
 /// Raises the schema. The act is recorded first: no schema is raised without a record.
-fn commit(settings: &Settings, who: (Verb, By), (from, to): (Schema, Schema)) -> anyhow::Result<()> {
+fn commit(settings: &Settings, who: (Verb, By), (from, to): (StoreSchema, StoreSchema)) -> anyhow::Result<()> {
     // No gateway serves on an embedded store meanwhile.
     let _alone = match settings.store.engine {
         EngineSettings::Embedded => Some(CommandLog::open(&settings.attestation_log())?),
@@ -74,7 +74,7 @@ fn commit(settings: &Settings, who: (Verb, By), (from, to): (Schema, Schema)) ->
     })
 }
 
-fn print(settings: &Settings, status: &SchemaStatus, newest: Schema, raised: bool) -> anyhow::Result<()> {
+fn print(settings: &Settings, status: &SchemaStatus, newest: StoreSchema, raised: bool) -> anyhow::Result<()> {
     let SchemaStatus { schema, users } = status;
     output::line(format_args!(
         "{}: schema {}, which release {} and newer ones know{}",

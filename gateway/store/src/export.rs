@@ -27,7 +27,7 @@ pub use outbox_state::OutboxState;
 use super::accept::{AcceptedStore, Replacement};
 use super::engine::{KeyRange, KeyValue};
 use super::migration::{Contents, ExportError, MigrationSource, MigrationTarget};
-use super::schema::Schema;
+use super::schema::StoreSchema;
 use super::{StoreError, StoreMark, keys, schema};
 use crate::settings::{EngineSettings, StoreSettings};
 
@@ -39,7 +39,7 @@ const PAGE: usize = 1000;
 pub struct Exported {
     /// Id and mark of the exported store.
     pub store: StoreMark,
-    pub schema: Schema,
+    pub schema: StoreSchema,
     pub contents: Contents,
 }
 

@@ -48,6 +48,7 @@ mod transaction;
 mod transactions;
 mod turnstile;
 mod upgrade;
+mod users;
 mod uses;
 mod witness;
 
@@ -69,10 +70,11 @@ pub use mark::{StoreMark, Wrote};
 pub use migration::{Contents, ExportError};
 pub use named::AnyStore;
 pub use outbox::Witnessed;
-pub use schema::{Schema, VERSION as SCHEMA};
+pub use schema::{StoreSchema, VERSION as SCHEMA};
 pub use transact::Transact;
 pub use transaction::EntryTransaction;
-pub use upgrade::{SchemaStatus, StoreUser, raise_schema};
+pub use upgrade::{raise_schema, schema_status};
+pub use users::{SchemaStatus, StoreUser};
 pub use witness::{EntryChange, Witness};
 
 /// The kinds of entries; each has its own space of ids.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::{KeyRange, KeyValue};
 use super::expected_store::ExpectedStore;
 use super::moved::Moved;
-use super::schema::Schema;
+use super::schema::StoreSchema;
 use super::{StoreError, StoreMark};
 
 /// The reason why a store was not exported, imported or copied.
@@ -75,7 +75,7 @@ pub(super) trait MigrationSource {
     fn store_now(&mut self) -> Result<StoreMark, StoreError>;
 
     /// Returns the store's schema.
-    fn schema(&self) -> Schema;
+    fn schema(&self) -> StoreSchema;
 
     /// Returns the new place of the store, if it was moved.
     fn moved(&self) -> Option<&Moved>;
@@ -99,5 +99,5 @@ pub(super) trait MigrationTarget {
     fn page(&mut self, range: &KeyRange, most: usize) -> Result<Vec<KeyValue>, StoreError>;
 
     /// Makes it a store with this id, other than the store that it was taken from, in the schema of that.
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError>;
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError>;
 }

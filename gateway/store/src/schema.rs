@@ -16,28 +16,28 @@ use super::{StoreError, StoreMark, keys, store_time, uses};
 /// on a store of any schema that it knows, and writes only what that schema has. No release raises it by itself: older programs that use the
 /// store would stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schema {
+pub struct StoreSchema {
     pub number: i64,
     /// First release that knows it. Each store names it, so that a program that does not know the schema can.
     pub release: &'static str,
 }
 
 /// Schemas that this release knows, the oldest first.
-const SCHEMAS: [Schema; 1] = [Schema {
+const SCHEMAS: [StoreSchema; 1] = [StoreSchema {
     number: VERSION,
     release: "0.1.0",
 }];
 /// Newest schema that this release knows.
 pub const VERSION: i64 = 1;
 /// Schema of a later release, for tests of upgrades.
-const NEXT: Schema = Schema {
+const NEXT: StoreSchema = StoreSchema {
     number: VERSION + 1,
     release: "0.2.0",
 };
 /// Variable that makes a debug build know [`NEXT`]. Release builds do not look at it.
 const KNOW_NEXT: &str = "ATTEST_TEST_NEXT_SCHEMA";
 
-impl Schema {
+impl StoreSchema {
     /// Returns the newest schema that this release knows.
     #[must_use]
     pub fn newest() -> Self {
@@ -71,7 +71,7 @@ const MOVED: &str =
 
 /// Text of a schema, as etcd has it: number and release. Each later schema has it so.
 #[cfg(feature = "etcd")]
-pub(super) fn text(schema: Schema) -> String {
+pub(super) fn text(schema: StoreSchema) -> String {
     format!("{} {}", schema.number, schema.release)
 }
 
@@ -98,7 +98,7 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
         _ if application != APPLICATION_ID => Err(foreign(format!(
             "its application id is {application:#x}, that of a store is {APPLICATION_ID:#x}"
         ))),
-        found if Schema::find(found).is_some() => {
+        found if StoreSchema::find(found).is_some() => {
             if let Err(missing) = connection.prepare("SELECT key, value FROM pairs") {
                 return Err(foreign(missing.to_string()));
             }
@@ -117,7 +117,7 @@ pub(super) fn inspect(file: &Path, connection: &Connection) -> Result<StoreFile,
 
 /// Returns whether only newer releases know a schema.
 pub(super) fn is_newer(number: i64) -> bool {
-    number > Schema::newest().number
+    number > StoreSchema::newest().number
 }
 
 /// Returns what to say of a schema of a newer release.
@@ -125,7 +125,7 @@ pub(super) fn newer(found: i64, release: Option<String>) -> NewerFormat {
     NewerFormat {
         format: "store schema",
         found,
-        known: Schema::newest().number,
+        known: StoreSchema::newest().number,
         release,
     }
 }
@@ -133,7 +133,7 @@ pub(super) fn newer(found: i64, release: Option<String>) -> NewerFormat {
 /// Checks that the schema of the open store is known: a newer release may have raised it.
 pub(super) fn check_version(file: &Path, connection: &Connection) -> Result<(), StoreError> {
     match version(connection).at(file)? {
-        found if Schema::find(found).is_some() => Ok(()),
+        found if StoreSchema::find(found).is_some() => Ok(()),
         found if is_newer(found) => Err(StoreError::Schema {
             path: file.to_owned(),
             newer: newer(found, release(connection)),
@@ -152,13 +152,13 @@ fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
 }
 
 /// Returns the schema of a store that was inspected.
-pub(super) fn current(connection: &Connection) -> Result<Schema, StoreError> {
+pub(super) fn current(connection: &Connection) -> Result<StoreSchema, StoreError> {
     let number = version(connection).explain(connection)?;
-    Schema::find(number).ok_or(StoreError::Closed)
+    StoreSchema::find(number).ok_or(StoreError::Closed)
 }
 
 /// Gives the store this schema, in the transaction of the caller.
-pub(super) fn set(connection: &Connection, schema: Schema) -> Result<(), rusqlite::Error> {
+pub(super) fn set(connection: &Connection, schema: StoreSchema) -> Result<(), rusqlite::Error> {
     connection.execute("UPDATE store SET release = ?1", [schema.release])?;
     connection.pragma_update(None, "user_version", schema.number)
 }
@@ -197,13 +197,13 @@ fn make(connection: &Connection, id: &str) -> Result<(), StoreError> {
     connection
         .execute(
             "INSERT INTO store (one, id, mark, release) VALUES (1, ?1, 1, ?2)",
-            [id, Schema::newest().release],
+            [id, StoreSchema::newest().release],
         )
         .explain(connection)?;
     connection
         .pragma_update(None, "application_id", APPLICATION_ID)
         .explain(connection)?;
-    set(connection, Schema::newest()).explain(connection)
+    set(connection, StoreSchema::newest()).explain(connection)
 }
 
 /// Returns the store's id and mark.

@@ -4,54 +4,36 @@ use std::path::Path;
 
 use super::embedded::{connect, prepare};
 use super::expected_store::{ExpectedStore, write_mark};
-use super::schema::{self, Schema};
+use super::schema::{self, StoreSchema};
 use super::sqlite::Explain;
+use super::users::SchemaStatus;
 use super::{AnyStore, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 
-/// A process that uses a shared store: a gateway, or the controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreUser {
-    pub host: String,
-    pub release: String,
-    /// Number of the newest schema that it knows.
-    pub schema: i64,
-}
-
-/// Schema of a store, and who uses it. The users of an embedded store are not known here: the lock on the attestation log tells of a
-/// gateway.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SchemaStatus {
-    pub schema: Schema,
-    pub users: Vec<StoreUser>,
-}
-
-impl SchemaStatus {
-    /// Reads the status of a store.
-    ///
-    /// # Errors
-    /// [`StoreError`], also if there is no store.
-    pub fn read(settings: &StoreSettings) -> Result<Self, StoreError> {
-        let file = &settings.file;
-        if !AnyStore::exists(settings)? {
-            return Err(StoreError::Missing(super::place(settings).into()));
+/// Returns the schema of a store, and who uses it.
+///
+/// # Errors
+/// [`StoreError`], also if there is no store.
+pub fn schema_status(settings: &StoreSettings) -> Result<SchemaStatus, StoreError> {
+    let file = &settings.file;
+    if !AnyStore::exists(settings)? {
+        return Err(StoreError::Missing(super::place(settings).into()));
+    }
+    match &settings.engine {
+        EngineSettings::Embedded => {
+            let (connection, _) = connect(file)?;
+            ExpectedStore::load(file)?.check(file, &schema::inspect(file, &connection)?)?;
+            let schema = schema::current(&connection)?;
+            Ok(SchemaStatus { schema, users: Vec::new() })
         }
-        match &settings.engine {
-            EngineSettings::Embedded => {
-                let (connection, _) = connect(file)?;
-                ExpectedStore::load(file)?.check(file, &schema::inspect(file, &connection)?)?;
-                let schema = schema::current(&connection)?;
-                Ok(Self { schema, users: Vec::new() })
-            }
-            #[cfg(feature = "etcd")]
-            EngineSettings::Etcd(etcd) => super::etcd::schema_status(etcd),
-            #[cfg(not(feature = "etcd"))]
-            EngineSettings::Etcd(etcd) => Err(super::named::without(etcd)),
-            #[cfg(feature = "kubernetes")]
-            EngineSettings::Kubernetes(kubernetes) => super::kubernetes::schema_status(kubernetes),
-            #[cfg(not(feature = "kubernetes"))]
-            EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes)),
-        }
+        #[cfg(feature = "etcd")]
+        EngineSettings::Etcd(etcd) => super::etcd::schema_status(etcd),
+        #[cfg(not(feature = "etcd"))]
+        EngineSettings::Etcd(etcd) => Err(super::named::without(etcd)),
+        #[cfg(feature = "kubernetes")]
+        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::schema_status(kubernetes),
+        #[cfg(not(feature = "kubernetes"))]
+        EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes)),
     }
 }
 
@@ -80,7 +62,7 @@ fn raise_embedded(file: &Path) -> Result<(), StoreError> {
     prepare(&connection)?;
     connection.execute_batch("BEGIN IMMEDIATE").explain(&connection)?;
     let raised = schema::check_version(file, &connection).and_then(|()| {
-        schema::set(&connection, Schema::newest()).explain(&connection)?;
+        schema::set(&connection, StoreSchema::newest()).explain(&connection)?;
         schema::advance(&connection).explain(&connection)
     });
     let end = if raised.is_ok() { "COMMIT" } else { "ROLLBACK" };
@@ -88,22 +70,4 @@ fn raise_embedded(file: &Path) -> Result<(), StoreError> {
     let mark = raised?;
     ended?;
     write_mark(file, &mark)
-}
-
-/// Checks that all processes that use a store know this schema.
-#[cfg(any(feature = "kubernetes", feature = "etcd"))]
-pub(super) fn check_users(place: &str, users: &[StoreUser], schema: Schema) -> Result<(), StoreError> {
-    let behind: Vec<String> = users
-        .iter()
-        .filter(|user| user.schema < schema.number)
-        .map(|user| format!("{} (release {})", user.host, user.release))
-        .collect();
-    match behind.is_empty() {
-        true => Ok(()),
-        false => Err(StoreError::Behind {
-            place: place.to_owned(),
-            schema: schema.number,
-            users: behind.join(", "),
-        }),
-    }
 }

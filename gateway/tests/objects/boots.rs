@@ -3,7 +3,6 @@
 use std::fs;
 
 use attest_gateway::credentials::seal::SealKeyRing;
-use attest_store::SchemaStatus;
 use attest_store::settings::{EngineSettings, StoreSettings};
 
 use super::*;
@@ -125,7 +124,7 @@ async fn the_controller_is_a_user_of_the_store() {
     };
     let users = async || {
         let read = read.clone();
-        tokio::task::spawn_blocking(move || SchemaStatus::read(&read).unwrap().users)
+        tokio::task::spawn_blocking(move || attest_store::schema_status(&read).unwrap().users)
             .await
             .unwrap()
     };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::super::moved::Moved;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::{StoreError, StoreMark};
 use super::diagnosis;
 use super::keys::KeyPrefix;
@@ -45,7 +45,7 @@ pub(super) struct StoreIdentity {
 pub(super) struct ExistingStore {
     /// The identity entry, as it is in etcd.
     pub identity: String,
-    pub schema: Schema,
+    pub schema: StoreSchema,
     pub began: u64,
     pub mark: StoreMark,
     pub moved: Option<Moved>,
@@ -155,7 +155,7 @@ pub(super) async fn read_identity_at(
     if schema::is_newer(number) {
         return Err(newer(members, number, release));
     }
-    let schema = Schema::find(number).ok_or_else(|| foreign(members, "this release does not know its `schema`"))?;
+    let schema = StoreSchema::find(number).ok_or_else(|| foreign(members, "this release does not know its `schema`"))?;
     let identity = text(identity).ok_or_else(|| foreign(members, "it has no readable identity"))?;
     let StoreIdentity {
         id,
@@ -233,7 +233,7 @@ impl StoreIdentity {
 }
 
 /// Returns the writes that make a store of what is below the prefix.
-pub(super) fn writes(keys: &KeyPrefix, schema: Schema, identity: &StoreIdentity) -> [TxnOp; 3] {
+pub(super) fn writes(keys: &KeyPrefix, schema: StoreSchema, identity: &StoreIdentity) -> [TxnOp; 3] {
     [
         TxnOp::put(keys.schema(), schema::text(schema), None),
         TxnOp::put(keys.identity(), serde_json::to_string(identity).unwrap_or_default(), None),
@@ -275,7 +275,7 @@ async fn replace(
         TxnOp::delete(keys.full_key(TIME), None),
         TxnOp::delete(keys.set_back(""), Some(every)),
     ];
-    let schema = found.map_or_else(Schema::newest, |found| found.schema);
+    let schema = found.map_or_else(StoreSchema::newest, |found| found.schema);
     let writes: Vec<TxnOp> = writes(&keys, schema, identity).into_iter().chain(begins_anew).collect();
     let write = Txn::new().when([unchanged, not_taken]).and_then(writes);
     let asked = members.ask(until, |mut client| {

@@ -15,7 +15,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{ExportError, MigrationTarget};
-use super::super::schema::Schema;
+use super::super::schema::StoreSchema;
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::identity;
@@ -151,7 +151,7 @@ impl MigrationTarget for EtcdImport {
         self.below.page(range, most, 0)
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         let keys = &self.below.keys;
         let instead_of = [Some(from), self.expected.expected()].into_iter().flatten();
         let (identity, now) = identity::taken(id, self.expected.furthest().max(from.mark), instead_of);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::super::moved::Moved;
 use super::super::remote::desk::Says;
 use super::super::remote::locked;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::{StoreError, StoreMark};
 use super::identity;
 use super::keys::KeyPrefix;
@@ -28,7 +28,7 @@ pub(super) struct OpenEtcdStore {
     /// The store's identity entry, as it is in etcd.
     pub identity: String,
     /// The store's schema, as far as is known: it may be raised meanwhile.
-    pub schema: Mutex<Schema>,
+    pub schema: Mutex<StoreSchema>,
     /// The mark that it began with, before its first commit.
     pub began: u64,
     /// Key of this gateway's commit counter.
@@ -182,7 +182,7 @@ impl OpenEtcdStore {
         }
         let schema = read_value(schema).value;
         let (number, release) = schema.as_deref().and_then(schema::parse).ok_or(EtcdTrouble::Replaced)?;
-        match Schema::find(number) {
+        match StoreSchema::find(number) {
             Some(schema) => *locked(&self.schema) = schema,
             None if schema::is_newer(number) => return Err(EtcdTrouble::Newer(number, release.to_owned())),
             None => return Err(EtcdTrouble::Replaced),

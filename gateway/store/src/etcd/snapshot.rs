@@ -12,7 +12,7 @@ use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::serving::user;
 use super::super::remote::set_back;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::threads::Threads;
 use super::super::{StoreError, StoreMark, StoreUser};
 use super::identity::ExistingStore;
@@ -158,7 +158,7 @@ impl MigrationSource for EtcdSnapshot {
         self.found.mark.clone()
     }
 
-    fn schema(&self) -> Schema {
+    fn schema(&self) -> StoreSchema {
         self.found.schema
     }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::super::expected_store::ExpectedStore;
 use super::super::remote::set_back;
-use super::super::schema::{self, Schema};
-use super::super::upgrade::check_users;
+use super::super::schema::{self, StoreSchema};
+use super::super::users::check_users;
 use super::super::{SchemaStatus, StoreError};
 use super::snapshot::EtcdPages;
 use crate::settings::EtcdSettings;
@@ -29,7 +29,7 @@ pub(crate) fn schema_status(settings: &EtcdSettings) -> Result<SchemaStatus, Sto
 pub(crate) fn raise_schema(settings: &EtcdSettings, beside: &Path) -> Result<(), StoreError> {
     // Known first: what is found is then at least as new.
     let known = ExpectedStore::load(beside)?;
-    let (below, to) = (Arc::new(EtcdPages::open(settings)?), Schema::newest());
+    let (below, to) = (Arc::new(EtcdPages::open(settings)?), StoreSchema::newest());
     let (keys, place) = (&below.keys, &below.members.place);
     let begun = Instant::now();
     loop {

@@ -8,7 +8,7 @@ use super::super::embedded::{connect, make_file, prepare};
 use super::super::engine::{KeyRange, KeyValue, Transaction};
 use super::super::expected_store::{ExpectedStore, StoreFile, replace_mark};
 use super::super::moved::Moved;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::sqlite::{Explain, SqliteTransaction, count, page};
 use super::super::{StoreError, StoreMark};
 use super::{ExportError, MigrationSource, MigrationTarget, everything};
@@ -18,7 +18,7 @@ pub(super) struct EmbeddedSnapshot {
     file: PathBuf,
     connection: Connection,
     store: StoreMark,
-    schema: Schema,
+    schema: StoreSchema,
     moved: Option<Moved>,
 }
 
@@ -71,7 +71,7 @@ impl MigrationSource for EmbeddedSnapshot {
         self.store.clone()
     }
 
-    fn schema(&self) -> Schema {
+    fn schema(&self) -> StoreSchema {
         self.schema
     }
 
@@ -163,7 +163,7 @@ impl MigrationTarget for EmbeddedImport {
         page(&self.connection, range, most).explain(&self.connection)
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         schema::take_decisions(&self.connection, self.expected.expected(), Some(from))?;
         let now = schema::name(&self.connection, id, self.expected.furthest().max(from.mark))?;
         schema::set(&self.connection, schema).explain(&self.connection)?;

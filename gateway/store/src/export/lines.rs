@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::StoreMark;
 use super::super::engine::KeyValue;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::{Contents, ExportError, Exported, MigrationSource, PAGE, StoreDigest, walk};
 
 pub(super) const FORMAT: &str = "attest-gateway store";
@@ -73,7 +73,7 @@ pub(super) fn read(
     }
 }
 
-fn header(text: &str) -> Result<(ExportHeader, Schema), ExportError> {
+fn header(text: &str) -> Result<(ExportHeader, StoreSchema), ExportError> {
     #[derive(Deserialize)]
     struct AnyExportHeader {
         format: String,
@@ -89,7 +89,7 @@ fn header(text: &str) -> Result<(ExportHeader, Schema), ExportError> {
     if format != FORMAT {
         return Err(problem(1, &format!("is the head of {format:?}, not of {FORMAT:?}")));
     }
-    match Schema::find(found) {
+    match StoreSchema::find(found) {
         Some(schema) => Ok((serde_json::from_str(text).map_err(none)?, schema)),
         None if schema::is_newer(found) => Err(ExportError::Newer(schema::newer(found, release))),
         None => Err(problem(1, &format!("has schema {found}, which this release does not know"))),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::super::StoreError;
 use super::super::moved::Moved;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::changes::PendingChanges;
 
 /// Processes whose progress is recorded, in addition to those that hold something: enough for those whose commits are in doubt at a time.
@@ -125,7 +125,7 @@ pub(super) enum HeadError {
 impl Head {
     /// Returns the head of an empty store.
     pub(super) fn new(id: String) -> Result<Self, StoreError> {
-        let schema = Schema::newest();
+        let schema = StoreSchema::newest();
         Ok(Self {
             v: schema.number,
             release: schema.release.to_owned(),
@@ -164,7 +164,7 @@ impl Head {
         if schema::is_newer(found) {
             return Err(HeadError::Newer { found, release });
         }
-        if Schema::find(found).is_none() {
+        if StoreSchema::find(found).is_none() {
             return Err(foreign(format!("this release does not know its schema, {found}")));
         }
         let head: Self = serde_json::from_slice(&text).map_err(|error| foreign(error.to_string()))?;
@@ -181,12 +181,12 @@ impl Head {
     }
 
     /// The schema; the newest in place of one that is unknown, which is not decoded.
-    pub(super) fn schema(&self) -> Schema {
-        Schema::find(self.v).unwrap_or_else(Schema::newest)
+    pub(super) fn schema(&self) -> StoreSchema {
+        StoreSchema::find(self.v).unwrap_or_else(StoreSchema::newest)
     }
 
     /// Gives the store this schema.
-    pub(super) fn set_schema(&mut self, schema: Schema) {
+    pub(super) fn set_schema(&mut self, schema: StoreSchema) {
         (self.v, self.release) = (schema.number, schema.release.to_owned());
     }
 

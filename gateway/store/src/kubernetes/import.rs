@@ -13,7 +13,7 @@ use super::super::engine::{KeyRange, KeyValue};
 use super::super::expected_store::{self, ExpectedStore};
 use super::super::migration::{ExportError, MigrationTarget};
 use super::super::remote::set_back::RollbackStatement;
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::threads::under_lock;
 use super::super::{StoreError, StoreMark};
 use super::head::{Head, LeafReference};
@@ -198,7 +198,7 @@ impl MigrationTarget for KubernetesImport {
         }
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         self.send_waiting()?;
         let mut whole = Head::new(id.to_owned())?;
         whole.set_schema(schema);

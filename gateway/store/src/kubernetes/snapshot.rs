@@ -10,7 +10,7 @@ use super::super::expected_store::ExpectedStore;
 use super::super::migration::{ExportError, MigrationSource};
 use super::super::moved::Moved;
 use super::super::remote::set_back::{self, RollbackStatement};
-use super::super::schema::{self, Schema};
+use super::super::schema::{self, StoreSchema};
 use super::super::{StoreError, StoreMark, StoreUser};
 use super::head::Head;
 use super::pages::{KubernetesPages, WHOLE};
@@ -72,7 +72,7 @@ impl MigrationSource for KubernetesSnapshot {
         self.view.head.mark()
     }
 
-    fn schema(&self) -> Schema {
+    fn schema(&self) -> StoreSchema {
         self.view.head.schema()
     }
 

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::super::expected_store::ExpectedStore;
 use super::super::remote::set_back;
-use super::super::schema::{self, Schema};
-use super::super::upgrade::check_users;
+use super::super::schema::{self, StoreSchema};
+use super::super::users::check_users;
 use super::super::{SchemaStatus, StoreError};
 use super::pages::{KubernetesPages, WHOLE};
 use super::presence::users;
@@ -27,7 +27,7 @@ pub(crate) fn schema_status(settings: &KubernetesSettings) -> Result<SchemaStatu
 /// Raises the schema of the store, if all who use it know the new one. Nobody else can come meanwhile: the state would be another one.
 pub(crate) fn raise_schema(settings: &KubernetesSettings, beside: &Path) -> Result<(), StoreError> {
     // Known first: what is found is then at least as new.
-    let (known, to) = (ExpectedStore::load(beside)?, Schema::newest());
+    let (known, to) = (ExpectedStore::load(beside)?, StoreSchema::newest());
     KubernetesPages::open(settings)?.wait(move |below| async move {
         let until = Instant::now() + below.timeout * WHOLE;
         loop {

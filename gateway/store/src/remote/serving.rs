@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::schema::Schema;
+use crate::schema::StoreSchema;
 use crate::{StoreError, StoreUser};
 
 /// Time for which a process that is not heard of keeps what it holds. No leader task is as urgent.
@@ -63,7 +63,7 @@ impl ServingEntry {
             place,
             host: host_of_this(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            schema: Schema::newest().number,
+            schema: StoreSchema::newest().number,
         }
     }
 

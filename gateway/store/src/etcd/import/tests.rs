@@ -5,7 +5,7 @@
 use cloud_fixtures::etcd::EtcdServer;
 use tempfile::TempDir;
 
-use super::super::super::schema::Schema;
+use super::super::super::schema::StoreSchema;
 use super::*;
 use crate::remote::set_back::RollbackStatement;
 
@@ -64,13 +64,16 @@ fn a_newer_import_aborts_the_older_one() {
     assert_eq!(second.page(&all(), 10).unwrap(), []);
     first.put(&pair("b", 1)).unwrap();
     is_replaced(first.page(&all(), 10));
-    first.finish(&mark("from", 1), Schema::newest(), &"1".repeat(32)).unwrap_err();
+    first.finish(&mark("from", 1), StoreSchema::newest(), &"1".repeat(32)).unwrap_err();
     second.put(&pair("c", 1)).unwrap();
     assert_eq!(second.page(&all(), 10).unwrap(), [pair("c", 1)]);
-    let now = second.finish(&mark("from", 1), Schema::newest(), &"2".repeat(32)).unwrap();
+    let now = second.finish(&mark("from", 1), StoreSchema::newest(), &"2".repeat(32)).unwrap();
     // An answer was lost, and it is asked again.
-    assert_eq!(second.finish(&mark("from", 1), Schema::newest(), &"2".repeat(32)).unwrap(), now);
-    is_replaced(first.finish(&mark("from", 1), Schema::newest(), &"1".repeat(32)));
+    assert_eq!(
+        second.finish(&mark("from", 1), StoreSchema::newest(), &"2".repeat(32)).unwrap(),
+        now
+    );
+    is_replaced(first.finish(&mark("from", 1), StoreSchema::newest(), &"1".repeat(32)));
     assert_eq!(below(&etcd).read_identity().unwrap().0.unwrap().mark, now);
 }
 
@@ -93,7 +96,7 @@ fn refuses_to_overwrite_or_remove_an_existing_store() {
     taking.put(&pair("a", 1)).unwrap();
     taking.page(&all(), 10).unwrap();
     let session = taking.session.clone();
-    taking.finish(&mark("from", 1), Schema::newest(), &"1".repeat(32)).unwrap();
+    taking.finish(&mark("from", 1), StoreSchema::newest(), &"1".repeat(32)).unwrap();
     let holds = || etcd.ctl(&["get", "--prefix", "--keys-only", "to/kv/"]);
     assert!(matches!(begin(&etcd, &folder), Err(ExportError::NotEmpty(4))));
     // Who has seen it before it was one, and stood still meanwhile.
@@ -115,7 +118,7 @@ fn removing_an_import_is_idempotent() {
     assert_eq!(etcd.ctl(&["get", "--prefix", "to/"]), "");
     EtcdImport::remove(&below(&etcd), &taking.session).unwrap();
     EtcdImport::abandon(&settings(&etcd)).unwrap();
-    is_replaced(taking.finish(&mark("from", 1), Schema::newest(), &"1".repeat(32)));
+    is_replaced(taking.finish(&mark("from", 1), StoreSchema::newest(), &"1".repeat(32)));
     // Somebody else has begun meanwhile.
     drop(begin(&etcd, &folder).unwrap());
     is_replaced(EtcdImport::remove(&below(&etcd), &taking.session));
@@ -161,7 +164,7 @@ fn imported_store_mark_exceeds_all_replaced_stores() {
             expected_store::replace_mark(&beside, &mark(&was, known)).unwrap();
         }
         let mut taking = begin(&etcd, &folder).unwrap();
-        let now = taking.finish(&mark(&of, from), Schema::newest(), &"1".repeat(32)).unwrap();
+        let now = taking.finish(&mark(&of, from), StoreSchema::newest(), &"1".repeat(32)).unwrap();
         assert_eq!((now.id, now.mark), ("1".repeat(32), expected));
         let found = below(&etcd).read_identity().unwrap().0.unwrap();
         assert_eq!(found.mark.mark, expected);
@@ -177,7 +180,7 @@ fn import_replaces_an_unreadable_store_mark() {
     std::fs::write(folder.path().join("store.mark"), "x").unwrap();
     let now = begin(&etcd, &folder)
         .unwrap()
-        .finish(&mark(&"b".repeat(32), 5), Schema::newest(), &"1".repeat(32))
+        .finish(&mark(&"b".repeat(32), 5), StoreSchema::newest(), &"1".repeat(32))
         .unwrap();
     assert_eq!(ExpectedStore::load(&folder.path().join("gateway.db")).unwrap().file, Some(now));
 }

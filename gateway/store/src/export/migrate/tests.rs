@@ -11,7 +11,7 @@ use cloud_fixtures::etcd::EtcdServer;
 use tempfile::TempDir;
 
 use super::super::super::engine::{KeyRange, KeyValue};
-use super::super::super::schema::Schema;
+use super::super::super::schema::StoreSchema;
 use super::super::super::{AnyStore, EntryKind, Store, StoreEntry, StoreError};
 use super::*;
 use crate::settings::{EngineSettings, EtcdSettings, StoreSettings};
@@ -125,7 +125,7 @@ impl MigrationSource for Breaks<dyn MigrationSource> {
         self.inner.store_now()
     }
 
-    fn schema(&self) -> Schema {
+    fn schema(&self) -> StoreSchema {
         self.inner.schema()
     }
 
@@ -159,7 +159,7 @@ impl MigrationTarget for Breaks<dyn MigrationTarget> {
         self.inner.page(range, most)
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         self.step(Step::BeforeFinish)?;
         let finished = self.inner.finish(from, schema, id)?;
         self.step(Step::AfterFinish)?;
@@ -330,7 +330,7 @@ impl<F: Fn()> MigrationTarget for StandsStill<'_, F> {
         self.0.page(range, most)
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         (self.1)();
         self.0.finish(from, schema, id)
     }

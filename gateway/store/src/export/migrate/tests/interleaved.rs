@@ -139,7 +139,7 @@ impl<F: FnOnce()> MigrationTarget for LookedThrough<'_, F> {
         self.0.page(range, most)
     }
 
-    fn finish(&mut self, from: &StoreMark, schema: Schema, id: &str) -> Result<StoreMark, StoreError> {
+    fn finish(&mut self, from: &StoreMark, schema: StoreSchema, id: &str) -> Result<StoreMark, StoreError> {
         self.0.finish(from, schema, id)
     }
 }

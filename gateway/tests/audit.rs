@@ -149,7 +149,7 @@ async fn attack_34_every_altered_field_is_found() {
     let other_tpm = format!("tpm:{}", "ab".repeat(32));
     let mut missed = Vec::new();
     for (line, field, value, said) in [
-        (TRUSTED, "/v", json!(0), "v is"),
+        (TRUSTED, "/v", json!(2), "v is"),
         (TRUSTED, "/time", json!("2020-01-01T00:00:00Z"), "time is"),
         (TRUSTED, "/at", json!(at + 1), "time is"),
         (TRUSTED, "/id", json!(other_id), "earned_by"),

@@ -1,4 +1,4 @@
-//! Lines that a newer release has written: this one stops at the first of them, and does not misread it.
+//! Lines that a newer release has written: this one does not misread them.
 
 use std::path::{Path, PathBuf};
 
@@ -21,9 +21,11 @@ impl NewerLog {
     /// # Errors
     /// [`NewerLog`].
     pub fn check_line(path: &Path, line: &[u8]) -> Result<(), Self> {
-        // How this release begins a line: no line of it is parsed for this.
-        let is_known = line.strip_prefix(b"{\"v\":1,").is_some();
-        match NewerFormat::in_json("log entry version", VERSION.into(), if is_known { b"" } else { line }) {
+        // Each line of this release begins like this, and need not be parsed for its version.
+        if line.starts_with(b"{\"v\":1,") {
+            return Ok(());
+        }
+        match NewerFormat::in_json("log entry version", VERSION.into(), line) {
             Some(newer) => Err(Self {
                 path: path.to_owned(),
                 newer,

@@ -257,7 +257,7 @@ async fn every_alteration_of_a_line_is_named() {
         ("at", "\"at\":1700000003", "\"at\":1700000002"),
         ("pool", "worker", "master"),
         ("shown", "\"nothing\"", "\"token\""),
-        ("version", "\"v\":1", "\"v\":0"),
+        ("version", "\"v\":1", "\"v\":2"),
         ("decision", "\"config\"", "\"challenge\""),
         ("a member more", ",\"chain\"", ",\"name\":\"x\",\"chain\""),
         ("a member less", "\"pool\":\"worker\",", ""),

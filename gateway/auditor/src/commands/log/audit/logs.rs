@@ -116,11 +116,16 @@ impl LogLines {
     }
 }
 
-/// Verifies all files, with what was kept next to these paths. Reports files that cannot be read, and reads the others.
-pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVerifier) -> anyhow::Result<VerificationReport> {
+/// Verifies all files, with what was kept next to these paths. Reports files that cannot be read, and reads the others. Returns the first
+/// line that says to be a newer release's, too.
+pub(crate) fn verify(
+    listed: &LogFiles,
+    paths: &[PathBuf],
+    mut verifier: LogVerifier,
+) -> anyhow::Result<(VerificationReport, Option<NewerLog>)> {
+    let mut newer = None;
     for file in &listed.files {
         verifier.file(&name(file));
-        let mut newer = None;
         let read = each_line(file, |line, whole| {
             if whole {
                 newer = newer.take().or_else(|| NewerLog::check_line(file.path(), line).err());
@@ -129,10 +134,6 @@ pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVeri
                 verifier.torn();
             }
         });
-        // What this release would find in it is not to be relied on.
-        if let Some(newer) = newer {
-            return Err(newer.into());
-        }
         if let Err(error) = read {
             verifier.unreadable(error.to_string());
         }
@@ -153,7 +154,7 @@ pub(crate) fn verify(listed: &LogFiles, paths: &[PathBuf], mut verifier: LogVeri
     for LogReadError { path, source } in listed.unreadable.iter().chain(&kept.unreadable) {
         verifier.unreadable_file(path.display().to_string(), source.to_string());
     }
-    Ok(verifier.finish())
+    Ok((verifier.finish(), newer))
 }
 
 fn each_line(file: &LogFile, mut with: impl FnMut(&[u8], bool)) -> io::Result<()> {

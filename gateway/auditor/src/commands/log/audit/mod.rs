@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest_command_line::options::OutputOption;
 use attest_command_line::records::{RecordSelector, record};
-use attest_command_line::{in_full, objects, output, table, visible};
+use attest_command_line::{NEWER_FORMAT, in_full, objects, output, table, visible};
 use attest_log::reading::LogFile;
 use attest_log::{
     Abandoned, Blobs, ChainReport, CheckpointLine, LastCheckpoint, LineHash, LogKey, LogPublicKey, LogVerifier, Point, VerificationContext,
@@ -28,7 +28,7 @@ use super::GatewayFiles;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: on the gateway's host; export the checkpoints first, because the gateway continues to sign\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nVerifies the log's chains and checkpoints: no line is missing, altered, inserted or out of order up to the last signed checkpoint, and the\nlog contains every line that --checkpoints covers.\n\nThen verifies and appraises each recorded evidence again, with the recorded endorsements, reference values, keys and time; and each client\ncertificate of a kubelet with the recorded CAs, names and time. Compares the result with the record, and each use of a ticket with the\nattestation that earned it. Merges the logs of several gateways by time.\n\nExit code 1 if a log is damaged, a result differs from its record, or a line cannot be read; also without signed checkpoints and their key."
+    after_help = "Example: on the gateway's host; export the checkpoints first, because the gateway continues to sign\n  attest-gateway log list-checkpoints > signed.jsonl\n  attest-audit log audit --checkpoints signed.jsonl\n\nVerifies the log's chains and checkpoints: no line is missing, altered, inserted or out of order up to the last signed checkpoint, and the\nlog contains every line that --checkpoints covers.\n\nThen verifies and appraises each recorded evidence again, with the recorded endorsements, reference values, keys and time; and each client\ncertificate of a kubelet with the recorded CAs, names and time. Compares the result with the record, and each use of a ticket with the\nattestation that earned it. Merges the logs of several gateways by time.\n\nExit code 1 if a log is damaged, a result differs from its record, or a line cannot be read; also without signed checkpoints and their key.\nExit code 2 if a newer release wrote some lines, and no chain is damaged."
 )]
 pub(crate) struct Arguments {
     /// Only decisions whose id begins with these 8 or more digits.
@@ -146,8 +146,8 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
     }
     let evidence = files.evidence(&arguments.log)?;
     let continued = arguments.continued || !trust.from.is_empty();
-    let (report, reviewed) = logs::settled(&paths, |listed| {
-        let report = logs::verify(listed, &paths, LogVerifier::new(trust.clone()))?;
+    let (report, newer, reviewed) = logs::settled(&paths, |listed| {
+        let (report, newer) = logs::verify(listed, &paths, LogVerifier::new(trust.clone()))?;
         // What was earned in lines that were removed is used in those that are there.
         let elsewhere = Elsewhere {
             continued: continued || report.is_shorter(),
@@ -161,8 +161,10 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
                 .is_none_or(|known| known.iter().any(|kept| kept.abandoned.is_some())),
         };
         let reviewed = review_all(&evidence, &listed.files, &report, arguments.decision.as_deref(), elsewhere)?;
-        Ok((report, reviewed))
+        Ok((report, newer, reviewed))
     })?;
+    // A line may also say so because it was altered: the lines are verified all the same.
+    notes.extend(newer.iter().map(ToString::to_string));
     // A log without checkpoints is not said to be signed by anybody.
     if !believes && report.chains.iter().any(|chain| chain.signed.is_some()) {
         asked = false;
@@ -183,7 +185,11 @@ pub(crate) fn run(files: &GatewayFiles, arguments: &Arguments) -> anyhow::Result
         && counts.different == 0
         && counts.unreadable == 0
         && report.findings.is_empty();
-    let code = if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = match newer {
+        _ if sound => ExitCode::SUCCESS,
+        Some(_) if report.findings.is_empty() => ExitCode::from(NEWER_FORMAT),
+        _ => ExitCode::FAILURE,
+    };
     if arguments.format.is_json() {
         output::json(&json(&reviewed, &report, &notes, asked, sound))?;
         return Ok(code);

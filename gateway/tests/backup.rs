@@ -294,7 +294,13 @@ fn settings_are_restored_where_there_are_none() {
     stop(&mut gateway);
     let backups = tempfile::tempdir().unwrap();
     let file = backups.path().join("a.backup").to_str().unwrap().to_owned();
+    // Links that lead in circles.
+    std::os::unix::fs::symlink("..", gateway.path("tls/up")).unwrap();
+    std::os::unix::fs::symlink("../pools", gateway.path("pools/again")).unwrap();
     gateway.command(&["backup", &file, "--with-settings"]);
+    for link in ["tls/up", "pools/again"] {
+        fs::remove_file(gateway.path(link)).unwrap();
+    }
     let new = tempfile::tempdir().unwrap();
     let config = new.path().join("new/gateway.toml");
     fs::create_dir_all(new.path().join("new/state")).unwrap();

@@ -1,5 +1,6 @@
 //! The command `attest-gateway backup`: writes a snapshot of the store, and what else cannot be made again, into one file.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -108,7 +109,7 @@ fn log_key(settings: &Settings) -> anyhow::Result<Vec<BackupMember>> {
 fn member(path: &Path, name: PathBuf) -> anyhow::Result<BackupMember> {
     let named = || path.display().to_string();
     let content = files::read(path, MEMBER_LIMIT_BYTES).with_context(named)?;
-    let mode = fs::metadata(path).with_context(named)?.permissions().mode() & 0o7777;
+    let mode = fs::metadata(path).with_context(named)?.permissions().mode() & 0o777;
     Ok(BackupMember::new(name, mode, &content))
 }
 
@@ -117,6 +118,8 @@ fn settings_files(config: &Path, settings: &Settings, backup: &Path) -> anyhow::
     let folder = fs::canonicalize(files::folder(config)).with_context(|| config.display().to_string())?;
     let state = fs::canonicalize(&settings.state).ok();
     let backups = fs::canonicalize(files::folder(backup)).ok();
+    // Each folder once, whatever links lead to it. Backups of backups would grow with each.
+    let mut known: BTreeSet<PathBuf> = [Some(folder.clone()), state, backups].into_iter().flatten().collect();
     let (mut left, mut members) = (vec![folder.clone()], Vec::new());
     while let Some(next) = left.pop() {
         let named = || next.display().to_string();
@@ -124,9 +127,7 @@ fn settings_files(config: &Path, settings: &Settings, backup: &Path) -> anyhow::
             let path = entry.with_context(named)?.path();
             let kind = fs::metadata(&path).with_context(|| path.display().to_string())?;
             if kind.is_dir() {
-                let real = fs::canonicalize(&path).ok();
-                // Backups of backups would grow with each.
-                if real != state && real != backups {
+                if known.insert(fs::canonicalize(&path).with_context(|| path.display().to_string())?) {
                     left.push(path);
                 }
                 continue;

@@ -33,7 +33,7 @@ const LOG_CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: the store is lost\n  systemctl stop attest-gateway\n  attest-gateway restore /var/backups/attest-gateway/2026-11-28.backup\n  systemctl start attest-gateway\n\nThe command checks the whole file first, and changes nothing if anything is wrong. If it is interrupted, run it again.\n\nThe restored store gets a new identity: all challenges and tickets become invalid. The attestation log continues if it is in the state\nfolder; otherwise another chain begins with the same key. If there is no gateway.toml, and the backup has settings, they are written.\n\nThe command lists the administrative acts in the log that the backup lacks. Repeat them in order.\n\nExit code 2: a newer release wrote the backup."
+    after_help = "Example: the store is lost\n  systemctl stop attest-gateway\n  attest-gateway restore /var/backups/attest-gateway/2026-11-28.backup\n  systemctl start attest-gateway\n\nThe command checks the whole file first, and changes nothing if anything is wrong. If it is interrupted, run it again.\n\nThe restored store gets a new identity: all challenges and tickets become invalid. The attestation log continues if it is in the state\nfolder; otherwise another chain begins with the same key. Settings in the backup are written if there is no gateway.toml.\n\nThe command lists the administrative acts in the log that the backup lacks. Repeat them in order.\n\nExit code 2: a newer release wrote the backup."
 )]
 pub(crate) struct Arguments {
     /// File that `attest-gateway backup` wrote.
@@ -303,6 +303,6 @@ fn write_member(settings: &Settings, folder: &Path, path: &Path, member: &Backup
         ensure!(is_same, "{} exists with other contents, and was not changed", to.display());
         return Ok(());
     }
-    files::create_bytes(&to, member.mode, &content)?;
+    files::create_bytes(&to, member.mode & 0o777, &content)?;
     super::owner::give(settings, &to)
 }

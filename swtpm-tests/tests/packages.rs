@@ -19,8 +19,8 @@ const MOMENT: &str = "[ ! -x /run/moment ] || /run/moment";
 const MOMENTS: [&str; 3] = ["preinst", "unpacking", "postinst"];
 /// Functions of the steps.
 const FUNCTIONS: &str = r#"
-older=/root/older.deb
-newer=/root/newer.deb
+older=/srv/older.deb
+newer=/srv/newer.deb
 # Of the image's build: without its waits for the disk, a host that loses power loses files.
 rm -f /etc/dpkg/dpkg.cfg.d/*
 package() { dpkg "$@" || say "failed: dpkg $*"; }
@@ -30,12 +30,12 @@ begin() {
     set_up
     systemctl enable --now attest-gateway
     gateway ek add "$(node ek list | sed -n 's/^\*.* \([0-9a-f]\{64\}\) .*/\1/p')"
-    gateway pointer create --pool worker --url https://127.0.0.1:22623 >/root/pointer.ign
+    gateway pointer create --pool worker --url https://127.0.0.1:22623 >/srv/pointer.ign
 }
 # Says the version, and how many attestations the log has after one more.
 attest() {
     until_true answers
-    node attest --pointer /root/pointer.ign --out /run/user.ign --state /run/node --kept /run/kept
+    node attest --pointer /srv/pointer.ign --out /run/user.ign --state /run/node --kept /run/kept
     say "$1: $(version), attestation $(grep -c '"verdict":"trusted"' /var/lib/attest-gateway/attestation.jsonl)"
 }
 audit() { runuser -u attest-gateway -- attest-audit --config $settings log audit --without-checkpoints >/run/audit && say whole || cat /run/audit; }
@@ -50,9 +50,9 @@ begin
 attest started
 
 # The disk is full before all is unpacked: 24 MiB are left, next to the 16 that ext4 keeps for itself.
-fallocate --length "$(($(stat --file-system --format='%f * %S' /) - (24 + 16) * 1048576))" /root/filler || say 'failed: fallocate'
+fallocate --length "$(($(stat --file-system --format='%f * %S' /) - (24 + 16) * 1048576))" /srv/filler || say 'failed: fallocate'
 dpkg --install $newer && say 'failed: the disk is not full'
-rm /root/filler
+rm /srv/filler
 attest 'disk full'
 
 # A gateway that dies in the middle of its upgrade.
@@ -222,10 +222,10 @@ fn host_with_packages(release: DebianRelease, steps: &str) -> (StepsHost, String
     let older = package("attest-gateway");
     let steps = format!("{FUNCTIONS}{steps}");
     let host = StepsHost::new(release, &steps, |tree| {
-        let root = tree.join("root");
-        fs::create_dir(&root).unwrap();
-        fs::copy(&older, root.join("older.deb")).unwrap();
-        repack(&older, &root.join("newer.deb"));
+        let folder = tree.join("srv");
+        fs::create_dir(&folder).unwrap();
+        fs::copy(&older, folder.join("older.deb")).unwrap();
+        repack(&older, &folder.join("newer.deb"));
         add_node(tree);
     });
     let version = run(Command::new("dpkg-deb").arg("--field").arg(&older).arg("Version")).unwrap();

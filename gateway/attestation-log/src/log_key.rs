@@ -84,8 +84,16 @@ impl LogKey {
             });
         }
         let text = Zeroizing::new(files::read(file, SMALL_FILE_LIMIT_BYTES).map_err(io)?);
+        Self::parse(&text, file)
+    }
+
+    /// Like [`LogKey::read`], but parses a text as if it were in that file.
+    ///
+    /// # Errors
+    /// [`LogKeyError`].
+    pub fn parse(text: &[u8], file: &Path) -> Result<Self, LogKeyError> {
         let no_key = || LogKeyError::NoKey(file.to_owned());
-        let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| no_key())?;
+        let der = PrivatePkcs8KeyDer::from_pem_slice(text).map_err(|_| no_key())?;
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der.secret_pkcs8_der()).map_err(|_| no_key())?;
         let public = pair.public_key().as_ref().try_into().map(LogPublicKey).map_err(|_| no_key())?;
         Ok(Self { pair, public })

@@ -26,6 +26,7 @@ use crate::pools::live::LivePools;
 use crate::settings::Settings;
 #[cfg(not(feature = "cluster"))]
 use attest_pool::needed_before_approval::NeededState;
+pub use state::newer_files;
 pub(crate) use state::{SNAPSHOT_FILE, SNAPSHOT_LIMIT_BYTES, SNAPSHOT_VERSION};
 
 /// Result of one check, with its text.

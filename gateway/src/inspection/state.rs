@@ -3,7 +3,7 @@
 use std::fs::{self, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use attest_log::{LogKey, NewerLog, is_written, lock_file, newer_log, newer_note, next_file};
 use attest_store::settings::{EngineSettings, EtcdSettings};
@@ -94,6 +94,11 @@ fn versions(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
         ),
         Err(error) => findings.push(fault(&log, &error)),
     }
+    findings.extend(newer_documents(settings).map(|(path, newer)| newer_file(&path, newer)));
+}
+
+/// Returns the JSON files of the state that a newer release has written.
+fn newer_documents(settings: &Settings) -> impl Iterator<Item = (PathBuf, NewerFormat)> {
     let files = [
         (settings.state.join(SNAPSHOT_FILE), SNAPSHOT_VERSION),
         (folder(&settings.store.file).join(SET_FILE), SET_VERSION.into()),
@@ -102,11 +107,20 @@ fn versions(settings: &Settings, findings: &mut Vec<InspectionFinding>) {
     let files = files
         .into_iter()
         .chain([(settings.attested_nodes_note().with_added_extension("json"), POSITION_VERSION)]);
-    for (path, known) in files {
+    files.into_iter().filter_map(|(path, known)| {
         // An error is reported by the code that uses the file.
         let text = files::read(&path, SNAPSHOT_LIMIT_BYTES).unwrap_or_default();
-        findings.extend(NewerFormat::in_json("version", known.into(), &text).map(|newer| newer_file(&path, newer)));
-    }
+        NewerFormat::in_json("version", known.into(), &text).map(|newer| (path, newer))
+    })
+}
+
+/// Returns the files of the state that a newer release has written and that a gateway does without: the seal's keys and caches, not the
+/// store and the log.
+#[must_use]
+pub fn newer_files(settings: &Settings) -> Vec<PathBuf> {
+    let seal = settings.seal_key();
+    let seal = SealKeyRing::is_newer(&seal).then_some(seal);
+    newer_documents(settings).map(|(path, _)| path).chain(seal).collect()
 }
 
 fn newer_file(path: &Path, newer: NewerFormat) -> InspectionFinding {

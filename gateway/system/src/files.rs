@@ -117,6 +117,18 @@ fn named(path: &Path, work: impl FnOnce() -> io::Result<()>) -> Result<(), Write
     })
 }
 
+/// Free bytes of a file system below which writing a few pages fails.
+const FULL_BYTES: u64 = 64 * 1024;
+
+/// Returns whether the disk of a file has no space or no entries left for another one.
+#[must_use]
+pub fn is_disk_full(path: &Path) -> bool {
+    // Some file systems count no entries.
+    let is_full =
+        |disk: rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL_BYTES || (disk.f_files > 0 && disk.f_favail == 0);
+    rustix::fs::statvfs(folder(path)).is_ok_and(is_full)
+}
+
 /// Returns the folder of a file.
 pub fn folder(path: &Path) -> &Path {
     match path.parent() {

@@ -49,6 +49,12 @@ pub(super) fn replace(file: &Path) -> Result<(), SealError> {
     Ok(files::replace(file, files::PRIVATE, &FileKeys::new(0)?.text())?)
 }
 
+/// Returns whether the file has a higher version.
+pub(super) fn is_newer(file: &Path) -> bool {
+    let text = files::read_text(file, SMALL_FILE_LIMIT_BYTES).map(Zeroizing::new);
+    text.is_ok_and(|text| check_version(file, HEAD, &text).is_err())
+}
+
 /// Reads the file, and writes it if its keys have changed. Of two processes, one does so at a time.
 pub(super) fn maintain(file: &Path, now: u64, keep: Duration, rotate: bool) -> Result<(SealKeys, bool), SealError> {
     let io = |source| SealError::Io {

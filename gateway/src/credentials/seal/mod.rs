@@ -259,6 +259,12 @@ impl SealKeyRing {
         file::replace(file)
     }
 
+    /// Returns whether a newer release has written the file.
+    #[must_use]
+    pub fn is_newer(file: &Path) -> bool {
+        file::is_newer(file)
+    }
+
     /// Like [`Seal::replace`], but only if the file exists.
     ///
     /// # Errors

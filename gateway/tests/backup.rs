@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 
 use aws_lc_rs::digest::{SHA256, digest as sha256};
-use data_encoding::HEXLOWER;
+use data_encoding::{BASE64, HEXLOWER};
 use serde_json::Value;
 
 use crate::support::{Gateway, program, tpm};
@@ -150,12 +150,39 @@ fn refuses_half_an_altered_and_a_foreign_backup() {
         "{said}"
     );
 
+    // Altered with a correct digest: an unknown version, another key than the first line names, and a name with terminal commands.
+    let mut refuses = |alter: &dyn Fn(&mut Vec<String>), expect: &str| {
+        fs::write(&bad, altered(&file, alter)).unwrap();
+        let said = refusal(&gateway, &bad, &[], 1);
+        assert!(said.contains(expect) && !said.contains('\x1b'), "{said}");
+    };
+    refuses(
+        &|lines| lines[0] = lines[0].replacen("\"version\":1", "\"version\":0", 1),
+        "no release writes backups of version 0",
+    );
+    let stranger = Gateway::start();
+    let key = BASE64.encode(&fs::read(stranger.path("state/log.key")).unwrap());
+    refuses(
+        &|lines| {
+            let line = lines.iter_mut().find(|line| line.contains("\"log.key\"")).unwrap();
+            *line = format!("{{\"file\":\"log.key\",\"mode\":384,\"base64\":\"{key}\"}}\n");
+        },
+        "another log.key",
+    );
+
     // Of another site.
     let mut other = Gateway::start();
     stop(&mut other);
     lose_store(&other);
     let said = refusal(&other, &file, &[], 1);
     assert!(said.contains("another site") && said.contains("--another-site"), "{said}");
+    let coloured = altered(&file, |lines| {
+        let name = serde_json::from_str::<Value>(&lines[0]).unwrap()["site"]["gateway"].to_string();
+        lines[0] = lines[0].replace(&format!("\"gateway\":{name}"), "\"gateway\":\"\\u001b[31mred\"");
+    });
+    fs::write(&bad, coloured).unwrap();
+    let coloured = refusal(&other, &bad, &[], 1);
+    assert!(coloured.contains("[31mred") && !coloured.contains('\x1b'), "{coloured}");
     self::said(&restore(&other, &file, &["--another-site"]));
     assert!(other.command(&["ek", "list"]).contains("worker-1"));
     // A secret of the file is in no message.
@@ -330,6 +357,128 @@ fn settings_are_restored_where_there_are_none() {
 }
 
 #[test]
+fn says_that_the_last_acts_of_an_unreadable_store_are_lost() {
+    let mut gateway = Gateway::start();
+    let file = back_up(&gateway, "a.backup", &[]);
+    stop(&mut gateway);
+    let store = gateway.path("state/gateway.db");
+    let lost = |gateway: &Gateway| lose_store(gateway);
+    let damaged = |_: &Gateway| fs::write(&store, "no database".repeat(1000)).unwrap();
+    let newer = |gateway: &Gateway| {
+        let mut commit = program();
+        commit
+            .arg("--config")
+            .arg(gateway.path("gateway.toml"))
+            .args(["upgrade", "--commit"]);
+        assert!(commit.env("ATTEST_TEST_NEXT_SCHEMA", "1").output().unwrap().status.success());
+    };
+    for (number, lose) in [&lost as &dyn Fn(&Gateway), &damaged, &newer].into_iter().enumerate() {
+        // It waits in the store: no gateway serves.
+        gateway.command(&["node", "revoke", "worker-1", "--anyway"]);
+        lose(&gateway);
+        let output = match number {
+            0 => restore(&gateway, &file, &["--quiet"]),
+            _ => restore(&gateway, &file, &["--quiet", "--replace"]),
+        };
+        let text = said(&output);
+        assert!(
+            text.contains("The replaced store could not be read: acts since"),
+            "{number}: {text}"
+        );
+        assert!(!text.contains("No act since"), "{number}: {text}");
+        lose(&gateway);
+        let more = if number == 0 {
+            &["--output", "json"][..]
+        } else {
+            &["--output", "json", "--replace"]
+        };
+        let report: Value = serde_json::from_str(&said(&restore(&gateway, &file, more))).unwrap();
+        assert_eq!(report["younger"]["complete"], false, "{number}: {report}");
+    }
+    // Without a word of it, a newer store is left as it is.
+    newer(&gateway);
+    let said = refusal(&gateway, &file, &[], 2);
+    assert!(said.contains("schema 2") && said.contains("--replace"), "{said}");
+}
+
+#[test]
+fn files_of_a_newer_release_are_set_aside() {
+    let mut gateway = Gateway::start();
+    let ek = gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    let file = back_up(&gateway, "a.backup", &[]);
+    stop(&mut gateway);
+    let (seal, snapshot) = (gateway.path("state/seal.key"), gateway.path("state/standing.json"));
+    let newer = fs::read_to_string(&seal).unwrap().replacen("seal 2", "seal 3", 1);
+    fs::write(&seal, &newer).unwrap();
+    fs::write(&snapshot, "{\"v\":9,\"release\":\"9.0.0\"}").unwrap();
+    let report: Value = serde_json::from_str(&said(&restore(&gateway, &file, &["--replace", "--output", "json"]))).unwrap();
+    let aside = report["replaced"].as_str().unwrap();
+    assert_eq!(fs::read_to_string(format!("{aside}/seal.key")).unwrap(), newer);
+    assert!(fs::metadata(format!("{aside}/standing.json")).is_ok());
+    gateway.run();
+    assert!(gateway.command(&["ek", "list"]).contains(&ek));
+    is_whole(&gateway);
+    assert!(!gateway.command(&["check"]).contains("ERROR"));
+}
+
+/// Returns a new folder with the state of this gateway, and nothing else of it; and the command that restores a backup there.
+fn only_state(gateway: &Gateway) -> (tempfile::TempDir, impl Fn(&[&str]) -> Output) {
+    let new = tempfile::tempdir().unwrap();
+    let state = new.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    for name in ["gateway.db", "store.mark", "log.key", "seal.key", "attestation.jsonl"] {
+        fs::copy(gateway.path("state").join(name), state.join(name)).unwrap();
+    }
+    let config = new.path().join("gateway.toml");
+    let run = move |arguments: &[&str]| program().arg("--config").arg(&config).args(arguments).output().unwrap();
+    (new, run)
+}
+
+#[test]
+fn settings_of_another_site_are_not_written() {
+    let (mut here, mut other) = (Gateway::start(), Gateway::start());
+    stop(&mut here);
+    stop(&mut other);
+    let backups = tempfile::tempdir().unwrap();
+    let file = backups.path().join("a.backup").to_str().unwrap().to_owned();
+    other.command(&["backup", &file, "--with-settings"]);
+    let (new, run) = only_state(&here);
+    for more in [&[][..], &["--replace"]] {
+        let refused = run(&[&["restore", &file], more].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("another site"), "{said}");
+        assert_eq!(fs::read_dir(new.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn no_gateway_serves_after_half_a_restore() {
+    let mut gateway = Gateway::start();
+    let ek = gateway.endorse(&tpm(), &["--name", "worker-1"]);
+    stop(&mut gateway);
+    let backups = tempfile::tempdir().unwrap();
+    let file = backups.path().join("a.backup").to_str().unwrap().to_owned();
+    gateway.command(&["backup", &file, "--with-settings"]);
+    let new = tempfile::tempdir().unwrap();
+    let config = new.path().join("gateway.toml");
+    let run = |arguments: &[&str]| program().arg("--config").arg(&config).args(arguments).output().unwrap();
+    // Something in the place of the seal, which is made last.
+    fs::create_dir_all(new.path().join("state/seal.key/x")).unwrap();
+    assert!(!run(&["restore", &file]).status.success());
+    assert!(!config.exists() && new.path().join("tls/mcs.key").exists());
+    assert!(!run(&["serve"]).status.success());
+    fs::remove_dir_all(new.path().join("state/seal.key")).unwrap();
+    let again = run(&["restore", &file]);
+    let again = match again.status.success() {
+        true => again,
+        false => run(&["restore", &file, "--replace"]),
+    };
+    said(&again);
+    assert!(said(&run(&["ek", "list"])).contains(&ek));
+}
+
+#[test]
 fn a_killed_restore_is_finished_by_the_next() {
     let mut gateway = Gateway::start();
     let ek = gateway.endorse(&tpm(), &["--name", "worker-1"]);
@@ -364,19 +513,31 @@ fn a_restore_on_a_full_disk_can_be_repeated() {
     }
     let file = back_up(&gateway, "a.backup", &[]);
     stop(&mut gateway);
-    lose_store(&gateway);
     // The store's file may have fewer bytes than it needs.
-    let mut limited = std::process::Command::new("sh");
-    let own = program();
-    let limited = limited
-        .args(["-c", "trap '' XFSZ; ulimit -f 24; exec \"$0\" --config \"$1\" restore \"$2\""])
-        .arg(own.get_program())
-        .arg(gateway.path("gateway.toml"))
-        .arg(&file)
-        .output()
-        .unwrap();
-    assert!(!limited.status.success());
-    assert!(String::from_utf8_lossy(&limited.stderr).contains("a.backup"), "{limited:?}");
+    let limited = || {
+        let mut limited = std::process::Command::new("sh");
+        limited
+            .args([
+                "-c",
+                "trap '' XFSZ; ulimit -f 24; exec \"$0\" --config \"$1\" restore \"$2\" --replace",
+            ])
+            .arg(program().get_program())
+            .arg(gateway.path("gateway.toml"))
+            .arg(&file)
+            .output()
+            .unwrap()
+    };
+    let before = contents(&gateway);
+    let refused = limited();
+    let said_now = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said_now.contains("nothing was restored"), "{said_now}");
+    assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
+    let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&contents(&gateway)), names(&before), "{said_now}");
+    lose_store(&gateway);
+    let refused = limited();
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a.backup"), "{refused:?}");
     said(&restore(&gateway, &file, &[]));
     assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
     gateway.run();

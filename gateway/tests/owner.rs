@@ -188,6 +188,109 @@ fn check_as_root_judges_by_the_service_user() {
     assert!(!served.status.success(), "{}", output_text(&served));
 }
 
+/// The gateway's user can put links into its folders. Root's commands follow none to find out whom to act as, or to write settings.
+#[test]
+fn root_commands_follow_no_links_of_the_gateways_user() {
+    let Some((gateway, _)) = other_user_gateway() else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let roots = elsewhere.path().join("roots");
+    fs::create_dir(&roots).unwrap();
+    fs::write(roots.join("file"), "root's").unwrap();
+    fs::set_permissions(roots.join("file"), fs::Permissions::from_mode(0o600)).unwrap();
+    let link = |to: &Path, name: &str| {
+        let path = gateway.path(name);
+        std::os::unix::fs::symlink(to, &path).unwrap();
+        rustix::fs::chownat(
+            rustix::fs::CWD,
+            &path,
+            Some(rustix::fs::Uid::from_raw(USER)),
+            None,
+            rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .unwrap();
+        path
+    };
+    let backup = gateway.path("../a.backup").display().to_string();
+    gateway.command(&["ek", "add", &"1".repeat(64)]);
+    fs::set_permissions(gateway.path(".."), fs::Permissions::from_mode(0o777)).unwrap();
+    gateway.command(&["backup", &backup, "--with-settings"]);
+    // A file that only root can read can be restored.
+    chown(&backup, Some(0), Some(0)).unwrap();
+    let is_untouched = |what: &str| {
+        assert_eq!(fs::read_dir(&roots).unwrap().count(), 1, "{what}");
+        assert_eq!(fs::read_to_string(roots.join("file")).unwrap(), "root's", "{what}");
+        assert_eq!(fs::metadata(roots.join("file")).unwrap().uid(), 0, "{what}");
+    };
+
+    // The store's file, and the seal's.
+    for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
+        drop(fs::remove_file(gateway.path("state").join(name)));
+    }
+    let store = link(&roots.join("file"), "state/gateway.db");
+    for command in [&["node", "list"][..], &["check"], &["restore", &backup, "--replace"]] {
+        let output = gateway.try_command(command);
+        assert!(
+            !output.status.success() || output_text(&output).contains("running as user 65534"),
+            "{command:?}: {}",
+            output_text(&output)
+        );
+        is_untouched(&command.join(" "));
+    }
+    drop(fs::remove_file(&store));
+    let restored = gateway.try_command(&["restore", &backup, "--replace"]);
+    assert!(restored.status.success(), "{}", output_text(&restored));
+    assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
+
+    // The state folder.
+    fs::rename(gateway.path("state"), gateway.path("state-before")).unwrap();
+    let state = link(&roots, "state");
+    for command in [&["node", "list"][..], &["ek", "add", &"2".repeat(64)], &["restore", &backup]] {
+        let output = gateway.try_command(command);
+        assert!(!output.status.success(), "{command:?}: {}", output_text(&output));
+        is_untouched(&command.join(" "));
+    }
+    fs::remove_file(state).unwrap();
+    fs::rename(gateway.path("state-before"), gateway.path("state")).unwrap();
+
+    // A folder of settings that are missing.
+    for name in ["gateway.toml", "ek-roots/README"] {
+        fs::remove_file(gateway.path(name)).unwrap();
+    }
+    fs::remove_dir(gateway.path("ek-roots")).unwrap();
+    let folder = link(&roots, "ek-roots");
+    let output = gateway.try_command(&["restore", &backup, "--replace"]);
+    assert!(
+        !output.status.success() && output_text(&output).contains("ek-roots is no folder, or a link"),
+        "{}",
+        output_text(&output)
+    );
+    is_untouched("settings");
+    assert!(!gateway.path("gateway.toml").exists());
+    fs::remove_file(folder).unwrap();
+    let restored = gateway.try_command(&["restore", &backup, "--replace"]);
+    assert!(restored.status.success(), "{}", output_text(&restored));
+    assert!(strange(&gateway.path("")).is_empty(), "{:?}", strange(&gateway.path("")));
+}
+
+#[test]
+fn init_and_serve_as_root_make_nothing_of_roots_for_the_gateways_user() {
+    let Some((mut gateway, copy)) = other_user_gateway() else { return };
+    fs::remove_dir(gateway.path("state")).unwrap();
+    gateway.run();
+    gateway.kill();
+    assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
+    let new = gateway.path("../new");
+    fs::create_dir(&new).unwrap();
+    give(&new);
+    let made = Command::new(&copy)
+        .arg("init")
+        .arg(&new)
+        .args(["--host", "gateway.example"])
+        .output()
+        .unwrap();
+    assert!(made.status.success() && strange(&new).is_empty(), "{}", output_text(&made));
+}
+
 /// Returns how many times a text is in the writable memory of a process.
 fn in_memory(process: u32, text: &str) -> usize {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();

@@ -10,8 +10,10 @@
 //! The digest is SHA-256 over all bytes before the last line.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use attest_log::{LogPublicKey, Point};
@@ -174,7 +176,7 @@ pub(super) struct Backup {
     pub(super) members: Vec<BackupMember>,
     pub(super) exported: Exported,
     pub(super) outbox: OutboxState,
-    path: PathBuf,
+    file: Arc<File>,
     /// Offsets of the store's first byte, and of the last line.
     store: (u64, u64),
 }
@@ -185,8 +187,11 @@ impl Backup {
     /// # Errors
     /// [`NewerFormat`], and those of an altered file.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let mut text = BufReader::new(files::open(path)?);
-        ensure!(text.get_ref().metadata()?.is_file(), "this is not a regular file");
+        let file = files::open(path)?;
+        let size = file.metadata()?;
+        ensure!(size.is_file(), "this is not a regular file");
+        let file = Arc::new(file);
+        let mut text = BufReader::new(FilePart::new(&file, (0, size.len())));
         let mut lines = BackupDigest::new();
         let first = next(&mut text)?.ok_or_else(|| anyhow!("the file is empty"))?;
         let site = header(&first)?;
@@ -210,20 +215,44 @@ impl Backup {
         ensure!(said == lines.trailer(), torn);
         let end = offset.saturating_sub(length(&last));
         let begin = begin.unwrap_or(end);
-        let (exported, outbox) = attest_store::verify(part(path, (begin, end))?)?;
+        let (exported, outbox) = attest_store::verify(Box::new(BufReader::new(FilePart::new(&file, (begin, end)))))?;
         Ok(Self {
             site,
             members,
             exported,
             outbox,
-            path: path.to_owned(),
+            file,
             store: (begin, end),
         })
     }
 
-    /// Opens the store in the backup.
-    pub(super) fn open_store(&self) -> io::Result<Box<dyn BufRead>> {
-        part(&self.path, self.store)
+    /// Returns a reader of the store in the backup.
+    pub(super) fn store(&self) -> Box<dyn BufRead> {
+        Box::new(BufReader::new(FilePart::new(&self.file, self.store)))
+    }
+}
+
+/// A part of an open file. The user who restores may not be able to open it again.
+struct FilePart {
+    file: Arc<File>,
+    offset: u64,
+    end: u64,
+}
+
+impl FilePart {
+    fn new(file: &Arc<File>, (offset, end): (u64, u64)) -> Self {
+        let file = Arc::clone(file);
+        Self { file, offset, end }
+    }
+}
+
+impl Read for FilePart {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end.saturating_sub(self.offset)).unwrap_or(usize::MAX);
+        let length = buffer.len().min(left);
+        let read = self.file.read_at(buffer.get_mut(..length).unwrap_or_default(), self.offset)?;
+        self.offset = self.offset.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        Ok(read)
     }
 }
 
@@ -244,6 +273,7 @@ fn header(line: &[u8]) -> anyhow::Result<BackupSite> {
         }
         .into());
     }
+    ensure!(any.version == VERSION, "no release writes backups of version {}", any.version);
     let header: BackupHeader = serde_json::from_slice(line).context("the first line of the backup cannot be read")?;
     Ok(header.site)
 }
@@ -263,10 +293,4 @@ fn next(text: &mut impl BufRead) -> anyhow::Result<Option<Vec<u8>>> {
 
 fn length(line: &[u8]) -> u64 {
     u64::try_from(line.len()).unwrap_or(u64::MAX)
-}
-
-fn part(path: &Path, (begin, end): (u64, u64)) -> io::Result<Box<dyn BufRead>> {
-    let mut file: File = files::open(path)?;
-    file.seek(SeekFrom::Start(begin))?;
-    Ok(Box::new(BufReader::new(file).take(end.saturating_sub(begin))))
 }

@@ -65,6 +65,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let dir = &arguments.dir;
+    super::owner::act_as_owner_of(dir)?;
     let file = dir.join("gateway.toml");
     if file.exists() {
         bail!(

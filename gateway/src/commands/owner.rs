@@ -1,12 +1,17 @@
 //! Root's commands act as the user whom the gateway's state belongs to: whatever they make there, the gateway must be able to open.
+//!
+//! That user can replace the files in its folders by links, and the state folder by a link if the settings are its own. So no link of its
+//! making is followed to find the owner, and root acts as root only where root owns all of it.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use attest_gateway::settings::Settings;
+use attest_system::files;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -33,15 +38,43 @@ pub(super) fn act(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a file that root has made to the state's owner, if there is a state.
+/// Gives an open file that root has made to the state's owner, if there is a state.
 ///
 /// # Errors
 /// The file system's.
-pub(super) fn give(settings: &Settings, file: &Path) -> anyhow::Result<()> {
+pub(super) fn give(settings: &Settings, file: impl AsFd) -> anyhow::Result<()> {
     if geteuid().is_root()
         && let Some(owner) = owner(settings)?
     {
-        chown(file, Some(owner.uid), Some(owner.gid)).with_context(|| file.display().to_string())?;
+        fchown(file, Some(owner.uid), Some(owner.gid))?;
+    }
+    Ok(())
+}
+
+/// Runs work in a thread that acts as the state's owner. The calling thread stays root's.
+///
+/// # Errors
+/// Those of [`act`] and of the work.
+pub(super) fn acting<T: Send>(settings: &Settings, work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    let worker = || {
+        act(settings)?;
+        work()
+    };
+    match std::thread::scope(|scope| scope.spawn(worker).join()) {
+        Ok(done) => done,
+        Err(_) => bail!("the thread that acted as the owner of {} failed", settings.state.display()),
+    }
+}
+
+/// Switches to the owner of a folder, if root runs this and the folder is another user's.
+///
+/// # Errors
+/// If root may not become that user.
+pub(super) fn act_as_owner_of(folder: &Path) -> anyhow::Result<()> {
+    if geteuid().is_root()
+        && let Some(owner) = Owner::of(folder, false)?.filter(Owner::is_not_root)
+    {
+        owner.act()?;
     }
     Ok(())
 }
@@ -60,10 +93,12 @@ fn act_if_exists(settings: &Settings) -> anyhow::Result<bool> {
     if !geteuid().is_root() {
         return Ok(true);
     }
-    let Some(owner) = owner(settings)? else { return Ok(false) };
-    if owner.uid != 0 {
-        owner.become_it()?;
-        output::print_note(format_args!("running as user {}, the owner of {}", owner.uid, owner.of.display()));
+    let Some(owner) = owner(settings)? else {
+        act_as_owner_of(files::folder(&settings.file))?;
+        return Ok(false);
+    };
+    if owner.is_not_root() {
+        owner.act()?;
     }
     Ok(true)
 }
@@ -74,31 +109,58 @@ fn act_if_exists(settings: &Settings) -> anyhow::Result<bool> {
 /// If root may not become another user.
 pub(super) fn act_quietly(settings: &Settings) -> anyhow::Result<bool> {
     let Some(owner) = owner(settings)? else { return Ok(false) };
-    if geteuid().is_root() && owner.uid != 0 {
+    if geteuid().is_root() && owner.is_not_root() {
         owner.become_it()?;
     }
     Ok(true)
 }
 
-/// Returns the store's owner; before there is a store, the folder's.
+/// Returns the user that root's commands act as, if there is a state folder: the first owner that is not root, of the folder, of the store's
+/// file in a folder of root's, and of the settings' folder.
 fn owner(settings: &Settings) -> anyhow::Result<Option<Owner>> {
-    for path in [settings.store.file.clone(), settings.state.clone()] {
-        match fs::metadata(&path) {
-            Ok(metadata) => {
-                return Ok(Some(Owner {
-                    uid: metadata.uid(),
-                    gid: metadata.gid(),
-                    of: path,
-                }));
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    let Some(state) = Owner::of(&settings.state, true)? else {
+        return Ok(None);
+    };
+    if state.is_not_root() {
+        return Ok(Some(state));
+    }
+    for path in [&settings.store.file, files::folder(&settings.file)] {
+        if let Some(owner) = Owner::of(path, false)?.filter(Owner::is_not_root) {
+            return Ok(Some(owner));
         }
     }
-    Ok(None)
+    Ok(Some(state))
 }
 
 impl Owner {
+    /// Returns the owner of a file or folder; of a link its own owner, unless `follow` is set and that is root.
+    fn of(path: &Path, follow: bool) -> anyhow::Result<Option<Self>> {
+        let owner = |metadata: io::Result<fs::Metadata>| match metadata {
+            Ok(metadata) => Ok(Some(Self {
+                uid: metadata.uid(),
+                gid: metadata.gid(),
+                of: path.to_owned(),
+            })),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        };
+        match owner(fs::symlink_metadata(path))? {
+            Some(link) if follow && !link.is_not_root() => owner(fs::metadata(path)),
+            owner => Ok(owner),
+        }
+    }
+
+    const fn is_not_root(&self) -> bool {
+        self.uid != 0
+    }
+
+    /// Becomes this user, and says so.
+    fn act(&self) -> anyhow::Result<()> {
+        self.become_it()?;
+        output::print_note(format_args!("running as user {}, the owner of {}", self.uid, self.of.display()));
+        Ok(())
+    }
+
     /// Changes all credentials of this thread, and so of those that it starts.
     fn become_it(&self) -> anyhow::Result<()> {
         self.take_over().with_context(|| {

@@ -12,6 +12,7 @@ use attest_log::{CheckpointSigner, CommandLog, LogKey};
 use attest_recording::{ResolvedDecisions, Signs, keep};
 use attest_store::{AcceptedStore, AnyStore, Contents, CopiedStore, Replacement, Store, StoreError, StoreMark};
 use attest_system::files::make_private_folder;
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 use super::acting::{change_files, change_store};
@@ -72,7 +73,7 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
             file.display()
         );
         let id = SealKeyRing::make_key_file(file)?;
-        super::owner::give(settings, file)?;
+        super::owner::give(settings, rustix::fs::open(file, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?)?;
         Ok((id, vec![ValueChange::file(file)]))
     })?;
     output::done(format_args!("{}: created key {id}", file.display()))?;

@@ -1,31 +1,36 @@
 //! The command `attest-gateway restore`: puts a backup in the place of a lost store, and lists the acts to repeat.
 
+mod settings_in_backup;
 mod younger;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use attest_command_line::visible;
+use attest_gateway::inspection::newer_files;
 use attest_gateway::settings::Settings;
 use attest_log::admin::{By, Verb};
 use attest_log::{Blobs, CheckpointSigner, CommandLog, Journal, JournalError, LogKey, SegmentLimits, is_written};
 use attest_recording::{take, with_store};
 use attest_store::settings::{EngineSettings, StoreSettings};
-use attest_store::{AnyStore, Replacement, Store, StoreError};
+use attest_store::{AcceptedStore, AnyStore, Contents, ExpectedStore, Replacement, Store, StoreError};
 use attest_system::clock::rfc3339;
 use attest_system::files::{self, PRIVATE, make_private_folder};
 use serde_json::json;
+use zeroize::Zeroizing;
 
-use super::backup::{LOG_KEY, SETTINGS, site};
-use super::backup_file::{Backup, BackupMember, BackupSite};
+use super::backup::{LOG_KEY, site};
+use super::backup_file::{Backup, BackupSite};
 use super::store::{keep_checkpoint, prepare_replacement, print_accepted, print_contents};
-use super::{OutputOption, output};
+use super::{OutputOption, output, owner};
+use settings_in_backup::SettingsInBackup;
 use younger::YoungerActs;
 
 /// Longest wait for the end of the thread that writes the log.
@@ -49,70 +54,122 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let who = (Verb::StoreRestore, By::this_process());
+    // Before another user acts.
+    let by = By::this_process();
     let file = &arguments.file;
-    let named = || file.display().to_string();
-    if config.symlink_metadata().is_err() {
-        // As the user who may write the settings.
-        write_settings(config, &read(file)?).with_context(named)?;
+    let backup = Backup::read(file).with_context(|| format!("{}: nothing was restored", file.display()))?;
+    let new = match config.symlink_metadata().is_err() {
+        true => Some(SettingsInBackup::find(config, &backup).with_context(|| file.display().to_string())?),
+        false => None,
+    };
+    let settings = match &new {
+        Some(new) => new.settings.clone(),
+        None => Settings::load(config)?,
+    };
+    check_site(&settings, &backup.site, arguments.another_site).with_context(|| file.display().to_string())?;
+    if let Some(new) = &new {
+        new.write_most()?;
     }
-    let settings = Settings::load(config)?;
-    super::owner::act(&settings)?;
-    let backup = read(file)?;
-    check_site(&settings, &backup.site, arguments.another_site).with_context(named)?;
+    let report = owner::acting(&settings, || restore(&settings, &backup, arguments, by))?;
+    if let Some(new) = &new {
+        new.write_own()?;
+    }
+    report.print(&settings, &backup, new.is_some(), arguments.format)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Result of a restore.
+struct RestoreReport {
+    accepted: AcceptedStore,
+    contents: Contents,
+    /// Folder with the files of the replaced store.
+    replaced: Option<PathBuf>,
+    younger: YoungerActs,
+}
+
+fn restore(settings: &Settings, backup: &Backup, arguments: &Arguments, by: By) -> anyhow::Result<RestoreReport> {
+    let named = || arguments.file.display().to_string();
     let log = settings.attestation_log();
     if is_written(&log) {
         return Err(JournalError::InUse(log).into());
     }
     let is_there = check_store(&settings.store, arguments.replace)?;
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
-    restore_log_key(&settings, &backup)?;
-    if is_there && let Err(error) = record_last_acts(&settings) {
-        output::print_note(format_args!(
-            "cannot record the last acts of the replaced store in the attestation log, which may lack them: {}",
-            attest_command_line::in_full(&error)
-        ));
-    }
-    let younger = YoungerActs::find(&log, &backup)?;
-    // No gateway serves meanwhile.
-    let mut log = open_log(&settings)?;
-    let aside = match is_there || !settings.store.file.exists() {
-        true => set_aside(&settings.store)?,
-        false => None,
+    restore_log_key(settings, backup)?;
+    let knows_last_acts = match is_there {
+        true => last_acts_are_recorded(settings)?,
+        false => !was_there(&settings.store),
     };
-    let mut checkpoint = None;
+    let younger = YoungerActs::find(&log, backup, knows_last_acts)?;
+    // No gateway serves meanwhile.
+    let mut log = open_log(settings)?;
+    let aside = set_aside(settings, is_there || !settings.store.file.exists())?;
+    let (mut checkpoint, mut is_begun) = (None, false);
     let first = |replacement: &Replacement| {
+        is_begun = true;
         let from = json!({ "file": named(), "at": backup.site.at, "log": backup.site.log });
-        checkpoint = Some(prepare_replacement(&settings, &mut log, replacement, who, Some(from))?);
+        let who = (Verb::StoreRestore, by);
+        checkpoint = Some(prepare_replacement(settings, &mut log, replacement, who, Some(from))?);
         Ok::<_, anyhow::Error>(())
     };
-    let restored = attest_store::import(&settings.store, || backup.open_store(), first);
-    let (accepted, contents) = restored.with_context(|| match &aside {
-        Some(aside) => format!("{}; the replaced store is in {}", named(), aside.display()),
-        None => named(),
-    })?;
-    keep_checkpoint(&settings, checkpoint.as_deref());
+    let restored = attest_store::import(&settings.store, || Ok(backup.store()), first);
+    let (accepted, contents) = match (restored, &aside) {
+        (Ok(restored), _) => restored,
+        (Err(error), None) => return Err(error.context(named())),
+        (Err(error), Some(aside)) if is_begun => {
+            return Err(error.context(format!(
+                "{}: run the command again; the replaced store is in {}",
+                named(),
+                aside.display()
+            )));
+        }
+        (Err(error), Some(aside)) => {
+            put_back(settings, aside).with_context(|| format!("{error:#}, and the store cannot be put back from {}", aside.display()))?;
+            return Err(error.context(format!("{}: nothing was restored", named())));
+        }
+    };
+    keep_checkpoint(settings, checkpoint.as_deref());
     forget_recorded(&settings.store, &younger.recorded);
-    if arguments.format.is_json() {
-        output::json(&json!({ "store": accepted.now, "backup": backup.site.at, "replaced": aside, "younger": younger.json() }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    print_contents(&contents)?;
-    print_accepted(accepted)?;
-    if let Some(aside) = aside {
-        output::done(format_args!("The replaced store is in {}.", aside.display()))?;
-    }
-    if !matches!(settings.store.engine, EngineSettings::Embedded) {
-        output::done(
-            "Next: at each other gateway, before its start: `attest-gateway store accept`. Its log may have further acts: `attest-gateway log show --decision admin --all --wide`.",
-        )?;
-    }
-    younger.print()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(RestoreReport {
+        accepted,
+        contents,
+        replaced: aside,
+        younger,
+    })
 }
 
-fn read(file: &Path) -> anyhow::Result<Backup> {
-    Backup::read(file).with_context(|| format!("{}: nothing was restored", file.display()))
+impl RestoreReport {
+    fn print(self, settings: &Settings, backup: &Backup, wrote_settings: bool, format: OutputOption) -> anyhow::Result<()> {
+        let Self {
+            accepted,
+            contents,
+            replaced,
+            younger,
+        } = self;
+        if format.is_json() {
+            return output::json(
+                &json!({ "store": accepted.now, "backup": backup.site.at, "replaced": replaced, "younger": younger.json() }),
+            );
+        }
+        if wrote_settings {
+            let folder = files::folder(&settings.file);
+            output::done(format_args!(
+                "{}: wrote the settings, with all keys that the backup has",
+                folder.display()
+            ))?;
+        }
+        print_contents(&contents)?;
+        print_accepted(accepted)?;
+        if let Some(aside) = replaced {
+            output::done(format_args!("The replaced store is in {}.", aside.display()))?;
+        }
+        if !matches!(settings.store.engine, EngineSettings::Embedded) {
+            output::done(
+                "Next: at each other gateway, before its start: `attest-gateway store accept`. Its log may have further acts: `attest-gateway log show --decision admin --all --wide`.",
+            )?;
+        }
+        younger.print()
+    }
 }
 
 /// Checks that one identifier of the backup is also one of this gateway, unless this has none.
@@ -126,7 +183,7 @@ fn check_site(settings: &Settings, backup: &BackupSite, another: bool) -> anyhow
     ensure!(
         is_same || is_unknown || another,
         "this is a backup of another site, made by gateway {}: its MCS CA, log key and store are not those of this gateway. To restore it all the same, add --another-site",
-        backup.gateway
+        visible(&backup.gateway)
     );
     Ok(())
 }
@@ -139,6 +196,10 @@ fn check_store(store: &StoreSettings, replace: bool) -> anyhow::Result<bool> {
         // A command that only reads may have made it.
         Ok(true) if is_embedded && attest_store::export(store, &mut std::io::sink())?.contents.count == 0 => return Ok(false),
         Ok(true) => "exists".to_owned(),
+        Err(error @ StoreError::Schema { .. }) if is_embedded && !replace => {
+            return Err(anyhow::Error::from(error)
+                .context("nothing was restored; to replace the store, and to keep its files aside, add --replace"));
+        }
         Err(error) if is_embedded => format!("does not open ({error})"),
         Err(error) => return Err(error.into()),
     };
@@ -161,19 +222,45 @@ fn restore_log_key(settings: &Settings, backup: &Backup) -> anyhow::Result<()> {
     let Some(member) = backup.members.iter().find(|member| member.file == Path::new(LOG_KEY)) else {
         return Ok(());
     };
+    let content = Zeroizing::new(member.content()?);
+    let key = LogKey::parse(&content, &member.file).context("the backup is damaged")?;
+    ensure!(
+        Some(key.public()) == backup.site.log_key,
+        "the backup has another log.key than its first line says"
+    );
     let here = attest_log::replica_name(settings.checkpoints.name.as_deref());
     if !path.exists() && (here == backup.site.gateway || matches!(settings.store.engine, EngineSettings::Embedded)) {
-        files::create_bytes(&path, PRIVATE, &member.content()?)?;
+        files::create_bytes(&path, PRIVATE, &content)?;
         return Ok(());
     }
     if path.exists() && Some(LogKey::read(&path)?.public()) != backup.site.log_key {
         output::print_note(format_args!(
             "{} is not the key of the backup, and was left unchanged: an audit requires the log of gateway {}",
             path.display(),
-            backup.site.gateway
+            visible(&backup.site.gateway)
         ));
     }
     Ok(())
+}
+
+/// Returns whether there was a store once: the acts that waited in it are lost with it.
+fn was_there(store: &StoreSettings) -> bool {
+    ExpectedStore::load(&store.file).map_or(true, |expected| {
+        expected.file.is_some() || expected.log.is_some() || !expected.traces.is_empty()
+    })
+}
+
+/// Records the acts that wait in the store that is replaced; returns whether that was possible. On a full disk nothing is replaced.
+fn last_acts_are_recorded(settings: &Settings) -> anyhow::Result<bool> {
+    let Err(error) = record_last_acts(settings) else { return Ok(true) };
+    if files::is_disk_full(&settings.attestation_log()) {
+        return Err(error.context("the disk is full, and the log cannot take the last acts of the store: nothing was restored"));
+    }
+    output::print_note(format_args!(
+        "cannot record the last acts of the replaced store in the attestation log, which may lack them: {}",
+        attest_command_line::in_full(&error)
+    ));
+    Ok(false)
 }
 
 /// Records the acts that wait in the store that is replaced.
@@ -203,20 +290,30 @@ fn open_log(settings: &Settings) -> Result<CommandLog, JournalError> {
     }
 }
 
-/// Moves the files of an embedded store into a folder of the state folder; returns that, if there were any.
-fn set_aside(store: &StoreSettings) -> anyhow::Result<Option<PathBuf>> {
-    let EngineSettings::Embedded = store.engine else { return Ok(None) };
+/// Returns the files of an embedded store. The database comes last: without it the store is lost, and no start uses the others.
+fn store_files(store: &StoreSettings) -> Vec<PathBuf> {
     let with = |suffix: &str| {
         let mut path = store.file.clone().into_os_string();
         path.push(suffix);
         PathBuf::from(path)
     };
-    // The database comes last: without it the store is lost, and no start uses the others.
-    let files: Vec<PathBuf> = ["-shm", "-wal", ""].map(with).into_iter().filter(|file| file.exists()).collect();
+    match store.engine {
+        EngineSettings::Embedded => ["-shm", "-wal", ""].map(with).into(),
+        _ => Vec::new(),
+    }
+}
+
+/// Moves files into a folder of the state folder: those of an embedded store, and those that a newer release has written, which this one
+/// makes again. Returns the folder, if there were any.
+fn set_aside(settings: &Settings, with_store: bool) -> anyhow::Result<Option<PathBuf>> {
+    let mut files = newer_files(settings);
+    if with_store {
+        files.extend(store_files(&settings.store).into_iter().filter(|file| file.exists()));
+    }
     if files.is_empty() {
         return Ok(None);
     }
-    let (folder, time) = (files::folder(&store.file), rfc3339(super::now()).replace([':', '-'], ""));
+    let (folder, time) = (files::folder(&settings.store.file), rfc3339(super::now()).replace([':', '-'], ""));
     let names = (1..).map(|number: u32| match number {
         1 => folder.join(format!("replaced-{time}")),
         number => folder.join(format!("replaced-{time}-{number}")),
@@ -228,6 +325,24 @@ fn set_aside(store: &StoreSettings) -> anyhow::Result<Option<PathBuf>> {
         files::rename(&file, &aside.join(file.file_name().unwrap_or_default()))?;
     }
     Ok(Some(aside))
+}
+
+/// Puts the files of the store back, in the place of an incomplete one.
+fn put_back(settings: &Settings, aside: &Path) -> anyhow::Result<()> {
+    for file in store_files(&settings.store) {
+        if file.exists() {
+            files::remove(&file)?;
+        }
+        let before = aside.join(file.file_name().unwrap_or_default());
+        if before.exists() {
+            files::rename(&before, &file)?;
+        }
+    }
+    // Unless a file of a newer release is in it.
+    match fs::remove_dir(aside) {
+        Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Removes acts from the restored outbox that the log has recorded. Others are recorded at the next start.
@@ -249,60 +364,4 @@ fn forget_recorded(store: &StoreSettings, recorded: &BTreeSet<String>) {
             "the attestation log will list some acts twice, with equal ids: {error:#}"
         ));
     }
-}
-
-/// Writes the settings of a backup into the folder of a missing `gateway.toml`.
-fn write_settings(config: &Path, backup: &Backup) -> anyhow::Result<()> {
-    let in_folder = |member: &'_ BackupMember| member.file.strip_prefix(SETTINGS).map(Path::to_owned).ok();
-    let mut members: Vec<(PathBuf, &BackupMember)> = backup
-        .members
-        .iter()
-        .filter_map(|member| Some((in_folder(member)?, member)))
-        .collect();
-    let name = config.file_name().map(Path::new).unwrap_or(config);
-    let Some(own) = members.iter().position(|(path, _)| path == name) else {
-        bail!(
-            "{} does not exist, and the backup has no such settings: create them, or use a backup of --with-settings",
-            config.display()
-        );
-    };
-    // It comes last: whoever is interrupted begins again.
-    let own = members.remove(own);
-    members.push(own);
-    for (path, _) in &members {
-        let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
-        ensure!(is_below, "{}: not a path below the folder of settings", path.display());
-    }
-    let content = members.last().map(|(_, member)| member.content()).transpose()?.unwrap_or_default();
-    let settings = Settings::parse(std::str::from_utf8(&content)?, config)?;
-    ensure!(
-        !rustix::process::geteuid().is_root() || settings.state.exists(),
-        "{state} does not exist, and root cannot know which user it should belong to: `attest-gateway state create {state} --owner $(id -u attest-gateway)`. Then run the command again",
-        state = settings.state.display()
-    );
-    let folder = files::folder(config);
-    for (path, member) in members {
-        write_member(&settings, folder, &path, member)?;
-    }
-    Ok(())
-}
-
-fn write_member(settings: &Settings, folder: &Path, path: &Path, member: &BackupMember) -> anyhow::Result<()> {
-    let to = folder.join(path);
-    let named = || to.display().to_string();
-    let mut parents: Vec<&Path> = files::folder(&to).ancestors().take_while(|parent| !parent.exists()).collect();
-    parents.reverse();
-    for parent in parents {
-        fs::create_dir(parent).with_context(named)?;
-        fs::set_permissions(parent, fs::Permissions::from_mode(0o750)).with_context(named)?;
-        super::owner::give(settings, parent)?;
-    }
-    let content = member.content()?;
-    if to.symlink_metadata().is_ok() {
-        let is_same = fs::read(&to).with_context(named)? == content;
-        ensure!(is_same, "{} exists with other contents, and was not changed", to.display());
-        return Ok(());
-    }
-    files::create_bytes(&to, member.mode & 0o777, &content)?;
-    super::owner::give(settings, &to)
 }

@@ -31,8 +31,10 @@ pub(super) struct YoungerActs {
 
 /// Extent to which the log tells what happened since the backup.
 enum Completeness {
-    /// The log continues the backup's.
+    /// The log continues the backup's, and has the last acts of the replaced store.
     Whole,
+    /// The log continues the backup's. Acts that waited in the replaced store are lost with it.
+    LastActsLost,
     NoLog,
     /// The log is another one, or ends before.
     Other,
@@ -59,8 +61,8 @@ struct ActLine {
 }
 
 impl YoungerActs {
-    /// Finds the acts in the log that the backup lacks.
-    pub(super) fn find(log: &Path, backup: &Backup) -> anyhow::Result<Self> {
+    /// Finds the acts in the log that the backup lacks. Without `knows_last_acts` the replaced store may have had more.
+    pub(super) fn find(log: &Path, backup: &Backup, knows_last_acts: bool) -> anyhow::Result<Self> {
         let mut found = Self {
             at: backup.site.at,
             completeness: Completeness::NoLog,
@@ -102,7 +104,8 @@ impl YoungerActs {
         }
         found.completeness = match (unread, continues) {
             (1.., _) => Completeness::Unread(unread),
-            (0, true) => Completeness::Whole,
+            (0, true) if knows_last_acts => Completeness::Whole,
+            (0, true) => Completeness::LastActsLost,
             (0, false) => Completeness::Other,
         };
         Ok(found)
@@ -148,6 +151,9 @@ impl YoungerActs {
         let since = rfc3339(self.at);
         match self.completeness {
             Completeness::Whole => {}
+            Completeness::LastActsLost => output::line(format_args!(
+                "The replaced store could not be read: acts since {since} that no gateway has recorded are lost, and may be missing below."
+            ))?,
             Completeness::NoLog => output::line(format_args!(
                 "There is no attestation log here: acts since {since} are unknown, and must be repeated from another copy of the log:\n  attest-gateway log show --log COPY --decision admin --since {since} --wide"
             ))?,

@@ -324,8 +324,15 @@ fn settings_are_restored_where_there_are_none() {
     // Links that lead in circles.
     std::os::unix::fs::symlink("..", gateway.path("tls/up")).unwrap();
     std::os::unix::fs::symlink("../pools", gateway.path("pools/again")).unwrap();
-    gateway.command(&["backup", &file, "--with-settings"]);
-    for link in ["tls/up", "pools/again"] {
+    // What an editor leaves, a device, and the other backup are no settings.
+    std::os::unix::fs::symlink("root@host.1234:1700000000", gateway.path(".#gateway.toml")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", gateway.path("pools/zero")).unwrap();
+    let output = gateway.try_command(&["backup", &file, "--with-settings"]);
+    let skipped = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{skipped}");
+    assert_eq!(skipped.matches("is not in the backup").count(), 3, "{skipped}");
+    assert!(skipped.contains("plain.backup"), "{skipped}");
+    for link in ["tls/up", "pools/again", ".#gateway.toml", "pools/zero"] {
         fs::remove_file(gateway.path(link)).unwrap();
     }
     let new = tempfile::tempdir().unwrap();

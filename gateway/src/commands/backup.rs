@@ -18,8 +18,9 @@ use data_encoding::HEXLOWER;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use super::backup_file::{BackupHeader, BackupMember, BackupSite, BackupWriter, FORMAT, MEMBER_LIMIT_BYTES, VERSION};
-use super::output::{self, Output, ReaderState};
+use super::backup_file::{BackupHeader, BackupMember, BackupSite, BackupWriter, FORMAT, MEMBER_LIMIT_BYTES, VERSION, is_backup};
+use super::output::{self, Output, ReaderState, print_note};
+use super::owner;
 
 /// Name of the log's key in a backup.
 pub(super) const LOG_KEY: &str = "log.key";
@@ -28,7 +29,7 @@ pub(super) const SETTINGS: &str = "settings";
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway backup /var/backups/attest-gateway/$(date +%F).backup\n\nThe gateway's user writes FILE (mode 0600), also if root runs the command. It holds the store and log.key: protect it like the state\nfolder. With --with-settings it also holds all keys and secrets of the settings' folder.\n\nThe attestation log and evidence/ are not in it. Tickets and challenges are invalid after a restore, so the seal is not in it either.\n\nTo restore it: attest-gateway restore FILE"
+    after_help = "Example:\n  attest-gateway backup /var/backups/attest-gateway/$(date +%F).backup\n\nFILE gets mode 0600. It holds the store and log.key: protect it like the state folder. With --with-settings it also holds all keys and\nsecrets of the settings' folder.\n\nThe attestation log and evidence/ are not in it. Tickets and challenges are invalid after a restore, so the seal is not in it either.\n\nTo restore it: attest-gateway restore FILE"
 )]
 pub(crate) struct Arguments {
     /// New file for the backup.
@@ -40,38 +41,44 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
-    super::owner::act(&settings)?;
     let file = &arguments.file;
     ensure!(
         file.symlink_metadata().is_err(),
         "{} exists and was not changed: name another file",
         file.display()
     );
-    // Before the snapshot: later lines are read again at a restore.
-    let site = site(&settings)?;
-    let mut members = log_key(&settings)?;
-    if arguments.with_settings {
-        members.extend(settings_files(config, &settings, file)?);
-    }
-    let named = || file.display().to_string();
-    let Exported { store, contents, .. } = into_file(file, |output| {
-        let mut backup = BackupWriter::new(OutputWriter(output));
-        backup.line(&BackupHeader {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            site,
-        })?;
-        for member in &members {
-            backup.line(member)?;
+    let (site, members) = owner::acting(&settings, || {
+        // Before the snapshot: later lines are read again at a restore.
+        let site = site(&settings)?;
+        let mut members = log_key(&settings)?;
+        if arguments.with_settings {
+            members.extend(settings_files(config, &settings, file)?);
         }
-        let exported = attest_store::export(&settings.store, &mut backup).with_context(named)?;
-        backup.finish()?;
-        Ok(exported)
+        Ok((site, members))
     })?;
+    // The file is the caller's: it may be in a folder of root's.
+    let Exported { store, contents, .. } = into_file(file, |output| owner::acting(&settings, || write(output, site, &members, &settings)))?;
+    let size = fs::metadata(file).with_context(|| file.display().to_string())?.len();
+    output::done(format_args!("{}: wrote {size} bytes", file.display()))?;
     output::done(format_args!("store:   {store}"))?;
     super::store::print_contents(&contents)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(output: &mut Output<File>, site: BackupSite, members: &[BackupMember], settings: &Settings) -> anyhow::Result<Exported> {
+    let mut backup = BackupWriter::new(OutputWriter(output));
+    backup.line(&BackupHeader {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        site,
+    })?;
+    for member in members {
+        backup.line(member)?;
+    }
+    let exported = attest_store::export(&settings.store, &mut backup)?;
+    backup.finish()?;
+    Ok(exported)
 }
 
 /// Returns the identifiers of the gateway of these settings.
@@ -125,20 +132,39 @@ fn settings_files(config: &Path, settings: &Settings, backup: &Path) -> anyhow::
         let named = || next.display().to_string();
         for entry in fs::read_dir(&next).with_context(named)? {
             let path = entry.with_context(named)?.path();
-            let kind = fs::metadata(&path).with_context(|| path.display().to_string())?;
+            let Some(kind) = usable(&path)? else {
+                print_note(format_args!(
+                    "{} is not in the backup: no regular file, or a backup itself",
+                    path.display()
+                ));
+                continue;
+            };
             if kind.is_dir() {
                 if known.insert(fs::canonicalize(&path).with_context(|| path.display().to_string())?) {
                     left.push(path);
                 }
                 continue;
             }
-            ensure!(kind.is_file(), "{}: not a regular file", path.display());
             let name = path.strip_prefix(&folder)?.to_owned();
             members.push(member(&path, Path::new(SETTINGS).join(name))?);
         }
     }
     members.sort_by(|one, other| one.file.cmp(&other.file));
     Ok(members)
+}
+
+/// Returns the kind of an entry of the settings' folder that a backup can have; `None` of links to nowhere, such as an editor's locks, of
+/// devices and other special files, and of backups, which would grow with each other.
+fn usable(path: &Path) -> anyhow::Result<Option<fs::FileType>> {
+    let kind = match fs::metadata(path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    if kind.is_file() && is_backup(path).with_context(|| path.display().to_string())? {
+        return Ok(None);
+    }
+    Ok((kind.is_file() || kind.is_dir()).then_some(kind))
 }
 
 /// An [`Output`] as a writer.

@@ -256,6 +256,15 @@ impl Read for FilePart {
     }
 }
 
+/// Returns whether a file begins like a backup.
+pub(super) fn is_backup(path: &Path) -> io::Result<bool> {
+    let begin = format!("{{\"format\":\"{FORMAT}\"");
+    let mut found = Vec::new();
+    let most = u64::try_from(begin.len()).unwrap_or(u64::MAX);
+    files::open(path)?.take(most).read_to_end(&mut found)?;
+    Ok(found == begin.as_bytes())
+}
+
 fn header(line: &[u8]) -> anyhow::Result<BackupSite> {
     let any: AnyBackupHeader = serde_json::from_slice(line).map_err(|_| anyhow!("this is not a backup of attest-gateway"))?;
     if any.format != FORMAT {

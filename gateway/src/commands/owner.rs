@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::{Context, bail};
 use attest_gateway::settings::Settings;
@@ -154,10 +155,11 @@ impl Owner {
         self.uid != 0
     }
 
-    /// Becomes this user, and says so.
+    /// Becomes this user, and says so once.
     fn act(&self) -> anyhow::Result<()> {
+        static SAID: Once = Once::new();
         self.become_it()?;
-        output::print_note(format_args!("running as user {}, the owner of {}", self.uid, self.of.display()));
+        SAID.call_once(|| output::print_note(format_args!("running as user {}, the owner of {}", self.uid, self.of.display())));
         Ok(())
     }
 

@@ -111,6 +111,9 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     })?;
     keep_checkpoint(settings, checkpoint.as_deref());
     print_accepted(accepted)?;
+    output::done(
+        "Next: compare these lists, and repeat each revocation that the store lacks: `attest-gateway node list`, `attest-gateway ek list`, `attest-gateway token list`.",
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -168,14 +171,11 @@ pub(super) fn print_accepted(accepted: AcceptedStore) -> anyhow::Result<()> {
     output::done(format_args!("expected store: {}", named(known, "unknown: its identity was lost")))?;
     output::done(format_args!("found store:    {}", named(found, "none")))?;
     output::done(format_args!("accepted store: {now}"))?;
-    output::done(
-        "The seal has a new key: all challenges and tickets are invalid.\nNext: compare these lists, and repeat each revocation that the store lacks: `attest-gateway node list`, `attest-gateway ek list`, `attest-gateway token list`.",
-    )
+    output::done("The seal has a new key: all challenges and tickets are invalid.")
 }
 
 pub(super) fn print_contents(Contents { count, sha256 }: &Contents) -> anyhow::Result<()> {
-    output::line(format_args!("keys:    {count}"))?;
-    output::line(format_args!("sha-256: {sha256}"))
+    output::line(format_args!("entries: {count}, with sha-256 {sha256}"))
 }
 
 /// Keeps gateways with the state of these settings from serving, on this machine.

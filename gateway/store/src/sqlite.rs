@@ -155,7 +155,7 @@ fn advice(error: &rusqlite::Error) -> &'static str {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             "let the gateway's user write the store's file and its folder"
         }
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => "restore an intact copy of the store",
-        _ => "check that the store's disk is mounted, writable and not full",
+        Some(ErrorCode::SystemIoFailure) => "check that the store's disk is mounted, writable and not full",
+        _ => "restore a backup: `attest-gateway restore FILE --replace`",
     }
 }

@@ -174,7 +174,7 @@ fn engine_errors_name_the_file_and_next_step() {
     };
     assert_eq!(Path::new(&place), file(&folder));
     assert!(
-        problem.contains("not a database") && advice == "restore an intact copy of the store",
+        problem.contains("not a database") && advice == "restore a backup: `attest-gateway restore FILE --replace`",
         "{problem}: {advice}"
     );
 }

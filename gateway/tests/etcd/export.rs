@@ -45,7 +45,7 @@ fn contents(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout.clone()).unwrap();
     said.lines()
-        .filter(|line| line.starts_with("keys:") || line.starts_with("sha-256:"))
+        .filter(|line| line.starts_with("entries: "))
         .map(str::to_owned)
         .collect()
 }

@@ -58,6 +58,12 @@ async fn refuses_reads_and_writes_after_a_schema_upgrade() {
         site.etcd.ctl(&["put", SCHEMA, version]);
         assert!(matches!(put(&store, "a", "2").await, Err(StoreError::Replaced(_))), "{version}");
     }
+    // Transactions would compare the whole text, in vain.
+    for version in ["1 9.9.9", "+1 0.1.0", "1  0.1.0", "1 0.1.0 "] {
+        site.etcd.ctl(&["put", SCHEMA, version]);
+        let refused = site.try_open("two").unwrap_err().to_string();
+        assert!(refused.contains("does not know its `schema`"), "{version:?}: {refused}");
+    }
 }
 
 /// The entry with the store's identity has a schema version of its own.

@@ -41,7 +41,7 @@ fn copy(gateway: &Gateway, from: &str, to: &str, more: &[&str]) -> Output {
 fn contents(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout.clone()).unwrap();
-    let is_one = |line: &&str| line.starts_with("keys:") || line.starts_with("sha-256:");
+    let is_one = |line: &&str| line.starts_with("entries: ");
     said.lines().filter(is_one).map(str::to_owned).collect()
 }
 

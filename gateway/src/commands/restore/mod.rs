@@ -100,7 +100,7 @@ fn restore(settings: &Settings, backup: &Backup, arguments: &Arguments, by: By) 
         true => last_acts_are_recorded(settings)?,
         false => !was_there(&settings.store),
     };
-    let younger = YoungerActs::find(&log, backup, knows_last_acts)?;
+    let younger = YoungerActs::find(&log, backup, knows_last_acts).with_context(|| log.display().to_string())?;
     // No gateway serves meanwhile.
     let mut log = open_log(settings)?;
     let aside = set_aside(settings, is_there || !settings.store.file.exists())?;

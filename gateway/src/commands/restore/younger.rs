@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::commands::backup_file::Backup;
-use crate::commands::{output, table};
+use crate::commands::{output, visible};
 
 /// Time before the backup from which on lines are read: clocks of several gateways differ.
 const MARGIN_SECONDS: u64 = 600;
@@ -155,7 +155,10 @@ impl YoungerActs {
                 "The replaced store could not be read: acts since {since} that no gateway has recorded are lost, and may be missing below."
             ))?,
             Completeness::NoLog => output::line(format_args!(
-                "There is no attestation log here: acts since {since} are unknown, and must be repeated from another copy of the log:\n  attest-gateway log show --log COPY --decision admin --since {since} --wide"
+                "There is no attestation log here: acts since {since} are unknown, and must be repeated from another copy of the log:\n  {}",
+                shown(&format!(
+                    "attest-gateway log show --log COPY --decision admin --since {since} --wide"
+                ))
             ))?,
             Completeness::Other => output::line(format_args!(
                 "The attestation log here does not continue the log of the backup: acts since {since} may be missing below."
@@ -170,23 +173,9 @@ impl YoungerActs {
             }
         } else {
             output::line(format_args!("Repeat the acts since {since}, in this order:"))?;
-            output::print(table(["TIME", "ACT", "SUBJECT", "BY", "COMMAND"], &self.rows()))?;
+            self.acts.iter().try_for_each(YoungerAct::print)?;
         }
         output::line("The backup lacks uses of tokens since then: rotate each token with a number of uses, as `token list` shows them.")
-    }
-
-    fn rows(&self) -> Vec<[String; 5]> {
-        let mut rows = Vec::new();
-        for YoungerAct { act, commands, advice } in &self.acts {
-            let first = [rfc3339(act.at), act.verb.to_string(), subject(act), act.by.to_string()];
-            let mut cells: Vec<String> = commands.iter().map(|command| shown(command)).collect();
-            cells.extend(advice.map(|advice| format!("({advice})")));
-            for (number, command) in cells.into_iter().enumerate() {
-                let [time, verb, subject, by] = if number == 0 { first.clone() } else { Default::default() };
-                rows.push([time, verb, subject, by, command]);
-            }
-        }
-        rows
     }
 }
 
@@ -210,6 +199,25 @@ fn subject(act: &Act) -> String {
 }
 
 impl YoungerAct {
+    /// Prints the act, and below it the commands, which may be long.
+    fn print(&self) -> anyhow::Result<()> {
+        let Self { act, commands, advice } = self;
+        output::line(format_args!(
+            "{}  {}  {}  by {}",
+            rfc3339(act.at),
+            act.verb,
+            visible(&subject(act)),
+            visible(&act.by.to_string())
+        ))?;
+        for command in commands {
+            output::line(format_args!("    {}", shown(command)))?;
+        }
+        match advice {
+            Some(advice) => output::line(format_args!("    ({advice})")),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the act, unless it need not be repeated.
     fn new(act: Act) -> Option<Self> {
         let of = |kind: &str| -> Vec<&ValueChange> { act.things.iter().filter(|thing| thing.kind == kind).collect() };
@@ -232,7 +240,7 @@ impl YoungerAct {
                 Vec::new()
             }
             Verb::TokenCreate => {
-                advice = Some("the token is unknown: create another with `attest-gateway token create`");
+                advice = Some("the token is unknown: create another with `attest-gateway token create --pool POOL`");
                 Vec::new()
             }
             Verb::TokenImport => {

@@ -155,7 +155,9 @@ pub(super) async fn read_identity_at(
     if schema::is_newer(number) {
         return Err(newer(members, number, release));
     }
-    let schema = StoreSchema::find(number).ok_or_else(|| foreign(members, "this release does not know its `schema`"))?;
+    // Each transaction compares the whole text.
+    let known = StoreSchema::find(number).filter(|known| schema::text(*known) == schema);
+    let schema = known.ok_or_else(|| foreign(members, "this release does not know its `schema`"))?;
     let identity = text(identity).ok_or_else(|| foreign(members, "it has no readable identity"))?;
     let StoreIdentity {
         id,

@@ -151,7 +151,7 @@ fn refuses_half_an_altered_and_a_foreign_backup() {
     );
 
     // Altered with a correct digest: an unknown version, another key than the first line names, and a name with terminal commands.
-    let mut refuses = |alter: &dyn Fn(&mut Vec<String>), expect: &str| {
+    let refuses = |alter: &dyn Fn(&mut Vec<String>), expect: &str| {
         fs::write(&bad, altered(&file, alter)).unwrap();
         let said = refusal(&gateway, &bad, &[], 1);
         assert!(said.contains(expect) && !said.contains('\x1b'), "{said}");

@@ -73,6 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             file.display()
         );
     }
+    advised_commands::set_configuration(&["attest-gateway", "attest-audit"], &file);
     let settings = Settings::defaults(dir)?;
     let key = key_out(arguments, &settings.tls);
     let samples = samples(&settings);
@@ -93,7 +94,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Last: a folder with a gateway.toml is complete.
     write(&file, settings::SAMPLE)?;
     unfinished.made.clear();
-    advised_commands::set_configuration(&["attest-gateway", "attest-audit"], &file);
     output::done(format_args!("{}: created the gateway's folder:", dir.display()))?;
     output::done("  gateway.toml               settings with their defaults")?;
     output::done("  tls/mcs-ca.crt             the MCS CA, for pointer configs")?;
@@ -240,9 +240,9 @@ fn names(arguments: &Arguments) -> GatewayNames {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        output::print_note(
-            "neither --host nor --ip was given: the certificate is for localhost, and nodes cannot use it. To add names: `attest-gateway certificate renew --host NAME`",
-        );
+        output::print_note(advised_commands::runnable(
+            "neither --host nor --ip was given: the certificate is for localhost, and nodes cannot use it. To set its names: `attest-gateway certificate renew --host NAME`",
+        ));
     }
     names
 }

@@ -240,9 +240,10 @@ async fn restoring_a_backup_invalidates_later_tickets() {
     let audit = gateway.command(&["log", "audit"]);
     assert!(audit.contains("0 different") && audit.contains("store.restore"), "{audit}");
     let checked = gateway.command(&["backup", again]);
+    let count = |said: &str| contents(said).map(|entries| entries.split_once(',').unwrap().0.to_owned());
     assert_eq!(
-        contents(&checked),
-        contents(&said),
+        count(&checked),
+        count(&said),
         "it holds as many keys, with the checkpoint of this moment"
     );
 

@@ -378,8 +378,22 @@ fn list_eks(tcti: &str, ek: EkChoice, output: ListFormat) -> ExitCode {
     }
 }
 
+/// Prints help, the version, or what is wrong with the arguments; returns the exit code.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.print() {
+        Err(cause) if !error.use_stderr() && cause.kind() != ErrorKind::BrokenPipe => {
+            console::print_line(&format!("standard output: {cause}"));
+            ExitCode::FAILURE
+        }
+        _ => u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+    }
+}
+
 fn main() -> ExitCode {
-    let Arguments { command, tcti, ek, kept } = Arguments::parse();
+    let Arguments { command, tcti, ek, kept } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
     match command {
         Command::Attest(arguments) => boot::run(arguments.settings(tcti, ek, kept)),
         Command::Ek(EkCommand::List { output }) => list_eks(&tcti, ek, output),

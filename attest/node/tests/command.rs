@@ -411,3 +411,21 @@ fn endorsement_keys_need_a_tpm() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("[tpm-absent]"));
 }
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    for argument in ["--version", "--help"] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+            .arg(argument)
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{argument}");
+        assert!(
+            String::from_utf8(output.stderr)
+                .unwrap()
+                .starts_with("attest-node: standard output: ")
+        );
+    }
+}

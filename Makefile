@@ -161,7 +161,7 @@ release: toolchain ## packages, image, manifests, symbols, SBOMs, notes and SHA2
 	@release/build build/release
 
 # Each is a script, release/check-NAME. The quick ones are first.
-RELEASE_CHECKS ?= image rpm debian vms reproducible
+RELEASE_CHECKS ?= refusals image rpm debian vms reproducible
 
 release-check: deps release ## the tests that make test leaves out: packages, image, further systems in VMs, two equal builds; RELEASE_CHECKS=image for a part
 	@for check in $(RELEASE_CHECKS); do

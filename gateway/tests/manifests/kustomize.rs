@@ -42,14 +42,8 @@ fn own(of: &str) -> tempfile::TempDir {
     let up = "../".repeat(there.components().count() - 1);
     let base = folder().canonicalize().unwrap();
     let base = format!("{up}{}", base.strip_prefix("/").unwrap().display());
-    assert!(
-        text.contains(&format!("attest-gateway/gateway/dist/kubernetes/{OVERLAY}\n")),
-        "{text}"
-    );
-    let text = text.replace(
-        &format!("attest-gateway/gateway/dist/kubernetes/{OVERLAY}\n"),
-        &format!("{base}/{of}\n"),
-    );
+    assert!(text.contains(&format!("kubernetes/{OVERLAY}\n")), "{text}");
+    let text = text.replace(&format!("kubernetes/{OVERLAY}\n"), &format!("{base}/{of}\n"));
     fs::write(own.path().join("kustomization.yaml"), text).unwrap();
     let settings = printed(&["--only", "settings", "--host", "api-int.example.com"]);
     fs::write(own.path().join("settings.yaml"), settings).unwrap();

@@ -66,6 +66,15 @@ package --install $older
 attest 'went back'
 audit
 
+# A setting that the newer release refuses: the older one serves on.
+rm /run/moment
+sed -i '1i no_such_setting = 1' $settings
+pid=$(show MainPID)
+dpkg --install $newer | sed -n 's/^attest-gateway: \(not restarted\),.*/@@ step \1/p'
+[ "$(show MainPID)" = "$pid" ] && attest 'setting refused'
+sed -i 1d $settings
+package --install $older
+
 package --remove attest-gateway
 say "removed: $(show ActiveState), $(command -v attest-gateway || echo no program), $(kept)"
 package --purge attest-gateway | sed 's/^attest-gateway: /@@ step purge: /'
@@ -155,12 +164,14 @@ fn lives(release: DebianRelease) {
             "killed: 2".to_owned(),
             format!("went back: {older}, attestation 4"),
             "whole".to_owned(),
+            "not restarted".to_owned(),
+            format!("setting refused: {newer}, attestation 5"),
             "removed: inactive, no program, kept".to_owned(),
             "purge: settings, keys and the attestation log stay, for audits. \
              To delete them: rm -r /etc/attest-gateway /var/lib/attest-gateway"
                 .to_owned(),
             "purged: 0 units, kept".to_owned(),
-            format!("installed again: {older}, attestation 5"),
+            format!("installed again: {older}, attestation 6"),
             "whole".to_owned(),
         ],
         "{}",

@@ -1,7 +1,7 @@
 //! Root's commands act as the user whom the gateway's state belongs to: whatever they make there, the gateway must be able to open.
 //!
-//! That user can replace the files in its folders by links, and the state folder by a link if the settings are its own. So no link of its
-//! making is followed to find the owner, and root acts as root only where root owns all of it.
+//! The gateway's user can replace files in its folders by links, and the state folder too if it owns the settings. Root's commands follow no
+//! link of that user to find the owner, and act as root only if root owns state folder, store and settings' folder.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -73,7 +73,14 @@ fn make_key(settings: &Settings) -> anyhow::Result<ExitCode> {
             file.display()
         );
         let id = SealKeyRing::make_key_file(file)?;
-        super::owner::give(settings, rustix::fs::open(file, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?)?;
+        super::owner::give(
+            settings,
+            rustix::fs::open(
+                file,
+                OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?,
+        )?;
         Ok((id, vec![ValueChange::file(file)]))
     })?;
     output::done(format_args!("{}: created key {id}", file.display()))?;

@@ -351,6 +351,22 @@ fn settings_are_restored_where_there_are_none() {
     }
     let check = program().arg("--config").arg(&config).arg("check").output().unwrap();
     assert!(!said(&check).contains("ERROR"));
+    // The folder of the settings is made, too.
+    let state = tempfile::tempdir().unwrap();
+    let toml = fs::read_to_string(gateway.path("gateway.toml")).unwrap();
+    let toml = BASE64.encode(format!("state = {:?}\n{toml}", state.path()).as_bytes());
+    let elsewhere = altered(&file, |lines| {
+        let line = lines.iter_mut().find(|line| line.contains("settings/gateway.toml")).unwrap();
+        *line = format!("{{\"file\":\"settings/gateway.toml\",\"mode\":416,\"base64\":\"{toml}\"}}\n");
+    });
+    let moved = backups.path().join("moved.backup");
+    fs::write(&moved, elsewhere).unwrap();
+    let made = new.path().join("made");
+    let mut restoring = program();
+    restoring.arg("--config").arg(made.join("gateway.toml")).arg("restore").arg(&moved);
+    said(&restoring.output().unwrap());
+    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o750);
+    assert!(state.path().join("gateway.db").exists() && made.join("tls/mcs.key").exists());
     // A path that leads out of the folder.
     let evil = altered(&file, |lines| {
         let line = lines.iter_mut().find(|line| line.contains("settings/tls/mcs.key")).unwrap();
@@ -534,6 +550,9 @@ fn a_restore_on_a_full_disk_can_be_repeated() {
             .output()
             .unwrap()
     };
+    // A seal of a newer release is set aside, and put back with the store.
+    let seal = fs::read_to_string(gateway.path("state/seal.key")).unwrap();
+    fs::write(gateway.path("state/seal.key"), seal.replacen("seal 2", "seal 3", 1)).unwrap();
     let before = contents(&gateway);
     let refused = limited();
     let said_now = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -541,6 +560,8 @@ fn a_restore_on_a_full_disk_can_be_repeated() {
     assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
     let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&contents(&gateway)), names(&before), "{said_now}");
+    assert!(fs::read_to_string(gateway.path("state/seal.key")).unwrap().contains("seal 3"));
+    fs::write(gateway.path("state/seal.key"), seal).unwrap();
     lose_store(&gateway);
     let refused = limited();
     assert!(!refused.status.success());

@@ -260,7 +260,7 @@ fn root_commands_follow_no_links_of_the_gateways_user() {
     let folder = link(&roots, "ek-roots");
     let output = gateway.try_command(&["restore", &backup, "--replace"]);
     assert!(
-        !output.status.success() && output_text(&output).contains("ek-roots is no folder, or a link"),
+        !output.status.success() && output_text(&output).contains("ek-roots is a link or not a folder"),
         "{}",
         output_text(&output)
     );

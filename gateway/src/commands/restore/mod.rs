@@ -5,7 +5,6 @@ mod younger;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ const LOG_CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: the store is lost\n  systemctl stop attest-gateway\n  attest-gateway restore /var/backups/attest-gateway/2026-11-28.backup\n  systemctl start attest-gateway\n\nThe command checks the whole file first, and changes nothing if anything is wrong. If it is interrupted, run it again.\n\nThe restored store gets a new identity: all challenges and tickets become invalid. The attestation log continues if it is in the state\nfolder; otherwise another chain begins with the same key. Settings in the backup are written if there is no gateway.toml.\n\nThe command lists the administrative acts in the log that the backup lacks. Repeat them in order.\n\nExit code 2: a newer release wrote the backup."
+    after_help = "Example: the store is lost\n  systemctl stop attest-gateway\n  attest-gateway restore /var/backups/attest-gateway/2026-11-28.backup\n  systemctl start attest-gateway\n\nThe command checks the whole file first, and changes nothing if anything is wrong. If it is interrupted, run it again.\n\nThe restored store gets a new identity: all challenges and tickets become invalid. The attestation log continues if it is in the state\nfolder; otherwise a new chain starts with the same key. Settings in the backup are written only if gateway.toml is missing.\n\nThe command lists the administrative acts in the log that the backup lacks. Repeat them in order.\n\nExit code 2: a newer release wrote the backup."
 )]
 pub(crate) struct Arguments {
     /// File that `attest-gateway backup` wrote.
@@ -66,7 +65,8 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         Some(new) => new.settings.clone(),
         None => Settings::load(config)?,
     };
-    check_site(&settings, &backup.site, arguments.another_site).with_context(|| file.display().to_string())?;
+    let checked = owner::acting(&settings, || check_site(&settings, &backup.site, arguments.another_site));
+    checked.with_context(|| file.display().to_string())?;
     if let Some(new) = &new {
         new.write_most()?;
     }
@@ -120,11 +120,12 @@ fn restore(settings: &Settings, backup: &Backup, arguments: &Arguments, by: By) 
             return Err(error.context(format!(
                 "{}: run the command again; the replaced store is in {}",
                 named(),
-                aside.display()
+                aside.folder.display()
             )));
         }
         (Err(error), Some(aside)) => {
-            put_back(settings, aside).with_context(|| format!("{error:#}, and the store cannot be put back from {}", aside.display()))?;
+            let lost = || format!("{error:#}, and the store cannot be put back from {}", aside.folder.display());
+            aside.put_back(settings).with_context(lost)?;
             return Err(error.context(format!("{}: nothing was restored", named())));
         }
     };
@@ -133,7 +134,7 @@ fn restore(settings: &Settings, backup: &Backup, arguments: &Arguments, by: By) 
     Ok(RestoreReport {
         accepted,
         contents,
-        replaced: aside,
+        replaced: aside.map(|aside| aside.folder),
         younger,
     })
 }
@@ -303,14 +304,37 @@ fn store_files(store: &StoreSettings) -> Vec<PathBuf> {
     }
 }
 
-/// Moves files into a folder of the state folder: those of an embedded store, and those that a newer release has written, which this one
-/// makes again. Returns the folder, if there were any.
-fn set_aside(settings: &Settings, with_store: bool) -> anyhow::Result<Option<PathBuf>> {
-    let mut files = newer_files(settings);
-    if with_store {
-        files.extend(store_files(&settings.store).into_iter().filter(|file| file.exists()));
+/// Files that were moved into a folder of the state folder.
+struct FilesAside {
+    folder: PathBuf,
+    /// Their former paths.
+    moved: Vec<PathBuf>,
+}
+
+impl FilesAside {
+    fn path(&self, former: &Path) -> PathBuf {
+        self.folder.join(former.file_name().unwrap_or_default())
     }
-    if files.is_empty() {
+
+    /// Puts all files back, in the place of an incomplete store.
+    fn put_back(&self, settings: &Settings) -> anyhow::Result<()> {
+        for file in store_files(&settings.store).into_iter().filter(|file| file.exists()) {
+            files::remove(&file)?;
+        }
+        for former in &self.moved {
+            files::rename(&self.path(former), former)?;
+        }
+        Ok(fs::remove_dir(&self.folder)?)
+    }
+}
+
+/// Moves files aside: those of an embedded store, and those that a newer release has written, which this one makes again.
+fn set_aside(settings: &Settings, with_store: bool) -> anyhow::Result<Option<FilesAside>> {
+    let mut moved = newer_files(settings);
+    if with_store {
+        moved.extend(store_files(&settings.store).into_iter().filter(|file| file.exists()));
+    }
+    if moved.is_empty() {
         return Ok(None);
     }
     let (folder, time) = (files::folder(&settings.store.file), rfc3339(super::now()).replace([':', '-'], ""));
@@ -319,30 +343,13 @@ fn set_aside(settings: &Settings, with_store: bool) -> anyhow::Result<Option<Pat
         number => folder.join(format!("replaced-{time}-{number}")),
     });
     let free = { names }.find(|path| path.symlink_metadata().is_err());
-    let aside = free.with_context(|| folder.display().to_string())?;
-    make_private_folder(&aside).with_context(|| aside.display().to_string())?;
-    for file in files {
-        files::rename(&file, &aside.join(file.file_name().unwrap_or_default()))?;
+    let folder = free.with_context(|| folder.display().to_string())?;
+    make_private_folder(&folder).with_context(|| folder.display().to_string())?;
+    let aside = FilesAside { folder, moved };
+    for file in &aside.moved {
+        files::rename(file, &aside.path(file))?;
     }
     Ok(Some(aside))
-}
-
-/// Puts the files of the store back, in the place of an incomplete one.
-fn put_back(settings: &Settings, aside: &Path) -> anyhow::Result<()> {
-    for file in store_files(&settings.store) {
-        if file.exists() {
-            files::remove(&file)?;
-        }
-        let before = aside.join(file.file_name().unwrap_or_default());
-        if before.exists() {
-            files::rename(&before, &file)?;
-        }
-    }
-    // Unless a file of a newer release is in it.
-    match fs::remove_dir(aside) {
-        Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 /// Removes acts from the restored outbox that the log has recorded. Others are recorded at the next start.

@@ -3,8 +3,8 @@
 //! Root may write them into a folder of the gateway's user. So each file is made by the handle of its folder, and no link is followed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
@@ -78,6 +78,15 @@ impl SettingsInBackup {
 
     /// Writes all files but `gateway.toml`: those that the store may need.
     pub(super) fn write_most(&self) -> anyhow::Result<()> {
+        match fs::create_dir(&self.folder) {
+            Ok(()) => {
+                let folder = open(&self.folder, FOLDER, Mode::empty())?;
+                owner::give(&self.settings, &folder)?;
+                fchmod(&folder, Mode::from_raw_mode(FOLDER_MODE))?;
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error).with_context(|| self.folder.display().to_string()),
+        }
         let most = self.files.keys().filter(|path| **path != self.own);
         { most }.try_for_each(|path| self.write(path))
     }
@@ -114,9 +123,12 @@ impl SettingsInBackup {
                 let old = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let mut found = Vec::new();
                 let file = File::from(openat(&folder, name, old, Mode::empty())?);
-                ensure!(file.metadata()?.is_file(), "exists, is no regular file, and was not changed");
+                ensure!(
+                    file.metadata()?.is_file(),
+                    "already exists and is not a regular file; left unchanged"
+                );
                 file.take(MEMBER_LIMIT_BYTES).read_to_end(&mut found)?;
-                ensure!(found == *content, "exists with other contents, and was not changed");
+                ensure!(found == *content, "already exists with other contents; left unchanged");
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -131,7 +143,7 @@ impl SettingsInBackup {
             Err(error) => return Err(error.into()),
         };
         let opened = openat(folder, name, FOLDER, Mode::empty()).map_err(|error| match error {
-            Errno::LOOP | Errno::NOTDIR => anyhow::anyhow!("{} is no folder, or a link", name.display()),
+            Errno::LOOP | Errno::NOTDIR => anyhow::anyhow!("{} is a link or not a folder", name.display()),
             other => other.into(),
         })?;
         if made {

@@ -34,7 +34,7 @@ const TEXT_STEPS: usize = super::TEXT_LIMIT_BYTES / 64;
 const WHOLE_STEPS: usize = VALUES_LIMIT + super::TEXTS_LIMIT_BYTES / 64;
 
 /// Name of the variable that holds the claims.
-const CLAIMS: &str = "claims";
+pub(super) const CLAIMS: &str = "claims";
 
 /// Accumulator variable of a macro: no text can name it.
 const RESULT: &str = "@result";
@@ -97,6 +97,10 @@ impl Parsed {
             steps,
             functions: Arc::new(Env::stdlib()),
         })
+    }
+
+    pub(super) const fn expression(&self) -> &IdedExpr {
+        &self.expression
     }
 
     pub(super) const fn is_on_what_was_booted(&self) -> bool {

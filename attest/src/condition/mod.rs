@@ -7,6 +7,7 @@
 
 mod booted;
 mod cel;
+mod names;
 mod source;
 mod values;
 
@@ -130,13 +131,15 @@ impl Condition {
         self.parsed.steps()
     }
 
-    /// Checks that the mentioned parts of a boot can exist if the section of a kind has these PCRs quoted. The error says in words why not.
+    /// Checks that each claim that it names can exist, and each part of a boot if the section of a kind has these PCRs quoted. The error says
+    /// in words why not.
     pub(crate) fn check(&self, asked_pcrs: impl Fn(&str) -> Option<BTreeSet<u8>>) -> Result<(), String> {
         // It would never be there, and `has()` would say so of any boot.
         if self.parsed.asks_for_boot_elsewhere() {
             return Err("facts about the boot must be written as claims.<kind>.boot.<part>".to_owned());
         }
-        self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))
+        self.parsed.boot().iter().try_for_each(|mention| mention.check(&asked_pcrs))?;
+        names::check(self.parsed.expression())
     }
 
     /// Returns whether the condition mentions only the measured boot: PCRs, and what the event log has shown.

@@ -160,6 +160,10 @@ fn rejects_an_unbounded_condition_with_its_position() {
         ("claims.tpm.boot.secureboot", "claims.tpm.boot.secureboot does not exist"),
         ("claims.gcp.boot.secure_boot", "claims.gcp.boot does not exist"),
         (
+            "claims.tpm.pcr['7'] == ''",
+            "claims.tpm.pcr does not exist; claims.tpm has ak_name, ",
+        ),
+        (
             "claims.tpm.boot.grub == []",
             "claims.tpm.boot.grub comes from PCR 8, which is not in pcrs of [tpm]",
         ),

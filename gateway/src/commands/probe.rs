@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::pools;
-use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Stranger, pools_to_ask};
+use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Reach, Stranger, pools_to_ask};
 use attest_gateway::settings::Settings;
 use attest_system::files;
 
@@ -25,10 +25,6 @@ pub(crate) fn run(
         .map(|address| ProbeTarget::parse(address))
         .collect::<Result<Vec<_>, _>>()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for target in &targets {
-        let resolved = runtime.block_on(target.resolve());
-        resolved.with_context(|| format!("{target} cannot be resolved, so nothing was probed"))?;
-    }
     let (known, pools) = if pre_approved.is_empty() {
         runtime.block_on(own_configs(config))?
     } else {
@@ -37,19 +33,26 @@ pub(crate) fn run(
         (known, pools)
     };
     let rows = runtime.block_on(probe(&Stranger::new()?, &targets, &pools, &known));
-    let open = rows.iter().filter(|row| row.1.is_open()).count();
+    let count = |is: fn(&ProbeResult) -> bool| rows.iter().filter(|row| is(&row.1)).count();
+    let (open, unknown) = (count(ProbeResult::is_open), count(ProbeResult::is_unknown));
     let cells: Vec<[String; 5]> = rows.into_iter().map(|(place, finding)| cells(place, finding)).collect();
     list(format, ["ADDRESS", "PORT", "POOL", "RESULT", "WHY"], &cells)?;
     if !format.is_json() {
-        output::line(match open {
-            0 => "unauthenticated clients get no more than pre-approved configs at these addresses, as far as this machine can reach them"
-                .to_owned(),
-            open => format!(
+        output::line(match (open, unknown) {
+            (0, 0) => {
+                "unauthenticated clients get no more than pre-approved configs at these addresses, as far as this machine can reach them"
+                    .to_owned()
+            }
+            (0, unknown) => format!("no answer in {unknown} cases: repeat the probe from a machine that reaches these addresses"),
+            (open, _) => format!(
                 "unauthenticated clients get more than the pre-approved config in {open} cases; to close these ports: docs/how-to/close-the-machine-config-server.md"
             ),
         })?;
     }
-    Ok(if open == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match (open, unknown) {
+        (0, 0) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
 }
 
 /// Returns the known configs of this gateway's own pools, and the pools to ask for.
@@ -86,6 +89,7 @@ fn cells([address, port, pool]: RequestTarget, finding: ProbeResult) -> [String;
         ProbeResult::Open(why) => ("OPEN", why),
         ProbeResult::PreApproved(why) => ("pre-approved", why),
         ProbeResult::Closed(why) => ("closed", why),
+        ProbeResult::Unknown(why) => ("unknown", why),
     };
     [address, port, pool, result.to_owned(), why]
 }
@@ -94,14 +98,32 @@ fn cells([address, port, pool]: RequestTarget, finding: ProbeResult) -> [String;
 async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], known: &OwnConfigs) -> Vec<(RequestTarget, ProbeResult)> {
     let mut rows = Vec::new();
     for target in targets {
+        let place = |port: &str, pool: &str| [target.to_string(), port.to_owned(), pool.to_owned()];
+        if let Err(error) = target.resolve().await {
+            rows.push((place("*", "*"), ProbeResult::Unknown(format!("cannot be resolved: {error}"))));
+            continue;
+        }
+        let mut reached = Vec::new();
         for port in target.ports() {
-            let place = |pool: &str| [target.to_string(), port.to_string(), pool.to_owned()];
-            if let Err(why) = stranger.connects(target, port).await {
-                rows.push((place("*"), ProbeResult::Closed(why)));
+            reached.push((port, stranger.reach(target, port).await));
+        }
+        let elsewhere = match reached.iter().all(|(_, reach)| matches!(reach, Reach::Silent(_))) {
+            true => stranger.answers_at(target).await.map(|port| format!("the host answers at {port}")),
+            false => Some("the host answers at the other port".to_owned()),
+        };
+        for (port, reach) in reached {
+            let result = match (reach, &elsewhere) {
+                (Reach::Connected, _) => stranger.listens(target, port).await,
+                (Reach::Refused(why), _) => Err(ProbeResult::Closed(why)),
+                (Reach::Silent(why), Some(elsewhere)) => Err(ProbeResult::Closed(format!("{why}; {elsewhere}"))),
+                (Reach::Silent(why), None) => Err(ProbeResult::Unknown(format!("{why}; nor at other ports of the host"))),
+            };
+            if let Err(result) = result {
+                rows.push((place(&port.to_string(), "*"), result));
                 continue;
             }
             for pool in pools {
-                rows.push((place(pool), stranger.ask(target, port, pool, known).await));
+                rows.push((place(&port.to_string(), pool), stranger.ask(target, port, pool, known).await));
             }
         }
     }

@@ -7,6 +7,7 @@ mod judge;
 mod target;
 mod tls;
 
+use std::io;
 use std::time::Duration;
 
 use attest_ignition::SpecVersion;
@@ -33,6 +34,9 @@ const VERSIONS: [Option<SpecVersion>; 8] = [
 ];
 /// Most redirects that are followed. Ignition follows any number, but more than a few lead nowhere.
 const REDIRECTS_LIMIT: usize = 5;
+/// Ports at which a control-plane host usually answers: the API and SSH.
+const OTHER_PORTS: [u16; 2] = [6443, 22];
+const NO_ANSWER: &str = "no answer in time";
 const LIMITS: ProbeLimits = ProbeLimits {
     connect: Duration::from_secs(5),
     request: Duration::from_secs(30),
@@ -58,6 +62,18 @@ pub enum ProbeResult {
     PreApproved(String),
     /// An unauthenticated client gets no config.
     Closed(String),
+    /// The server could not be asked.
+    Unknown(String),
+}
+
+/// Result of opening a TCP connection to a port.
+#[derive(Debug)]
+pub enum Reach {
+    Connected,
+    /// The host refuses the connection.
+    Refused(String),
+    /// No answer of the host's: it may be down, or a firewall drops packets.
+    Silent(String),
 }
 
 impl ProbeResult {
@@ -65,6 +81,12 @@ impl ProbeResult {
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
+    }
+
+    /// Returns whether the server could not be asked.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unknown(_))
     }
 }
 
@@ -104,11 +126,35 @@ impl Stranger {
         Ok(Self { client, limits })
     }
 
-    /// Checks that a server listens at a port. The error gives the reason if not.
-    pub async fn connects(&self, target: &ProbeTarget, port: ProbePort) -> Result<(), String> {
+    /// Opens a TCP connection to a port, and closes it.
+    pub async fn reach(&self, target: &ProbeTarget, port: ProbePort) -> Reach {
+        self.connect(target, port.number()).await
+    }
+
+    /// Returns a port at which the host answers, although it does not at the probed ones: what a firewall drops is closed.
+    pub async fn answers_at(&self, target: &ProbeTarget) -> Option<u16> {
+        for port in OTHER_PORTS {
+            if !matches!(self.connect(target, port).await, Reach::Silent(_)) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self, target: &ProbeTarget, port: u16) -> Reach {
+        match tokio::time::timeout(self.limits.connect, target.connect(port)).await {
+            Ok(Ok(())) => Reach::Connected,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Reach::Refused(error.to_string()),
+            Ok(Err(error)) => Reach::Silent(error.to_string()),
+            Err(_) => Reach::Silent(NO_ANSWER.to_owned()),
+        }
+    }
+
+    /// Checks that an HTTP server listens at a port. The error is the result if none does.
+    pub async fn listens(&self, target: &ProbeTarget, port: ProbePort) -> Result<(), ProbeResult> {
         let request = self.client.head(target.url(port, "/healthz"));
         match request.send().await {
-            Err(error) if error.is_connect() || error.is_timeout() => Err(innermost_error(&error)),
+            Err(error) if error.is_connect() || error.is_timeout() => Err(no_answer(&error)),
             _ => Ok(()),
         }
     }
@@ -119,8 +165,10 @@ impl Stranger {
         for version in VERSIONS {
             match self.ask_once(target, port, pool, version, known).await {
                 open @ ProbeResult::Open(_) => return open,
-                finding @ ProbeResult::PreApproved(_) => best = Some(finding),
-                finding @ ProbeResult::Closed(_) => best = best.or(Some(finding)),
+                // Another version might get more.
+                unknown @ ProbeResult::Unknown(_) => best = Some(unknown),
+                finding @ ProbeResult::PreApproved(_) if !matches!(best, Some(ProbeResult::Unknown(_))) => best = Some(finding),
+                finding => best = best.or(Some(finding)),
             }
         }
         best.unwrap_or_else(|| ProbeResult::Closed("was not asked".to_owned()))
@@ -145,7 +193,7 @@ impl Stranger {
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) => return ProbeResult::Closed(innermost_error(&error)),
+            Err(error) => return no_answer(&error),
         };
         let status = response.status();
         if status != StatusCode::OK {
@@ -179,6 +227,14 @@ impl Stranger {
     }
 }
 
+/// Returns the result for a request without an answer.
+fn no_answer(error: &reqwest::Error) -> ProbeResult {
+    match error.is_timeout() {
+        true => ProbeResult::Unknown(NO_ANSWER.to_owned()),
+        false => ProbeResult::Closed(innermost_error(error)),
+    }
+}
+
 /// Returns the innermost error, without the URL and without control characters.
 fn innermost_error(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
@@ -186,7 +242,7 @@ fn innermost_error(error: &reqwest::Error) -> String {
         innermost = cause;
     }
     let text = if error.is_timeout() {
-        "no answer in time".to_owned()
+        NO_ANSWER.to_owned()
     } else {
         innermost.to_string()
     };
@@ -211,7 +267,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn probe_of_a_silent_port_times_out() {
+    async fn a_silent_port_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = ProbeTarget::parse(&format!("127.0.0.1:{port}")).unwrap();
@@ -221,13 +277,10 @@ mod tests {
         };
         let stranger = Stranger::with_limits(limits).unwrap();
         for port in target.ports() {
-            let answer = stranger.connects(&target, port).await;
-            assert_eq!(answer, Err("no answer in time".to_owned()));
-            let finding = stranger.ask_once(&target, port, "worker", None, &OwnConfigs::default()).await;
-            assert!(
-                matches!(&finding, ProbeResult::Closed(why) if why == "no answer in time"),
-                "{finding:?}"
-            );
+            assert!(matches!(stranger.reach(&target, port).await, Reach::Connected));
+            let unknown = |finding: ProbeResult| assert!(matches!(&finding, ProbeResult::Unknown(why) if why == NO_ANSWER), "{finding:?}");
+            unknown(stranger.listens(&target, port).await.unwrap_err());
+            unknown(stranger.ask_once(&target, port, "worker", None, &OwnConfigs::default()).await);
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use tokio::net::TcpStream;
 use url::Host;
 
 /// Port of a Machine Config Server with TLS.
@@ -31,7 +32,17 @@ pub struct ProbePort {
 pub struct BadTarget(String);
 
 impl ProbeTarget {
-    /// Resolves a host's name: one that is misspelt would look like a closed port.
+    /// Opens a connection to a port of the host, and closes it.
+    pub(super) async fn connect(&self, port: u16) -> io::Result<()> {
+        let connected = match &self.host {
+            Host::Domain(name) => TcpStream::connect((name.as_str(), port)).await,
+            Host::Ipv4(ip) => TcpStream::connect((*ip, port)).await,
+            Host::Ipv6(ip) => TcpStream::connect((*ip, port)).await,
+        };
+        connected.map(drop)
+    }
+
+    /// Resolves a host's name.
     ///
     /// # Errors
     /// If the name has no address.
@@ -96,6 +107,12 @@ impl ProbeTarget {
 impl fmt::Display for ProbeTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.host.fmt(f)
+    }
+}
+
+impl ProbePort {
+    pub(super) const fn number(self) -> u16 {
+        self.number
     }
 }
 

@@ -45,6 +45,7 @@ mod first_boot;
 mod fleets;
 mod foreign_removal;
 mod forwarding;
+mod full_disk;
 mod handshakes;
 mod history;
 mod hold;

@@ -177,10 +177,12 @@ impl Embedded {
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, receiver) = oneshot::channel();
+        let file = self.open.file.clone();
         let work: JobWork = Box::new(move |connection| {
             let result = connection.and_then(work);
             Box::new(move |committed| {
-                let result = result.and_then(|value| committed.map(|()| value).map_err(|_| StoreError::Closed));
+                let failed = |error| sqlite::failed(&file.display().to_string(), error);
+                let result = result.and_then(|value| committed.map(|()| value).map_err(failed));
                 // Whoever asked may be gone; what was done is done.
                 drop(sender.send(result));
             })
@@ -333,6 +335,17 @@ impl EmbeddedWriter {
             StoreError::Moved { path, to } => StoreError::Moved {
                 path: path.clone(),
                 to: to.clone(),
+            },
+            StoreError::Engine {
+                engine,
+                place,
+                problem,
+                advice,
+            } => StoreError::Engine {
+                engine,
+                place: place.clone(),
+                problem: problem.clone(),
+                advice: advice.clone(),
             },
             _ => StoreError::Closed,
         }

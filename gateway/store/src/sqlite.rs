@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use attest_system::files;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
 use super::StoreError;
 use super::engine::{KeyRange, KeyValue, Transaction, WorkInterrupted};
+
+const DISK_FULL_ADVICE: &str = "free space on the disk of the store";
 
 /// The part of one work in a transaction that it shares with others: all of it is done, or nothing. Nothing is written before the work has
 /// ended.
@@ -139,19 +142,26 @@ impl<T> Explain<T> for Result<T, rusqlite::Error> {
     }
 }
 
-fn failed(file: &str, error: &rusqlite::Error) -> StoreError {
+/// Returns an error of SQLite's with its file. A full disk is named: SQLite often calls it an I/O error.
+pub(super) fn failed(file: &str, error: &rusqlite::Error) -> StoreError {
+    let (problem, advice) = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if files::is_disk_full(Path::new(file)) => {
+            (format!("the disk is full ({error})"), DISK_FULL_ADVICE)
+        }
+        _ => (error.to_string(), advice(error)),
+    };
     StoreError::Engine {
         engine: "SQLite",
         place: file.to_owned(),
-        problem: error.to_string(),
-        advice: advice(error).to_owned(),
+        problem,
+        advice: advice.to_owned(),
     }
 }
 
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process has locked the store: wait for it, or end it",
-        Some(ErrorCode::DiskFull) => "free space on the disk of the store",
+        Some(ErrorCode::DiskFull) => DISK_FULL_ADVICE,
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             "let the gateway's user write the store's file and its folder"
         }

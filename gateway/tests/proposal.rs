@@ -164,6 +164,16 @@ async fn proposes_strict_rules_for_identical_boots() {
     // Whole PCRs, too, if that is asked for.
     let (whole, more) = fleet.proposed("third", &["--pcrs"]);
     assert!(whole.contains(&uki.pcrs[&4].to_string()), "{whole}");
+    let zero = "0".repeat(64);
+    assert!(
+        uki.pcrs
+            .iter()
+            .any(|(pcr, value)| QUOTED.contains(pcr) && value.to_string() == zero)
+    );
+    assert!(
+        whole.contains("all zero: nothing was measured into it") && !whole.contains(&zero),
+        "{whole}"
+    );
     assert!(fleet.simulated(&more, true).contains("1 refused (0 of them were trusted)"));
 }
 

@@ -219,6 +219,17 @@ impl Proposer<'_> {
             let why = format!("left out, fewer than {} machines: {}", self.wanted.least, summary(values));
             self.not_generalised(&rule, why, machines);
         }
+        let zero = |(values, _): &(&Vec<ProposedValue>, &Machines)| values.iter().any(ProposedValue::is_zero);
+        let unextended: Machines = kept
+            .iter()
+            .filter(|row| zero(row))
+            .flat_map(|(_, machines)| machines.iter().copied())
+            .collect();
+        if !unextended.is_empty() {
+            // Each boot that measures nothing has this value, and proves nothing by it.
+            self.not_generalised(&rule, "all zero: nothing was measured into it".to_owned(), &unextended);
+            may_be = false;
+        }
         if !may_be {
             return false;
         }

@@ -18,6 +18,13 @@ pub enum ProposedValue {
     Text(String),
 }
 
+impl ProposedValue {
+    /// Returns whether it is the value of a PCR that nothing has extended.
+    pub(super) fn is_zero(&self) -> bool {
+        matches!(self, Self::Digest(digest) if digest.as_bytes().iter().all(|byte| *byte == 0))
+    }
+}
+
 impl std::fmt::Display for ProposedValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -182,6 +182,9 @@ async fn reference_values_are_recorded_accepted_expired_and_replayed() {
     );
     let listed = site.command_output(&["reference-values", "list", &file], true);
     assert!(listed.contains("first") && listed.contains("lapsed"), "{listed}");
+    assert_eq!(site.command_output(&["reference-values", "list", POOL], true), listed);
+    let unknown = site.command_output(&["reference-values", "list", "nowhere"], false);
+    assert!(unknown.contains("there is no pool \"nowhere\""), "{unknown}");
     assert!(
         site.command_output(&["reference-values", "show", &file, "first"], true)
             .contains("\"images\"")

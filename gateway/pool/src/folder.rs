@@ -113,25 +113,26 @@ impl FileReader {
         Ok(file.policy)
     }
 
+    /// Returns the files of the pool's sets of reference values.
+    pub fn reference_set_paths(&mut self, file: &PoolFile) -> Result<Vec<PathBuf>, PoolError> {
+        let Some(folder) = &file.reference_values else {
+            return Ok(Vec::new());
+        };
+        let paths = self.files(folder)?;
+        match paths.iter().find(|path| extension(path) != "json") {
+            None => Ok(paths),
+            Some(path) => Err(PoolError::Unexpected {
+                path: path.clone(),
+                expected: "*.json is read here",
+            }),
+        }
+    }
+
     /// Adds the pool's sets of reference values, and `more`, to the policy.
     fn reference_sets(&mut self, file: &mut PoolFile, more: Vec<String>) -> Result<(), PoolError> {
         let folder = file.reference_values.clone();
-        let (mut paths, mut texts) = (Vec::new(), Vec::new());
-        for path in folder
-            .iter()
-            .map(|folder| self.files(folder))
-            .collect::<Result<Vec<_>, _>>()?
-            .concat()
-        {
-            if extension(&path) != "json" {
-                return Err(PoolError::Unexpected {
-                    path,
-                    expected: "*.json is read here",
-                });
-            }
-            texts.push(self.text(&path)?);
-            paths.push(path);
-        }
+        let paths = self.reference_set_paths(file)?;
+        let mut texts = paths.iter().map(|path| self.text(path)).collect::<Result<Vec<_>, _>>()?;
         texts.extend(more);
         if texts.len() > SETS_LIMIT {
             return Err(PoolError::TooMany {

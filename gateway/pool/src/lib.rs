@@ -45,7 +45,7 @@ pub use file::{MachineRules, PoolFile};
 pub use history::{HistoryPolicy, HistoryRules};
 pub use instances::{by_its_own_tpm, is_by_its_own_tpm};
 pub use inventory::PoolInventory;
-pub use load::{PoolFolders, folders, grants, policy, policy_of, reference_values, rules};
+pub use load::{PoolFolders, folders, grants, policy, policy_of, reference_set_files, reference_values, rules};
 pub use new_values::NewValueRules;
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};

@@ -78,6 +78,16 @@ pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewVal
     Ok((file.reference_values, file.new_values))
 }
 
+/// Returns the files of the pool's sets of reference values.
+///
+/// # Errors
+/// [`PoolError`].
+pub fn reference_set_files(folder: &Path) -> Result<Vec<PathBuf>, PoolError> {
+    let mut reader = FileReader::default();
+    let file = reader.settings(folder)?;
+    reader.reference_set_paths(&file)
+}
+
 /// Returns the rules of a pool, by its `pool.toml` alone: without reference values.
 ///
 /// # Errors

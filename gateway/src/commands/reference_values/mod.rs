@@ -17,7 +17,7 @@ use attest_command_line::reference_set_file::{bytes, generation, now, read, read
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the generations of files, with author, origin and expiry.
+    /// List the generations of a pool or a file, with author, origin and expiry.
     List(list::Arguments),
     /// Print the values of a generation.
     Show(show::Arguments),
@@ -39,7 +39,7 @@ pub(crate) enum Command {
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List(arguments) => list::run(arguments)?,
+        Command::List(arguments) => list::run(config, arguments)?,
         Command::Show(arguments) => show::run(arguments)?,
         Command::Pending(arguments) => pending::run(config, arguments)?,
         Command::Accept(arguments) => accept::run(config, arguments)?,

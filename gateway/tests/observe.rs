@@ -67,6 +67,9 @@ async fn an_observing_pool_serves_and_records_would_refuse() {
     gateway.line(|line| line.contains("WOULD REFUSE tpm:") && line.contains("code=pcr-mismatch") && line.contains("and 2 more"));
     let shown = gateway.command(&["log", "show", "--code", "event-log-missing"]);
     assert!(shown.contains("WOULD REFUSE pcr-mismatch: PCR 4"), "{shown}");
+    let none = gateway.try_command(&["log", "show", "--code", "event-log-missing", "--node", "nobody"]);
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(none.status.success() && said.contains("no record of the log matches"), "{said}");
     let whole = gateway.command(&["log", "show", "--record", record["id"].as_str().unwrap()]);
     assert_eq!(whole.matches("\nWOULD REFUSE ").count(), 3, "{whole}");
 

@@ -47,6 +47,15 @@ impl std::fmt::Display for ConfigSet {
     }
 }
 
+impl std::fmt::Display for Earns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.set() {
+            Some(set) => set.fmt(f),
+            None => f.write_str("refuse"),
+        }
+    }
+}
+
 impl Earns {
     /// Returns the config set that is earned, if there is one.
     #[must_use]

@@ -134,7 +134,7 @@ fn lapse(pool: &Pool, now: u64) -> Option<InspectionFinding> {
 /// Describes what a pool's clients earn, how large its configs are, and which nodes cannot get them.
 fn describe(pool: &Pool, findings: &mut Vec<InspectionFinding>) {
     findings.push(InspectionFinding::Good(format!(
-        "pool {}: attested earns {:?}, a token {:?}, a kubelet {:?}, nothing {:?}; accepts {}{}",
+        "pool {}: attested earns {}, a token {}, a kubelet {}, nothing {}; accepts {}{}",
         pool.name(),
         pool.grants.attested,
         pool.grants.token,

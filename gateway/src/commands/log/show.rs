@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::export::put_as_it_is;
 use super::node_identities::source_with_identities;
 use super::row::{head, row, visible, visible_json};
-use crate::commands::output::{Output, ReaderState, stdout};
+use crate::commands::output::{Output, ReaderState, print_note, stdout};
 
 /// Default number of records that are listed: a screen or two.
 const LAST: usize = 50;
@@ -59,14 +59,21 @@ fn list(
     if *format == OutputFormat::Text {
         output.put(head().as_bytes())?;
     }
+    let mut found = 0_usize;
     let unread = opened.each(|read| match &read.fields {
-        Some(fields) if source.filter.takes(fields, read.line) => match format {
-            OutputFormat::Text => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
-            OutputFormat::Json => put_as_it_is(&mut output, read.line, terminal),
-        },
+        Some(fields) if source.filter.takes(fields, read.line) => {
+            found = found.saturating_add(1);
+            match format {
+                OutputFormat::Text => output.put(row(&source.filter.labelled(fields), *wide).as_bytes()),
+                OutputFormat::Json => put_as_it_is(&mut output, read.line, terminal),
+            }
+        }
         _ => Ok(ReaderState::There),
     })?;
     output.flush()?;
+    if found == 0 {
+        print_note("no record of the log matches");
+    }
     Ok(ExitCode::from(u8::from(unread.report())))
 }
 

@@ -387,6 +387,12 @@ impl Metrics {
         self.new_values.get_or_create(&EventLabels { event }).inc();
     }
 
+    /// Returns all metrics, for their exposition.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// Returns all metrics as text.
     ///
     /// # Errors

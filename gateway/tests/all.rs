@@ -66,6 +66,7 @@ mod log_retention;
 mod log_segments;
 mod manifests;
 mod mcs;
+mod metrics;
 mod mixed_releases;
 mod new_values;
 mod newer_release;

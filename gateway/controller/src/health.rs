@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use attest_plain_http::exposition;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::metrics::{CONTENT_TYPE, ControllerMetrics};
+use crate::metrics::ControllerMetrics;
 
 /// Data from which the endpoints answer.
 #[derive(Debug, Clone, Default)]
@@ -39,9 +40,6 @@ async fn ready(State(health): State<ControllerHealth>) -> Response {
     }
 }
 
-async fn metrics(State(health): State<ControllerHealth>) -> Response {
-    match health.metrics.text() {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+async fn metrics(State(health): State<ControllerHealth>, request: HeaderMap) -> Response {
+    exposition(health.metrics.registry(), &request)
 }

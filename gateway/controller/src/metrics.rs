@@ -1,16 +1,10 @@
 //! Prometheus metrics of the controller.
 
-use std::fmt;
-
 use attest_cluster_api::WatchObserver;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-
-/// The content type of [`ControllerMetrics::text`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A watch of the cluster's API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,14 +56,9 @@ impl ControllerMetrics {
         self.second_stage_missing.set(i64::from(missing));
     }
 
-    /// Returns all metrics in the OpenMetrics text format.
-    ///
-    /// # Errors
-    /// Those of the encoder.
-    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+    /// Returns all metrics, for their exposition.
+    pub(crate) const fn registry(&self) -> &Registry {
+        &self.registry
     }
 }
 

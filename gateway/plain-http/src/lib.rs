@@ -5,6 +5,8 @@
 
 #![deny(unreachable_pub)]
 
+mod exposition;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +19,8 @@ use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+pub use exposition::exposition;
 
 /// Maximum number of open connections.
 pub const CONNECTION_LIMIT: usize = 64;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_log::Journal;
+use attest_plain_http::exposition;
 use attest_store::{EntryKind, Store};
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 
 use super::gateway::Gateway;
 use crate::metrics::Metrics;
@@ -71,10 +72,6 @@ pub(super) async fn waiting() -> (StatusCode, &'static str) {
 }
 
 /// Answers `GET /metrics` with all metrics as text.
-pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>) -> Response {
-    const OPEN_METRICS: HeaderValue = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    match metrics.text() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>, request: HeaderMap) -> Response {
+    exposition(metrics.registry(), &request)
 }

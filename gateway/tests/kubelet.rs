@@ -54,7 +54,7 @@ async fn a_kubelet_gets_the_full_config_of_its_pool() {
     let table = gateway.command(&["log", "audit"]);
     assert_eq!(table.matches(" same").count(), 8, "{table}");
     let check = gateway.command(&["check"]);
-    assert!(check.contains("a kubelet Full"), "{check}");
+    assert!(check.contains("a kubelet full"), "{check}");
 }
 
 #[tokio::test]

@@ -63,7 +63,16 @@ impl Folder {
     /// Returns the ids in a list, by their first digits.
     #[track_caller]
     fn listed(&self, arguments: &[&str]) -> Vec<u64> {
-        let list = self.good(&[&["show"], arguments].concat());
+        let output = self.run(&[&["show"], arguments].concat());
+        let list = String::from_utf8(output.stdout).unwrap();
+        let note = match list.lines().count() {
+            1 => "no record of the log matches\n",
+            _ => "",
+        };
+        assert_eq!(
+            (output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()),
+            (Some(0), note)
+        );
         let rows = list
             .lines()
             .skip(1)

@@ -148,7 +148,7 @@ async fn proposes_whole_pcr_rules_for_nitro_tpms() {
     }
     let (words, set) = proposed(&gateway, "proposed");
     row(&words, &["+\"2-7\" = \"reference values\""]);
-    row(&words, &["+0 = \"reference values\""]);
+    row(&words, &["aws_nitro_tpm: PCR 0", "all zero: nothing was measured into it"]);
     row(&words, &["aws_nitro_tpm: PCR 1", "4 different values on 4 machines"]);
     row(&words, &["aws_nitro_tpm: boot, event_log", " 4 ", "such evidence has no event log"]);
     row(&words, &["aws_nitro_tpm: only_while_booting", "PCR 13"]);
@@ -196,7 +196,8 @@ async fn proposes_tpm_rules_for_google_vtpms() {
     }
     let (words, set) = proposed(&gateway, "proposed");
     assert!(words.starts_with("From the boots of 3 machines.\n"), "{words}");
-    row(&words, &["+\"0-7\" = \"reference values\""]);
+    row(&words, &["+\"1-7\" = \"reference values\""]);
+    row(&words, &["tpm: PCR 0", "all zero: nothing was measured into it"]);
     row(&words, &["not counted", " 1 ", "gcp does not measure the boot"]);
     row(
         &words,

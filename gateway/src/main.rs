@@ -92,6 +92,9 @@ enum Command {
     /// Describe the requirements of a pool.
     #[command(subcommand)]
     Policy(commands::policy::Command),
+    /// Answer for machines that wait: new boot values, unknown machines, taken names, histories.
+    #[command(subcommand)]
+    Waiting(commands::waiting::Command),
     /// Edit reference values: the measurements that machines may boot.
     #[command(subcommand)]
     ReferenceValues(commands::reference_values::Command),
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
         Command::Policy(command) => commands::policy::run(&config, &command),
+        Command::Waiting(command) => commands::waiting::run(&config, &command),
         Command::ReferenceValues(command) => commands::reference_values::run(&config, &command),
         Command::Seal(command) => commands::seal::run(&config, &command),
         Command::Backup(arguments) => commands::backup::run(&config, &arguments),

@@ -68,14 +68,12 @@ mod manifests;
 mod mcs;
 mod metrics;
 mod mixed_releases;
-mod new_values;
 mod newer_release;
 mod newer_seal;
 mod night_pages;
 #[cfg(feature = "cluster")]
 mod objects;
 mod observe;
-mod observed_values;
 mod output;
 mod owner;
 mod pointers;
@@ -109,3 +107,5 @@ mod unfinished;
 mod upgrade;
 #[path = "../../attest/tests/vectors/mod.rs"]
 mod vectors;
+mod waiting;
+mod waiting_observed;

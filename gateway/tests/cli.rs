@@ -362,9 +362,9 @@ fn every_help_shows_an_example() {
         "node forget",
         "node forget-history",
         "node release",
-        "reference-values pending",
-        "reference-values accept",
-        "reference-values deny",
+        "waiting list",
+        "waiting accept",
+        "waiting refuse",
         "check",
     ] {
         let output = program().args(command.split(' ')).arg("--help").output().unwrap();

@@ -7,9 +7,9 @@ use attest::HashAlg;
 use serde_json::Value;
 
 use crate::log_builder::{LogBuilder, SHA256};
-use crate::new_values::{SECTION, pending};
 use crate::support::soft_tpm::pcr_digest;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, tpm};
+use crate::waiting::{SECTION, pending, set_waiting};
 
 const APPLICATION: u32 = 0x8000_0003;
 
@@ -298,11 +298,12 @@ async fn a_refusal_for_history_asks_for_no_approval() {
     gateway.terminate();
     assert!(gateway.wait().success());
     gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
-    let sections = format!("\n[reference_values]\nfolder = \"reference-values\"\n{SECTION}\n[kubelet]\n");
-    gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
+    let sections = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
+    gateway.edit_pool(POOL, "\n[kubelet]\n", sections);
+    set_waiting(&gateway, SECTION);
     gateway.run();
     gateway.attest(after(&second, 1005), None).await.refused(403, "boot-not-accepted");
     assert!(pending(&gateway).is_empty());
-    gateway.attest(after(&second, 1009), None).await.refused(503, "value-pending");
+    gateway.attest(after(&second, 1009), None).await.refused(503, "answer-pending");
     assert_eq!(pending(&gateway).len(), 1);
 }

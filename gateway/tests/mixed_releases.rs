@@ -6,11 +6,11 @@ use attest_store::{EntryKind, Store, StoreEntry};
 use serde_json::Value;
 
 use crate::log_builder::{LogBuilder, SHA256};
-use crate::new_values::{SECTION, boots, pending, strict, updated};
 use crate::newer_release::{newer, pairs, put, refuses};
 use crate::support::kubelet::embedded;
 use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, next_boot, tpm};
+use crate::waiting::{SECTION, boots, listed, strict, updated};
 
 /// Returns the stored histories of TPMs, by id.
 async fn history(gateway: &Gateway) -> BTreeMap<String, String> {
@@ -74,7 +74,7 @@ async fn attack_07_checks_counters_despite_unknown_history_entries() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leaves_new_value_entries_of_newer_releases_untouched() {
+async fn leaves_waiting_entries_of_newer_releases_untouched() {
     let mut gateway = Gateway::init();
     let mut nodes = [Node::new(), Node::new(), Node::new()];
     for node in &nodes {
@@ -84,21 +84,16 @@ async fn leaves_new_value_entries_of_newer_releases_untouched() {
     let (known, new) = (LogBuilder::typical(&[SHA256]), updated("loader 2"));
     strict(&mut gateway, &mut nodes[0], &known, SECTION).await;
     for node in &mut nodes[1..] {
-        boots(&gateway, node, &new).await.refused(503, "value-pending");
+        boots(&gateway, node, &new).await.refused(503, "answer-pending");
     }
-    let denied = updated("loader 3");
-    boots(&gateway, &mut nodes[2], &denied).await.refused(503, "value-pending");
-    let rows = pending(&gateway);
-    let question = rows
-        .iter()
-        .find(|row| row.contains(&nodes[2].ek()))
-        .unwrap()
-        .split(' ')
-        .next()
-        .unwrap();
-    gateway.command(&["reference-values", "deny", POOL, question, "--reason", "no"]);
+    let refused = updated("loader 3");
+    boots(&gateway, &mut nodes[2], &refused).await.refused(503, "answer-pending");
+    let questions = listed(&gateway);
+    let of_machine = |question: &&Value| question["waiting"].to_string().contains(&nodes[2].ek());
+    let question = questions.iter().find(of_machine).unwrap()["id"].as_str().unwrap();
+    gateway.command(&["waiting", "refuse", question, "--reason", "no"]);
     let file = gateway.path("state/gateway.db");
-    let all = pairs(&file, "entry/new-value/");
+    let all = pairs(&file, "entry/waiting/");
     for what in ["question:", "machine:", "asked:", "answer:"] {
         let (key, text) = all.iter().find(|(key, _)| key.contains(what)).unwrap();
         let mut document: Value = serde_json::from_str(text).unwrap();
@@ -106,7 +101,7 @@ async fn leaves_new_value_entries_of_newer_releases_untouched() {
         document["value"] = value.replacen('{', "{\"later\":1,", 1).into();
         let written = document.to_string();
         put(&file, key, &written);
-        refuses(&gateway, &["reference-values", "pending"], &written);
+        refuses(&gateway, &["waiting", "list"], &written);
         // Nobody is told a wrong thing of what is new, and whose boot is known is let in all the same.
         let answer = boots(&gateway, &mut nodes[1], &updated("loader 4")).await;
         assert_eq!(answer.status, 503, "{what}: {}", String::from_utf8_lossy(&answer.body));
@@ -114,6 +109,6 @@ async fn leaves_new_value_entries_of_newer_releases_untouched() {
         assert_eq!(pairs(&file, key), [(key.clone(), written)]);
         put(&file, key, text);
     }
-    assert_eq!(pairs(&file, "entry/new-value/"), all, "nothing was written meanwhile");
-    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-pending");
+    assert_eq!(pairs(&file, "entry/waiting/"), all, "nothing was written meanwhile");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "answer-pending");
 }

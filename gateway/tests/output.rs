@@ -121,7 +121,7 @@ const LISTS: [&str; 13] = [
     "node list",
     "pointer inspect worker.ign",
     "policy explain worker",
-    "reference-values pending",
+    "waiting list",
     "token list",
     "log audit --without-checkpoints",
 ];

@@ -55,6 +55,9 @@ impl ConfigAnswer {
     }
 }
 
+/// Section of the sample pool by which machines wait for an answer.
+pub const WAITING: [&str; 3] = ["[waiting]", "machines = 1", "unknown = \"refuse\""];
+
 /// Line of `pool.toml` with which a pool accepts any TPM of a manufacturer in `ek-roots`.
 pub const ANY_TPM: &str = "endorsement = \"any-tpm-of-a-trusted-maker\"";
 
@@ -177,6 +180,14 @@ impl TestGateway {
             bail!("{} does not contain {from:?}", file.display());
         }
         fs::write(&file, text.replace(from, to)).with_context(|| format!("writing {}", file.display()))
+    }
+
+    /// Makes the pool refuse machines at once that could wait for an answer.
+    pub fn refuse_at_once(&self) -> Result<()> {
+        for line in WAITING {
+            self.edit_pool(&format!("\n{line}\n"), &format!("\n# {line}\n"))?;
+        }
+        Ok(())
     }
 
     /// Returns the pool's `full` or `pre-approved` config, as it must be served to Debian's Ignition.

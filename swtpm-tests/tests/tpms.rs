@@ -24,5 +24,5 @@ mod estate;
 mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
-mod new_values;
 mod tpm_retry;
+mod waiting;

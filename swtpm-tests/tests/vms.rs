@@ -39,5 +39,6 @@ mod schema_power_cuts;
 mod service;
 mod tokens;
 mod twice;
+mod waiting_machines;
 #[path = "../../gateway/benches/worker/mod.rs"]
 mod worker;

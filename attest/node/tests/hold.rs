@@ -319,13 +319,13 @@ fn spent_challenge_is_replaced_while_held() {
 fn console_shows_the_pending_value_detail() {
     let what = "PCR 4, boot loader or kernel: sha256 ab12… and 3 more: nobody has accepted or denied this yet; question 0123";
     let (gateway, metadata) = site(Some(LONG), move |path, before| {
-        let mut document: Value = serde_json::from_str(&document(503, "value-pending")).unwrap();
+        let mut document: Value = serde_json::from_str(&document(503, "answer-pending")).unwrap();
         document["detail"] = json!(what);
         (path == EVIDENCE && before < 2).then(|| Some((503, "Retry-After: 1\r\n".to_owned(), document.to_string())))
     });
     let run = run(&metadata, &["--deadline", "20"]);
     run.attested();
-    let expect = format!("tells this node to retry [value-pending], because: {what}; retrying for at most {LONG} s");
+    let expect = format!("tells this node to retry [answer-pending], because: {what}; retrying for at most {LONG} s");
     assert!(run.stderr.lines().next().unwrap().contains(&expect), "{}", run.stderr);
     let told = gateway.told.lock().unwrap();
     let asked: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).skip(1).collect();

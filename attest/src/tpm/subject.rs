@@ -14,4 +14,7 @@ pub struct TpmSubject {
     pub secret_sha256: HexDigest,
     /// The PCRs asked for.
     pub selection: PcrSelection,
+    /// Nobody endorses the EK: whoever answers has proven nothing to anybody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unendorsed: bool,
 }

@@ -29,6 +29,7 @@ pub(crate) fn ask(
         attester: attester.clone(),
         secret_sha256: HexDigest::from(sha256(&[&**secret])),
         selection,
+        unendorsed: false,
     };
     Ok((subject, task))
 }

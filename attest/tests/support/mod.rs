@@ -263,6 +263,7 @@ impl Case {
                 attester: self.attester(),
                 secret_sha256: HexDigest::from(SECRET_SHA256),
                 selection: self.selection.clone(),
+                unendorsed: false,
             }),
         }
     }

@@ -3,6 +3,7 @@
 
 #![deny(unreachable_pub)]
 
+mod acceptable;
 mod act;
 pub mod admin;
 mod basis;
@@ -45,6 +46,7 @@ mod verification;
 mod would_refuse;
 mod writer_lock;
 
+pub use acceptable::{Acceptable, AcceptableRow, accept_command};
 pub use basis::{Basis, CloudBasis, RecordedAnswer};
 pub use blobs::{BlobError, Blobs};
 pub use by_command::CommandLog;
@@ -61,7 +63,7 @@ pub use last_checkpoint::{Abandoned, LastCheckpoint, LastCheckpointError, log_he
 pub use log_key::{LogKey, LogKeyError, LogPublicKey};
 pub use log_version::newer_log;
 pub use newer_log::NewerLog;
-pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, with_before, with_next_step};
+pub use reason::{NEXT_STEP, command_for, refused_for, served_for, trusted_by, unknown_ek, with_before, with_next_step};
 pub use record::{
     DecidedBy, Decision, NotAttested, Record, RecordedLate, ShownEvidence, TicketTerms, VERSION as ENTRY_VERSION, Verdict, WAITED,
     decision_id,

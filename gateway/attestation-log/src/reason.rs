@@ -54,14 +54,22 @@ pub fn refused_for(reject: &Reject) -> String {
 /// Returns the next step after a refusal of evidence, where it is one command; otherwise it is the advice's.
 #[must_use]
 pub fn command_for(reject: &Reject) -> Option<String> {
+    unknown_ek(reject).map(|ek_digest| {
+        format!(
+            "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md); then boot again."
+        )
+    })
+}
+
+/// Returns the digest of the EK, if evidence is refused because nobody endorses its TPM.
+#[must_use]
+pub const fn unknown_ek(reject: &Reject) -> Option<&String> {
     match reject {
         Reject::Tpm(
             TpmEvidenceError::EkNotEndorsed { ek_digest, .. }
             | TpmEvidenceError::EkUnknown { ek_digest }
             | TpmEvidenceError::EkCertificateUnread { ek_digest },
-        ) => Some(format!(
-            "If this machine is yours: `attest-gateway ek add {ek_digest} --name NODE`, or let the pool trust the TPM's manufacturer (docs/how-to/endorse-tpms.md); then boot again."
-        )),
+        ) => Some(ek_digest),
         _ => None,
     }
 }

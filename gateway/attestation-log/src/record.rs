@@ -7,6 +7,7 @@ use attest::{Claims, Kind};
 use attest_ignition::SpecVersion;
 use serde::{Deserialize, Serialize};
 
+use super::acceptable::Acceptable;
 use super::basis::Basis;
 use super::grants::{ConfigSet, Grants};
 use super::store_position::StorePosition;
@@ -161,6 +162,10 @@ pub struct Record<C = Claims, B = Basis> {
     /// the store: it decides nothing, and no replay reproduces it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub booted_before: Option<String>,
+    /// The only obstacle of a refused machine, which an administrator may accept. It comes from the pool and the store at that time: no
+    /// replay reproduces it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceptable: Option<Acceptable>,
     /// Things that an administrator should look into although they were not refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<String>,
@@ -247,6 +252,7 @@ impl<C, B> Record<C, B> {
             user_agent: None,
             pointer_authorities: None,
             booted_before: None,
+            acceptable: None,
             alerts: Vec::new(),
             would_refuse: Vec::new(),
             claims: None,

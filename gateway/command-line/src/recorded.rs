@@ -56,7 +56,7 @@ pub fn last_trusted_decision(log: &Path, node: &str) -> anyhow::Result<(Outline,
     match last(log, trusted)? {
         Some(found) => Ok(found),
         None => bail!(
-            "{}: no evidence of {node:?} was trusted; `attest-gateway log show --decision evidence` lists the recorded evidence. If its boot was refused: accept the new values with `attest-gateway reference-values pending` and `attest-gateway reference-values accept`, or let it boot once while the pool observes (observe = true in its pool.toml)",
+            "{}: no evidence of {node:?} was trusted; `attest-gateway log show --decision evidence` lists the recorded evidence. If its boot was refused: accept the new values with `attest-gateway waiting accept --record ID`, or let it boot once while the pool observes (observe = true in its pool.toml)",
             log.display()
         ),
     }

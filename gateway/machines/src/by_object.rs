@@ -154,7 +154,7 @@ pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools:
                 removed: None,
             };
             if let Some(name) = &record.name {
-                enrol(transaction, name, &identity, false)?;
+                enrol(transaction, name, identity.as_str(), false)?;
             }
             if listed.as_ref() == Some(&record) {
                 return Ok(EditResult::Already);

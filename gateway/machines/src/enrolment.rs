@@ -59,6 +59,8 @@ pub enum EnrolmentError {
         given: String,
         /// The name it asks for.
         asked: String,
+        /// Identity of the machine that asks for the name.
+        claimant: String,
         /// The allowlist's entry, if that gives it the name: forgetting the name changes nothing then.
         listed: Option<EkRecord>,
     },
@@ -110,7 +112,7 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
         .transact(move |transaction| {
             list_ek(transaction, ek, &record)?;
             match &record.name {
-                Some(name) => enrol(transaction, name, &identity, replace),
+                Some(name) => enrol(transaction, name, identity.as_str(), replace),
                 None => Ok(()),
             }
         })
@@ -118,30 +120,26 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
 }
 
 /// Gives a name to this identity, as its only name. With `replace`, removes another owner of the name and another name of the identity.
-pub(super) fn enrol(
-    transaction: &mut EntryTransaction<'_>,
-    name: &str,
-    identity: &NodeIdentity,
-    replace: bool,
-) -> Result<(), EnrolmentError> {
-    transaction.fetch([(EntryKind::Name, name), (EntryKind::NameOf, identity.as_str())])?;
-    let known = transaction.get(EntryKind::NameOf, identity.as_str())?;
+pub(super) fn enrol(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str, replace: bool) -> Result<(), EnrolmentError> {
+    transaction.fetch([(EntryKind::Name, name), (EntryKind::NameOf, identity)])?;
+    let known = transaction.get(EntryKind::NameOf, identity)?;
     // First: whoever has another name takes this one from its node for no moment.
     if let Some(known) = known.filter(|known| known.value != name) {
         if !replace {
             return Err(EnrolmentError::OtherName {
                 given: known.value,
                 asked: name.to_owned(),
+                claimant: identity.to_string(),
                 listed: None,
             });
         }
         let other = transaction.get(EntryKind::Name, &known.value)?;
-        if other.is_some_and(|other| other.value == identity.as_str()) {
+        if other.is_some_and(|other| other.value == identity) {
             transaction.remove(EntryKind::Name, &known.value)?;
         }
     }
     let owner = transaction.get(EntryKind::Name, name)?;
-    if let Some(owner) = owner.filter(|owner| owner.value != identity.as_str()) {
+    if let Some(owner) = owner.filter(|owner| owner.value != identity) {
         if !replace {
             return Err(EnrolmentError::NameTaken {
                 name: owner.id,
@@ -154,10 +152,7 @@ pub(super) fn enrol(
             transaction.remove(EntryKind::NameOf, &owner.value)?;
         }
     }
-    for (kind, id, value) in [
-        (EntryKind::Name, name, identity.as_str()),
-        (EntryKind::NameOf, identity.as_str(), name),
-    ] {
+    for (kind, id, value) in [(EntryKind::Name, name, identity), (EntryKind::NameOf, identity, name)] {
         // Most nodes have their names already.
         if transaction.get(kind, id)?.is_none_or(|entry| entry.value != value) {
             let (id, value) = (id.to_owned(), value.to_owned());
@@ -211,6 +206,52 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
         .await
 }
 
+/// Endorses an EK for one more pool; with a name, if one is given.
+///
+/// # Errors
+/// [`EnrolmentError`].
+pub(super) fn endorse(
+    transaction: &mut EntryTransaction<'_>,
+    ek: EkDigest,
+    pool: &str,
+    name: Option<&str>,
+    now: u64,
+) -> Result<(), EnrolmentError> {
+    let listed = allowlisted(transaction, ek)?;
+    let in_force = listed.as_ref().filter(|record| record.removed.is_none());
+    let mut pools = in_force.map(|record| record.pools.clone()).unwrap_or_default();
+    if !in_force.is_some_and(|record| record.allows(pool)) {
+        pools.push(pool.to_owned());
+    }
+    let record = EkRecord {
+        name: name.map(str::to_owned).or_else(|| listed.and_then(|record| record.name)),
+        added: now,
+        pools,
+        removed: None,
+    };
+    list_ek(transaction, ek, &record)?;
+    match name {
+        Some(name) => enrol(transaction, name, &ek.identity(), false),
+        None => Ok(()),
+    }
+}
+
+/// Gives a machine a name, whatever name it has and whoever has the name.
+///
+/// # Errors
+/// [`EnrolmentError`].
+pub(super) fn rename(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) -> Result<(), EnrolmentError> {
+    let ek: Option<EkDigest> = identity.strip_prefix(TPM).and_then(|digest| digest.parse().ok());
+    if let Some(ek) = ek
+        && let Some(record) = allowlisted(transaction, ek)?
+        && record.name.as_deref().is_some_and(|given| given != name)
+    {
+        let name = Some(name.to_owned());
+        list_ek(transaction, ek, &EkRecord { name, ..record })?;
+    }
+    enrol(transaction, name, identity, true)
+}
+
 /// Writes the allowlist entry of an EK.
 pub(super) fn list_ek(transaction: &mut EntryTransaction<'_>, ek: EkDigest, record: &EkRecord) -> Result<(), StoreError> {
     transaction.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), record)?)
@@ -232,7 +273,9 @@ pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, Store
 /// [`EnrolmentError`].
 pub async fn give_name(store: &dyn Store, name: &str, identity: &NodeIdentity) -> Result<(), EnrolmentError> {
     let (name, identity) = (name.to_owned(), identity.clone());
-    store.transact(move |transaction| enrol(transaction, &name, &identity, false)).await
+    store
+        .transact(move |transaction| enrol(transaction, &name, identity.as_str(), false))
+        .await
 }
 
 /// Returns the name of a node that has attested: the one given by the administrator, or else the one it asks for, if that has no other
@@ -253,12 +296,13 @@ pub fn settle_name(
         return Err(EnrolmentError::OtherName {
             given: given.to_owned(),
             asked: asked.to_owned(),
+            claimant: identity.to_string(),
             listed: allowlisted.cloned(),
         });
     }
     let name = given.or(asked);
     let Some(name) = name else { return Ok(None) };
-    enrol(transaction, name, identity, false)?;
+    enrol(transaction, name, identity.as_str(), false)?;
     Ok(Some(name.to_owned()))
 }
 

@@ -9,6 +9,6 @@ pub mod enrolment;
 pub mod history;
 pub mod instances;
 mod json_entry;
-pub mod new_values;
 pub mod objects;
 pub mod revocations;
+pub mod waiting;

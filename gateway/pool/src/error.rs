@@ -38,8 +38,8 @@ pub enum PoolError {
     #[error("{}[reference_values]: {problem}", path.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display())))]
     ReferenceValues { path: Option<PathBuf>, problem: String },
     /// Rules for new values that cannot work.
-    #[error("{path}: [new_values]: {problem}")]
-    NewValues { path: PathBuf, problem: String },
+    #[error("{path}: [waiting]: {problem}")]
+    Waiting { path: PathBuf, problem: String },
     /// The nodes that belong to the pool are not named.
     #[error("{path}: [kubelet]: {problem}")]
     Kubelet { path: PathBuf, problem: String },

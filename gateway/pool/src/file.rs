@@ -24,7 +24,7 @@ use inventory::{InventoryFile, inventory, nameable};
 use serde::Deserialize;
 
 use super::upstream::UpstreamSettings;
-use super::{Endorsement, HistoryRules, NewValueRules, PoolError, exclusivity, misplaced, new_values, observed};
+use super::{Endorsement, HistoryRules, PoolError, WaitingRules, exclusivity, misplaced, observed, waiting};
 
 /// The headings of the file: one for each kind of evidence that has rules, and these before and after them; but for `[tpm.pcrs]`, which has no keys of
 /// its own.
@@ -34,7 +34,7 @@ const AFTER: [&str; 10] = [
     "kubelet",
     "inventory",
     "reference_values",
-    "new_values",
+    "waiting",
     "source",
     "pre_approved",
     "second_stage",
@@ -69,7 +69,7 @@ struct PoolTomlFile {
     kubelet: KubeletFile,
     inventory: Option<InventoryFile>,
     reference_values: Option<ReferenceValuesFile>,
-    new_values: Option<new_values::NewValuesSection>,
+    waiting: Option<waiting::WaitingSection>,
     #[serde(default)]
     source: SourceFile,
     #[serde(default)]
@@ -160,8 +160,8 @@ pub struct PoolFile {
     pub machines: Option<MachineRules>,
     /// The folder with the pool's sets of reference values.
     pub reference_values: Option<PathBuf>,
-    /// Rules for machines whose boots have values outside these sets.
-    pub new_values: Option<NewValueRules>,
+    /// Rules for machines that wait for an answer.
+    pub waiting: Option<WaitingRules>,
     /// Contents of the sets, in the order of the policy's digests; the policy has them already. Empty until they are read.
     pub reference_sets: Vec<Arc<[u8]>>,
     /// The folder with MachineConfigs; it need not be there.
@@ -274,8 +274,8 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         kubelet,
         nothing,
     } = file.grants;
-    let new_values = file.new_values.map(|section| section.rules(&policy, attested, hold_seconds));
-    let new_values = new_values.transpose().map_err(|problem| PoolError::NewValues {
+    let waiting = file.waiting.map(|section| section.rules(attested, hold_seconds));
+    let waiting = waiting.transpose().map_err(|problem| PoolError::Waiting {
         path: path.to_owned(),
         problem,
     })?;
@@ -305,7 +305,7 @@ pub(super) fn parse(text: &str, path: &Path, folder: &Path) -> Result<PoolFile, 
         inventory: inventory.map(|instances| folder.join(instances)),
         machines,
         reference_values: file.reference_values.map(|section| folder.join(section.folder)),
-        new_values,
+        waiting,
         reference_sets: Vec::new(),
         machine_configs: folder.join(file.source.machine_configs),
         kubeconfig: file.source.kubeconfig.map(|kubeconfig| folder.join(kubeconfig)),

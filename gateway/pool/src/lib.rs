@@ -18,7 +18,6 @@ mod load;
 pub mod misplaced;
 mod missing_files;
 pub mod needed_before_approval;
-mod new_values;
 mod observed;
 mod outline;
 mod packed;
@@ -26,6 +25,7 @@ mod reapply;
 mod taken_over;
 pub mod upstream;
 mod versions;
+mod waiting;
 mod warnings;
 
 use std::collections::BTreeSet;
@@ -45,10 +45,10 @@ pub use file::{MachineRules, PoolFile};
 pub use history::{HistoryPolicy, HistoryRules};
 pub use instances::{by_its_own_tpm, is_by_its_own_tpm};
 pub use inventory::PoolInventory;
-pub use load::{PoolFolders, folders, grants, policy, policy_of, reference_set_files, reference_values, rules};
-pub use new_values::NewValueRules;
+pub use load::{PoolFolders, folders, grants, policy, policy_of, pool_file, reference_set_files, rules};
 use serde_json::{Value, json};
 pub use versions::{RenderedConfig, Versions};
+pub use waiting::{UnknownMachines, WaitingRules};
 
 /// The sample that `init` writes.
 pub const SAMPLE: &str = include_str!("../../dist/pool.toml");
@@ -69,8 +69,8 @@ pub struct Pool {
     pub inventory: Option<PoolInventory>,
     /// The Machine objects whose machines may join; either this or `inventory` suffices.
     pub machines: Option<MachineRules>,
-    /// Rules for machines whose boots have values without a reference value, if there are any.
-    pub new_values: Option<NewValueRules>,
+    /// Rules for machines that wait for an administrator's answer; without them, machines are refused.
+    pub waiting: Option<WaitingRules>,
     /// Maximum time for which a node retries when told to, in seconds.
     pub hold_seconds: u64,
     /// The names of its nodes, for those that show a kubelet's certificate.
@@ -212,8 +212,8 @@ impl Pool {
         if let (true, Some(members)) = (self.policy.observes(), standing.as_object_mut()) {
             members.insert("observe".to_owned(), true.into());
         }
-        if let (Some(rules), Some(members)) = (&self.new_values, standing.as_object_mut()) {
-            members.insert("new_values".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
+        if let (Some(rules), Some(members)) = (&self.waiting, standing.as_object_mut()) {
+            members.insert("waiting".to_owned(), sha256(format!("{rules:?}").as_bytes()).into());
         }
         standing
     }
@@ -227,7 +227,7 @@ impl Pool {
             && self.history == other.history
             && self.inventory == other.inventory
             && self.machines == other.machines
-            && self.new_values == other.new_values
+            && self.waiting == other.waiting
             && self.hold_seconds == other.hold_seconds
             && self.kubelet_names == other.kubelet_names
             && self.needless == other.needless

@@ -19,7 +19,7 @@ use super::outline::Outlines;
 use super::packed::{Packed, PackedPositions, Packing};
 use super::upstream::{FetchedConfig, UpstreamSettings};
 use super::versions::{Conversion, Versions};
-use super::{NewValueRules, Pool, PoolError, PoolInventory, file};
+use super::{Pool, PoolError, PoolFile, PoolInventory, file};
 
 /// Contents of the folder of pools.
 #[derive(Debug)]
@@ -68,14 +68,12 @@ pub fn grants(folder: &Path) -> Result<Grants, PoolError> {
     FileReader::default().settings(folder).map(|file| file.grants)
 }
 
-/// Returns the folder of a pool's sets of reference values, and the rules for boots with values outside these sets, by its `pool.toml`
-/// alone.
+/// Returns the contents of a pool's `pool.toml`, without the files that it names.
 ///
 /// # Errors
 /// [`PoolError`].
-pub fn reference_values(folder: &Path) -> Result<(Option<PathBuf>, Option<NewValueRules>), PoolError> {
-    let file = FileReader::default().settings(folder)?;
-    Ok((file.reference_values, file.new_values))
+pub fn pool_file(folder: &Path) -> Result<PoolFile, PoolError> {
+    FileReader::default().settings(folder)
 }
 
 /// Returns the files of the pool's sets of reference values.
@@ -339,7 +337,7 @@ impl Pool {
             inventory,
             machines: file.machines,
             history: file.history,
-            new_values: file.new_values,
+            waiting: file.waiting,
             hold_seconds: file.hold_seconds,
             kubelet_names: file.kubelet_names,
             needless: file.acknowledged.difference(&names).cloned().collect(),

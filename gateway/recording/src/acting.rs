@@ -65,7 +65,7 @@ fn is_recorded(verb: Verb, change: &EntryChange) -> bool {
     // What a chain had come to is forgotten by nobody else.
     let is_given_up = verb == Verb::LogAbandon && change.kind == EntryKind::Checkpoint.as_str();
     // What a machine's TPM was is forgotten by nobody else, either.
-    let is_forgotten = verb == Verb::NodeForgetHistory && change.kind == EntryKind::Clock.as_str();
+    let is_forgotten = matches!(verb, Verb::NodeForgetHistory | Verb::WaitingAccept) && change.kind == EntryKind::Clock.as_str();
     is_given_up || is_forgotten || OF_ITSELF.iter().all(|kind| kind.as_str() != change.kind)
 }
 

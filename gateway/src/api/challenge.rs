@@ -6,7 +6,7 @@ use std::time::Duration;
 use attest::challenge::{Drawn, NAME_LIMIT_BYTES};
 use attest::protocol::{ChallengeRequest, ChallengeResponse};
 use attest::{Challenge, NodeIdentity, Reject, UnixTime};
-use attest_log::{Basis, Decision, Record, RequestDigests, ShownEvidence};
+use attest_log::{Basis, Decision, Record, RequestDigests, ShownEvidence, unknown_ek};
 use attest_machines::revocations;
 use attest_store::{EntryKind, Store, Transact};
 use attest_system::clock::Clock;
@@ -19,7 +19,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
 use super::decisions::Decisions;
-use super::endorsers::Endorsers;
+use super::endorsers::{Endorsers, Vouched};
 use super::gateway::Gateway;
 use super::problem::Refusal;
 use super::{Peer, effort, overload};
@@ -28,7 +28,7 @@ use crate::credentials::challenges;
 use crate::credentials::seal::SealKeyRing;
 use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
-use attest_pool::Pool;
+use attest_pool::{Endorsement, Pool, UnknownMachines};
 
 /// Parts of the gateway that this endpoint has access to.
 #[derive(Debug)]
@@ -113,6 +113,13 @@ pub(super) async fn post(
     endpoint.decisions.refuse(record, refusal).await
 }
 
+/// Returns whether an unknown TPM may wait in this pool. One that the administrator has removed, or allowed in other pools only, is not
+/// unknown.
+fn may_wait(pool: &Pool, vouched: &Vouched) -> bool {
+    let waits = pool.waiting.is_some_and(|rules| rules.unknown == UnknownMachines::Wait);
+    waits && vouched.listed.is_none() && pool.endorsement != Endorsement::GcpInstance
+}
+
 async fn issue(
     endpoint: &ChallengeEndpoint,
     request: &ChallengeRequest,
@@ -147,7 +154,20 @@ async fn issue(
     };
     let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
     let length = effort::estimate_challenge(request.attester.kinds(), request.attester.tpm.as_ref());
-    let issued = endpoint.admission.verification.run(source, length, issue).await??;
+    let issued = endpoint.admission.verification.run(source, length, issue).await?;
+    let issued = match (issued, ek) {
+        (Err(reject), Some(ek)) if unknown_ek(&reject).is_some() && may_wait(pool, &vouched) => {
+            // It may wait for an endorsement, once its evidence has shown that it is this TPM.
+            let endorsements = vouched.endorsements.clone().allow(ek);
+            let issue = || Challenge::issue(request, &endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
+            let mut issued = endpoint.admission.verification.run(source, length, issue).await??;
+            if let Some(tpm) = &mut issued.challenge.subject.tpm {
+                tpm.unendorsed = true;
+            }
+            issued
+        }
+        (issued, _) => issued?,
+    };
     let challenge = challenges::seal(&endpoint.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;
     Ok(ChallengeResponse {
         challenge,

@@ -57,6 +57,7 @@ impl Decisions {
 
     /// Answers a decision about an attestation: a refusal names its record. The answer is 503 if it could not be recorded.
     pub(super) async fn answer(&self, decided: Decided<Result<Response, Refusal>>) -> Response {
+        let is_acceptable = decided.record.acceptable.is_some();
         let recorded = match self.record(decided).await {
             Ok(recorded) => recorded,
             Err(error) => return Refusal::because(&error).into_response(),
@@ -64,7 +65,7 @@ impl Decisions {
         let line = recorded.line().map(str::to_owned);
         match recorded.into_inner() {
             Ok(response) => response,
-            Err(refusal) => refusal.recorded_as(line),
+            Err(refusal) => refusal.recorded_as(line, is_acceptable),
         }
     }
 
@@ -148,6 +149,7 @@ pub(super) fn refuse(record: &mut Record, refusal: &Refusal) {
     record.code = Some(refusal.code().to_owned());
     record.decided_by = refusal.decided_by();
     record.reason = refusal.reason();
+    record.acceptable = record.acceptable.take().or_else(|| refusal.acceptable().cloned());
     record.grant = None;
     record.grants = None;
     record.would_refuse.clear();

@@ -5,11 +5,11 @@ mod causes;
 use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest_log::codes::{
-    ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code, EVIDENCE_REQUIRED,
-    KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, SPEC_VERSION_UNKNOWN,
-    TOKEN_NOT_ACCEPTED, UNAVAILABLE, VALUE_PENDING,
+    ANSWER_PENDING, ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code,
+    EVIDENCE_REQUIRED, KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN,
+    SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE,
 };
-use attest_log::{DecidedBy, with_next_step};
+use attest_log::{Acceptable, DecidedBy, accept_command, with_next_step};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
@@ -33,6 +33,8 @@ pub struct Refusal {
     outdated: bool,
     /// `Retry-After` in seconds, if that is known.
     again_seconds: Option<u16>,
+    /// What an administrator would have to accept, if the refusal says that by itself.
+    acceptable: Option<Box<Acceptable>>,
 }
 
 impl Refusal {
@@ -51,7 +53,21 @@ impl Refusal {
             command: None,
             outdated: false,
             again_seconds: None,
+            acceptable: None,
         }
+    }
+
+    /// Returns the refusal with what an administrator would have to accept.
+    fn with_acceptable(self, acceptable: Acceptable) -> Self {
+        Self {
+            acceptable: Some(Box::new(acceptable)),
+            ..self
+        }
+    }
+
+    /// Returns what an administrator would have to accept, if the refusal says that by itself.
+    pub(super) fn acceptable(&self) -> Option<&Acceptable> {
+        self.acceptable.as_deref()
     }
 
     /// Returns the refusal with one command as the next step.
@@ -132,14 +148,19 @@ impl Refusal {
         }
     }
 
-    /// 503: a machine whose boot has what no reference value has, until an administrator has said yes or no. Said in words and with the command.
-    pub(super) fn value_awaited(waits_for: &str, pool: &str, again_seconds: u16) -> Self {
+    /// 503: a machine that waits until an administrator has answered a question about it.
+    pub(super) fn answer_awaited(waits_for: &str, question: &str, again_seconds: u16) -> Self {
         Self {
             again_seconds: Some(again_seconds),
-            ..Self::new(VALUE_PENDING, waits_for).with_command(format!(
-                "An administrator must accept or deny the new values; to list them: `attest-gateway reference-values pending {pool}`. attest-node retries by itself."
+            ..Self::new(ANSWER_PENDING, waits_for).with_command(format!(
+                "An administrator must answer: `attest-gateway waiting show {question}`. attest-node retries by itself."
             ))
         }
+    }
+
+    /// Returns whether the machine is refused because the pool's inventory does not list it.
+    pub(super) fn is_not_in_inventory(&self) -> bool {
+        self.code() == attest::reject::NOT_IN_INVENTORY.code
     }
 
     /// 503: a kubelet's certificate, before the cluster has said by which CAs it is judged.
@@ -236,14 +257,18 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        self.recorded_as(None)
+        self.recorded_as(None, false)
     }
 }
 
 impl Refusal {
-    /// Returns the answer, which names the record of the attestation log, if there is one.
-    pub(super) fn recorded_as(self, decision: Option<String>) -> Response {
-        let next_step = self.next_step().to_owned();
+    /// Returns the answer, which names the record of the attestation log, if there is one, and the command that accepts what it was refused
+    /// for.
+    pub(super) fn recorded_as(self, decision: Option<String>, is_acceptable: bool) -> Response {
+        let mut next_step = self.next_step().to_owned();
+        if let (Some(decision), true, false) = (&decision, is_acceptable, self.is_unavailable()) {
+            next_step = format!("{next_step} To accept it: `{}`.", accept_command(decision));
+        }
         let Self {
             code: Code { status, advice, .. },
             message: told,

@@ -27,6 +27,7 @@ pub(crate) mod state;
 pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod upgrade;
+pub(crate) mod waiting;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

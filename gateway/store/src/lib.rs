@@ -112,8 +112,8 @@ pub enum EntryKind {
     Checkpoint,
     /// The keys of the seal, where replicas share them.
     SealKey,
-    /// Values measured by machines that no reference value has, the machines that wait for them, and administrators' answers.
-    NewValue,
+    /// Questions about machines, the machines that wait for an answer, and administrators' answers.
+    Waiting,
 }
 
 impl EntryKind {
@@ -137,7 +137,7 @@ impl EntryKind {
             Self::Approval => "approval",
             Self::Checkpoint => "checkpoint",
             Self::SealKey => "seal-key",
-            Self::NewValue => "new-value",
+            Self::Waiting => "waiting",
         }
     }
 }

@@ -9,9 +9,9 @@ use attest_store::{EntryKind, Store};
 use super::gateways::gateway;
 use super::*;
 use crate::log_builder::{LogBuilder, SHA256};
-use crate::new_values::{SECTION, boots, pending, strict, updated};
 use crate::support::node::Node;
 use crate::support::{Gateway, POOL};
+use crate::waiting::{SECTION, boots, pending, question, strict, updated};
 
 /// Returns the store's entries of this kind, by id.
 async fn entries(site: &Site, kind: EntryKind) -> BTreeMap<String, String> {
@@ -42,8 +42,8 @@ async fn an_older_gateway_leaves_pending_approvals_untouched() {
     strict(&mut newer, &mut first, &known, SECTION).await;
     strict(&mut older, &mut first, &known, SECTION).await;
     knows_nothing_of_it(&older);
-    boots(&newer, &mut first, &new).await.refused(503, "value-pending");
-    let asked = entries(&site, EntryKind::NewValue).await;
+    boots(&newer, &mut first, &new).await.refused(503, "answer-pending");
+    let asked = entries(&site, EntryKind::Waiting).await;
     assert_eq!(asked.len(), 2, "a question, and a machine: {asked:?}");
 
     // There nobody waits, is asked about or forgotten; who has booted what is known is let in.
@@ -57,14 +57,13 @@ async fn an_older_gateway_leaves_pending_approvals_untouched() {
     older.terminate();
     assert!(older.wait().success());
     older.run();
-    assert_eq!(entries(&site, EntryKind::NewValue).await, asked);
+    assert_eq!(entries(&site, EntryKind::Waiting).await, asked);
     assert_eq!(pending(&newer).len(), 1);
 
     // The machine waits on, where that is known; what is accepted holds at both, once both have the file.
-    boots(&newer, &mut first, &new).await.refused(503, "value-pending");
-    assert_eq!(entries(&site, EntryKind::NewValue).await, asked, "since when it was");
-    let question = pending(&newer)[0].split(' ').next().unwrap().to_owned();
-    newer.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
+    boots(&newer, &mut first, &new).await.refused(503, "answer-pending");
+    assert_eq!(entries(&site, EntryKind::Waiting).await, asked, "since when it was");
+    newer.command(&["waiting", "accept", &question(&newer), "--set", "update.json"]);
     newer.line(|line| line.contains("pool worker: serving a new state"));
     boots(&older, &mut first, &new).await.refused(403, "boot-not-accepted");
     let file = format!("pools/{POOL}/reference-values/update.json");
@@ -72,6 +71,6 @@ async fn an_older_gateway_leaves_pending_approvals_untouched() {
     older.line(|line| line.contains("pool worker: serving a new state"));
     assert_eq!(boots(&older, &mut first, &new).await.status, 200);
     assert_eq!(boots(&newer, &mut first, &new).await.status, 200);
-    let left = entries(&site, EntryKind::NewValue).await;
+    let left = entries(&site, EntryKind::Waiting).await;
     assert!(left.keys().all(|id| !id.starts_with("machine:")), "{left:?}");
 }

@@ -9,7 +9,6 @@ mod leader;
 mod mark;
 mod migration;
 mod mixed_releases;
-mod new_values;
 mod outage;
 mod pending;
 mod presence;
@@ -21,6 +20,7 @@ mod suite;
 mod tls;
 mod transactions;
 mod users;
+mod waiting;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -3,9 +3,10 @@
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
-use attest_machines::new_values::{AwaitedValues, MachineStep, ObservedBoot, deny, questions};
+use attest_log::Acceptable;
+use attest_machines::waiting::{MachineStep, WaitRequest, WaitingList, questions, refuse};
 use attest_machines::{enrolment, history};
-use attest_pool::NewValueRules;
+use attest_pool::{UnknownMachines, WaitingRules};
 use attest_store::{EntryKind, Store, StoreEntry, Tick};
 
 use super::*;
@@ -15,16 +16,17 @@ use super::*;
 const BESIDE: [(&str, &str); 6] = [
     ("entry/verdict/tpm:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
     ("entry/verdict/tpm:01", r#"{"v":2,"more":1}"#),
-    ("entry/new-value/verdict:worker:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
+    ("entry/waiting/verdict:worker:00", r#"{"v":1,"value":"{\"good\":true}"}"#),
     ("entry/clock/slept:tpm:00", r#"{"v":1,"value":"7"}"#),
     ("use/verdict/00", r#"{"v":2,"more":1}"#),
     ("expiry/verdict/00000000000000000001/00", r#"{"v":2,"more":1}"#),
 ];
 const START: u64 = 1_000_000;
-const RULES: NewValueRules = NewValueRules {
+const RULES: WaitingRules = WaitingRules {
     machines: 1,
     window_seconds: 3600,
     wait_seconds: 600,
+    unknown: UnknownMachines::Refuse,
 };
 
 pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
@@ -40,13 +42,17 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
     Store::put(&*store, EntryKind::Clock, counters).await.unwrap();
 
     // Machines wait, are answered, and are forgotten.
-    let awaited = AwaitedValues::new(store.clone(), store.clone());
-    let value = [NewValue::digest(ReferenceQuery::Images, HashAlg::Sha256, HexDigest::from([1; 32]))];
-    let shown = |machine, now| ObservedBoot {
+    let awaited = WaitingList::new(store.clone(), store.clone());
+    let value = NewValue::digest(ReferenceQuery::Images, HashAlg::Sha256, HexDigest::from([1; 32]));
+    let about = Acceptable::Values(vec![value]);
+    let shown = |machine, now| WaitRequest {
         pool: "worker",
         rules: &RULES,
         machine,
-        values: &value,
+        name: None,
+        about: &about,
+        then_values: 0,
+        network: "192.0.2.1",
         decision: "0123",
         observed: false,
         now,
@@ -54,10 +60,10 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
     assert!(matches!(awaited.ask(shown("tpm:00", START)).await.unwrap(), MachineStep::Begins(_)));
     let rows = questions(&*store, None, START).await.unwrap();
     assert_eq!(rows.len(), 1, "{rows:?}");
-    deny(&*store, "worker", &rows[0].id, "no", "alice", START).await.unwrap();
+    refuse(&*store, "worker", &rows[0].id, "no", "alice", START).await.unwrap();
     assert!(matches!(
         awaited.ask(shown("tpm:00", START + 1)).await.unwrap(),
-        MachineStep::Refused(_)
+        MachineStep::NotWaiting(_)
     ));
     awaited.ask(shown("tpm:01", START + 10_000)).await.unwrap();
     assert_eq!(awaited.ended("worker", "tpm:01").await.unwrap(), None);

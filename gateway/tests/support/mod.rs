@@ -54,6 +54,8 @@ use tokio::net::{TcpSocket, TcpStream};
 pub const POOL: &str = "worker";
 /// Line of the sample pool that only tests about this rule have.
 pub const ONLY_WHILE_BOOTING: &str = "\nonly_while_booting = true\n";
+/// Lines of the sample pool by which machines wait for an answer.
+pub const WAITING: [&str; 3] = ["[waiting]", "machines = 1", "unknown = \"refuse\""];
 /// Spec version that the tests' nodes ask for.
 pub const SPEC: &str = "3.4.0";
 /// Maximum wait: everything here takes milliseconds; a loaded machine may need seconds.
@@ -100,7 +102,14 @@ impl Gateway {
         let pool = path.join("pools").join(POOL).join("pool.toml");
         let text = fs::read_to_string(&pool).unwrap();
         assert!(text.contains(ONLY_WHILE_BOOTING));
-        fs::write(&pool, text.replace(ONLY_WHILE_BOOTING, "\n")).unwrap();
+        let mut text = text.replace(ONLY_WHILE_BOOTING, "\n");
+        // Refusals are tested as such: in few tests machines wait.
+        for line in WAITING {
+            let line = format!("\n{line}\n");
+            assert!(text.contains(&line));
+            text = text.replace(&line, &line.replacen('\n', "\n# ", 1));
+        }
+        fs::write(&pool, text).unwrap();
         copy(&path.join("pools").join(POOL), &path.join("pools/infra"));
         let client = client(&path).build().unwrap();
         let gateway = Self {

@@ -39,6 +39,7 @@ impl Bench {
         let authority = EkAuthority::new(&folder.path().join("manufacturer")).unwrap();
         let mut gateway = TestGateway::on_free_port(&folder.path().join("gateway")).unwrap();
         gateway.trust(&authority).unwrap();
+        gateway.refuse_at_once().unwrap();
         prepare(&gateway);
         gateway.start(None).unwrap();
         Self {

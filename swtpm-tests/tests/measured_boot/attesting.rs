@@ -6,11 +6,12 @@ use std::fs;
 use attest::HashAlg;
 use swtpm_tests::firmware::{BootDisk, SecureBootKeys};
 use swtpm_tests::scenario::{Site, VmRun};
-use swtpm_tests::{POOL, Swtpm, TestEndorsement, TestFolder, Vm};
+use swtpm_tests::{POOL, Swtpm, TestEndorsement, TestFolder, Vm, WAITING};
 
 use super::firmware;
 use super::predicted::{Predicted, reference_values, with_keys};
 use super::verdicts::{SECTION, accept, not_accepted};
+use crate::waiting_machines::accepted_while_it_boots;
 
 /// Gateway, and the keys of the machines that boot.
 struct Machines {
@@ -51,6 +52,35 @@ impl Machines {
             .pointer(&pointer);
         self.site.boot(vm, &place).unwrap()
     }
+}
+
+/// The machine boots an update that nobody has predicted. It waits in its initramfs, the administrator accepts it from the list, and it goes
+/// on in the same boot.
+#[test]
+fn a_machine_with_an_update_waits_and_goes_on_when_accepted() {
+    let mut machines = Machines::new();
+    let known = machines.disk("known", true, &[]);
+    let updated = machines.disk("updated", true, &["rd.break"]);
+    let values = reference_values(
+        "on",
+        &with_keys(("--disk", known.image()), &machines.keys.arguments()),
+        Some("what is rolled out"),
+    );
+    let pool = machines.site.gateway().folder().join("pools").join(POOL);
+    accept(&pool, &["secure-boot", "authorities", "uki-sections"], Some(&values));
+    for line in WAITING {
+        let commented = format!("\n# {line}\n");
+        machines.site.gateway().edit_pool(&commented, &format!("\n{line}\n")).unwrap();
+    }
+    machines.site.gateway().start(None).unwrap();
+    let place = machines.site.vm_folder("node").unwrap();
+    let tpm = Swtpm::start(&place, TestEndorsement::By(machines.site.authority())).unwrap();
+    let pointer = machines.site.gateway().pointer(None).unwrap();
+    let vm = Vm::with_firmware(&firmware(Some(&machines.keys), &place), &[&updated])
+        .accelerator(machines.site.accelerator())
+        .tpm(&tpm)
+        .pointer(&pointer);
+    accepted_while_it_boots(&mut machines.site, vm, &place, &[], "section of the unified kernel image .cmdline");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use attest::HashAlg;
 use serde_json::{Value, json};
 use swtpm_tests::firmware::SelfSignedKey;
-use swtpm_tests::{EkAuthority, LogRecord, POOL, TestFolder, TestGateway, TestNode};
+use swtpm_tests::{EkAuthority, LogRecord, POOL, TestFolder, TestGateway, TestNode, WAITING};
 
 use super::Booted;
 use super::predicted::{Predicted, reference_values};
@@ -116,7 +116,7 @@ impl Judge {
     }
 }
 
-/// Makes a pool of `init` require these rules of the boot, and accept these values.
+/// Makes a pool of `init` require these rules of the boot, accept these values, and let no machine wait.
 pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
     let file = pool.join("pool.toml");
     let mut text = fs::read_to_string(&file).unwrap();
@@ -126,6 +126,9 @@ pub fn accept(pool: &Path, rules: &[&str], values: Option<&Value>) {
     ] {
         assert!(text.contains(from), "{from}");
         text = text.replacen(from, &to, 1);
+    }
+    for line in WAITING {
+        text = text.replacen(&format!("\n{line}\n"), &format!("\n# {line}\n"), 1);
     }
     if let Some(values) = values {
         text.push_str("\n[reference_values]\nfolder = \"reference-values\"\n");

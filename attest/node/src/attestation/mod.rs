@@ -40,7 +40,7 @@ const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
     "cloud-unavailable",
     "machine-pending",
     "machines-unavailable",
-    "value-pending",
+    "answer-pending",
 ];
 /// Highest PCR that may be quoted. Any software can reset 16 and 23, and a dynamic launch resets 17 to 22: they say nothing about a boot.
 const HIGHEST_PCR: u8 = 15;

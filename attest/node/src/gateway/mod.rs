@@ -32,7 +32,7 @@ use crate::pointer::GatewaySource;
 use crate::wait::WaitLimits;
 
 /// Codes of 503 answers to evidence whose challenge is spent all the same: sending it again would be in vain.
-const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-pending", "machines-unavailable", "value-pending"];
+const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-pending", "machines-unavailable", "answer-pending"];
 
 /// Kind of server at a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]

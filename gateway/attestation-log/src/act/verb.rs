@@ -55,12 +55,12 @@ verbs! {
     NodeRevoke = "node.revoke";
     /// A revocation was withdrawn.
     NodeRestore = "node.restore";
-    /// The gateway has asked about values that machines have shown and that no reference value has.
-    ReferenceValuesAsk = "reference-values.ask";
-    /// Such values were accepted.
-    ReferenceValuesAccept = "reference-values.accept";
-    /// Such values were denied, or a denial was withdrawn.
-    ReferenceValuesDeny = "reference-values.deny";
+    /// The gateway has asked about machines that wait.
+    WaitingAsk = "waiting.ask";
+    /// What machines wait for was accepted.
+    WaitingAccept = "waiting.accept";
+    /// It was refused, or a refusal was taken back.
+    WaitingRefuse = "waiting.refuse";
     /// A kubelet's client certificate was approved, because its machine has attested.
     CsrApprove = "csr.approve";
     /// The seal got a new key: by a command, or by the gateway when one was due.

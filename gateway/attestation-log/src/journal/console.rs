@@ -1,5 +1,6 @@
 //! The console's lines: the same decisions, for people.
 
+use super::super::acceptable::accept_command;
 use super::super::entry::{EventKind, LogEvent};
 use super::super::reason::{late, with_before};
 use super::super::record::{Decision, NotAttested, Record, ShownEvidence, Verdict};
@@ -56,6 +57,7 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
         code,
         reason,
         booted_before,
+        acceptable,
         grant,
         ..
     } = record;
@@ -83,7 +85,11 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
         }
         (Verdict::Refused, _) => {
             let code = code.as_deref().unwrap_or_default();
-            tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}");
+            let accept = acceptable
+                .as_ref()
+                .map(|_| format!(" To accept it: `{}`.", accept_command(&record.id)));
+            let accept = accept.unwrap_or_default();
+            tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}{accept}");
         }
     }
     if let Some(words) = WouldRefuse::describe(&record.would_refuse) {

@@ -71,6 +71,8 @@ pub struct RecordFields {
     pub spec_version: Option<String>,
     pub not_attested: Option<NoEvidenceReason>,
     pub booted_before: Option<String>,
+    /// Present if an administrator may accept what it was refused for.
+    pub acceptable: Option<IgnoredAny>,
     #[serde(default)]
     pub alerts: Vec<String>,
     /// Refusals that an observing pool would have made.

@@ -32,6 +32,20 @@ pub enum HistoryFinding {
     },
 }
 
+impl HistoryFinding {
+    /// Returns the state before and now, without the parts that change within a boot.
+    #[must_use]
+    pub fn change(&self) -> String {
+        match self {
+            Self::CountersBack { resets, restarts, .. } => {
+                format!("resets {} to {}, restarts {} to {}", resets.0, resets.1, restarts.0, restarts.1)
+            }
+            Self::FirmwareBack { before, now } => format!("firmware {before:#018x} to {now:#018x}"),
+            Self::AnotherLog { pcr, decision, .. } => format!("event log of PCR {pcr} since decision {decision}"),
+        }
+    }
+}
+
 /// Refusal of a TPM for a finding, by the rules of its pool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{finding}")]

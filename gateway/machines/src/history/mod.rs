@@ -169,17 +169,22 @@ pub async fn forget(store: &dyn Store, who: &str) -> Result<bool, StoreError> {
             let tpms: BTreeSet<String> = named.iter().chain([&who]).map(|who| history_identity(who)).collect();
             let mut was_there = false;
             for tpm in tpms {
-                let [counters, boot] = ids(&tpm);
-                if transaction.get(EntryKind::Clock, &counters)?.is_some() {
-                    // Nothing is behind these; that there are none would say that it has never attested.
-                    transaction.put(EntryKind::Clock, KnownCounters::default().entry(counters)?)?;
-                    was_there = true;
-                }
-                was_there |= transaction.remove(EntryKind::Clock, &boot)?;
+                was_there |= forget_tpm(transaction, &tpm)?;
             }
             Ok(was_there)
         })
         .await
+}
+
+/// Deletes the history of a TPM, by the identity under which it is stored.
+pub(super) fn forget_tpm(transaction: &mut EntryTransaction<'_>, tpm: &str) -> Result<bool, StoreError> {
+    let [counters, boot] = ids(tpm);
+    let was_there = transaction.get(EntryKind::Clock, &counters)?.is_some();
+    if was_there {
+        // Nothing is behind these; that there are none would say that it has never attested.
+        transaction.put(EntryKind::Clock, KnownCounters::default().entry(counters)?)?;
+    }
+    Ok(transaction.remove(EntryKind::Clock, &boot)? || was_there)
 }
 
 #[cfg(test)]

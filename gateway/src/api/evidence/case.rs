@@ -1,14 +1,13 @@
 //! A decision about evidence in progress: its request, and the parts that are kept.
 
 mod membership;
-mod new_values;
 mod stored_parts;
+mod waiting;
 
 use std::sync::Arc;
 
-use attest::reference_sets::NewValue;
 use attest::{Claims, NodeIdentity, Reject};
-use attest_log::{Basis, Record, RecordedAnswer};
+use attest_log::{Basis, Record, RecordedAnswer, unknown_ek};
 use attest_machines::{enrolment, revocations};
 use attest_store::{EntryKind, EntryTransaction, StoreError, Transact};
 use axum::response::Response;
@@ -26,6 +25,7 @@ use crate::credentials::tokens::TokenError;
 use attest_pool::Pool;
 
 pub(super) use stored_parts::by_digest;
+use waiting::WaitsFor;
 
 /// Inputs of a decision, apart from those in the request.
 struct DecisionBasis {
@@ -33,8 +33,10 @@ struct DecisionBasis {
     basis: Basis,
     /// Set if the instance has an owner, or was claimed; not set until that is looked up.
     claimed: bool,
-    /// Booted values that no reference value has, if the evidence is refused for nothing else.
-    new_values: Vec<NewValue>,
+    /// Set if the evidence is refused because nobody endorses its TPM.
+    unknown_ek: bool,
+    /// The one thing that the machine is refused for, if an administrator may accept it.
+    waits_for: Option<WaitsFor>,
 }
 
 impl DecisionBasis {
@@ -50,7 +52,8 @@ impl DecisionBasis {
             anchors,
             basis,
             claimed: false,
-            new_values: Vec::new(),
+            unknown_ek: false,
+            waits_for: None,
         }
     }
 }
@@ -142,7 +145,10 @@ impl<'r> EvidenceCase<'r> {
         let (vouched, verified) = self.verify().await?;
         let claims = match verified {
             Ok(claims) => claims,
-            Err(refusal) => return Err(self.refused_by_what_stands(vouched, refusal).await),
+            Err(refusal) => {
+                self.note_unknown_tpm(&vouched).await?;
+                return Err(self.refused_by_what_stands(vouched, refusal).await);
+            }
         };
         let makers = vouched.makers();
         let verified = self.appraise(vouched, claims);
@@ -172,7 +178,10 @@ impl<'r> EvidenceCase<'r> {
                 let refusal = endpoint.guesses.count_failure(asked.peer, asked.now, TokenError::Invalid.into());
                 return Ok((vouched, Err(refusal)));
             }
-            Err(reject) => return Ok((vouched, Err(reject.into()))),
+            Err(reject) => {
+                self.made.unknown_ek = unknown_ek(&reject).is_some();
+                return Ok((vouched, Err(reject.into())));
+            }
         };
         let record = &mut self.record;
         record.identity = Some(claims.identity().to_string());
@@ -279,15 +288,13 @@ impl<'r> EvidenceCase<'r> {
                     refusal,
                     record,
                     is_somebodys,
-                    by_policy_alone,
+                    obstacle,
                 } = turned;
                 if let Some(record) = record {
                     self.record = *record;
                 }
                 self.made.claimed = is_somebodys;
-                if by_policy_alone {
-                    self.note_new_values(&pool)?;
-                }
+                self.note_obstacle(&pool, obstacle, &refusal)?;
                 Err(*refusal)
             }
         }

@@ -58,7 +58,7 @@ impl GrantingDecision {
     /// Turns it into a refusal: nothing is given, and nothing was written.
     pub(super) fn turned(self, refusal: Refusal) -> EvidenceRefusal {
         let Self { record, is_somebodys, .. } = self;
-        EvidenceRefusal::with(refusal, *record, is_somebodys, false)
+        EvidenceRefusal::with(refusal, *record, is_somebodys, Obstacle::Other)
     }
 }
 
@@ -69,18 +69,28 @@ pub(super) struct EvidenceRefusal {
     pub(super) record: Option<Box<Record>>,
     /// Set if the instance has an owner, as far as that was looked up.
     pub(super) is_somebodys: bool,
-    /// Set if the policy refuses it, and the history of its TPMs does not.
-    pub(super) by_policy_alone: bool,
+    pub(super) obstacle: Obstacle,
+}
+
+/// What a refused machine is refused for, as far as its refusal does not say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// Something else.
+    Other,
+    /// The pool's policy. The history of its TPMs is no obstacle.
+    Policy,
+    /// The pool's inventory.
+    Inventory,
 }
 
 impl EvidenceRefusal {
-    fn with(refusal: Refusal, mut record: Record, is_somebodys: bool, by_policy_alone: bool) -> Self {
+    fn with(refusal: Refusal, mut record: Record, is_somebodys: bool, obstacle: Obstacle) -> Self {
         (record.use_number, record.again, record.ticket) = (None, false, None);
         Self {
             refusal: Box::new(refusal),
             record: Some(Box::new(record)),
             is_somebodys,
-            by_policy_alone,
+            obstacle,
         }
     }
 }
@@ -91,7 +101,7 @@ impl From<Refusal> for EvidenceRefusal {
             refusal: Box::new(refusal),
             record: None,
             is_somebodys: false,
-            by_policy_alone: false,
+            obstacle: Obstacle::Other,
         }
     }
 }
@@ -106,7 +116,7 @@ impl From<StoreError> for EvidenceRefusal {
 struct Way {
     record: Record,
     is_somebodys: bool,
-    by_policy_alone: bool,
+    obstacle: Obstacle,
 }
 
 /// Decides about verified evidence. What it earns is written by the transaction.
@@ -117,13 +127,13 @@ pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Decision
     let mut way = Way {
         record: verified.record.clone(),
         is_somebodys: false,
-        by_policy_alone: false,
+        obstacle: Obstacle::Other,
     };
     let earned = verified.earn(transaction, &mut way);
     let Way {
         record,
         is_somebodys,
-        by_policy_alone,
+        obstacle,
     } = way;
     match earned {
         Ok(ticket) => Ok(GrantingDecision {
@@ -131,7 +141,7 @@ pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Decision
             ticket,
             is_somebodys,
         }),
-        Err(refusal) => Err(EvidenceRefusal::with(refusal, record, is_somebodys, by_policy_alone)),
+        Err(refusal) => Err(EvidenceRefusal::with(refusal, record, is_somebodys, obstacle)),
     }
 }
 
@@ -174,10 +184,15 @@ impl DecisionInput {
             Ok(result) => result,
             Err(reject) => {
                 way.record.booted_before = history.before(reject);
-                way.by_policy_alone = history.refused(pool.history).is_none();
+                if history.refused(pool.history).is_none() {
+                    way.obstacle = Obstacle::Policy;
+                }
                 return Err(reject.clone().into());
             }
         };
+        if self.admitted.as_ref().is_err_and(Refusal::is_not_in_inventory) {
+            way.obstacle = Obstacle::Inventory;
+        }
         let object = self.admitted.as_ref().map_err(Clone::clone)?.as_ref();
         let grant = Grant::for_attested(&pool.grants, result).ok_or_else(|| Refusal::attested_not_accepted(pool.name()))?;
         if let Some(refused) = history.refused(pool.history) {

@@ -11,8 +11,8 @@ use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRe
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
 use attest_log::{Decision, DeltaBases, Record, ShownEvidence};
-use attest_machines::new_values::AwaitedValues;
 use attest_machines::objects::MachineObjects;
+use attest_machines::waiting::WaitingList;
 use attest_recording::Acting;
 use attest_store::Store;
 use attest_system::clock::Clock;
@@ -59,7 +59,7 @@ pub(super) struct EvidenceEndpoint {
     /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
-    new_values: AwaitedValues,
+    waiting: WaitingList,
     metrics: Arc<Metrics>,
 }
 
@@ -67,7 +67,7 @@ impl EvidenceEndpoint {
     pub(super) fn new(gateway: &Gateway) -> Self {
         // That the administrator is asked, a gateway tells as an act of its own.
         let asking = Acting {
-            verb: Verb::ReferenceValuesAsk,
+            verb: Verb::WaitingAsk,
             by: By::gateway(gateway.settings.checkpoints.name.as_deref()),
             clock: gateway.clock,
         };
@@ -85,7 +85,7 @@ impl EvidenceEndpoint {
             delta_bases: DeltaBases::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
-            new_values: AwaitedValues::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
+            waiting: WaitingList::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
             metrics: Arc::clone(&gateway.metrics),
         }
     }
@@ -136,8 +136,8 @@ pub(super) async fn post(
         record.basis = Some(by_digest(&request.evidence));
         return endpoint.decisions.refuse(record, refusal).await;
     }
-    let is_of_tpm = opened.peek().subject.tpm.is_some();
-    if !is_of_tpm && let Some(again) = endpoint.over_budget(peer.ip(), now) {
+    let is_endorsed = opened.peek().subject.tpm.as_ref().is_some_and(|tpm| !tpm.unendorsed);
+    if !is_endorsed && let Some(again) = endpoint.over_budget(peer.ip(), now) {
         return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
     // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
@@ -153,9 +153,9 @@ pub(super) async fn post(
             return endpoint.decisions.refuse(record, refusal).await;
         }
     };
-    // A TPM that has activated its credential has proven something: it is not limited. What it writes is less for those who have proven nothing; a challenge that
-    // was spent before writes nothing.
-    if is_of_tpm && let Some(spends) = &endpoint.admission.spends {
+    // An endorsed TPM that has activated its credential has proven something: it is not limited. What it writes is less for those who have
+    // proven nothing; a challenge that was spent before writes nothing.
+    if is_endorsed && let Some(spends) = &endpoint.admission.spends {
         spends.take(1, now);
     }
     let asked = EvidenceAsked {

@@ -9,7 +9,7 @@ use attest_log::codes::{
     SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
     TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED, TPM_EVENT_LOG_CHANGED, TPM_FIRMWARE_DOWNGRADED,
 };
-use attest_log::command_for;
+use attest_log::{Acceptable, command_for, unknown_ek};
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
 use attest_machines::history::{HistoryFinding, HistoryRefusal};
 use attest_machines::instances::InstanceError;
@@ -34,10 +34,12 @@ impl From<TooBusy> for Refusal {
 impl From<Reject> for Refusal {
     fn from(reject: Reject) -> Self {
         let code = Code::from_reject(&reject);
-        let command = command_for(&reject);
-        let refusal = Self::guarded(code, reject.client_message(), reject.detail());
-        match command {
-            Some(command) => refusal.with_command(command),
+        let mut refusal = Self::guarded(code, reject.client_message(), reject.detail());
+        if let Some(command) = command_for(&reject) {
+            refusal = refusal.with_command(command);
+        }
+        match unknown_ek(&reject) {
+            Some(ek) => refusal.with_acceptable(Acceptable::Ek(ek.clone())),
             None => refusal,
         }
     }
@@ -62,26 +64,41 @@ impl From<ChallengeError> for Refusal {
 
 impl From<EnrolmentError> for Refusal {
     fn from(error: EnrolmentError) -> Self {
+        let acceptable = |name: &String, claimant: &String| Acceptable::Name {
+            name: name.clone(),
+            identity: claimant.clone(),
+        };
         match &error {
-            EnrolmentError::NameTaken { name, .. } => {
+            EnrolmentError::NameTaken { name, claimant, .. } => {
                 // Which machine has the name is for the administrator to know.
-                Self::guarded(NODE_NAME_TAKEN, format!("the name {name} belongs to another machine"), &error).with_command(format!(
+                let refusal = Self::guarded(NODE_NAME_TAKEN, format!("the name {name} belongs to another machine"), &error);
+                refusal.with_acceptable(acceptable(name, claimant)).with_command(format!(
                     "If this machine replaces the other one: `attest-gateway node forget {name}`, then boot again."
                 ))
             }
             EnrolmentError::OtherName {
                 asked,
+                claimant,
                 listed: Some(EkRecord { pools, .. }),
                 ..
             } => {
                 let pools: String = pools.iter().flat_map(|pool| [" --pool ", pool]).collect();
-                Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
+                let refusal = Self::new(NODE_NAME_TAKEN, &error).with_acceptable(acceptable(asked, claimant));
+                refusal.with_command(format!(
                     "The allowlist gives this machine its name. If it should be {asked}: `attest-gateway ek add EK --name {asked}{pools} --replace`, with the EK's digest from the gateway's log; then boot again."
                 ))
             }
-            EnrolmentError::OtherName { given, listed: None, .. } => Self::new(NODE_NAME_TAKEN, &error).with_command(format!(
-                "If this machine should get another name: `attest-gateway node forget {given}`, then boot again."
-            )),
+            EnrolmentError::OtherName {
+                given,
+                asked,
+                claimant,
+                listed: None,
+            } => {
+                let refusal = Self::new(NODE_NAME_TAKEN, &error).with_acceptable(acceptable(asked, claimant));
+                refusal.with_command(format!(
+                    "If this machine should get another name: `attest-gateway node forget {given}`, then boot again."
+                ))
+            }
             EnrolmentError::Store(error) => Self::because(error),
         }
     }
@@ -108,7 +125,11 @@ impl From<HistoryRefusal> for Refusal {
             ),
         };
         // How far it had come, and when, is for the administrator to know.
-        Self::guarded(code, told, &refusal).with_command(format!(
+        let acceptable = Acceptable::History {
+            tpm: tpm.clone(),
+            change: finding.change(),
+        };
+        Self::guarded(code, told, &refusal).with_acceptable(acceptable).with_command(format!(
             "If {if_meant}: `attest-gateway node forget-history {tpm}`, then boot again. Otherwise find the cause first: another TPM may answer in its place."
         ))
     }

@@ -1,7 +1,7 @@
 //! Formats a record as one line, for an operator at 3 a.m.
 
 pub(crate) use crate::commands::{visible, visible_json};
-use attest_log::NEXT_STEP;
+use attest_log::{NEXT_STEP, accept_command};
 
 use attest_command_line::records::RecordFields;
 
@@ -56,13 +56,16 @@ fn code(fields: &RecordFields) -> String {
     }
 }
 
-/// Returns the alert, the next step or else the reason, if it is not empty.
+/// Returns the alert, the command that accepts it, the next step or else the reason, if it is not empty.
 fn next_step(fields: &RecordFields) -> String {
     if let Some(alert) = fields.alerts.first() {
         return format!("ALERT: {}", visible(alert));
     }
     if let Some(first) = fields.would_refuse.first() {
         return format!("WOULD REFUSE {}: {}", visible(&first.code), visible(&first.reason));
+    }
+    if fields.acceptable.is_some() {
+        return format!("`{}`", accept_command(&visible(&fields.id)));
     }
     let next = fields.reason.rsplit_once(NEXT_STEP).map(|(_, next)| next);
     match (next, fields.decision.as_str()) {

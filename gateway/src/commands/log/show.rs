@@ -6,7 +6,7 @@ use anyhow::bail;
 use attest_command_line::options::OutputFormat;
 use attest_command_line::records::{LogSource, RecordFields, RecordSelector, record};
 use attest_gateway::settings::Settings;
-use attest_log::with_before;
+use attest_log::{accept_command, with_before};
 use serde_json::Value;
 
 use super::export::put_as_it_is;
@@ -105,6 +105,9 @@ fn print_whole<W: std::io::Write>(output: &mut Output<W>, line: &[u8], fields: &
     if !fields.reason.is_empty() {
         let reason = with_before(&fields.reason, fields.booted_before.as_deref());
         output.put(format!("{}\n", visible(&reason)).as_bytes())?;
+    }
+    if fields.acceptable.is_some() {
+        output.put(format!("to accept it: `{}`\n", accept_command(&visible(&fields.id))).as_bytes())?;
     }
     for alert in &fields.alerts {
         output.put(format!("ALERT: {}\n", visible(alert)).as_bytes())?;

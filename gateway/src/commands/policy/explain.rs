@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use attest::{AppraisalPolicy, ReferenceValues};
 use attest_gateway::settings::Settings;
-use attest_pool::HistoryRules;
-use attest_pool::NewValueRules;
+use attest_pool::{HistoryRules, UnknownMachines, WaitingRules};
 use serde_json::json;
 
 use crate::commands::{OutputOption, output, pool};
@@ -22,11 +21,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let pool = pool(&Settings::load(config)?, &arguments.pool)?;
-    let (history, new_values) = (
+    let (history, waiting) = (
         describe_history(pool.history),
-        describe_new_values(pool.new_values.as_ref(), pool.policy.observes()),
+        describe_waiting(pool.waiting.as_ref(), pool.policy.observes()),
     );
-    let text = format!("{}{history}{new_values}", describe_rules(&pool.policy));
+    let text = format!("{}{history}{waiting}", describe_rules(&pool.policy));
     if arguments.format.is_json() {
         output::json(&json!({ "pool": arguments.pool, "rules": text.lines().collect::<Vec<_>>() }))?;
     } else {
@@ -35,15 +34,20 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Describes the consequences for machines that have booted what no reference value has.
-fn describe_new_values(rules: Option<&NewValueRules>, observes: bool) -> String {
+/// Describes what becomes of machines that are refused for one acceptable thing.
+fn describe_waiting(rules: Option<&WaitingRules>, observes: bool) -> String {
     rules.map_or_else(String::new, |rules| {
+        let minutes = rules.wait_seconds / 60;
         let becomes = match observes {
             true => "the machine is trusted, because the pool observes".to_owned(),
-            false => format!("the machine waits for at most {} min", rules.wait_seconds / 60),
+            false => format!("the machine waits for at most {minutes} min"),
+        };
+        let unknown = match rules.unknown {
+            UnknownMachines::Wait => format!("A machine that nobody has enrolled waits for at most {minutes} min.\n"),
+            UnknownMachines::Refuse => String::new(),
         };
         format!(
-            "If a boot fails only by values that match no reference value, {becomes}. The gateway asks the administrator once {} machines have booted them.\n",
+            "[waiting]\nIf a boot fails only by values that match no reference value, {becomes}. The gateway asks the administrator once {} machines have booted them.\nA machine that asks for another machine's name, or that [history] refuses, waits for at most {minutes} min.\n{unknown}",
             rules.machines
         )
     })

@@ -1,12 +1,9 @@
 //! `attest-gateway reference-values`: files of a pool, which a serving gateway reads again when they change.
 
-mod accept;
-mod deny;
 mod export;
 mod import;
 mod lapse;
 mod list;
-mod pending;
 mod remove;
 mod show;
 
@@ -21,12 +18,6 @@ pub(crate) enum Command {
     List(list::Arguments),
     /// Print the values of a generation.
     Show(show::Arguments),
-    /// List booted values that match no reference value, as questions to answer.
-    Pending(pending::Arguments),
-    /// Accept the values of questions: add them to a file of the pool.
-    Accept(accept::Arguments),
-    /// Deny the values of a question: machines that boot them are refused.
-    Deny(deny::Arguments),
     /// Add the generations of another file, or of a CoRIM.
     Import(import::Arguments),
     /// Print the accepted generations of several files as one file.
@@ -41,9 +32,6 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     match command {
         Command::List(arguments) => list::run(config, arguments)?,
         Command::Show(arguments) => show::run(arguments)?,
-        Command::Pending(arguments) => pending::run(config, arguments)?,
-        Command::Accept(arguments) => accept::run(config, arguments)?,
-        Command::Deny(arguments) => deny::run(config, arguments)?,
         Command::Import(arguments) => import::run(arguments)?,
         Command::Export(arguments) => export::run(arguments)?,
         Command::Lapse(arguments) => lapse::run(arguments)?,

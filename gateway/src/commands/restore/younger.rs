@@ -235,9 +235,21 @@ impl YoungerAct {
             Verb::EkAdd => of("ek").into_iter().map(add_ek).collect(),
             Verb::EkRemove => each(of("ek"), "ek remove"),
             Verb::EkForget => each(of("ek"), "ek remove --leave-to-roots"),
-            Verb::ReferenceValuesDeny => {
-                advice = Some("answer the question again: `attest-gateway reference-values pending`");
+            Verb::WaitingRefuse => {
+                advice = Some("answer the question again: `attest-gateway waiting list`");
                 Vec::new()
+            }
+            Verb::WaitingAccept => {
+                let eks: Vec<String> = of("ek").into_iter().map(add_ek).collect();
+                let is_elsewhere = of("name").is_empty() && of("clock").is_empty();
+                if eks.is_empty() && is_elsewhere {
+                    // The files of the pools have what was accepted.
+                    return None;
+                }
+                if eks.is_empty() {
+                    advice = Some("accept it again: `attest-gateway waiting accept --record`");
+                }
+                eks
             }
             Verb::TokenCreate => {
                 advice = Some("the token is unknown: create another with `attest-gateway token create --pool POOL`");

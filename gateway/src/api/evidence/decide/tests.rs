@@ -244,7 +244,7 @@ async fn a_policy_refusal_claims_neither_instance_nor_name() {
     let turned = case
         .refused("challenge-expired", |verified| verified.appraised = Err(reject.clone()))
         .await;
-    assert!(turned.by_policy_alone && !turned.is_somebodys);
+    assert!(turned.obstacle == Obstacle::Policy && !turned.is_somebodys);
     let gone = Refusal::attested_not_accepted("worker");
     case.refused("attested-not-accepted", |verified| verified.admitted = Err(gone.clone()))
         .await;

@@ -92,8 +92,9 @@ fn a_node_waits_for_approval_of_new_values() {
         .auditor(&["reference-values", "record", identity, "--name", "known", "--to", text(&file)])
         .unwrap();
     gateway.edit_pool("\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n").unwrap();
+    gateway.edit_pool("\nmachines = 1\n", "\nmachines = 2\nwait_minutes = 1\n").unwrap();
     gateway
-        .add_to_pool("\n[reference_values]\nfolder = \"reference-values\"\n\n[new_values]\nmachines = 2\nwait_minutes = 1\n")
+        .add_to_pool("\n[reference_values]\nfolder = \"reference-values\"\n")
         .unwrap();
     let served = |line: &str| line.contains("pool worker: serving a new state");
     gateway.process().unwrap().wait_line(LIMIT, served).unwrap();
@@ -102,24 +103,20 @@ fn a_node_waits_for_approval_of_new_values() {
     let nodes = machines.each_ref().map(|machine| {
         machine.boots(&updated);
         let node = machine.attests();
-        let asked = |line: &str| line.contains("tells this node to retry [value-pending], because: PCR 4, boot loader or kernel: sha256 ");
+        let asked = |line: &str| line.contains("tells this node to retry [answer-pending], because: PCR 4, boot loader or kernel: sha256 ");
         node.wait_line(LIMIT, asked).unwrap();
         node
     });
     gateway
         .process()
         .unwrap()
-        .wait_line(LIMIT, |line| {
-            line.contains("pool worker: 2 machines have booted values that match no reference value")
-        })
+        .wait_line(LIMIT, |line| line.contains("pool worker: 2 machines wait for an answer"))
         .unwrap();
     // Ignition has not begun: it starts when this has ended, and would find nothing yet.
     assert!(machines.iter().all(|machine| !machine.node.written().exists()));
-    let pending = gateway.command(&["reference-values", "pending", POOL]).unwrap();
-    let question = pending.lines().nth(1).unwrap().split(' ').next().unwrap();
-    gateway
-        .command(&["reference-values", "accept", POOL, question, "--set", "update.json"])
-        .unwrap();
+    let list = gateway.command(&["waiting", "list", "--for", POOL]).unwrap();
+    let question = list.lines().nth(1).unwrap().split(' ').next().unwrap();
+    gateway.command(&["waiting", "accept", question, "--set", "update.json"]).unwrap();
     for (node, machine) in nodes.into_iter().zip(&machines) {
         attested(node, machine);
     }

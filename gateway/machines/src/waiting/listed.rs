@@ -1,9 +1,8 @@
 //! Questions as an administrator sees them.
 
-use attest::reference_sets::NewValue;
 use attest_store::{EntryKind, Store, StoreError, Transact};
 
-use super::questions::{Answered, Of, Question, QuestionSnapshot, WaitingMachine, keys};
+use super::questions::{Answered, Of, Question, QuestionSnapshot, WaitingMachine};
 use crate::enrolment;
 
 /// Maximum number of machines listed with a question: as many as an administrator checks before accepting.
@@ -17,7 +16,7 @@ pub struct QuestionRow {
     pub pool: String,
     pub id: String,
     pub question: Question,
-    /// Number of machines that have shown all of its values, alone or with others.
+    /// Number of machines that have shown all of its values, alone or with others. Of an unknown machine or a name it is one.
     pub machines: usize,
     /// Time when a machine last showed them, in seconds since 1970.
     pub last: u64,
@@ -51,8 +50,8 @@ pub struct RelatedQuestion {
     pub id: String,
     /// Number of machines that have shown that one.
     pub machines: usize,
-    /// Its values that this question does not have. If empty, accepting this question accepts that one too.
-    pub more: Vec<NewValue>,
+    /// Keys of its values that this question does not have. If empty, accepting this question accepts that one too.
+    pub more: Vec<String>,
 }
 
 /// Returns all questions, of one pool or of all, the oldest first.
@@ -75,7 +74,7 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
         rows.push(QuestionRow {
             pool: pool.clone(),
             id: id.clone(),
-            machines: kept.machine_count(pool, &question.values, now),
+            machines: kept.machine_count(pool, &question.about, now),
             last: exactly.iter().map(|(_, waiting)| waiting.last).max().unwrap_or(question.at),
             more: exactly.len().saturating_sub(MACHINES_LIMIT),
             showing: showing(store, exactly).await?,
@@ -119,7 +118,7 @@ async fn name_of(store: &dyn Store, machine: &str) -> Result<Option<String>, Sto
 
 /// Returns the pool's open questions that have values in common with this one, and machines. Those with most machines come first.
 fn related_questions(kept: &QuestionSnapshot, key: &Of, question: &Question, now: u64) -> Vec<RelatedQuestion> {
-    let own = keys(&question.values);
+    let own = question.about.keys();
     let open = |of: &&Of| of.0 == key.0 && *of != key && !kept.answers.contains_key(*of);
     let mut all: Vec<RelatedQuestion> = kept
         .questions
@@ -127,12 +126,12 @@ fn related_questions(kept: &QuestionSnapshot, key: &Of, question: &Question, now
         .filter(open)
         .filter_map(|of| {
             let other = kept.questions.get(of)?;
-            let (common, more): (Vec<&NewValue>, Vec<&NewValue>) = other.values.iter().partition(|value| own.contains(&value.key()));
+            let (common, more): (Vec<String>, Vec<String>) = other.about.keys().into_iter().partition(|key| own.contains(key));
             let machines = kept.counting(&of.0, now).filter(|(_, waiting)| waiting.question == of.1).count();
             (!common.is_empty() && machines > 0).then(|| RelatedQuestion {
                 id: of.1.clone(),
                 machines,
-                more: more.into_iter().cloned().collect(),
+                more,
             })
         })
         .collect();

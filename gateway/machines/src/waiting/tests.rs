@@ -5,25 +5,27 @@ use std::sync::Arc;
 use attest::HashAlg;
 use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
-use attest_pool::NewValueRules;
+use attest_log::Acceptable;
+use attest_pool::{UnknownMachines, WaitingRules};
 use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
-use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
+use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT, UNKNOWN_LIMIT, UNKNOWN_OF_A_NETWORK_LIMIT};
 use super::questions::{QuestionSnapshot, question_id};
 use super::*;
 
 const POOL: &str = "worker";
-const RULES: NewValueRules = NewValueRules {
+const RULES: WaitingRules = WaitingRules {
     machines: 2,
     window_seconds: 3600,
     wait_seconds: 600,
+    unknown: UnknownMachines::Wait,
 };
 const START: u64 = 1_000_000;
 
 struct Room {
     store: Arc<Embedded>,
-    awaited: AwaitedValues,
+    awaited: WaitingList,
     folder: TempDir,
 }
 
@@ -34,7 +36,7 @@ impl Room {
 
     fn in_folder(folder: TempDir) -> Self {
         let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
-        let awaited = AwaitedValues::new(store.clone(), store.clone());
+        let awaited = WaitingList::new(store.clone(), store.clone());
         Self { store, awaited, folder }
     }
 
@@ -43,16 +45,12 @@ impl Room {
     }
 
     async fn take(&self, pool: &str, machine: &str, values: &[NewValue], at: u64, observed: bool) -> MachineStep {
-        let shown = ObservedBoot {
-            pool,
-            rules: &RULES,
-            machine,
-            values,
-            decision: "0123",
+        let about = Acceptable::Values(values.to_vec());
+        let request = WaitRequest {
             observed,
-            now: START + at,
+            ..request(pool, machine, &about, at)
         };
-        self.awaited.ask(shown).await.unwrap()
+        self.awaited.ask(request).await.unwrap()
     }
 
     async fn shows(&self, machine: &str, values: &[u8], at: u64) -> MachineStep {
@@ -69,6 +67,22 @@ impl Room {
     }
 }
 
+/// Returns the request of a machine that was refused for this alone.
+fn request<'a>(pool: &'a str, machine: &'a str, about: &'a Acceptable, at: u64) -> WaitRequest<'a> {
+    WaitRequest {
+        pool,
+        rules: &RULES,
+        machine,
+        name: None,
+        about,
+        then_values: 0,
+        network: "192.0.2.1",
+        decision: "0123",
+        observed: false,
+        now: START + at,
+    }
+}
+
 /// Returns new values, one per byte.
 fn all(values: &[u8]) -> Vec<NewValue> {
     let value = |byte: &u8| NewValue::digest(ReferenceQuery::Images, HashAlg::Sha256, HexDigest::from([*byte; 32]));
@@ -78,19 +92,19 @@ fn all(values: &[u8]) -> Vec<NewValue> {
 fn wait(step: MachineStep) -> Wait {
     match step {
         MachineStep::Begins(wait) | MachineStep::Waits(wait) => wait,
-        MachineStep::Refused(why) => panic!("{why}"),
+        MachineStep::NotWaiting(why) => panic!("{why}"),
     }
 }
 
 fn refused(step: MachineStep) -> NotAwaited {
     match step {
-        MachineStep::Refused(why) => why,
+        MachineStep::NotWaiting(why) => why,
         other => panic!("{other:?}"),
     }
 }
 
 fn id(values: &[u8]) -> String {
-    question_id(POOL, &all(values))
+    question_id(POOL, &Acceptable::Values(all(values)))
 }
 
 #[tokio::test]
@@ -194,11 +208,12 @@ async fn question_row_lists_machines_and_overlapping_questions() {
             (own("c"), None, 6, true)
         ]
     );
-    let beside = |row: &QuestionRow| -> Vec<(String, usize, Vec<NewValue>)> {
+    let keys = |values: &[u8]| -> Vec<String> { all(values).iter().map(NewValue::key).collect() };
+    let beside = |row: &QuestionRow| -> Vec<(String, usize, Vec<String>)> {
         let beside = row.related.iter().cloned();
         beside.map(|one| (one.id, one.machines, one.more)).collect()
     };
-    assert_eq!(beside(row(&[1])), [(id(&[1, 2, 3]), 1, all(&[2, 3]))]);
+    assert_eq!(beside(row(&[1])), [(id(&[1, 2, 3]), 1, keys(&[2, 3]))]);
     assert_eq!(
         beside(row(&[1, 2, 3])),
         [(id(&[1]), 3, Vec::new()), (id(&[2]), 1, Vec::new())],
@@ -206,7 +221,7 @@ async fn question_row_lists_machines_and_overlapping_questions() {
     );
     assert_eq!(beside(row(&[9])), []);
     // What was answered is not open any more; and of many some are named.
-    deny(&*room.store, POOL, &id(&[2]), "no", "alice", START).await.unwrap();
+    refuse(&*room.store, POOL, &id(&[2]), "no", "alice", START).await.unwrap();
     for machine in 0..9 {
         wait(room.shows(&format!("tpm:more-{machine}"), &[1], 9).await);
     }
@@ -240,7 +255,7 @@ async fn machine_waits_at_most_the_window() {
     assert_eq!(wait(room.shows("tpm:a", &[1], 10).await).left_seconds, 600);
     assert!(matches!(
         room.shows("tpm:a", &[1], 610).await,
-        MachineStep::Refused(NotAwaited::Over { .. })
+        MachineStep::NotWaiting(NotAwaited::Over { .. })
     ));
 }
 
@@ -274,15 +289,15 @@ async fn machines_admitted_by_an_observing_pool_count() {
     refused(room.shows("tpm:a", &[1], 3700).await);
     // It observes again, and what is denied is so for whoever it lets in.
     assert!(matches!(room.boots("tpm:a", &[1], 3701).await, MachineStep::Begins(_)));
-    deny(&*room.store, POOL, &id(&[1]), "no", "alice", START).await.unwrap();
+    refuse(&*room.store, POOL, &id(&[1]), "no", "alice", START).await.unwrap();
     assert!(matches!(
         refused(room.boots("tpm:a", &[1, 2], 3702).await),
-        NotAwaited::Denied { .. }
+        NotAwaited::Refused { .. }
     ));
     // That it is let in as it should be, nobody has waited for.
     assert!(matches!(room.boots("tpm:c", &[9], 3702).await, MachineStep::Begins(_)));
     assert_eq!(room.awaited.ended(POOL, "tpm:c").await.unwrap(), None);
-    assert!(room.rows(3702).await.iter().all(|row| row.question.values != all(&[9])));
+    assert!(room.rows(3702).await.iter().all(|row| row.question.about.values() != all(&[9])));
 }
 
 /// An entry without the field `observed`, as older releases and pools that do not observe write it.
@@ -290,7 +305,7 @@ async fn machines_admitted_by_an_observing_pool_count() {
 async fn entry_without_observed_field_waits() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1], 0).await);
-    let entries = room.store.list(EntryKind::NewValue).await.unwrap();
+    let entries = room.store.list(EntryKind::Waiting).await.unwrap();
     assert!(entries.iter().all(|entry| !entry.value.contains("observed")), "{entries:?}");
     assert_eq!(wait(room.shows("tpm:a", &[1], 1).await).left_seconds, 599);
 }
@@ -339,7 +354,7 @@ async fn full_question_table_evicts_no_question() {
 
 /// Returns a different name each time.
 async fn rand(room: &Room) -> usize {
-    room.store.list(EntryKind::NewValue).await.unwrap().len() + 1_000_000
+    room.store.list(EntryKind::Waiting).await.unwrap().len() + 1_000_000
 }
 
 #[tokio::test]
@@ -351,37 +366,35 @@ async fn number_of_waiting_machines_is_limited() {
     }
     // As they would have been written, in one transaction each hundred.
     wait(room.shows(&ids[0], &[1], 0).await);
-    let one = room.store.list(EntryKind::NewValue).await.unwrap();
+    let one = room.store.list(EntryKind::Waiting).await.unwrap();
     let one = one.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
     for some in ids[1..].chunks(100) {
         let write = some.iter().map(|machine| attest_store::StoreEntry {
             id: format!("machine:{POOL}:{machine}"),
             value: one.value.clone(),
         });
-        assert!(room.store.change(EntryKind::NewValue, Vec::new(), write.collect()).await.unwrap());
+        assert!(room.store.change(EntryKind::Waiting, Vec::new(), write.collect()).await.unwrap());
     }
     assert_eq!(refused(room.shows("tpm:more", &[1], 0).await), NotAwaited::Machines);
     assert!(wait(room.shows(&ids[7], &[1], 0).await).is_asked, "who waits goes on waiting");
 }
 
 #[tokio::test]
-async fn denial_covers_supersets_but_not_subsets() {
+async fn refusal_covers_supersets_but_not_subsets() {
     let room = Room::new();
     wait(room.shows("tpm:a", &[1, 2], 0).await);
-    let denied = id(&[1, 2]);
+    let no = id(&[1, 2]);
     for reason in ["", &"x".repeat(201), "a\nb"] {
-        let refused = deny(&*room.store, POOL, &denied, reason, "alice", START).await;
+        let refused = refuse(&*room.store, POOL, &no, reason, "alice", START).await;
         assert!(matches!(refused, Err(AnswerError::Reason { .. })), "{reason:?}");
     }
-    for (pool, id) in [("other", denied.as_str()), (POOL, "0123"), (POOL, "")] {
-        let unknown = deny(&*room.store, pool, id, "why", "alice", START).await;
+    for (pool, id) in [("other", no.as_str()), (POOL, "0123"), (POOL, "")] {
+        let unknown = refuse(&*room.store, pool, id, "why", "alice", START).await;
         assert!(matches!(unknown, Err(AnswerError::Unknown { .. })), "{pool} {id}");
     }
-    deny(&*room.store, POOL, &denied, "unknown kernel", "alice", START + 5)
-        .await
-        .unwrap();
-    let why = NotAwaited::Denied {
-        question: denied.clone(),
+    refuse(&*room.store, POOL, &no, "unknown kernel", "alice", START + 5).await.unwrap();
+    let why = NotAwaited::Refused {
+        question: no.clone(),
         by: "alice".to_owned(),
         at: START + 5,
         reason: "unknown kernel".to_owned(),
@@ -389,16 +402,16 @@ async fn denial_covers_supersets_but_not_subsets() {
     assert_eq!(refused(room.shows("tpm:a", &[1, 2], 6).await), why);
     assert_eq!(refused(room.shows("tpm:b", &[2, 1, 3], 6).await), why);
     wait(room.shows("tpm:c", &[1], 6).await);
-    let twice = deny(&*room.store, POOL, &denied, "again", "bob", START).await;
+    let twice = refuse(&*room.store, POOL, &no, "again", "bob", START).await;
     assert!(matches!(twice, Err(AnswerError::Answered { by, .. }) if by == "alice"));
     // It stays denied for as long as nobody takes it back, whoever comes.
     let later = 100 * 3600;
     wait(room.shows("tpm:d", &[9], later).await);
     assert_eq!(refused(room.shows("tpm:a", &[1, 2], later).await), why);
-    withdraw_denial(&*room.store, POOL, &denied).await.unwrap();
+    withdraw_refusal(&*room.store, POOL, &no).await.unwrap();
     assert!(matches!(
-        withdraw_denial(&*room.store, POOL, &denied).await,
-        Err(AnswerError::NotDenied { .. })
+        withdraw_refusal(&*room.store, POOL, &no).await,
+        Err(AnswerError::NotRefused { .. })
     ));
     wait(room.shows("tpm:a", &[1, 2], later).await);
 }
@@ -409,17 +422,13 @@ async fn acceptance_answers_the_question_and_ends_the_wait() {
     wait(room.shows("tpm:a", &[1, 2], 0).await);
     wait(room.shows("tpm:b", &[2, 3], 0).await);
     let ids = [id(&[1, 2]), id(&[2, 3])];
-    let (values, first) = values_of(&*room.store, POOL, &ids).await.unwrap();
-    assert_eq!((values, first.machine.as_str()), (all(&[1, 2, 3]), "tpm:a"));
-    let answered = Answered {
-        said: QuestionAnswer::Accepted { file: "f".to_owned() },
-        at: START,
-        by: "alice".to_owned(),
-    };
-    let unknown = [ids[0].clone(), "0123".to_owned()];
-    assert!(accept(&*room.store, POOL, &unknown, &answered).await.is_err());
+    let answered = accepted_answer();
+    let accepts = |about: Acceptable| acceptance(about, None);
+    let [one, two] = [&[1, 2], &[2, 3]].map(|values| accepts(Acceptable::Values(all(values))));
+    let wrong = accepts(Acceptable::Ek("0123".to_owned()));
+    assert!(accept(&*room.store, vec![one.clone(), wrong]).await.is_err());
     assert!(room.rows(0).await.iter().all(|row| row.answered.is_none()), "all or none");
-    accept(&*room.store, POOL, &ids, &answered).await.unwrap();
+    accept(&*room.store, vec![one, two]).await.unwrap();
     assert!(room.rows(0).await.iter().all(|row| row.answered.as_ref() == Some(&answered)));
     // One that has not seen the file yet has its machine wait on.
     wait(room.shows("tpm:a", &[1, 2], 10).await);
@@ -430,19 +439,10 @@ async fn acceptance_answers_the_question_and_ends_the_wait() {
 #[tokio::test]
 async fn waiting_machines_survive_restart_and_are_shared() {
     let room = Room::new();
-    let other = AwaitedValues::new(room.store.clone(), room.store.clone());
+    let other = WaitingList::new(room.store.clone(), room.store.clone());
     wait(room.shows("tpm:a", &[1], 0).await);
-    let values = all(&[1]);
-    let shown = ObservedBoot {
-        pool: POOL,
-        rules: &RULES,
-        machine: "tpm:b",
-        values: &values,
-        decision: "4567",
-        observed: false,
-        now: START,
-    };
-    assert!(wait(other.ask(shown).await.unwrap()).is_put);
+    let about = Acceptable::Values(all(&[1]));
+    assert!(wait(other.ask(request(POOL, "tpm:b", &about, 0)).await.unwrap()).is_put);
     assert!(!wait(room.shows("tpm:a", &[1], 1).await).is_put, "the other one has asked");
     let Room { folder, store, awaited } = room;
     drop((store, awaited, other));
@@ -457,12 +457,156 @@ fn question_id_depends_on_values_not_names() {
         name: Some(name.to_owned()),
         ..all(&[1]).remove(0)
     };
-    assert_eq!(question_id(POOL, &[named("a")]), question_id(POOL, &[named("b")]));
+    let of = |pool: &str, values: Vec<NewValue>| question_id(pool, &Acceptable::Values(values));
+    assert_eq!(of(POOL, vec![named("a")]), of(POOL, vec![named("b")]));
     let others = [
-        question_id("other", &all(&[1])),
-        question_id(POOL, &all(&[2])),
-        question_id(POOL, &all(&[1, 2])),
-        question_id(POOL, &[]),
+        of("other", all(&[1])),
+        of(POOL, all(&[2])),
+        of(POOL, all(&[1, 2])),
+        of(POOL, Vec::new()),
+        question_id(POOL, &Acceptable::Ek("01".to_owned())),
     ];
     assert!(others.iter().all(|other| *other != id(&[1]) && other.len() == 32));
+}
+
+fn accepted_answer() -> Answered {
+    Answered {
+        said: QuestionAnswer::Accepted { to: "f".to_owned() },
+        at: START,
+        by: "alice".to_owned(),
+    }
+}
+
+fn acceptance(about: Acceptable, name: Option<&str>) -> Acceptance {
+    Acceptance {
+        pool: POOL.to_owned(),
+        about,
+        name: name.map(str::to_owned),
+        answered: accepted_answer(),
+    }
+}
+
+/// Returns an EK of its own for each number.
+fn ek(number: usize) -> Acceptable {
+    Acceptable::Ek(format!("{number:064x}"))
+}
+
+impl Room {
+    /// Asks for an unknown TPM from a network.
+    async fn unknown(&self, number: usize, network: &str, at: u64) -> MachineStep {
+        let (about, machine) = (ek(number), format!("tpm:{number:064x}"));
+        let request = WaitRequest {
+            network,
+            ..request(POOL, &machine, &about, at)
+        };
+        self.awaited.ask(request).await.unwrap()
+    }
+}
+
+/// A thousand TPMs of one network take its places and no more; another network has its own, and enrolled machines lose nothing.
+#[tokio::test]
+async fn attack_48_unknown_machines_are_bounded_for_each_network_and_in_all() {
+    let room = Arc::new(Room::new());
+    let mut asking = tokio::task::JoinSet::new();
+    for number in 0..1000 {
+        let room = Arc::clone(&room);
+        asking.spawn(async move { room.unknown(number, "198.51.100.1", 0).await });
+    }
+    let all = asking.join_all().await;
+    let begun = all.iter().filter(|step| matches!(step, MachineStep::Begins(_))).count();
+    assert_eq!(begun, UNKNOWN_OF_A_NETWORK_LIMIT);
+    let turned = all
+        .into_iter()
+        .filter(|step| matches!(step, MachineStep::NotWaiting(NotAwaited::UnknownOfANetwork)));
+    assert_eq!(turned.count(), 1000 - UNKNOWN_OF_A_NETWORK_LIMIT);
+    // An honest machine of another network is asked about at once.
+    let honest = wait(room.unknown(5000, "192.0.2.1", 0).await);
+    assert!(honest.is_put && honest.machines == 1);
+    for network in 0..100 {
+        for number in 0..2 {
+            room.unknown(10_000 + network * 2 + number, &format!("203.0.113.{network}"), 1)
+                .await;
+        }
+    }
+    assert_eq!(refused(room.unknown(20_000, "192.0.2.2", 2).await), NotAwaited::Unknown);
+    let rows = room.rows(2).await;
+    assert_eq!(rows.len(), UNKNOWN_LIMIT);
+    // Whoever waits goes on waiting, and an enrolled machine waits beside them.
+    assert!(matches!(room.unknown(5000, "192.0.2.1", 3).await, MachineStep::Waits(_)));
+    wait(room.shows("tpm:enrolled", &[1], 3).await);
+    // A machine of which nothing is heard any more frees its place.
+    wait(room.unknown(20_001, "192.0.2.3", 3700 + 600).await);
+}
+
+#[tokio::test]
+async fn accepting_an_ek_endorses_it_for_the_pool_and_names_its_machine() {
+    let room = Room::new();
+    let digest = format!("{:064x}", 7);
+    wait(room.unknown(7, "192.0.2.1", 0).await);
+    accept(&*room.store, vec![acceptance(ek(7), Some("worker-7"))]).await.unwrap();
+    let allowed = crate::enrolment::allowlist(&*room.store).await.unwrap();
+    assert_eq!((allowed.len(), allowed[0].0.as_str()), (1, digest.as_str()));
+    let record = &allowed[0].1;
+    assert!(record.may_join(POOL) && !record.may_join("other") && record.name.as_deref() == Some("worker-7"));
+    assert_eq!(
+        crate::enrolment::names(&*room.store).await.unwrap(),
+        [("worker-7".to_owned(), format!("tpm:{digest}"))]
+    );
+    assert!(room.rows(1).await[0].answered.is_some());
+    // Another pool is added. A name that another machine has is not taken.
+    let elsewhere = Acceptance {
+        pool: "other".to_owned(),
+        ..acceptance(ek(7), None)
+    };
+    accept(&*room.store, vec![elsewhere]).await.unwrap();
+    let record = crate::enrolment::allowlist(&*room.store).await.unwrap().remove(0).1;
+    assert!(record.may_join(POOL) && record.may_join("other") && record.name.as_deref() == Some("worker-7"));
+    let taken = accept(&*room.store, vec![acceptance(ek(8), Some("worker-7"))]).await;
+    assert!(matches!(taken, Err(AnswerError::Enrolment(_))), "{taken:?}");
+    assert_eq!(
+        crate::enrolment::allowlist(&*room.store).await.unwrap().len(),
+        1,
+        "nothing was written"
+    );
+}
+
+#[tokio::test]
+async fn accepting_a_name_moves_it() {
+    let room = Room::new();
+    for (number, name) in [(1, "worker-1"), (2, "worker-2")] {
+        accept(&*room.store, vec![acceptance(ek(number), Some(name))]).await.unwrap();
+    }
+    let second = format!("tpm:{:064x}", 2);
+    let about = Acceptable::Name {
+        name: "worker-1".to_owned(),
+        identity: second.clone(),
+    };
+    accept(&*room.store, vec![acceptance(about, None)]).await.unwrap();
+    assert_eq!(
+        crate::enrolment::names(&*room.store).await.unwrap(),
+        [("worker-1".to_owned(), second)]
+    );
+    let listed = crate::enrolment::allowlist(&*room.store).await.unwrap();
+    assert_eq!(
+        listed[1].1.name.as_deref(),
+        Some("worker-1"),
+        "the allowlist gives it this name, too"
+    );
+}
+
+#[tokio::test]
+async fn a_refused_unknown_machine_stays_refused_and_takes_no_place() {
+    let room = Room::new();
+    let question = wait(room.unknown(1, "192.0.2.1", 0).await).question;
+    refuse(&*room.store, POOL, &question, "not ours", "alice", START).await.unwrap();
+    for at in [1, 100_000] {
+        assert!(matches!(
+            room.unknown(1, "192.0.2.1", at).await,
+            MachineStep::NotWaiting(NotAwaited::Refused { .. })
+        ));
+    }
+    for number in 2..2 + UNKNOWN_OF_A_NETWORK_LIMIT {
+        wait(room.unknown(number, "192.0.2.1", 100_000).await);
+    }
+    withdraw_refusal(&*room.store, POOL, &question).await.unwrap();
 }

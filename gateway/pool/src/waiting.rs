@@ -1,6 +1,5 @@
-//! Section `[new_values]` of `pool.toml`: rules for machines whose boots have values without a reference value.
+//! Section `[waiting]` of `pool.toml`: rules for machines that wait for an administrator's answer.
 
-use attest::AppraisalPolicy;
 use attest_log::Earns;
 use serde::Deserialize;
 
@@ -9,18 +8,31 @@ const MACHINES_WANTED: std::ops::RangeInclusive<usize> = 1..=1000;
 /// Allowed windows in which a machine that has shown a value counts, in hours: at most a month.
 const WINDOW_HOURS: std::ops::RangeInclusive<u64> = 1..=720;
 
-/// A pool's rules for new values.
+/// A pool's rules for machines that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NewValueRules {
-    /// Number of machines that must show a value before the administrator is asked.
+pub struct WaitingRules {
+    /// Number of machines that must boot a value before the administrator is asked about it.
     pub machines: usize,
-    /// Time for which a machine with a new value counts, and a question stays, in seconds.
+    /// Time for which a waiting machine counts, and a question stays, in seconds.
     pub window_seconds: u64,
-    /// Maximum time for which a machine must retry, in seconds, from when it first showed the values.
+    /// Maximum time for which a machine must retry, in seconds, from when its question began.
     pub wait_seconds: u64,
+    /// Reaction to machines that nobody has enrolled.
+    pub unknown: UnknownMachines,
 }
 
-impl NewValueRules {
+/// Reaction to a machine whose TPM nobody endorses, or that the pool's inventory does not list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownMachines {
+    /// The machine is refused at once.
+    #[default]
+    Refuse,
+    /// The machine waits until the administrator has answered.
+    Wait,
+}
+
+impl WaitingRules {
     /// Returns the time until a waiting machine retries, in seconds. It is short for a short wait, but not shorter than a quote and its
     /// verification are worth. Nodes accept at most a minute.
     #[must_use]
@@ -34,38 +46,34 @@ const SECONDS_PER_HOUR: u64 = 3600;
 
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct NewValuesSection {
+pub(super) struct WaitingSection {
     machines: usize,
     window_hours: u64,
     wait_minutes: u64,
+    unknown: UnknownMachines,
 }
 
-impl Default for NewValuesSection {
-    /// Two machines of a pool that show the same value probably had an update; one alone may be anything. A roll-out's first machines boot
-    /// within a day. Half an hour is half of what nodes wait by default.
+impl Default for WaitingSection {
+    /// A roll-out's first machines boot within a day. Half an hour is half of what nodes wait by default.
     fn default() -> Self {
         Self {
-            machines: 2,
+            machines: 1,
             window_hours: 24,
             wait_minutes: 30,
+            unknown: UnknownMachines::default(),
         }
     }
 }
 
-impl NewValuesSection {
+impl WaitingSection {
     /// Checks the section against the rest of the file; refuses rules by which no machine could ever wait.
-    pub(super) fn rules(self, policy: &AppraisalPolicy, attested: Earns, hold_seconds: u64) -> Result<NewValueRules, String> {
+    pub(super) fn rules(self, attested: Earns, hold_seconds: u64) -> Result<WaitingRules, String> {
         let Self {
             machines,
             window_hours,
             wait_minutes,
+            unknown,
         } = self;
-        if !policy.wants_reference_sets() {
-            return Err(
-                "no rule uses reference values, so no value can be new: set \"reference values\" for a PCR, or name checks in boot"
-                    .to_owned(),
-            );
-        }
         if attested == Earns::Refuse {
             return Err("grants.attested is \"refuse\": there is nothing to wait for".to_owned());
         }
@@ -85,10 +93,11 @@ impl NewValuesSection {
                 "wait_minutes is {wait_minutes}; it must be at least 1, and not longer than attestation.hold_seconds, {hold_seconds}"
             ));
         }
-        Ok(NewValueRules {
+        Ok(WaitingRules {
             machines,
             window_seconds,
             wait_seconds,
+            unknown,
         })
     }
 }

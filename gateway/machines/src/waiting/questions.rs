@@ -1,8 +1,8 @@
-//! Store entries of new values, all of one kind: questions, waiting machines, requests to the administrator, and answers.
+//! Store entries, all of one kind: questions, waiting machines, requests to the administrator, and answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attest::reference_sets::NewValue;
+use attest_log::Acceptable;
 use attest_store::{EntryKind, Store, StoreEntry, StoreError};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
@@ -10,11 +10,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// First line of the text that is hashed into a question's id. It separates these digests from all others.
-const DOMAIN: &str = "attest-gateway/v1/new-values\n";
+const DOMAIN: &str = "attest-gateway/v1/question\n";
 /// Bytes of a digest in a question's id. An attacker cannot choose two sets of digests that have the same half of one.
 const ID_BYTES: usize = 16;
 
-pub(super) const KIND: EntryKind = EntryKind::NewValue;
+pub(super) const KIND: EntryKind = EntryKind::Waiting;
+
+/// Age in seconds at which a question without a waiting machine is deleted. A younger one may be about to get its machine's entry.
+const UNCLAIMED_SECONDS: u64 = 600;
 
 /// Prefixes of the ids of entries.
 const QUESTION: &str = "question";
@@ -22,15 +25,23 @@ const MACHINE: &str = "machine";
 const ASKED: &str = "asked";
 const ANSWER: &str = "answer";
 
-/// Values of a boot beyond the accepted ones. The entry does not change.
+/// What a machine waits for. The entry does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
-    pub values: Vec<NewValue>,
+    pub about: Acceptable,
     /// Time when it was written, in seconds since 1970.
     pub at: u64,
     /// The first machine that has shown it, by its identity.
     pub machine: String,
+    /// Name that this machine asks for. Unverified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Network of this machine.
+    pub network: String,
+    /// Number of booted values for which this machine waits next.
+    #[serde(default)]
+    pub then_values: usize,
     /// The record of that machine's evidence.
     pub decision: String,
 }
@@ -83,29 +94,24 @@ pub struct Answered {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum QuestionAnswer {
     Accepted {
-        /// The file that the values were written to.
-        file: String,
+        /// Where it was written: a file, or the allowlist.
+        to: String,
     },
-    Denied {
+    Refused {
         reason: String,
     },
 }
 
 /// Returns the id of a question of a pool. It depends on the values alone, not on the names that machines give them.
-pub(super) fn question_id(pool: &str, values: &[NewValue]) -> String {
+pub(super) fn question_id(pool: &str, about: &Acceptable) -> String {
     let mut context = Context::new(&SHA256);
     context.update(DOMAIN.as_bytes());
-    for part in std::iter::once(pool.to_owned()).chain(keys(values)) {
+    for part in std::iter::once(pool.to_owned()).chain(about.keys()) {
         context.update(part.as_bytes());
         context.update(b"\n");
     }
     let digest = context.finish();
     HEXLOWER.encode(digest.as_ref().get(..ID_BYTES).unwrap_or_default())
-}
-
-/// Returns the keys of the values, sorted and without duplicates.
-pub(super) fn keys(values: &[NewValue]) -> BTreeSet<String> {
-    values.iter().map(NewValue::key).collect()
 }
 
 fn id(what: &str, pool: &str, of: &str) -> String {
@@ -154,7 +160,7 @@ impl QuestionSnapshot {
             match what {
                 QUESTION => {
                     let question: Question = read(&entry)?;
-                    kept.keys.insert(of.clone(), keys(&question.values));
+                    kept.keys.insert(of.clone(), question.about.keys());
                     kept.questions.insert(of, question);
                 }
                 MACHINE => drop(kept.machines.insert(of, read(&entry)?)),
@@ -176,8 +182,19 @@ impl QuestionSnapshot {
         machines.map(|((_, machine), waiting)| (machine.as_str(), waiting))
     }
 
+    /// Returns the number of enrolled machines that still count.
+    pub(crate) fn enrolled(&self, pool: &str, now: u64) -> usize {
+        let is_unknown = |question: &str| {
+            let asked = self.questions.get(&(pool.to_owned(), question.to_owned()));
+            asked.is_some_and(|question| question.about.is_unknown_machine())
+        };
+        self.counting(pool, now)
+            .filter(|(_, waiting)| !is_unknown(&waiting.question))
+            .count()
+    }
+
     /// Returns the number of machines that have shown these values, alone or with others: the minimum over the values.
-    pub(crate) fn machine_count(&self, pool: &str, values: &[NewValue], now: u64) -> usize {
+    pub(crate) fn machine_count(&self, pool: &str, about: &Acceptable, now: u64) -> usize {
         let mut machines: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, waiting) in self.counting(pool, now) {
             *machines.entry(&waiting.question).or_default() += 1;
@@ -189,26 +206,30 @@ impl QuestionSnapshot {
             });
             questions.map(|(_, machines)| machines).sum()
         };
-        keys(values).iter().map(with).min().unwrap_or(0)
+        about.keys().iter().map(with).min().unwrap_or(0)
     }
 
-    /// Returns the number of unanswered questions of a pool.
-    pub(crate) fn open(&self, pool: &str) -> usize {
-        let open = self.questions.keys().filter(|of| of.0 == pool && !self.answers.contains_key(of));
-        open.count()
+    /// Returns the unanswered questions of a pool, about enrolled machines or about unknown ones, for which a machine waits.
+    pub(crate) fn open<'k>(&'k self, pool: &'k str, about_unknown: bool, now: u64) -> impl Iterator<Item = &'k Question> {
+        let claimed: BTreeSet<&str> = self.counting(pool, now).map(|(_, waiting)| waiting.question.as_str()).collect();
+        let open = self.questions.iter().filter(move |(of, question)| {
+            let is_live = claimed.contains(of.1.as_str()) || now.saturating_sub(question.at) < UNCLAIMED_SECONDS;
+            of.0 == pool && is_live && question.about.is_unknown_machine() == about_unknown && !self.answers.contains_key(of)
+        });
+        open.map(|(_, question)| question)
     }
 
-    /// Returns a denied question of this pool whose values are all among these: its id, and the answer.
-    pub(crate) fn denial(&self, pool: &str, values: &[NewValue]) -> Option<(&str, &Answered)> {
-        let all = keys(values);
-        let mut denied = self.answers.iter().filter(|((of, _), answered)| of == pool && answered.is_no());
-        let (of, answered) = denied.find(|(of, _)| self.keys.get(of).is_some_and(|denied| denied.is_subset(&all)))?;
+    /// Returns a refused question of this pool whose values are all among these: its id, and the answer.
+    pub(crate) fn refusal(&self, pool: &str, about: &Acceptable) -> Option<(&str, &Answered)> {
+        let all = about.keys();
+        let mut refused = self.answers.iter().filter(|((of, _), answered)| of == pool && answered.is_no());
+        let (of, answered) = refused.find(|(of, _)| self.keys.get(of).is_some_and(|refused| refused.is_subset(&all)))?;
         Some((of.1.as_str(), answered))
     }
 
     /// Returns the ids of entries that are no longer needed: machines not seen for a window, and questions that no machine waits for.
-    /// Denied questions stay, because an administrator has decided them.
-    pub(crate) fn lapsed(&self, now: u64, unclaimed_seconds: u64) -> Vec<String> {
+    /// Refused questions stay, because an administrator has decided them.
+    pub(crate) fn lapsed(&self, now: u64) -> Vec<String> {
         let machines = self.machines.iter().filter(|(_, waiting)| waiting.until <= now);
         let machines = machines.map(|((pool, machine), _)| machine_key(pool, machine));
         let claimed: BTreeSet<(&str, &str)> = self
@@ -217,10 +238,10 @@ impl QuestionSnapshot {
             .filter(|(_, waiting)| waiting.until > now)
             .map(|((pool, _), waiting)| (pool.as_str(), waiting.question.as_str()))
             .collect();
-        let is_denied = |of: &Of| self.answers.get(of).is_some_and(Answered::is_no);
+        let is_refused = |of: &Of| self.answers.get(of).is_some_and(Answered::is_no);
         let unclaimed = self.questions.iter().filter(move |(of, question)| {
-            let is_young = now.saturating_sub(question.at) < unclaimed_seconds;
-            !claimed.contains(&(of.0.as_str(), of.1.as_str())) && !is_denied(of) && !is_young
+            let is_young = now.saturating_sub(question.at) < UNCLAIMED_SECONDS;
+            !claimed.contains(&(of.0.as_str(), of.1.as_str())) && !is_refused(of) && !is_young
         });
         let questions = unclaimed.map(|(of, _)| of);
         // Of a question that is gone, nothing is left.
@@ -262,10 +283,10 @@ impl WaitingMachine {
 }
 
 impl Answered {
-    /// Returns whether the answer is a denial.
+    /// Returns whether the answer is a refusal.
     #[must_use]
     pub const fn is_no(&self) -> bool {
-        matches!(self.said, QuestionAnswer::Denied { .. })
+        matches!(self.said, QuestionAnswer::Refused { .. })
     }
 }
 

@@ -5,10 +5,10 @@ use std::fs;
 
 use crate::history::{WAYS, Way, booted};
 use crate::log_builder::{LogBuilder, SHA256};
-use crate::new_values::{SECTION, boots, pending, strict, updated};
 use crate::observe::{codes, last};
 use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, tpm};
+use crate::waiting::{SECTION, boots, pending, question, set_waiting, strict, updated};
 
 fn is_served(line: &str) -> bool {
     line.contains("pool worker: serving a new state")
@@ -61,16 +61,16 @@ async fn observing_pools_ask_about_new_values_without_waiting() {
     assert_eq!((&record["verdict"], codes(&record)), (&"trusted".into(), vec!["boot-not-accepted"]));
     let rows = pending(&gateway);
     assert_eq!(rows.len(), 1, "{rows:?}");
-    assert!(rows[0].contains("1 of 2: tpm:") && rows[0].ends_with("counted"), "{rows:?}");
-    let question = rows[0].split(' ').next().unwrap().to_owned();
+    assert!(rows[0].contains("  1 of 2 ") && rows[0].ends_with("counted"), "{rows:?}");
+    let asked = question(&gateway);
     let told = alerts(&gateway);
     assert!(
         told.contains(&format!(
-            "not told to wait for the answer to question {question} (1 of 2 machines have these values): the pool observes"
+            "not told to wait for the answer to question {asked} (1 of 2 machines have these values): the pool observes"
         )),
         "{told}"
     );
-    let is_let_in = |line: &str| line.contains("trusted, because the pool observes") && line.contains(&question);
+    let is_let_in = |line: &str| line.contains("trusted, because the pool observes") && line.contains(&asked);
     gateway.line(is_let_in);
     // That is told once of it.
     assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
@@ -79,12 +79,12 @@ async fn observing_pools_ask_about_new_values_without_waiting() {
         (String::new(), vec!["boot-not-accepted"])
     );
     assert_eq!(gateway.how_often(is_let_in), 1);
-    assert!(gateway.acts("reference-values.ask").is_empty());
+    assert!(gateway.acts("waiting.ask").is_empty());
 
     // The second has the administrator asked.
     assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
-    gateway.line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines have booted values that match no reference value"));
-    assert_eq!(gateway.wait_for_acts(1, "reference-values.ask").len(), 1);
+    gateway.line(|line| line.contains("WARN") && line.contains("pool worker: 2 machines wait for an answer"));
+    assert_eq!(gateway.wait_for_acts(1, "waiting.ask").len(), 1);
     assert!(pending(&gateway)[0].ends_with("asked"));
     // Whose boot is known is none of it.
     assert_eq!(boots(&gateway, &mut nodes[0], &LogBuilder::typical(&[SHA256])).await.status, 200);
@@ -92,15 +92,15 @@ async fn observing_pools_ask_about_new_values_without_waiting() {
 
     // The pool is strict from now on: now they wait, from now on, and are trusted when somebody says so.
     change(&gateway, "observe = true\n", "");
-    boots(&gateway, &mut nodes[1], &new).await.refused(503, "value-pending");
+    boots(&gateway, &mut nodes[1], &new).await.refused(503, "answer-pending");
     let told = alerts(&gateway);
     assert!(told.contains("told to retry for 1800 s") && told.contains("2 of 2"), "{told}");
-    assert_eq!(gateway.acts("reference-values.ask").len(), 1, "it was asked before");
+    assert_eq!(gateway.acts("waiting.ask").len(), 1, "it was asked before");
     let before = gateway.how_often(is_served);
-    gateway.command(&["reference-values", "accept", POOL, &question, "--set", "update.json"]);
+    gateway.command(&["waiting", "accept", &asked, "--set", "update.json"]);
     gateway.lines(before + 1, is_served);
     assert_eq!(boots(&gateway, &mut nodes[1], &new).await.status, 200);
-    gateway.line(|line| line.contains("trusted, after waiting since ") && line.contains(&question));
+    gateway.line(|line| line.contains("trusted, after waiting since ") && line.contains(&asked));
     assert_eq!(boots(&gateway, &mut nodes[2], &new).await.status, 200);
     assert_eq!(codes(&last(&gateway)), [""; 0]);
     assert_eq!(
@@ -113,20 +113,13 @@ async fn observing_pools_ask_about_new_values_without_waiting() {
     observes(&gateway);
     let other = updated("loader 3");
     assert_eq!(boots(&gateway, &mut nodes[1], &other).await.status, 200);
-    let question = pending(&gateway)[0].split(' ').next().unwrap().to_owned();
-    gateway.command(&[
-        "reference-values",
-        "deny",
-        POOL,
-        &question,
-        "--reason",
-        "nobody has rolled this out",
-    ]);
+    let asked = question(&gateway);
+    gateway.command(&["waiting", "refuse", &asked, "--reason", "nobody has rolled this out"]);
     for node in [1, 2] {
         assert_eq!(boots(&gateway, &mut nodes[node], &other).await.status, 200);
         let told = alerts(&gateway);
         assert!(
-            told.contains(&format!("question {question} was denied by ")) && told.contains("rolled this out; the pool observes"),
+            told.contains(&format!("question {asked} was refused by ")) && told.contains("rolled this out; the pool observes"),
             "{told}"
         );
     }
@@ -210,7 +203,7 @@ async fn attack_07_an_observing_pool_refuses_a_changed_tpm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_question_about_machines_refused_for_their_history() {
+async fn asks_about_a_changed_tpm_before_its_values() {
     let mut gateway = Gateway::init();
     let case = tpm();
     gateway.endorse(&case, &["--name", "worker-7"]);
@@ -226,17 +219,16 @@ async fn no_question_about_machines_refused_for_their_history() {
     assert!(gateway.wait().success());
     gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
     gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
-    let sections =
-        format!("\n[reference_values]\nfolder = \"reference-values\"\n{SECTION}\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n");
-    gateway.edit_pool(POOL, "\n[kubelet]\n", &sections);
+    let sections = "\n[reference_values]\nfolder = \"reference-values\"\n\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n";
+    gateway.edit_pool(POOL, "\n[kubelet]\n", sections);
+    set_waiting(&gateway, SECTION);
     gateway.run();
-    gateway
-        .attest(after(&second, 1005), None)
-        .await
-        .refused(403, "tpm-counters-decreased");
-    assert!(pending(&gateway).is_empty());
+    gateway.attest(after(&second, 1005), None).await.refused(503, "answer-pending");
+    let rows = pending(&gateway);
+    assert!(rows.len() == 1 && rows[0].contains("history of a TPM"), "{rows:?}");
     gateway.attest(after(&second, 1009), None).await.ticket();
     assert_eq!(codes(&last(&gateway)), ["boot-not-accepted"]);
-    assert_eq!(pending(&gateway).len(), 1);
+    let rows = pending(&gateway);
+    assert!(rows.len() == 1 && !rows[0].contains("history of a TPM"), "{rows:?}");
     audit(&mut gateway);
 }

@@ -19,6 +19,7 @@ use attest_wire::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UN
 use zeroize::Zeroizing;
 
 use crate::attestation::cloud;
+use crate::boot_id;
 use crate::cloud::MetadataAddress;
 use crate::console::{self, print_line};
 use crate::deadline::Deadline;
@@ -114,6 +115,9 @@ struct BootResult {
 #[must_use]
 pub fn run(settings: BootOptions) -> ExitCode {
     entropy::wait();
+    if let Some(id) = boot_id::read() {
+        print_line(&format!("boot {id}"));
+    }
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
     if let Some(word) = &platform.wait_not_understood {
         print_line(&format!(
@@ -265,7 +269,7 @@ fn work(
             pointer
         }
     };
-    let mut pointer = Pointer::parse(&bytes)?;
+    let mut pointer = Pointer::parse(&bytes)?.for_boot(boot_id::read());
     if let Some(limit) = pointer.wait() {
         patience.at_most(limit.max(settings.deadline));
     }

@@ -21,6 +21,7 @@ pub mod apply;
 pub mod attestation;
 pub mod boot;
 pub mod boot_complete;
+pub mod boot_id;
 pub mod cloud;
 pub mod codes;
 pub mod config;

@@ -151,6 +151,9 @@ pub struct Record<C = Claims, B = Basis> {
     /// Reason of the node for showing nothing, or less than it could. It is a claim that any client can send, and decides nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_attested: Option<NotAttested>,
+    /// Boot that the node says it is in, by its kernel's boot id. Unverified: it joins records with consoles and journals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     /// `User-Agent` of the node, unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<String>,
@@ -249,6 +252,7 @@ impl<C, B> Record<C, B> {
             late_seconds: None,
             recorded_late: None,
             not_attested: None,
+            boot_id: None,
             user_agent: None,
             pointer_authorities: None,
             booted_before: None,

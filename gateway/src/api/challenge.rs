@@ -105,6 +105,7 @@ pub(super) async fn post(
     let name = request.name.as_deref();
     record.name = name.map(|name| name.chars().take(NAME_LIMIT_BYTES).collect());
     record.user_agent = super::user_agent(&headers);
+    record.boot_id = super::boot_id(&headers);
     // A key and a certificate are public: whoever shows them has proven nothing.
     record.basis = Some(Basis {
         digests: Some(RequestDigests::from_request(&request)),

@@ -110,6 +110,7 @@ pub(super) async fn get(
     };
     let mut record = Record::new(id, Decision::Config, now.as_secs(), peer.to_string(), pool.name().to_owned());
     record.user_agent = super::user_agent(&headers);
+    record.boot_id = super::boot_id(&headers);
     record.pointer_authorities = endpoint.note_pointer(pool.name(), &uri, peer, now);
     let case = ConfigCase {
         endpoint: &endpoint,

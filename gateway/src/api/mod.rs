@@ -24,7 +24,9 @@ mod waiting_client;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use attest::protocol::{CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH};
+use attest::protocol::{
+    BOOT_ID_HEADER, CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, is_boot_id,
+};
 use attest_log::decision_id;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
@@ -115,6 +117,12 @@ fn decode<T: serde::de::DeserializeOwned>(body: Result<Bytes, BytesRejection>) -
         _ => Refusal::malformed("the body did not arrive whole"),
     })?;
     serde_json::from_slice(&body).map_err(Refusal::malformed)
+}
+
+/// Returns the boot that the client says it is in.
+fn boot_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(BOOT_ID_HEADER)?.to_str().ok()?;
+    is_boot_id(id).then(|| id.to_owned())
 }
 
 /// Returns the client's User-Agent, cut to [`USER_AGENT_LIMIT_CHARACTERS`].

@@ -9,6 +9,7 @@ pub(crate) mod certificate;
 mod certificate_thing;
 pub(crate) mod check;
 pub(crate) mod config;
+mod console_fields;
 pub(crate) mod ek;
 pub(crate) mod init;
 pub(crate) mod log;

@@ -9,6 +9,7 @@ use attest_system::clock::Clock;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 
+use super::console_fields::ConsoleFields;
 use super::output;
 
 #[derive(Debug, clap::Args)]
@@ -50,7 +51,11 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         // It would say so where it could not write, and panic over that.
         .log_internal_errors(false);
     match format {
-        LogFormat::Text => log.with_target(false).with_ansi(output::is_coloured()).init(),
+        LogFormat::Text => log
+            .with_target(false)
+            .with_ansi(output::is_coloured())
+            .fmt_fields(ConsoleFields)
+            .init(),
         LogFormat::Json => log.json().init(),
     }
     // The first call costs tens of milliseconds: not the first node's.

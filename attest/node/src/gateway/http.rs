@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attest_wire::protocol::BOOT_ID_HEADER;
+use reqwest::header::{HeaderMap, HeaderValue};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
@@ -12,6 +14,7 @@ use zeroize::Zeroizing;
 use super::error::GatewayError;
 use super::identity::ClientIdentity;
 use super::tls::{self, PointerTrust};
+use crate::boot_id;
 use crate::failure::printable;
 
 /// Time limit for a connection, with its TLS handshake. A gateway with more nodes than it can serve at once accepts them one after the
@@ -55,6 +58,10 @@ impl Http {
             // Each attempt has a handshake of its own, so that it is known whether the certificate was shown.
             builder = builder.pool_max_idle_per_host(0);
         }
+        let mut headers = HeaderMap::new();
+        if let Some(id) = boot_id::read().and_then(|id| HeaderValue::from_str(&id).ok()) {
+            headers.insert(BOOT_ID_HEADER, id);
+        }
         let tls = trust.client_config(identity.as_ref());
         let client = builder
             .tls_backend_preconfigured(tls.map_err(|error| GatewayError::Client(error.to_string()))?)
@@ -66,6 +73,7 @@ impl Http {
             .no_proxy()
             .connect_timeout(CONNECT_LIMIT)
             .user_agent(concat!("attest-node/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
             .build()
             .map_err(|error| GatewayError::Client(chain(&error)))?;
         // One worker thread keeps the connection alive while this one waits for the TPM.

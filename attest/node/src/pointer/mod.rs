@@ -12,7 +12,7 @@ pub mod write;
 
 use std::time::Duration;
 
-use attest_wire::protocol::{CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
+use attest_wire::protocol::{BOOT_ID_HEADER, CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -31,6 +31,8 @@ const TOKEN_LIMIT_BYTES: usize = 4096;
 /// A pointer config of spec version 3.x. It may hold tokens and tickets, so it has no `Debug`.
 pub struct Pointer {
     config: Value,
+    /// Id of the boot, which Ignition shows to sources that get another header.
+    boot_id: Option<String>,
 }
 
 impl Pointer {
@@ -59,7 +61,13 @@ impl Pointer {
                 found: version.chars().take(40).collect(),
             });
         }
-        Ok(Self { config })
+        Ok(Self { config, boot_id: None })
+    }
+
+    /// Has Ignition name this boot to each source that gets another header.
+    #[must_use]
+    pub fn for_boot(self, boot_id: Option<String>) -> Self {
+        Self { boot_id, ..self }
     }
 
     /// The sources that may be attestation gateways, in the order in which Ignition fetches them.
@@ -159,7 +167,11 @@ impl Pointer {
 
     /// Returns a source, in a config whose version has headers, without the [`NOT_ATTESTED_HEADER`] of an earlier run.
     fn resource_with_headers(&mut self, place: SourceLocation) -> Option<&mut Map<String, Value>> {
+        let boot_id = self.boot_id.clone();
         let resource = self.resource(place)?;
+        if let Some(id) = boot_id {
+            set_header(resource, BOOT_ID_HEADER, &id);
+        }
         if let Some(headers) = resource.get_mut("httpHeaders").and_then(Value::as_array_mut) {
             headers.retain(|header| !is_named(header, NOT_ATTESTED_HEADER));
         }

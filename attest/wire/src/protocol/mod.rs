@@ -49,6 +49,18 @@ pub const NOT_ATTESTED_HEADER: &str = "attestation-not-attested";
 /// Header of a node's request for its config, in addition to a provisioning token: the claimant that identifies this node if it asks again
 /// after its first boot has started over. [`CLAIMANT_BYTES`] bytes in base64url without padding. A secret.
 pub const CLAIMANT_HEADER: &str = "attestation-claimant";
+
+/// Header by which a node, and its Ignition, name their boot: the random id that their kernel gives it, a UUID. It joins the node's console and
+/// journal, the gateway's log and its records. It is a claim that any client can make.
+pub const BOOT_ID_HEADER: &str = "attestation-boot-id";
+/// Length of a boot id, in characters.
+const BOOT_ID_CHARACTERS: usize = 36;
+
+/// Returns whether a text has the form of a boot id.
+#[must_use]
+pub fn is_boot_id(text: &str) -> bool {
+    text.len() == BOOT_ID_CHARACTERS && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
+}
 /// Code for a gateway that has answered 503 with Retry-After until the pool's limit for waiting.
 pub const RETRY_LIMIT_EXCEEDED: &str = "retry-limit-exceeded";
 /// A gateway has not answered for as long as the node's administrator has it wait.

@@ -44,6 +44,27 @@ pub(super) fn show_event(event: &LogEvent) {
     }
 }
 
+/// Logs a line about a decision. The message has everything for people; the fields are for programs, in the console's JSON format.
+macro_rules! say {
+    ($level:ident, $record:ident, $($message:tt)+) => {
+        tracing::$level!(
+            target: "attestation",
+            {
+                "attestation.record" = $record.id.as_str(),
+                "attestation.decision" = label(&$record.decision),
+                "attestation.verdict" = label(&$record.verdict),
+                "attestation.pool" = $record.pool.as_str(),
+                "attestation.peer" = $record.peer.as_str(),
+                "attestation.identity" = $record.identity.as_deref(),
+                "attestation.name" = $record.name.as_deref(),
+                "attestation.code" = $record.code.as_deref(),
+                "attestation.boot_id" = $record.boot_id.as_deref(),
+            },
+            $($message)+
+        )
+    };
+}
+
 /// Logs the line for people.
 pub(super) fn show<C, B>(record: &Record<C, B>) {
     let Record {
@@ -58,17 +79,19 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
         reason,
         booted_before,
         acceptable,
+        boot_id,
         grant,
         ..
     } = record;
     // Some of this comes from the node as it is, and nothing of it may look like another line.
     let who = printable(identity.as_deref().unwrap_or("unknown node"));
     let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
+    let boot = boot_id.as_ref().map(|id| format!(" boot={id}")).unwrap_or_default();
     let (pool, reason) = (printable(pool), printable(&with_before(reason, booted_before.as_deref())));
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     let said = record.not_attested.as_ref().and_then(NotAttested::message).unwrap_or_default();
     match (verdict, decision) {
-        (Verdict::Trusted, _) => tracing::info!(target: "attestation", "TRUSTED {who}{name} pool={pool} peer={peer}: {reason}"),
+        (Verdict::Trusted, _) => say!(info, record, "TRUSTED {who}{name} pool={pool} peer={peer}{boot}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {
                 ShownEvidence::Ticket => format!("ticket of {who}{name}{}", record.used().map(late).unwrap_or_default()),
@@ -77,11 +100,15 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
                 ShownEvidence::Kubelet => format!("client certificate of {who}"),
                 _ => "nothing shown".to_owned(),
             };
-            tracing::info!(target: "attestation", "SERVED {grant} config, pool={pool} peer={peer}: {shown}{said}");
+            say!(info, record, "SERVED {grant} config, pool={pool} peer={peer}{boot}: {shown}{said}");
         }
         (Verdict::Refused, Decision::Config) => {
             let code = code.as_deref().unwrap_or_default();
-            tracing::warn!(target: "attestation", "REFUSED config, pool={pool} peer={peer} code={code}: {reason}{said}");
+            say!(
+                warn,
+                record,
+                "REFUSED config, pool={pool} peer={peer}{boot} code={code}: {reason}{said}"
+            );
         }
         (Verdict::Refused, _) => {
             let code = code.as_deref().unwrap_or_default();
@@ -89,16 +116,20 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
                 .as_ref()
                 .map(|_| format!(" To accept it: `{}`.", accept_command(&record.id)));
             let accept = accept.unwrap_or_default();
-            tracing::warn!(target: "attestation", "NOT TRUSTED {who}{name} pool={pool} peer={peer} code={code}: {reason}{accept}");
+            say!(
+                warn,
+                record,
+                "NOT TRUSTED {who}{name} pool={pool} peer={peer}{boot} code={code}: {reason}{accept}"
+            );
         }
     }
     if let Some(words) = WouldRefuse::describe(&record.would_refuse) {
         let words = printable(&words);
-        tracing::warn!(target: "attestation", "WOULD REFUSE {who}{name} pool={pool} peer={peer} {words}");
+        say!(warn, record, "WOULD REFUSE {who}{name} pool={pool} peer={peer}{boot} {words}");
     }
     let who = if *shown == ShownEvidence::Token { "token".into() } else { who };
     for alert in &record.alerts {
-        tracing::warn!(target: "attestation", "ALERT {who}{name} pool={pool} peer={peer}: {alert}");
+        say!(warn, record, "ALERT {who}{name} pool={pool} peer={peer}{boot}: {alert}");
     }
 }
 

@@ -15,6 +15,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::{durations, now};
 
+/// Digits of a boot's id, which is a UUID.
+const BOOT_ID_DIGITS: usize = 32;
 /// Least length of a part of an identity that names a node, in characters: as long as what consoles show.
 const PART_LEAST: usize = 8;
 
@@ -24,6 +26,9 @@ pub struct Filter {
     /// A node: its name, its identity or the beginning of it (`tpm:45c9302c…`, or the EK's digest alone), its cloud instance, a proven fact (the AK's Name, a vmId), or an administrator's action on it.
     #[arg(long, value_parser = some_text)]
     node: Option<String>,
+    /// A boot, by the id that the node's console prints; any client can claim it.
+    #[arg(long, value_name = "BOOT-ID", value_parser = boot)]
+    boot: Option<String>,
     /// Records of this pool.
     #[arg(long)]
     pool: Option<String>,
@@ -70,6 +75,7 @@ pub struct RecordFields {
     pub config_sha256: Option<String>,
     pub spec_version: Option<String>,
     pub not_attested: Option<NoEvidenceReason>,
+    pub boot_id: Option<String>,
     pub booted_before: Option<String>,
     /// Present if an administrator may accept what it was refused for.
     pub acceptable: Option<IgnoredAny>,
@@ -177,6 +183,7 @@ impl Filter {
     pub fn is_empty(&self) -> bool {
         let Self {
             node,
+            boot,
             pool,
             code,
             decision,
@@ -185,7 +192,7 @@ impl Filter {
             until,
             known_by: _,
         } = self;
-        let words = [node, pool, code, decision, verdict];
+        let words = [node, boot, pool, code, decision, verdict];
         words.iter().all(|word| word.is_none()) && since.is_none() && until.is_none()
     }
 
@@ -211,6 +218,7 @@ impl Filter {
         let codes = [fields.code.as_deref(), said];
         let would_refuse = |code: &str| fields.would_refuse.iter().any(|one| one.code == code);
         is(&self.pool, &fields.pool)
+            && (self.boot.is_none() || self.boot == fields.boot_id)
             && is(&self.decision, &fields.decision)
             && (self.verdict.is_none() || fields.decides() && is(&self.verdict, &fields.verdict))
             && self
@@ -355,6 +363,20 @@ fn parse_label<T: DeserializeOwned>(text: &str) -> Result<String, String> {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Parses the id of a boot; journald prints it without hyphens.
+fn boot(text: &str) -> Result<String, String> {
+    let digits: String = text
+        .chars()
+        .filter(|character| *character != '-')
+        .collect::<String>()
+        .to_ascii_lowercase();
+    if digits.len() != BOOT_ID_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("expected the id of a boot: 32 hexadecimal digits, with or without hyphens".to_owned());
+    }
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..BOOT_ID_DIGITS].map(|part| digits.get(part).unwrap_or_default().to_owned());
+    Ok(parts.join("-"))
 }
 
 /// Parses a time, in seconds since 1970.

@@ -110,6 +110,7 @@ pub(super) async fn post(
     let record = |pool: &str| {
         let mut record = Record::new(id, Decision::Evidence, now.as_secs(), peer.to_string(), pool.to_owned());
         record.user_agent = super::user_agent(&headers);
+        record.boot_id = super::boot_id(&headers);
         record
     };
     if let Err(error) = endpoint.seal.refresh_for(&request.challenge).await {

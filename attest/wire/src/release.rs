@@ -9,10 +9,22 @@ const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Commit that the program was built from, if the build had it in its environment.
 const COMMIT: Option<&str> = option_env!("ATTEST_COMMIT");
 
+/// Returns the release of all programs.
+#[must_use]
+pub const fn release() -> &'static str {
+    RELEASE
+}
+
+/// Returns the commit that the program was built from; `unknown` if the build did not have it.
+#[must_use]
+pub fn commit() -> &'static str {
+    COMMIT.filter(|commit| !commit.is_empty()).unwrap_or("unknown")
+}
+
 /// Returns the text of `--version` after the program's name: release, commit, and the version of each format, a line each.
 #[must_use]
 pub fn version_text(formats: &[(&str, &dyn Display)]) -> String {
-    let commit = COMMIT.filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+    let commit = commit();
     let formats = formats.iter().map(|(name, version)| format!("\n{name}: {version}"));
     format!("{RELEASE}\ncommit: {commit}{}", formats.collect::<String>())
 }

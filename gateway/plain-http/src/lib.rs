@@ -6,6 +6,8 @@
 #![deny(unreachable_pub)]
 
 mod exposition;
+mod process;
+mod table;
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,6 +23,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 pub use exposition::exposition;
+pub use process::ProcessMetrics;
+pub use prometheus_client::registry::Registry;
+pub use table::{Instrument, Metric, MetricKind, MetricRow, Series};
 
 /// Maximum number of open connections.
 pub const CONNECTION_LIMIT: usize = 64;

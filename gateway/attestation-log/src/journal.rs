@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 pub use console::label;
 use console::{show, show_event};
@@ -44,6 +45,12 @@ const QUEUE_LIMIT: usize = 4096;
 pub trait Observer: std::fmt::Debug + Send + Sync {
     /// Receives the state, after each write and each check.
     fn log_state(&self, state: LogState);
+
+    /// Receives the duration of an fsync after which new lines are durable.
+    fn log_synced(&self, _took: Duration) {}
+
+    /// Learns that a checkpoint of the log's end is durable.
+    fn log_signed(&self) {}
 }
 
 /// Observer that ignores the state.
@@ -163,6 +170,7 @@ impl Journal {
             group_commit: None,
             unsigned: Arc::clone(&unsigned),
             signed: sender,
+            observer: Arc::clone(&observer),
             durable: durable_sender,
             torn: false,
             moved: Arc::clone(&moved),

@@ -219,20 +219,24 @@ impl LockedLog {
         Ok(())
     }
 
-    /// Appends whole lines, durably. What a failed write may have left is cut off: none of it was acknowledged.
-    pub(super) fn append(&mut self, lines: &[u8]) -> Result<()> {
+    /// Appends whole lines, durably, and returns the duration of the fsync. What a failed write may have left is cut off: none of it was
+    /// acknowledged.
+    pub(super) fn append(&mut self, lines: &[u8]) -> Result<Duration> {
         let written = self.try_append(lines);
         self.writable = written.is_ok();
         self.probed = None;
         written
     }
 
-    fn try_append(&mut self, lines: &[u8]) -> Result<()> {
+    fn try_append(&mut self, lines: &[u8]) -> Result<Duration> {
         self.have_a_name()?;
         self.mend()?;
         // The real end: somebody may have emptied the file since the last write.
         let begin = self.file.metadata()?.len();
-        let written = self.file.write_all(lines).and_then(|()| self.file.sync_data());
+        let written = self.file.write_all(lines).and_then(|()| {
+            let begun = Instant::now();
+            self.file.sync_data().map(|()| begun.elapsed())
+        });
         if written.is_err() {
             self.torn = Some(begin);
             if let Err(error) = self.mend() {

@@ -143,6 +143,7 @@ fn rejects_a_line_that_cannot_be_synced() {
     let folder = tempfile::tempdir().unwrap();
     // A device that takes every byte, and cannot be synced: EINVAL of fsync(2).
     let mut writer = JournalWriter {
+        observer: Arc::new(()),
         store: None,
         group_commit: None,
         log: LockedLog::on_device(Path::new("/dev/null")),

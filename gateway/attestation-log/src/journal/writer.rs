@@ -16,8 +16,8 @@ use super::super::signer::CheckpointSigner;
 use super::super::store_link::SyncStore;
 use super::super::store_position::StorePosition;
 use super::super::writer_lock::WriterLock;
-use super::LargeParts;
 use super::group_commit::GroupCommit;
+use super::{LargeParts, Observer};
 
 /// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;
@@ -78,6 +78,7 @@ pub(super) struct JournalWriter {
     pub(super) unsigned: Arc<UncheckedLines>,
     /// Text of the last checkpoint.
     pub(super) signed: watch::Sender<Option<Arc<str>>>,
+    pub(super) observer: Arc<dyn Observer>,
     pub(super) durable: watch::Sender<Durable>,
     /// Set if the last write failed.
     pub(super) torn: bool,
@@ -239,6 +240,7 @@ impl JournalWriter {
         self.unsigned.lines.store(0, Ordering::Relaxed);
         let text = String::from_utf8_lossy(line);
         self.signed.send_replace(Some(text.trim_end().into()));
+        self.observer.log_signed();
     }
 
     /// Makes the store's changes durable that the next lines depend on. So a line that is read after a crash never reports anything that
@@ -251,11 +253,17 @@ impl JournalWriter {
     fn put(&mut self, lines: &[u8]) -> Result<(), JournalError> {
         self.sync_store()?;
         let written = self.log.append(lines);
-        if written.is_err() {
-            self.torn = true;
-            self.durable.send_modify(|durable| durable.cuts += 1);
+        match written {
+            Ok(took) => {
+                self.observer.log_synced(took);
+                Ok(())
+            }
+            Err(error) => {
+                self.torn = true;
+                self.durable.send_modify(|durable| durable.cuts += 1);
+                Err(log_error(error))
+            }
         }
-        written.map_err(log_error)
     }
 
     /// Notes that the chain is on disk.

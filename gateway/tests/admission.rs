@@ -133,7 +133,7 @@ async fn attack_26_a_challenge_flood_gets_503_with_retry_after() {
     ask(STRANGER).await.refused(503, "unavailable");
     assert_eq!(ask(NODE).await.status, 200);
     let metrics = running.metrics.text().unwrap();
-    assert!(metrics.contains("attest_gateway_challenges_over_budget_total 1\n"), "{metrics}");
+    assert!(metrics.contains("attest_gateway_challenges_rate_limited_total 1\n"), "{metrics}");
     assert!(gateway.records().is_empty(), "what is told to come again is not recorded");
 }
 

@@ -266,7 +266,7 @@ async fn logs_a_certificate_problem_once_and_exports_metrics() {
     };
     let expiry = |role: &str, certificate: &Certificate| {
         format!(
-            "attest_gateway_certificate_expiry_seconds{{certificate=\"{role}\",fingerprint=\"{}\"}} {}",
+            "attest_gateway_certificate_expiry_timestamp_seconds{{certificate=\"{role}\",fingerprint=\"{}\"}} {}",
             certificate.fingerprint.short(),
             certificate.not_after
         )

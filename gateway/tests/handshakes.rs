@@ -36,7 +36,7 @@ fn waiting(inside: &Inside) -> usize {
     let metrics = inside.metrics.text().unwrap();
     let value = metrics
         .lines()
-        .find_map(|line| line.strip_prefix("attest_gateway_handshakes_waiting "));
+        .find_map(|line| line.strip_prefix("attest_gateway_limit_waiting{limit=\"handshakes\"} "));
     value.unwrap().parse().unwrap()
 }
 

@@ -193,7 +193,7 @@ async fn serves_the_last_good_pool_after_errors() {
     assert!(text.contains("attest_gateway_pool_source_broken{pool=\"worker\"} 1"), "{text}");
     assert!(text.contains("attest_gateway_pool_source_broken{pool=\"infra\"} 0"), "{text}");
     assert!(
-        text.contains("attest_gateway_decisions_total{decision=\"config\",verdict=\"served\",code=\"\"}"),
+        text.contains("attest_gateway_configs_total{pool=\"worker\",shown=\"nothing\",config=\"pre-approved\",code=\"\"}"),
         "{text}"
     );
     // The other pool is served anew all the same, and so is this one as soon as it is well.

@@ -311,7 +311,7 @@ async fn rate_limits_wrong_credentials_per_source() {
         .unwrap();
     let ignored = text
         .lines()
-        .find_map(|line| line.strip_prefix("attest_gateway_guesses_ignored_total "));
+        .find_map(|line| line.strip_prefix("attest_gateway_wrong_credentials_ignored_total "));
     assert_ne!(ignored, Some("0"), "{text}");
     // Nor is a good node behind the same address.
     for _ in 0..40 {

@@ -24,4 +24,5 @@ mod run;
 pub mod second_stage;
 pub mod settings;
 
+pub use metrics::METRICS;
 pub use run::{RunError, run};

@@ -61,6 +61,12 @@ impl Bodies {
         }
     }
 
+    /// Returns the memory in use, in bytes.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.memory.used()
+    }
+
     /// Reads a body of at most `most` bytes; with 0 it reads nothing, whatever was sent. A body that is too large is read up to that. It is
     /// not refused for its announced length: a client that still sends would not see the answer. If memory is short for the announced
     /// length, it waits up to `patience` for some; meanwhile the kernel buffers what the client sends. A body of unknown length takes

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::ClientSource;
 use super::fair_share::{NoRoom, ShareGuard, Shares};
+use crate::metrics::LimitUsage;
 
 /// Maximum number of connections of balancers that have not named their client yet. A storm brings as many at once, as each lasts until the
 /// balancer's next few bytes. Each costs a socket and no more.
@@ -84,6 +85,16 @@ impl Connections {
             source,
             waits,
         })
+    }
+
+    /// Returns the number of connections with a place, of those that wait for one, and of places.
+    #[must_use]
+    pub fn usage(&self) -> LimitUsage {
+        LimitUsage {
+            used: self.places.used(),
+            waiting: self.waiting.used(),
+            most: self.at_once,
+        }
     }
 
     /// Evicts all connections that wait, and lets no others wait.

@@ -109,6 +109,12 @@ impl Shares {
         }
     }
 
+    /// Returns the amount in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.lock().all.amount
+    }
+
     /// Evicts all shares, and gives no more.
     pub fn close(&self) {
         let mut state = self.lock();

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::ClientSource;
 use super::fair_queue::FairQueue;
 use super::slots::{AdmissionSlot, AdmissionSlots, TooBusy};
+use crate::metrics::LimitUsage;
 
 /// Handshakes that may be under way regardless of requests: a flood of requests keeps no other client out, and health is answered.
 const ALWAYS: usize = 2;
@@ -106,6 +107,18 @@ impl Handshakes {
     pub fn waiting(&self) -> usize {
         let queue = self.lock();
         queue.known_sources.length() + queue.strangers.length()
+    }
+
+    /// Returns the number of handshakes under way, of those that wait, and of all.
+    #[must_use]
+    pub fn usage(&self) -> LimitUsage {
+        let waiting = self.waiting();
+        let queue = self.lock();
+        LimitUsage {
+            used: queue.under_way,
+            waiting,
+            most: queue.at_once,
+        }
     }
 
     /// Requests that are worked on, and handshakes, of which requests may come.

@@ -29,9 +29,11 @@ pub use verification::{Length, Verification};
 pub use wrong_credentials::{FailureOutcome, WrongCredentials};
 
 use attest_store::settings::EngineSettings;
+use prometheus_client::metrics::histogram::Histogram;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use crate::metrics::LimitUsage;
 use crate::settings::Limits;
 
 /// Challenges at once. Ten thousand nodes that boot together ask for one each, and for another if the first answer was lost.
@@ -68,9 +70,9 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Creates the limits of these settings, in front of this store.
+    /// Creates the limits of these settings, in front of this store. `verifications` gets the duration of each verification.
     #[must_use]
-    pub fn new(limits: &Limits, store: &EngineSettings) -> Self {
+    pub fn new(limits: &Limits, store: &EngineSettings, verifications: Histogram) -> Self {
         let requests = AdmissionSlots::new(limits.requests);
         Self {
             connections: Connections::new(limits.connections, limits.waiting),
@@ -78,11 +80,22 @@ impl Admission {
             handshakes: Handshakes::new(limits.requests, requests.clone()),
             trusted_sources: TrustedSources::default(),
             requests,
-            verification: Verification::default(),
+            verification: Verification::new(verifications),
             challenges: RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
             spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| RateLimit::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
             wrong_credentials: WrongCredentials::default(),
         }
+    }
+
+    /// Returns the use of each limit on concurrent work, by its name.
+    #[must_use]
+    pub fn usage(&self) -> [(&'static str, LimitUsage); 4] {
+        [
+            ("connections", self.connections.usage()),
+            ("handshakes", self.handshakes.usage()),
+            ("requests", self.requests.usage()),
+            ("verification", self.verification.usage()),
+        ]
     }
 
     /// Returns the source that limits are counted for at this address. An address that has proven something lately counts alone.

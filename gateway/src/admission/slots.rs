@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::ClientSource;
 use super::fair_queue::FairQueue;
 use super::rate::Rate;
+use crate::metrics::LimitUsage;
 
 /// Limit on concurrent work.
 #[derive(Debug, Clone)]
@@ -64,6 +65,17 @@ impl AdmissionSlots {
     pub fn under_way(&self) -> usize {
         let queue = self.lock();
         queue.at_once - queue.free
+    }
+
+    /// Returns the number of turns in use, of those waited for, and of all.
+    #[must_use]
+    pub fn usage(&self) -> LimitUsage {
+        let queue = self.lock();
+        LimitUsage {
+            used: queue.at_once - queue.free,
+            waiting: queue.waiting.length(),
+            most: queue.at_once,
+        }
     }
 
     /// Returns the number of turns in use or waited for.

@@ -4,14 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use attest_log::Journal;
-use attest_plain_http::exposition;
 use attest_store::{EntryKind, Store};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::http::StatusCode;
 
 use super::gateway::Gateway;
-use crate::metrics::Metrics;
 use crate::pools::live::LivePools;
 
 /// State that readiness depends on.
@@ -69,9 +66,4 @@ pub(super) async fn ready(State(readiness): State<Arc<Readiness>>) -> (StatusCod
 /// `GET /readyz` of a gateway whose store has not answered yet.
 pub(super) async fn waiting() -> (StatusCode, &'static str) {
     (StatusCode::SERVICE_UNAVAILABLE, "the store does not answer\n")
-}
-
-/// Answers `GET /metrics` with all metrics as text.
-pub(super) async fn metrics(State(metrics): State<Arc<Metrics>>, request: HeaderMap) -> Response {
-    exposition(metrics.registry(), &request)
 }

@@ -18,6 +18,8 @@ mod kubelet;
 mod overload;
 mod problem;
 mod recent_chains;
+mod request_meter;
+mod scrape;
 mod token;
 mod waiting_client;
 
@@ -38,6 +40,7 @@ pub use endorsers::{EkRootsInUse, EkRootsReloadError, Endorsers};
 pub use gateway::Gateway;
 pub use problem::Refusal;
 
+use crate::metrics::Metrics;
 use crate::pools::live::{LivePools, Lookup};
 use attest_pool::Pool;
 use challenge::ChallengeEndpoint;
@@ -45,7 +48,12 @@ use config::ConfigEndpoint;
 use discovery::DiscoveryEndpoint;
 use evidence::EvidenceEndpoint;
 use health::Readiness;
+use request_meter::RequestMeter;
+use scrape::ScrapeEndpoint;
 
+/// Routes for load balancers and probes.
+const HEALTH: &str = "/healthz";
+const READINESS: &str = "/readyz";
 /// Longest User-Agent that is recorded.
 const USER_AGENT_LIMIT_CHARACTERS: usize = 128;
 
@@ -55,8 +63,10 @@ pub struct Peer(pub SocketAddr);
 
 /// Returns the whole API. Each endpoint has its part of the gateway, and no more.
 pub fn router(gateway: &Gateway) -> Router {
+    let mut routes = vec![HEALTH, READINESS];
     // What has no body is not asked for one.
-    let guarded = |path: &str, endpoint: MethodRouter, body_bytes: usize| {
+    let mut guarded = |path: &'static str, endpoint: MethodRouter, body_bytes: usize| {
+        routes.push(path);
         let guard = overload::Guard {
             admission: Arc::clone(&gateway.admission),
             limit: gateway.settings.limits.request,
@@ -73,10 +83,10 @@ pub fn router(gateway: &Gateway) -> Router {
     let config = get(config::get).with_state(Arc::new(ConfigEndpoint::new(gateway)));
     // Health is answered however busy the gateway is.
     let health = Router::new()
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::ready))
+        .route(HEALTH, get(health::alive))
+        .route(READINESS, get(health::ready))
         .with_state(Arc::new(Readiness::new(gateway)));
-    guarded(DISCOVERY_PATH, discovery, 0)
+    let router = guarded(DISCOVERY_PATH, discovery, 0)
         .merge(guarded(CHALLENGE_PATH, challenge, CHALLENGE_BODY_LIMIT_BYTES))
         .merge(guarded(EVIDENCE_PATH, evidence, EVIDENCE_BODY_LIMIT_BYTES))
         .merge(guarded("/config/{pool}", config.clone(), 0))
@@ -84,21 +94,29 @@ pub fn router(gateway: &Gateway) -> Router {
         .merge(guarded("/config/{pool}/", config, 0))
         .merge(health)
         .fallback(problem::no_such_path)
-        .method_not_allowed_fallback(problem::no_such_method)
+        .method_not_allowed_fallback(problem::no_such_method);
+    measured(router, &gateway.metrics, routes)
+}
+
+/// Counts the requests of a router that has these routes.
+fn measured(router: Router, metrics: &Arc<Metrics>, routes: Vec<&'static str>) -> Router {
+    let meter = Arc::new(RequestMeter::new(metrics, routes));
+    router.layer(middleware::from_fn_with_state(meter, request_meter::measure))
 }
 
 /// Returns the routes of a gateway whose store does not answer yet: it is alive, not ready, and refuses all else.
-pub fn waiting_router() -> Router {
-    Router::new()
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::waiting))
-        .fallback(async || Refusal::unavailable())
+pub fn waiting_router(metrics: &Arc<Metrics>) -> Router {
+    let router = Router::new()
+        .route(HEALTH, get(health::alive))
+        .route(READINESS, get(health::waiting))
+        .fallback(async || Refusal::unavailable());
+    measured(router, metrics, vec![HEALTH, READINESS])
 }
 
 /// Returns the route of the metrics, which have an address of their own.
 pub fn metrics_router(gateway: &Gateway) -> Router {
-    let metrics = Arc::clone(&gateway.metrics);
-    Router::new().route("/metrics", get(health::metrics)).with_state(metrics)
+    let endpoint = Arc::new(ScrapeEndpoint::new(gateway));
+    Router::new().route("/metrics", get(scrape::get)).with_state(endpoint)
 }
 
 /// Returns the pool of that name; it stays the same for a whole request.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aggregated::{RecordMode, Strangers};
 pub use aggregated::{STRANGERS_AT_ONCE_BYTES, STRANGERS_EACH_SECOND_BYTES};
-use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse, label};
+use attest_log::{Decision, Journal, JournalError, LargeParts, Record, Recorded, RecordedLate, WouldRefuse};
 use attest_recording::Unrecorded;
 use attest_store::Pending;
 use serde_json::Value;
@@ -79,10 +79,16 @@ impl Recorder {
         self.stages.is_left(pending)
     }
 
+    /// Returns the number of decisions that could not be written yet.
+    #[must_use]
+    pub fn unwritten(&self) -> usize {
+        self.stages.left()
+    }
+
     /// Returns whether too many decisions wait to be recorded.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.stages.left() >= UNWRITTEN_LIMIT
+        self.unwritten() >= UNWRITTEN_LIMIT
     }
 
     /// Makes a decision durable, as [`Journal::record`] does. Decisions beyond their budget are only counted: a line says so beforehand,
@@ -109,8 +115,7 @@ impl Recorder {
                 recorded
             }
         };
-        self.metrics
-            .decided(label(&record.decision), label(&record.verdict), record.code.as_deref());
+        self.metrics.decided(record);
         for code in WouldRefuse::codes(&record.would_refuse) {
             self.metrics.would_refuse(&record.pool, code);
         }

@@ -1,5 +1,6 @@
 //! Background tasks, which run for as long as the gateway serves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use attest::UnixTime;
 use attest_cluster_api::ClusterClient;
 use attest_log::JournalError;
 use attest_log::admin::{By, Verb};
+use attest_machines::waiting::questions;
 use attest_recording::{Acting, OutboxCount, TakeError, Unrecorded, take};
 use attest_store::{LeaderTask, MaintenanceResult, MaintenanceTask, Store, StoreError};
 use attest_system::clock::{Clock, rfc3339};
@@ -80,6 +82,9 @@ const RECORD_UNWRITTEN_EVERY: Duration = Duration::from_secs(10);
 /// Interval of checks for drift of the configuration files.
 const LOOK_AT_FILES_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval at which entries of the store are measured for metrics.
+const MEASURE_STORE_EVERY: Duration = Duration::from_secs(15);
+
 /// Interval at which rendered configs are dropped that have not been requested since the last time.
 const FORGET_RENDERED_EVERY: Duration = Duration::from_secs(600);
 
@@ -100,6 +105,9 @@ pub(super) fn spawn(
     tasks.spawn(sum_up(Arc::clone(gateway)));
     tasks.spawn(record_unwritten(Arc::clone(gateway)));
     tasks.spawn(record_file_drift(Arc::clone(gateway), standing));
+    if gateway.settings.metrics_listen.is_some() {
+        tasks.spawn(measure_store(Arc::clone(gateway)));
+    }
     tasks.spawn(checkpoints::sign(Arc::clone(gateway)));
     tasks.spawn(checkpoints::keep_them(Arc::clone(gateway)));
     tasks.spawn(reopen_log(Arc::clone(gateway), hangup.log));
@@ -203,6 +211,35 @@ async fn forget_rendered(gateway: Arc<Gateway>) {
         every.tick().await;
         gateway.pools.forget_unasked();
     }
+}
+
+/// Measures the tokens, and the machines that wait for an answer.
+async fn measure_store(gateway: Arc<Gateway>) {
+    let mut every = tokio::time::interval(MEASURE_STORE_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut log = TaskLog::new("read tokens and waiting machines for metrics");
+    loop {
+        every.tick().await;
+        log.note(try_measure_store(&gateway).await);
+    }
+}
+
+async fn try_measure_store(gateway: &Gateway) -> Result<(), StoreError> {
+    let tokens = tokens::current(&*gateway.store).await?;
+    let tokens = tokens.into_iter().map(|token| {
+        let rotates = token.rotates_at();
+        (token.name, rotates, token.expires)
+    });
+    gateway.metrics.tokens(tokens);
+    let mut waiting: BTreeMap<String, usize> = gateway.pools.names().into_iter().map(|pool| (pool, 0)).collect();
+    for row in questions(&*gateway.store, None, gateway.clock.now().as_secs()).await? {
+        if row.answered.is_none() {
+            let machines = row.showing.iter().filter(|machine| !machine.observed).count();
+            *waiting.entry(row.pool).or_default() += machines + row.more;
+        }
+    }
+    gateway.metrics.machines_waiting(waiting.into_iter());
+    Ok(())
 }
 
 /// Records drift of the configuration files.

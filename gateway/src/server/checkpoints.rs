@@ -122,6 +122,9 @@ pub(super) async fn end(gateway: &Gateway) {
 /// Writes the last checkpoint to the store. Returns whether the store has it, or a later one of another gateway.
 async fn keep_last(journal: &Journal, store: &dyn Store, metrics: &Metrics, log: &mut TaskLog) -> bool {
     let keeping = log.note(keep_checkpoint(journal, store).await);
+    if matches!(keeping, Some(CheckpointUpdate::Kept)) {
+        metrics.checkpoint_stored();
+    }
     if keeping == Some(CheckpointUpdate::Behind) {
         tracing::error!(
             "the store has a later checkpoint of this attestation log: another gateway writes, or wrote, the same chain. Was state/ copied?"

@@ -218,11 +218,13 @@ impl ConnectionService {
         drop(stream.set_nodelay(true));
         // Whatever changes from now on, this connection goes on with what it began with.
         let tls = TlsAcceptor::from(Arc::clone(&self.tls.current().config));
+        let arrived = Instant::now();
         let stream = match tokio::time::timeout(limits.handshake, tls.accept(Paced::new(stream))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return self.handshake_failed(peer, &error),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
+        self.metrics.tls_handshake(arrived.elapsed());
         let presented = stream.get_ref().1.peer_certificates().map(PresentedCertificate::new);
         // Not a layer of the router, which would wrap every route anew for each connection.
         let router = self.router.clone();

@@ -6,6 +6,7 @@ mod configuration_snapshot;
 mod connection;
 mod descriptors;
 mod ek_roots;
+mod metered_store;
 mod pace;
 mod proxy_protocol;
 mod recent_warnings;
@@ -46,6 +47,7 @@ use crate::sightings::Sightings;
 use background::Hangup;
 use configuration_snapshot::ConfigurationSnapshot;
 use connection::ConnectionService;
+use metered_store::MeteredStore;
 use recent_warnings::RecentWarnings;
 use reload::StartupFiles;
 use service_manager::Watchdog;
@@ -119,7 +121,8 @@ impl Server {
         // Also while it waits for the store a SIGHUP does not end it.
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         let (store, starting) = waiting::open_store(&settings, clock, &found, &metrics).await?;
-        let server = Self::assemble(settings, clock, Arc::new(store), metrics, (found, hangup)).await?;
+        let store = Arc::new(MeteredStore::new(store, &metrics));
+        let server = Self::assemble(settings, clock, store, metrics, (found, hangup)).await?;
         Ok(Self { starting, ..server })
     }
 
@@ -165,7 +168,11 @@ impl Server {
         let retention = retention::from_settings(&settings, &blobs);
         let observer: Arc<dyn Observer> = Arc::<Metrics>::clone(&metrics);
         let (journal, cut) = Journal::open(&settings.attestation_log(), signer, limits, blobs, observer)?;
-        let admission = Arc::new(Admission::new(&settings.limits, &settings.store.engine));
+        let admission = Arc::new(Admission::new(
+            &settings.limits,
+            &settings.store.engine,
+            metrics.verification_durations(),
+        ));
         // Before it is watched for changes.
         if settings.tls.client_ca_of_cluster
             && let Some(folder) = settings.tls.client_ca.as_deref().and_then(Path::parent)

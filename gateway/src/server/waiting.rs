@@ -42,13 +42,17 @@ pub(super) async fn open_store(
     };
     tracing::warn!("waiting for the store; not ready until it answers: {error}");
     let connections = Arc::new(ConnectionService {
-        router: api::waiting_router(),
+        router: api::waiting_router(metrics),
         refused: RecentWarnings::default(),
         unnamed: RecentWarnings::default(),
         waits: RecentWarnings::default(),
         limits: settings.limits,
         balancers: settings.balancers.clone(),
-        admission: Arc::new(Admission::new(&settings.limits, &settings.store.engine)),
+        admission: Arc::new(Admission::new(
+            &settings.limits,
+            &settings.store.engine,
+            metrics.verification_durations(),
+        )),
         clock,
         tls: Arc::clone(&found.tls),
         metrics: Arc::clone(metrics),

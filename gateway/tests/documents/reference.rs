@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use attest::advice::Advice;
+use attest_gateway::metrics::GatewayMetrics;
 use attest_log::codes;
+use attest_plain_http::{Metric, MetricKind, ProcessMetrics};
 use serde_json::Value;
 
 use crate::{document, root};
@@ -205,51 +207,62 @@ fn the_page_of_log_fields_is_that_of_the_schema() {
     check("log-fields.md", &page);
 }
 
-/// Returns a row for each metric that a source file registers, in its order.
-fn metric_rows(source: &str, prefix: &str) -> Vec<String> {
-    let source = document(source);
-    let row = |call: &str| {
-        let mut strings = call.split('"').skip(1).step_by(2);
-        let (name, help) = (strings.next().unwrap(), strings.next().unwrap());
-        // The variable has the name of the member, whose type says the rest.
-        let variable = call.split(".clone()").next().unwrap().rsplit([' ', ',']).next().unwrap();
-        let member = format!(" {variable}: ");
-        let kind = source.lines().find_map(|line| Some(line.split_once(&member)?.1)).unwrap();
-        let labels = kind.strip_prefix("Family<").and_then(|kind| kind.split_once(','));
-        let labels = labels.map_or_else(String::new, |(labels, _)| members(&source, labels).join(", "));
-        let (suffix, kind) = if kind.contains("Counter") {
-            ("_total", "counter")
-        } else {
-            ("", "gauge")
-        };
-        format!("| `{prefix}_{name}{suffix}` | {kind} | {labels} | {} |\n", cell(help))
-    };
-    source.split("registry.register(").skip(1).map(row).collect()
+/// Returns the section of a table of metrics.
+fn metrics_section(title: &str, table: &[Metric]) -> String {
+    let mut section = format!("\n## {title}\n\n| Metric | Type | Unit | Labels | Meaning |\n|---|---|---|---|---|\n");
+    for metric in table {
+        let Metric { name, kind, labels, help } = metric;
+        let (kind, unit) = (kind.as_str(), metric.unit().unwrap_or_default());
+        let labels = labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
+        section.push_str(&format!("| `{name}` | {kind} | {unit} | {labels} | {} |\n", cell(help)));
+    }
+    section
 }
 
-/// Returns the names of a struct's members.
-fn members(source: &str, name: &str) -> Vec<String> {
-    let (_, rest) = source.split_once(&format!("struct {name} {{\n")).unwrap();
-    let body = rest.split('}').next().unwrap();
-    body.lines()
-        .filter_map(|line| Some(format!("`{}`", line.trim().split_once(':')?.0)))
-        .collect()
+/// Returns all tables of metrics.
+pub fn metrics_tables() -> Vec<(&'static str, &'static [Metric])> {
+    vec![
+        ("attest-gateway", GatewayMetrics::TABLE),
+        #[cfg(feature = "cluster")]
+        ("attest-controller", attest_controller::METRICS),
+        ("Both programs", ProcessMetrics::TABLE),
+    ]
 }
 
 #[test]
-fn the_page_of_metrics_is_that_of_the_code() {
-    let mut page = format!("# Metrics\n\n{INTRODUCTION} the code. Prometheus reads them at `/metrics`.\n");
-    for (title, prefix, source) in [
-        ("attest-gateway", "attest_gateway", "gateway/src/metrics.rs"),
-        ("attest-controller", "attest_controller", "gateway/controller/src/metrics.rs"),
-    ] {
-        assert!(document(source).contains(&format!("\"{prefix}\"")), "{source}");
-        page.push_str(&format!(
-            "\n## {title}\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n"
-        ));
-        let rows = metric_rows(source, prefix);
-        assert!(rows.len() > 2, "{rows:?}");
-        page.push_str(&rows.concat());
+fn the_page_of_metrics_is_that_of_the_tables() {
+    let mut page = format!(
+        "# Metrics\n\n{INTRODUCTION} the code. Prometheus reads them at `/metrics`. A histogram has `_bucket`, `_sum` and \
+         `_count` behind its name.\n"
+    );
+    for (title, table) in metrics_tables() {
+        page.push_str(&metrics_section(title, table));
     }
     check("metrics.md", &page);
+}
+
+#[test]
+fn names_of_metrics_follow_the_conventions_of_prometheus() {
+    let tables = metrics_tables();
+    let all: Vec<&Metric> = tables.iter().flat_map(|(_, table)| *table).collect();
+    let names: BTreeSet<&str> = all.iter().map(|metric| metric.name).collect();
+    assert_eq!(names.len(), all.len(), "a name is there twice");
+    for metric in all {
+        let Metric { name, kind, labels, help } = metric;
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        let prefixes = ["attest_gateway_", "attest_controller_", "process_"];
+        assert!(prefixes.iter().any(|prefix| name.starts_with(prefix)), "{name}");
+        assert_eq!(*kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
+        assert!(*kind != MetricKind::Histogram || name.ends_with("_duration_seconds"), "{name}");
+        let is_time = |text: &str| text.starts_with("Time at") || text.starts_with("Time since which") || text.starts_with("Expiry");
+        assert_eq!(is_time(help), name.ends_with("_timestamp_seconds"), "{name}: {help}");
+        for unit in ["_milliseconds", "_minutes", "_kilobytes", "_megabytes", "_percent"] {
+            assert!(!name.contains(unit), "{name}");
+        }
+        assert!(!help.is_empty() && !help.ends_with('.'), "{name}: {help}");
+        assert!(
+            !labels.contains(&"le") && !labels.contains(&"job") && !labels.contains(&"instance"),
+            "{name}"
+        );
+    }
 }

@@ -328,6 +328,15 @@ pub async fn list(store: &dyn Store) -> Result<Vec<(TokenRecord, u32)>, StoreErr
     Ok(listed)
 }
 
+/// Returns the tokens that pointers should have.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn current(store: &dyn Store) -> Result<Vec<TokenRecord>, StoreError> {
+    let records = all(store).await?.into_iter().map(|token| token.record);
+    Ok(records.filter(TokenRecord::is_current).collect())
+}
+
 /// Removes tokens that expired some time ago; returns how many. A token that rotates by itself stays: it is rotated when its folder is
 /// back.
 ///

@@ -23,7 +23,7 @@ mod secret;
 
 pub use holder::{AGAIN_SECONDS, Claimant, REPEATS_LIMIT, TokenHolder};
 pub use import::{ImportError, Imported};
-pub use issue::{Created, Draft, IssueError, create, forget_expired, free_name, import, list, revoke, shown_name, withdraw};
+pub use issue::{Created, Draft, IssueError, create, current, forget_expired, free_name, import, list, revoke, shown_name, withdraw};
 pub use publication::{PublishError, Secret, auth_secret};
 pub use published::{BootstrapToken, FollowError, PublishedToken, TokenStep, follow, is_followed};
 pub use record::{Rotation, Superseded, TokenRecord, TokenState};

@@ -81,6 +81,9 @@ impl LivePools {
                 },
             };
             live.metrics.pool_broken(&name, pool.broken.is_some());
+            if pool.pool.is_some() {
+                live.metrics.pool_serves(&name);
+            }
             pools.insert(name, pool);
         }
         drop(reloading);

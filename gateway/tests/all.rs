@@ -11,6 +11,7 @@
 
 mod admin;
 mod admission;
+mod alerts;
 mod altered_logs;
 mod altered_segments;
 mod attestation;

@@ -14,13 +14,14 @@ const STATE: &str = "/var/lib/attest-gateway";
 /// The folder for the files that commands write.
 const HOME: &str = "~/";
 
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "a-machine-is-stolen",
     "a-node-was-refused",
     "a-token-leaked",
     "boot-storm",
     "certificate-expires",
     "clock-wrong",
+    "config-stale",
     "disk-full",
     "gateway-lost",
     "restore",
@@ -257,6 +258,21 @@ async fn documented_steps_verify_the_log_after_disk_full() {
     scene.gateway.kill();
     scene.gateway.run();
     scene.follow("disk-full");
+}
+
+#[test]
+fn a_broken_pool_is_corrected() {
+    let mut scene = Scene::start();
+    let file = scene.gateway.path("pools/infra/pool.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, "[grants\n").unwrap();
+    let line = scene.gateway.line(|line| line.contains("pool infra: "));
+    assert!(line.contains("pool.toml"), "{line}");
+    scene.gateway.line(|line| line.contains("still serving the last good state"));
+    scene.follow("config-stale");
+    fs::write(&file, good).unwrap();
+    scene.gateway.line(|line| line.contains("pool infra: its source can be read again"));
+    scene.gateway.command(&["check"]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub struct ResourceKind {
 const STATUS: &[&str] = &["status"];
 const MCO: &str = "machineconfiguration.openshift.io";
 const MACHINES: &str = "machine.openshift.io";
+const MONITORING: &str = "monitoring.coreos.com";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// The group of kinds that exist only while a CustomResourceDefinition defines them.
@@ -45,7 +46,7 @@ const fn kind(
 }
 
 /// All kinds that this server supports.
-pub(super) const KINDS: [ResourceKind; 32] = [
+pub(super) const KINDS: [ResourceKind; 34] = [
     kind("", "v1", "Namespace", "namespaces", false, STATUS),
     kind("", "v1", "Node", "nodes", false, STATUS),
     kind("", "v1", "ConfigMap", "configmaps", true, &[]),
@@ -80,6 +81,8 @@ pub(super) const KINDS: [ResourceKind; 32] = [
     kind(MACHINES, "v1beta1", "MachineSet", "machinesets", true, STATUS),
     // openshift/api: `machine/v1/types_controlplanemachineset.go`, and the definition made of it in `machine/v1/zz_generated.crd-manifests`.
     kind(MACHINES, "v1", "ControlPlaneMachineSet", "controlplanemachinesets", true, STATUS),
+    kind(MONITORING, "v1", "ServiceMonitor", "servicemonitors", true, STATUS),
+    kind(MONITORING, "v1", "PrometheusRule", "prometheusrules", true, STATUS),
     kind("k8s.ovn.org", "v1", "EgressIP", "egressips", false, &[]),
     kind(
         ADMISSION,

@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// Function that uses the cluster's API (repeatable). The gateway gets only the rights for it.
     #[arg(long, value_enum, value_name = "PART")]
     with: Vec<ApiFeature>,
+    /// Image of kube-rbac-proxy: it lets the cluster's Prometheus read the metrics of the gateways, with alerts.
+    #[arg(long, value_name = "IMAGE")]
+    metrics_proxy: Option<GatewayImage>,
     /// Namespace of the gateway's objects.
     #[arg(long, value_name = "NAMESPACE", default_value = NAME)]
     namespace: Namespace,
@@ -79,6 +82,7 @@ impl Arguments {
                 .context("--image is missing: name the image that the gateways run")?,
             pools: self.pools(),
             parts: self.parts(),
+            metrics_proxy: self.metrics_proxy.clone(),
         };
         if gateway.parts.contains(&ApiFeature::SecondStage) {
             output::print_note(
@@ -101,6 +105,7 @@ impl Arguments {
             pools: self.pools(),
             etcd: self.etcd.clone(),
             parts: self.parts(),
+            metrics: self.metrics_proxy.is_some(),
         };
         if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
             output::print_note(

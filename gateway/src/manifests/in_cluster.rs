@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::monitoring;
 use super::{ApiFeature, GatewayImage, NAME, Namespace, PoolName};
 
 const NAMESPACE: &str = include_str!("../../dist/kubernetes/base/namespace.yaml");
@@ -26,6 +27,8 @@ pub struct InCluster {
     pub pools: BTreeSet<PoolName>,
     /// The parts that ask the API.
     pub parts: BTreeSet<ApiFeature>,
+    /// Image of the proxy that lets the cluster's Prometheus read the metrics; `None`: they are not served.
+    pub metrics_proxy: Option<GatewayImage>,
 }
 
 impl InCluster {
@@ -38,12 +41,16 @@ impl InCluster {
             .chain([NETWORK_POLICY, SERVICE_ACCOUNT, SECURITY_CONTEXT].map(|text| self.in_namespace(text)))
             .chain(roles)
             .chain(self.controller())
+            .chain(self.monitoring())
             .chain([self.daemon_set()])
             .collect()
     }
 
     fn daemon_set(&self) -> String {
-        let text = self.filled_in(DAEMON_SET);
+        let mut text = self.filled_in(DAEMON_SET);
+        if let Some(proxy) = &self.metrics_proxy {
+            text = monitoring::with_proxy(&text, proxy);
+        }
         match self.parts.iter().all(|part| part.is_of_controller()) {
             true => text,
             false => text.replace(WITHOUT_TOKEN, "automountServiceAccountToken: true\n"),
@@ -54,6 +61,12 @@ impl InCluster {
     fn controller(&self) -> Option<String> {
         let is_wanted = self.parts.iter().any(|part| part.is_of_controller());
         is_wanted.then(|| self.filled_in(CONTROLLER))
+    }
+
+    /// Returns the objects for the cluster's Prometheus, if it is to read the metrics.
+    fn monitoring(&self) -> Vec<String> {
+        let objects = self.metrics_proxy.iter().flat_map(|_| monitoring::objects());
+        objects.map(|text| self.in_namespace(&text)).collect()
     }
 
     /// Returns a program's objects, with the image and the pools filled in.
@@ -72,6 +85,7 @@ impl InCluster {
         let namespace = &self.namespace;
         text.replace(&format!("namespace: {NAME}\n"), &format!("namespace: {namespace}\n"))
             .replace(&format!(":serviceaccount:{NAME}:"), &format!(":serviceaccount:{namespace}:"))
+            .replace(&format!(".{NAME}.svc\n"), &format!(".{namespace}.svc\n"))
     }
 }
 
@@ -93,6 +107,7 @@ mod tests {
             image: image.parse().unwrap(),
             pools: BTreeSet::from([pool.parse().unwrap()]),
             parts: ApiFeature::ALL.into(),
+            metrics_proxy: Some("registry.example.com/proxy:1".parse().unwrap()),
         };
         documents(&gateway.objects())
     }
@@ -104,13 +119,14 @@ mod tests {
             "namespace: attest-gateway\n",
             "kind: Namespace\nmetadata:\n  name: attest-gateway\n",
             ":serviceaccount:attest-gateway:",
+            ".attest-gateway.svc",
             "registry.invalid",
             "worker.toml",
             WITHOUT_TOKEN.trim_end(),
         ] {
             let place = text.find(left);
             // The accounts themselves have no token; their pods have.
-            let is_account = left.starts_with("automount") && text.matches(left).count() == 2;
+            let is_account = left.starts_with("automount") && text.matches(left).count() == 3;
             assert!(place.is_none() || is_account, "{left}");
         }
         for filled in [
@@ -127,7 +143,7 @@ mod tests {
             text.matches(&subject).count()
         };
         assert_eq!(
-            bound("attest-gateway") + bound("attest-controller"),
+            bound("attest-gateway") + bound("attest-controller") + bound("attest-gateway-scraper"),
             text.matches("Binding\n").count() - text.matches("PolicyBinding\n").count()
         );
     }
@@ -139,6 +155,7 @@ mod tests {
             image: NO_IMAGE.parse().unwrap(),
             pools: BTreeSet::new(),
             parts: BTreeSet::new(),
+            metrics_proxy: None,
         };
         gateway.pools.extend(["worker", "infra"].map(|pool| pool.parse().unwrap()));
         let text = gateway.daemon_set();

@@ -7,6 +7,7 @@
 mod in_cluster;
 mod ingress_redirect;
 mod machine_config;
+mod monitoring;
 mod part;
 mod settings;
 mod values;
@@ -16,6 +17,7 @@ use std::net::IpAddr;
 pub use self::in_cluster::{InCluster, documents};
 pub use self::ingress_redirect::table;
 pub use self::machine_config::machine_config;
+pub use self::monitoring::prometheus_rule;
 pub use self::part::ApiFeature;
 pub use self::settings::InitialSettings;
 pub use self::values::{BadValue, GatewayImage, Host, Namespace, PoolName};

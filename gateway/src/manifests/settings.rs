@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::ingress_redirect::SERVER;
+use super::monitoring;
 use super::{ApiFeature, GATEWAY_PORT, Host, NAME, Namespace, PoolName};
 use crate::settings::{Settings, SettingsError};
 
@@ -37,6 +38,8 @@ pub struct InitialSettings {
     pub etcd: Vec<String>,
     /// Uses of the cluster's API; empty: the gateway does not use the API.
     pub parts: BTreeSet<ApiFeature>,
+    /// Set if the cluster's Prometheus is to read the metrics.
+    pub metrics: bool,
 }
 
 /// Pools of the control plane: no machine gets into them because a part was asked for.
@@ -167,7 +170,7 @@ address = \"{NAME}.{namespace}.svc:{GATEWAY_PORT}\"
     text
 }
 
-/// Returns the text of `gateway.toml`.
+/// Returns the text of `gateway.toml`, without the metrics.
 fn settings(host: &Host, etcd: &[String], parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
     let cluster = cluster(parts, pools);
     let store = match store(etcd, parts) {
@@ -272,7 +275,15 @@ impl InitialSettings {
     /// # Errors
     /// [`SettingsError`]: an argument is not valid as a setting.
     pub fn config_maps(&self) -> Result<Vec<String>, SettingsError> {
-        let settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
+        let mut settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
+        if self.metrics {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                settings,
+                "\n# For the proxy in the same pod, which asks each client for a token.\n[metrics]\nlisten = \"{}\"\n",
+                monitoring::LISTEN
+            );
+        }
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
         let pool = pool(&self.host, &self.parts);
         let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();

@@ -207,6 +207,21 @@ fn the_page_of_log_fields_is_that_of_the_schema() {
     check("log-fields.md", &page);
 }
 
+/// The copy of the alerts for kustomize, which takes no file of another folder, is made from them.
+#[test]
+fn the_object_of_the_alerts_is_that_of_the_rules() {
+    let path = "gateway/dist/kubernetes/parts/monitoring/prometheus-rule.yaml";
+    let text = attest_gateway::manifests::prometheus_rule();
+    if std::env::var_os("WRITE_DOCS").is_some() {
+        fs::write(root().join(path), text).unwrap();
+    } else {
+        assert!(
+            document(path) == text,
+            "{path} differs from gateway/dist/prometheus-rules.yaml: run make docs"
+        );
+    }
+}
+
 /// Returns the section of a table of metrics.
 fn metrics_section(title: &str, table: &[Metric]) -> String {
     let mut section = format!("\n## {title}\n\n| Metric | Type | Unit | Labels | Meaning |\n|---|---|---|---|---|\n");
@@ -232,7 +247,7 @@ pub fn metrics_tables() -> Vec<(&'static str, &'static [Metric])> {
 #[test]
 fn the_page_of_metrics_is_that_of_the_tables() {
     let mut page = format!(
-        "# Metrics\n\n{INTRODUCTION} the code. Prometheus reads them at `/metrics`. A histogram has `_bucket`, `_sum` and \
+        "# Metrics\n\n{INTRODUCTION} the code. Prometheus reads them at `/metrics`: [monitoring](../how-to/monitor.md). A histogram has `_bucket`, `_sum` and \
          `_count` behind its name.\n"
     );
     for (title, table) in metrics_tables() {

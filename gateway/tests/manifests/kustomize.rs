@@ -30,6 +30,7 @@ fn check(built: &[Value], printed: &str) {
 
 const OVERLAY: &str = "overlays/openshift";
 const WITH_API: &str = "overlays/openshift-api";
+const MONITORED: &str = "overlays/openshift-monitoring";
 
 /// Writes a cluster's own overlay, as in `docs/how-to/install-openshift.md`.
 fn own(of: &str) -> tempfile::TempDir {
@@ -71,6 +72,9 @@ fn kustomize_builds_the_rendered_manifests() {
         let gateway = printed(&[&["--only", "gateway", "--image", IMAGE], options].concat());
         check(&built(own(overlay).path()), &[gateway, settings.clone()].join("---\n"));
     }
+    let proxy = "registry.invalid/kube-rbac-proxy:unset";
+    let gateway = printed(&["--only", "gateway", "--image", IMAGE, "--metrics-proxy", proxy]);
+    check(&built(own(MONITORED).path()), &[gateway, settings.clone()].join("---\n"));
     check(&built(&folder().join("door")), &printed(&["--only", "machine-config"]));
     // Without an overlay it is nobody's image.
     let base = built(&folder().join("base"));

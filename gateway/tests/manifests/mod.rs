@@ -4,6 +4,7 @@
 mod apply;
 mod image;
 mod kustomize;
+mod monitoring;
 mod pod;
 mod rights;
 #[cfg(feature = "cluster")]

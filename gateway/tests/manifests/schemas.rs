@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -98,6 +98,103 @@ struct MachineConfigSpec {
     config: Value,
 }
 
+/// `ServiceMonitor` and `PrometheusRule` of `monitoring.coreos.com/v1`, with the used fields only:
+/// <https://github.com/prometheus-operator/prometheus-operator/blob/main/Documentation/api-reference/api.md>.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Monitored<S> {
+    api_version: String,
+    kind: String,
+    metadata: NamespacedMetadata,
+    spec: S,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamespacedMetadata {
+    name: String,
+    namespace: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ServiceMonitorSpec {
+    job_label: String,
+    selector: MatchLabels,
+    endpoints: Vec<ScrapedEndpoint>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MatchLabels {
+    match_labels: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ScrapedEndpoint {
+    port: String,
+    interval: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scheme: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    authorization: Option<SafeAuthorization>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tls_config: Option<SafeTlsConfig>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SafeAuthorization {
+    #[serde(rename = "type")]
+    kind: String,
+    credentials: KeySelector,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SafeTlsConfig {
+    ca: SecretOrConfigMap,
+    server_name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SecretOrConfigMap {
+    config_map: KeySelector,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeySelector {
+    name: String,
+    key: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrometheusRuleSpec {
+    groups: Vec<RuleGroup>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleGroup {
+    name: String,
+    rules: Vec<AlertRule>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlertRule {
+    alert: String,
+    expr: String,
+    #[serde(rename = "for", default, skip_serializing_if = "Option::is_none")]
+    lasts: Option<String>,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+}
+
 fn checked(object: &Value) -> Result<(), String> {
     match object["kind"].as_str().unwrap() {
         "Namespace" => through::<Namespace>(object),
@@ -116,6 +213,9 @@ fn checked(object: &Value) -> Result<(), String> {
         "SecurityContextConstraints" => through::<SecurityContextConstraints>(object),
         "CustomResourceDefinition" => through::<CustomResourceDefinition>(object),
         "MachineConfig" => through::<MachineConfig>(object),
+        "Secret" => through::<Secret>(object),
+        "ServiceMonitor" => through::<Monitored<ServiceMonitorSpec>>(object),
+        "PrometheusRule" => through::<Monitored<PrometheusRuleSpec>>(object),
         other => Err(format!("{other}: no schema is known")),
     }
 }
@@ -123,7 +223,8 @@ fn checked(object: &Value) -> Result<(), String> {
 #[test]
 fn objects_have_only_fields_that_the_api_knows() {
     let parts = attest_gateway::manifests::ApiFeature::ALL.map(attest_gateway::manifests::ApiFeature::name);
-    for object in objects(&all(&parts)) {
+    let monitored = ["--only", "gateway", "--image", IMAGE, "--metrics-proxy", IMAGE];
+    for object in objects(&all(&parts)).into_iter().chain(objects(&printed(&monitored))) {
         if let Err(problem) = checked(&object) {
             panic!("{}: {problem}", name(&object));
         }

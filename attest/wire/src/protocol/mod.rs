@@ -6,6 +6,7 @@
 
 mod challenge;
 mod evidence;
+mod report;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
 pub use crate::values::{BearerText, Blob, HexDigest, Nothing, SecretText};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
 pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse};
+pub use report::{REPORT_ERROR_LIMIT_CHARS, REPORT_JOURNAL_LIMIT_BYTES, ReportRequest, ReportResponse, ReportStage, is_unit};
 
 /// `GET`: the kind of this server. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";
@@ -26,6 +28,8 @@ pub const DISCOVERY_PATH: &str = "/v1/attest";
 pub const CHALLENGE_PATH: &str = "/v1/attest/challenge";
 /// `POST` [`EvidenceRequest`] → [`EvidenceResponse`].
 pub const EVIDENCE_PATH: &str = "/v1/attest/evidence";
+/// `POST` [`ReportRequest`] → [`ReportResponse`].
+pub const REPORT_PATH: &str = "/v1/report";
 /// `GET`/`HEAD` `{CONFIG_PREFIX}{pool}` → the Ignition config.
 pub const CONFIG_PREFIX: &str = "/config/";
 /// The value of [`Discovery::service`].
@@ -68,6 +72,10 @@ pub const GATEWAY_UNREACHABLE: &str = "gateway-unreachable";
 /// Code for a node that cannot write any file that its Ignition reads, so that it could not use a ticket. The node reports it by a `HEAD`
 /// request for its config: a header in the pointer would not reach Ignition either.
 pub const TICKET_UNDELIVERABLE: &str = "ticket-undeliverable";
+/// Code of a gateway that takes no reports.
+pub const REPORTS_OFF: &str = "reports-off";
+/// Code for a report whose proof the gateway does not accept: without the proof it may.
+pub const REPORT_PROOF_INVALID: &str = "report-proof-invalid";
 /// Content type of a [`Problem`] (RFC 9457).
 pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 
@@ -75,6 +83,9 @@ pub const PROBLEM_CONTENT_TYPE: &str = "application/problem+json";
 pub const CHALLENGE_BODY_LIMIT_BYTES: usize = 64 * 1024;
 /// Largest body of an evidence request: [`crate::tpm::LOG_LIMIT_BYTES`] in base64, the challenge, the quote.
 pub const EVIDENCE_BODY_LIMIT_BYTES: usize = 2 * 1024 * 1024;
+
+/// Largest body of a report: [`REPORT_JOURNAL_LIMIT_BYTES`] of which JSON escapes each, the proof, the error.
+pub const REPORT_BODY_LIMIT_BYTES: usize = 160 * 1024;
 
 /// Largest document of a cloud in an evidence request, as it travels: a PKCS#7 message of 32 KiB in base64, in lines. All others are smaller.
 pub const DOCUMENT_LIMIT_BYTES: usize = 64 * 1024;

@@ -39,6 +39,7 @@ attest_plain_http::metrics! {
         decisions_unwritten: Gauge = "attest_gateway_decisions_unwritten", [], "Decisions that could not be written to the attestation log yet: they are in the store";
         machines_waiting: Series<Gauge, 1> = "attest_gateway_machines_waiting", ["pool"], "Machines that wait for an administrator's answer";
         new_values: Series<Counter, 1> = "attest_gateway_new_values_total", ["event"], "Machines that booted values without a reference value, by outcome: waiting, accepted, refused, or the administrator was asked";
+        reports: Series<Counter, 1> = "attest_gateway_reports_total", ["result"], "Reports of failed boots, by result: verified, unverified, or refused because there were too many";
 
         log_broken: Gauge = "attest_gateway_log_broken", [], "1 while the attestation log cannot be written: nodes get 503 until it can";
         log_moved: Gauge = "attest_gateway_log_moved", [], "1 while the attestation log was moved and no new file exists: readers of its path miss new records";
@@ -388,6 +389,11 @@ impl Metrics {
     /// Counts events of machines whose boot has a value that no reference value has.
     pub fn new_value(&self, event: &'static str) {
         self.all.new_values.with([event.into()]).inc();
+    }
+
+    /// Counts a report of a failed boot.
+    pub fn reported(&self, result: &'static str) {
+        self.all.reports.with([result.into()]).inc();
     }
 
     /// Sets the number of machines that wait for an answer, by pool.

@@ -74,6 +74,8 @@ codes! {
     BODY_TOO_LARGE = PAYLOAD_TOO_LARGE, Request, "body-too-large", "The request is too large", "Use an attest-node of the gateway's release.";
     NO_SUCH_PATH = NOT_FOUND, Request, "no-such-path", "The path does not exist", "See docs/reference/protocol.md for the paths of this API.";
     NO_SUCH_METHOD = METHOD_NOT_ALLOWED, Request, "no-such-method", "The path does not support the method", "See docs/reference/protocol.md for the methods of this API.";
+    REPORTS_OFF = FORBIDDEN, Request, "reports-off", "The gateway takes no reports of failed boots", "Read the failure on the node's console, or set reports = \"on\" in gateway.toml.";
+    REPORT_PROOF_INVALID = FORBIDDEN, Request, "report-proof-invalid", "The proof of the attestation does not hold", "attest-node sends the report again without the proof, so that it counts as unverified. If this repeats, the node's requests reach gateways that do not share their seal, or its keys were dropped.";
     CLIENT_GONE = REQUEST_TIMEOUT, Gateway, "client-gone", "The client hung up before the answer", "Nothing: no config was sent, and no use of a ticket or token was spent. If this repeats, the gateway is too slow: check its CPU, its disk and limits.request_seconds.";
     CLOUD_UNAVAILABLE = SERVICE_UNAVAILABLE, Gateway, "cloud-unavailable", "The gateway cannot verify this kind of evidence now", "attest-node retries by itself. If this continues, the gateway's log names the cloud's server that does not answer.";
     MACHINE_PENDING = SERVICE_UNAVAILABLE, Gateway, "machine-pending", "No Machine object of the cluster names this machine yet", "attest-node retries by itself. If the machine is finally refused, this cluster has not created it, or its Machine object has no providerID.";

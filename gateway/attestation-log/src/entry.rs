@@ -1,4 +1,4 @@
-//! Schema of a line, without its place in the chain. A line is a decision about a node, or an event that is not about a node.
+//! Schema of a line, without its place in the chain. A line is a decision about a node, or an event that decides nothing.
 
 use attest::Claims;
 use attest_system::clock::rfc3339;
@@ -12,6 +12,7 @@ use super::checkpoint::Checkpoint;
 use super::journal_error::JournalError;
 use super::record::{Record, VERSION, decision_id};
 use super::removal::Removal;
+use super::report::{NodeReport, ReportSource};
 use super::store_position::StoreReplacement;
 
 /// A line that was read. Readers choose the types of claims (`C`) and basis (`B`): [`serde::de::IgnoredAny`] for those that they do not
@@ -22,7 +23,7 @@ pub enum Entry<C = Claims, B = Basis> {
     Event(Box<LogEvent>),
 }
 
-/// An event that is not about a node. It has no verdict, because no node is trusted, served or refused by it.
+/// An event. It has no verdict, because no node is trusted, served or refused by it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LogEvent {
     /// The schema's version: 1.
@@ -52,6 +53,12 @@ pub enum EventKind {
     Admin { admin: Act },
     /// A segment of the log is removed by the rule of retention.
     Removed { removed: Removal },
+    /// A node has reported that its first boot failed.
+    Report {
+        #[serde(flatten)]
+        source: ReportSource,
+        report: NodeReport,
+    },
 }
 
 /// The kind of a line: its member `decision`.
@@ -66,6 +73,7 @@ pub enum LineKind {
     Checkpoint,
     Admin,
     Removed,
+    Report,
 }
 
 impl LineKind {
@@ -174,6 +182,15 @@ impl Removal {
     }
 }
 
+impl NodeReport {
+    /// Returns the event with this report, at this time in seconds since 1970.
+    #[must_use]
+    pub fn event(self, id: String, at: u64, source: ReportSource) -> LogEvent {
+        let reason = self.to_string();
+        LogEvent::new(id, at, EventKind::Report { source, report: self }, reason)
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 mod tests {
@@ -205,6 +222,26 @@ mod tests {
                 },
             ),
             (LineKind::Admin, EventKind::Admin { admin: act() }),
+            (
+                LineKind::Report,
+                EventKind::Report {
+                    source: ReportSource {
+                        peer: "192.0.2.7:4711".to_owned(),
+                        pool: "worker".to_owned(),
+                        ..ReportSource::default()
+                    },
+                    report: NodeReport {
+                        verified: false,
+                        attestation: None,
+                        stage: attest::protocol::ReportStage::Disks,
+                        unit: "ignition-disks.service".to_owned(),
+                        error: "no disk".to_owned(),
+                        boot: "ab".repeat(16),
+                        journal_bytes: 0,
+                        journal_sha256: None,
+                    },
+                },
+            ),
         ];
         let event = |(kind, what)| (kind, LogEvent::new("ab".repeat(16), 7, what, "why".to_owned()));
         what.into_iter().map(event).collect()
@@ -224,7 +261,7 @@ mod tests {
             let line = line(&event);
             let value: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(value["decision"], serde_json::to_value(kind).unwrap());
-            for absent in ["verdict", "shown", "pool", "decided_by", "code"] {
+            for absent in ["verdict", "shown", "decided_by", "code"] {
                 assert_eq!(value.get(absent), None, "{line}");
             }
             let Read::Event(read) = Read::read(line.as_bytes()).unwrap() else {

@@ -368,12 +368,20 @@ impl Journal {
         self.write(self.prepare(record)?, blobs, outcome).await
     }
 
-    /// Makes an event durable that is not about a node; the console shows it.
+    /// Makes an event durable; the console shows it.
     ///
     /// # Errors
     /// [`JournalError`].
     pub async fn record_event(&self, event: &LogEvent) -> Result<(), JournalError> {
-        self.append(self.line(event)?, Vec::new()).await?;
+        self.record_event_with(event, LargeParts::new()).await
+    }
+
+    /// Makes an event durable, with the large parts that it refers to; the console shows it.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn record_event_with(&self, event: &LogEvent, blobs: LargeParts) -> Result<(), JournalError> {
+        self.append(self.line(event)?, blobs).await?;
         show_event(event);
         Ok(())
     }

@@ -34,6 +34,7 @@ mod reason;
 mod record;
 mod removal;
 mod replica_name;
+mod report;
 mod retention;
 mod segment_name;
 mod segments;
@@ -70,6 +71,7 @@ pub use record::{
 };
 pub use removal::{KeptLines, Removal, RetentionCause, Span};
 pub use replica_name::{is_replica_name, replica_name};
+pub use report::{NodeReport, ReportSource};
 pub use retention::{
     KEPT_NAME, PendingDecisions, RetainedSegments, Retention, RetentionError, RetentionResult, RetentionRule, kept_file, newer_note,
 };

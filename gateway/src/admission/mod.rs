@@ -41,6 +41,17 @@ pub(crate) const CHALLENGES_AT_ONCE: u64 = 20_000;
 /// Challenges each second beyond that: at 0.3 ms each, a quarter of a processor.
 pub(crate) const CHALLENGES_EACH_SECOND: u64 = 800;
 
+/// Bytes that each report of a failed boot counts for: the largest journal, so that small reports fill neither the log nor a screen.
+pub const REPORT_BYTES: u64 = 64 * 1024;
+/// Reports at once, in bytes, that prove an attestation: a thousand, such as of a rack whose config is wrong.
+const VERIFIED_REPORTS_AT_ONCE: u64 = 64 * 1024 * 1024;
+/// Bytes of such reports each second beyond that: 5,400 reports a day.
+const VERIFIED_REPORTS_EACH_SECOND: u64 = 4 * 1024;
+/// Bytes of other reports at once: 256 reports.
+const UNVERIFIED_REPORTS_AT_ONCE: u64 = 16 * 1024 * 1024;
+/// Bytes of such reports each second beyond that: 675 reports a day, with at most 44 MB.
+const UNVERIFIED_REPORTS_EACH_SECOND: u64 = 512;
+
 /// Challenges that unauthenticated clients may spend at once, if the store is on objects of the cluster's API. Each is written to the
 /// cluster's own etcd. A rack of machines of a cloud that boots together needs as many.
 const SPENDS_AT_ONCE: u64 = 1000;
@@ -63,6 +74,10 @@ pub struct Admission {
     pub verification: Verification,
     /// Challenges, which cost the client nothing.
     pub challenges: RateLimit,
+    /// Reports of failed boots by machines that proved their attestation.
+    pub verified_reports: RateLimit,
+    /// Other reports of failed boots.
+    pub unverified_reports: RateLimit,
     /// Challenges that are spent, where that costs more than the gateway alone.
     pub spends: Option<RateLimit>,
     /// Limit on wrong credentials per source.
@@ -82,6 +97,8 @@ impl Admission {
             requests,
             verification: Verification::new(verifications),
             challenges: RateLimit::new(CHALLENGES_AT_ONCE, CHALLENGES_EACH_SECOND),
+            verified_reports: RateLimit::new(VERIFIED_REPORTS_AT_ONCE, VERIFIED_REPORTS_EACH_SECOND),
+            unverified_reports: RateLimit::new(UNVERIFIED_REPORTS_AT_ONCE, UNVERIFIED_REPORTS_EACH_SECOND),
             spends: matches!(store, EngineSettings::Kubernetes(_)).then(|| RateLimit::new(SPENDS_AT_ONCE, SPENDS_EACH_SECOND)),
             wrong_credentials: WrongCredentials::default(),
         }
@@ -112,11 +129,13 @@ impl Admission {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use std::net::Ipv4Addr;
+    use std::path::Path;
     use std::time::Duration;
 
-    use attest::UnixTime;
+    use attest::{NodeIdentity, UnixTime};
 
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn attack_26_a_challenge_flood_leaves_quota_to_nodes() {
@@ -132,6 +151,45 @@ mod tests {
         assert!((0..2000).all(|_| spend(7, 39)));
         assert!((1000..1500).all(|node| spend(node, 39)));
         assert!(!spend(66, 39));
+    }
+
+    #[test]
+    fn attack_60_sources_of_reports_leave_reports_to_others() {
+        let now = |second: u64| UnixTime::since_unix_epoch(Duration::from_secs(1000 + second));
+        for greedy in [1, 2, 50, 2000] {
+            let limits = Settings::defaults(Path::new("")).unwrap().limits;
+            let admission = Admission::new(&limits, &EngineSettings::Embedded, Histogram::new([1.0]));
+            let granted =
+                |limit: &RateLimit, source: ClientSource, second: u64| limit.spend(source, REPORT_BYTES, now(second)) == Spending::Granted;
+            let address = |number: u32| ClientSource::from(Ipv4Addr::from_bits(number));
+            let machine = |number: u32| ClientSource::of_machine(&NodeIdentity::from_ek(format!("{number:064}").parse().unwrap()));
+            let all: usize = (0..60)
+                .flat_map(|second| (0..greedy).map(move |source| (second, source)))
+                .map(|(second, source)| {
+                    (0..20)
+                        .filter(|_| granted(&admission.unverified_reports, address(source), second))
+                        .count()
+                })
+                .sum();
+            // Sixteen megabytes and no more.
+            assert!(all <= 256, "{all} from {greedy}");
+            // Attested machines have their own allowance.
+            let rogue: usize = (0..4000).filter(|_| granted(&admission.verified_reports, machine(1), 59)).count();
+            assert!(rogue <= 512, "{rogue}");
+            for number in 100..200 {
+                assert!(
+                    granted(&admission.verified_reports, machine(number), 59),
+                    "{number} beside {greedy}"
+                );
+            }
+            // Machines that did not attest get room beside greedy sources, as long as those are not as many as the reports that there are.
+            for number in (10_000..10_020).filter(|_| greedy < 100) {
+                assert!(
+                    granted(&admission.unverified_reports, address(number), 59),
+                    "{number} beside {greedy}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use attest::NodeIdentity;
+use aws_lc_rs::digest::{SHA256, digest};
+
 /// Prefix lengths of the networks in which an IPv6 address is counted, the largest first: a site's, and a machine network's. The owner of
 /// one address in a network of 64 bits has 2^64 of them. The owner of a network of 48 bits has 65,536 of those. Shares are fair among the
 /// largest, in each of them among the smaller ones, and in those among addresses.
@@ -53,6 +56,18 @@ impl ClientSource {
         Self {
             address,
             is_known: address.is_ipv6(),
+        }
+    }
+
+    /// Returns the source that stands for a machine which has proven its identity, wherever its requests come from. It counts by itself.
+    #[must_use]
+    pub fn of_machine(identity: &NodeIdentity) -> Self {
+        let digest = digest(&SHA256, identity.as_str().as_bytes());
+        let mut bits = [0; 16];
+        bits.iter_mut().zip(digest.as_ref()).for_each(|(bit, byte)| *bit = *byte);
+        Self {
+            address: Ipv6Addr::from(bits).into(),
+            is_known: true,
         }
     }
 

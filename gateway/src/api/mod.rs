@@ -18,6 +18,7 @@ mod kubelet;
 mod overload;
 mod problem;
 mod recent_chains;
+mod report;
 mod request_meter;
 mod scrape;
 mod token;
@@ -27,7 +28,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use attest::protocol::{
-    BOOT_ID_HEADER, CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH, is_boot_id,
+    BOOT_ID_HEADER, CHALLENGE_BODY_LIMIT_BYTES, CHALLENGE_PATH, DISCOVERY_PATH, EVIDENCE_BODY_LIMIT_BYTES, EVIDENCE_PATH,
+    REPORT_BODY_LIMIT_BYTES, REPORT_PATH, is_boot_id,
 };
 use attest_log::decision_id;
 use axum::body::Bytes;
@@ -48,6 +50,7 @@ use config::ConfigEndpoint;
 use discovery::DiscoveryEndpoint;
 use evidence::EvidenceEndpoint;
 use health::Readiness;
+use report::ReportEndpoint;
 use request_meter::RequestMeter;
 use scrape::ScrapeEndpoint;
 
@@ -80,6 +83,7 @@ pub fn router(gateway: &Gateway) -> Router {
     let discovery = get(discovery::get).with_state(Arc::new(DiscoveryEndpoint::new(gateway)));
     let challenge = post(challenge::post).with_state(Arc::new(ChallengeEndpoint::new(gateway)));
     let evidence = post(evidence::post).with_state(Arc::new(EvidenceEndpoint::new(gateway)));
+    let report = post(report::post).with_state(Arc::new(ReportEndpoint::new(gateway)));
     let config = get(config::get).with_state(Arc::new(ConfigEndpoint::new(gateway)));
     // Health is answered however busy the gateway is.
     let health = Router::new()
@@ -89,6 +93,7 @@ pub fn router(gateway: &Gateway) -> Router {
     let router = guarded(DISCOVERY_PATH, discovery, 0)
         .merge(guarded(CHALLENGE_PATH, challenge, CHALLENGE_BODY_LIMIT_BYTES))
         .merge(guarded(EVIDENCE_PATH, evidence, EVIDENCE_BODY_LIMIT_BYTES))
+        .merge(guarded(REPORT_PATH, report, REPORT_BODY_LIMIT_BYTES))
         .merge(guarded("/config/{pool}", config.clone(), 0))
         // The Machine Config Server takes a path's last element.
         .merge(guarded("/config/{pool}/", config, 0))

@@ -6,7 +6,7 @@ use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest_log::codes::{
     ANSWER_PENDING, ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code,
-    EVIDENCE_REQUIRED, KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN,
+    EVIDENCE_REQUIRED, KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, REPORTS_OFF,
     SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE,
 };
 use attest_log::{Acceptable, DecidedBy, accept_command, with_next_step};
@@ -236,6 +236,10 @@ impl Refusal {
 
     pub(super) fn credential_malformed(problem: &str) -> Self {
         Self::new(CREDENTIAL_MALFORMED, problem)
+    }
+
+    pub(super) fn reports_off() -> Self {
+        Self::new(REPORTS_OFF, "this gateway takes no reports of failed boots")
     }
 
     pub(super) fn claimant_malformed() -> Self {

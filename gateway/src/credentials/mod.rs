@@ -3,6 +3,7 @@
 
 pub mod challenges;
 pub mod kubelet;
+pub mod report_proofs;
 pub mod seal;
 pub mod tickets;
 pub mod tokens;

@@ -13,6 +13,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
+use super::report_proofs::{self, ProvenAttestation};
 use super::seal::{SealError, SealKeyRing, Sealed};
 use crate::settings::TicketSettings;
 
@@ -112,6 +113,8 @@ pub struct IssuedTicket {
     pub text: String,
     /// The last second at which it is valid, since 1970.
     pub expires: u64,
+    /// Proof of the same attestation for reports, valid for as long as the ticket can be.
+    pub report: String,
 }
 
 /// Issues a ticket under the seal.
@@ -140,7 +143,16 @@ pub fn issue(seal: &SealKeyRing, settings: &TicketSettings, earned: &TicketGrant
         uses: settings.uses,
     };
     let bytes = serde_json::to_vec(&content)?;
+    let attestation = ProvenAttestation {
+        decision: content.decision,
+        identity: content.identity,
+        instance: content.instance,
+        name: content.name,
+        pool: content.pool,
+        expires: content.expires,
+    };
     Ok(IssuedTicket {
+        report: report_proofs::issue(seal, attestation, settings.longest(), now)?,
         text: format!("{TICKET_PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
         expires: content.expires,
     })

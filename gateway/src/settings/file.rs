@@ -41,6 +41,7 @@ pub(super) struct SettingsFile {
     pub state: PathBuf,
     pub pools: PathBuf,
     pub ek_roots: PathBuf,
+    pub reports: Switch,
     pub store: StoreSection,
     pub tls: Tls,
     pub challenge: ChallengeSection,
@@ -67,6 +68,7 @@ impl Default for SettingsFile {
             state: "state".into(),
             pools: "pools".into(),
             ek_roots: "ek-roots".into(),
+            reports: Switch::On,
             store: StoreSection::default(),
             tls: Tls::default(),
             challenge: ChallengeSection::default(),
@@ -83,6 +85,14 @@ impl Default for SettingsFile {
             approval: KubeletApprovalSection::default(),
         }
     }
+}
+
+/// A setting that is on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Deserialize)]

@@ -21,7 +21,7 @@ use attest_store::settings::StoreSettings;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 pub use cloud::{AwsSettings, AzureSettings, CloudSettings, GcpSettings, OutgoingSettings};
 pub use cluster::{AttestedNodes, ClusterSettings};
-use file::{SECTIONS, SettingsFile};
+use file::{SECTIONS, SettingsFile, Switch};
 use ipnet::IpNet;
 pub use lifetimes::TicketSettings;
 pub use limits::Limits;
@@ -55,6 +55,8 @@ pub struct Settings {
     pub pools: PathBuf,
     /// Certificates that endorse EKs.
     pub ek_roots: PathBuf,
+    /// Set if the gateway takes reports of failed boots.
+    pub reports: bool,
     /// Key that replicas share, by which the seal's keys are encrypted in the store. `None`: the seal's keys are this gateway's alone, in a
     /// file.
     pub store_key_file: Option<PathBuf>,
@@ -234,6 +236,7 @@ impl Settings {
             },
             pools: folder.join(file.pools),
             ek_roots: folder.join(file.ek_roots),
+            reports: file.reports == Switch::On,
             tls: TlsSettings {
                 ca: served(file.tls.ca),
                 certificate: served(file.tls.certificate),

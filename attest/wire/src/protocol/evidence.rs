@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest};
+use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, SecretText};
 use crate::kinds::{Kind, Messages};
 use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
@@ -108,6 +108,9 @@ pub struct EvidenceResponse {
     pub expires: u64,
     /// Path of the config that the ticket is good for, from the root of this server: `/config/worker`.
     pub url: String,
+    /// Proof of this attestation for [`super::ReportRequest::proof`], and for nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report: Option<SecretText>,
 }
 
 impl fmt::Debug for EvidenceResponse {

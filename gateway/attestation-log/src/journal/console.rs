@@ -4,6 +4,7 @@ use super::super::acceptable::accept_command;
 use super::super::entry::{EventKind, LogEvent};
 use super::super::reason::{late, with_before};
 use super::super::record::{Decision, NotAttested, Record, ShownEvidence, Verdict};
+use super::super::report::ReportSource;
 use super::super::would_refuse::WouldRefuse;
 
 /// Longest text that one part of a console line has, in characters; the record has all of it.
@@ -40,6 +41,22 @@ pub(super) fn show_event(event: &LogEvent) {
         EventKind::Admin { admin } => tracing::info!(target: "attestation", "ADMIN {}: {reason}", attest_system::clock::rfc3339(admin.at)),
         EventKind::Removed { .. } => tracing::info!(target: "attestation", "REMOVED {reason}"),
         EventKind::Counted { peer, .. } => tracing::warn!(target: "attestation", "AGGREGATED peer={peer}: {reason}"),
+        EventKind::Report {
+            source:
+                ReportSource {
+                    peer,
+                    pool,
+                    identity,
+                    name,
+                    ..
+                },
+            ..
+        } => {
+            let who = printable(identity.as_deref().unwrap_or("unknown node"));
+            let name = name.as_deref().map(|name| format!(" ({})", printable(name))).unwrap_or_default();
+            let (pool, id) = (printable(pool), &event.id);
+            tracing::warn!(target: "attestation", "REPORT {id} of {who}{name} pool={pool} peer={peer}: {reason}");
+        }
         EventKind::StoreAccepted { .. } | EventKind::Checkpoint { .. } => {}
     }
 }

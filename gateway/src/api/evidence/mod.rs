@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse};
+use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
 use attest_log::{Decision, DeltaBases, Record, ShownEvidence};
@@ -22,6 +22,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use zeroize::Zeroizing;
 
 use super::Peer;
 use super::decisions::Decisions;
@@ -231,6 +232,7 @@ fn answer(earned: &GrantingDecision) -> Response {
         ticket: ticket.text.clone(),
         expires: ticket.expires,
         url: format!("{CONFIG_PREFIX}{}", record.pool),
+        report: Some(SecretText::new(Zeroizing::new(ticket.report.clone()))),
     };
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(body)).into_response()
 }

@@ -6,8 +6,9 @@ use attest_ignition::Inexpressible;
 use attest_log::codes::{
     CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
     KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNAVAILABLE, NODE_NAME_TAKEN, NODE_REVOKED,
-    SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID,
-    TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED, TPM_EVENT_LOG_CHANGED, TPM_FIRMWARE_DOWNGRADED,
+    REPORT_PROOF_INVALID, SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL,
+    TOKEN_EXPIRED, TOKEN_INVALID, TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED, TPM_EVENT_LOG_CHANGED,
+    TPM_FIRMWARE_DOWNGRADED,
 };
 use attest_log::{Acceptable, command_for, unknown_ek};
 use attest_machines::enrolment::{EkRecord, EnrolmentError};
@@ -22,6 +23,7 @@ use crate::admission::TooBusy;
 use crate::cloud::CloudUnavailable;
 use crate::credentials::challenges::ChallengeError;
 use crate::credentials::kubelet::MemberError;
+use crate::credentials::report_proofs::ReportProofError;
 use crate::credentials::tickets::TicketError;
 use crate::credentials::tokens::TokenError;
 
@@ -59,6 +61,12 @@ impl From<ChallengeError> for Refusal {
             ChallengeError::Spent => Self::new(CHALLENGE_SPENT, error),
             ChallengeError::Store(error) => Self::because(&error),
         }
+    }
+}
+
+impl From<ReportProofError> for Refusal {
+    fn from(error: ReportProofError) -> Self {
+        Self::new(REPORT_PROOF_INVALID, error)
     }
 }
 

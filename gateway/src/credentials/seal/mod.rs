@@ -41,6 +41,8 @@ const SEALED_LIMIT_BYTES: usize = 128 * 1024;
 pub enum Sealed {
     Challenge,
     Ticket,
+    /// Proof of an attestation, for reports.
+    Report,
 }
 
 impl Sealed {
@@ -48,6 +50,7 @@ impl Sealed {
         match self {
             Self::Challenge => b"attestation-gateway/v1/challenge",
             Self::Ticket => b"attestation-gateway/v1/ticket",
+            Self::Report => b"attestation-gateway/v1/report",
         }
     }
 }

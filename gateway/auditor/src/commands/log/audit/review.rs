@@ -49,6 +49,7 @@ struct OfEvents {
     checkpoint: Option<IgnoredAny>,
     admin: Option<IgnoredAny>,
     removed: Option<IgnoredAny>,
+    report: Option<IgnoredAny>,
 }
 
 /// Extent to which a line could be judged.
@@ -145,10 +146,10 @@ impl<'b> Reviewer<'b> {
         let mut differences = Differences::default();
         self.head((event.v, &event.time, event.at, &event.id), &mut differences);
         differences.messages.extend(event.differences_of(text));
-        let (again, judged) = of_nobody::review(&event, &mut differences);
+        let (again, judged) = of_nobody::review(&event, self.blobs, &mut differences);
         let act = match event.what {
             EventKind::Admin { admin } | EventKind::StoreAccepted { admin, .. } => Some(admin),
-            EventKind::Counted { .. } | EventKind::Checkpoint { .. } | EventKind::Removed { .. } => None,
+            EventKind::Counted { .. } | EventKind::Checkpoint { .. } | EventKind::Removed { .. } | EventKind::Report { .. } => None,
         };
         Review {
             of_proof: false,
@@ -328,6 +329,7 @@ impl OfEvents {
             ("checkpoint", &self.checkpoint),
             ("admin", &self.admin),
             ("removed", &self.removed),
+            ("report", &self.report),
         ] {
             differences.absent(name, member.as_ref());
         }

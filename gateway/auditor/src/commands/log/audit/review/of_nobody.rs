@@ -1,12 +1,12 @@
-//! Lines that are about no node.
+//! Lines that are no decisions.
 
 use attest_log::admin::{Act, Verb};
-use attest_log::{ENTRY_VERSION, EventKind, LogEvent};
+use attest_log::{Blobs, ENTRY_VERSION, EventKind, LogEvent, NodeReport};
 
 use super::{Differences, ReviewStatus};
 
 /// Judges an event by its own content; returns its kind, and how far it could be judged.
-pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'static str, ReviewStatus) {
+pub(super) fn review(event: &LogEvent, blobs: &Blobs, differences: &mut Differences) -> (&'static str, ReviewStatus) {
     match &event.what {
         EventKind::Counted { .. } => ("counted", ReviewStatus::Whole),
         EventKind::StoreAccepted { admin, .. } => {
@@ -32,7 +32,28 @@ pub(super) fn review(event: &LogEvent, differences: &mut Differences) -> (&'stat
             differences.same("reason", &event.reason, &removed.to_string());
             ("removed", ReviewStatus::OfLog)
         }
+        EventKind::Report { source, report } => {
+            differences.same("reason", &event.reason, &report.to_string());
+            if report.verified && (source.identity.is_none() || report.attestation.is_none()) {
+                differences.add("a verified report names no attestation");
+            }
+            if !report.verified && (&source.identity, &source.instance, &source.name) != (&None, &None, &None) {
+                differences.add("an unverified report names a node");
+            }
+            journal(report, blobs, differences);
+            ("reported", ReviewStatus::Whole)
+        }
     }
+}
+
+/// Compares the journal of a report with its digest and length.
+fn journal(report: &NodeReport, blobs: &Blobs, differences: &mut Differences) {
+    let bytes = match report.journal_sha256.as_deref().map(|name| blobs.get(name)) {
+        None => 0,
+        Some(Ok(journal)) => u64::try_from(journal.len()).unwrap_or(u64::MAX),
+        Some(Err(error)) => return differences.add(format!("the journal cannot be read: {error}")),
+    };
+    differences.same("report.journal_bytes", &report.journal_bytes, &bytes);
 }
 
 /// Checks an act against itself: it is not repeated, it is shown.

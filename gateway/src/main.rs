@@ -113,6 +113,9 @@ enum Command {
     /// Read the attestation log, and manage its chains and checkpoints.
     #[command(subcommand)]
     Log(commands::log::Command),
+    /// List and print reports of failed first boots, which nodes send.
+    #[command(subcommand)]
+    Reports(commands::reports::Command),
     /// Validate settings, certificates, pools, roots and state. Exit code 1 on errors.
     Check(commands::check::Arguments),
     #[command(hide = true)]
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
         Command::Upgrade(arguments) => commands::upgrade::run(&config, &arguments),
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
+        Command::Reports(command) => commands::reports::run(&config, &command),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
         Command::Manual(arguments) => arguments.write::<Arguments>().map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };

@@ -88,6 +88,7 @@ mod reload;
 mod reloaded;
 mod remote;
 mod replicas;
+mod reports;
 mod restored;
 mod returned_uses;
 mod revocation;

@@ -20,6 +20,7 @@ pub(crate) mod pointer;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod reference_values;
+pub(crate) mod reports;
 pub(crate) mod restore;
 pub(crate) mod seal;
 pub(crate) mod second_stage;

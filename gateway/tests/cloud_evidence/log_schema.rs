@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER};
+use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER, REPORT_PATH};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
 use attest_gateway::credentials::seal::SealKeyRing;
@@ -22,6 +22,7 @@ use super::machine::{Asked, Machine};
 use super::machines;
 use super::site::{self, AZURE_RULES, AZURE_VTPM_RULES, DOCUMENT, GCP, NITRO_TPM, STS, TPM};
 use crate::log_builder::{self, BuiltEvent, EV_IPL, SHA1, SHA256, SHA384};
+use crate::reports;
 use crate::support::kubelet::{self, CLIENT_CA, Cluster, embedded, in_process};
 use crate::support::log_schema::{LOG, Schema};
 use crate::support::pending;
@@ -327,6 +328,17 @@ async fn recorded_late() -> Vec<Value> {
 }
 
 /// Returns the fields of an object in any of the records.
+/// Returns the record of a report that proves an attestation.
+async fn reported() -> Vec<Value> {
+    let gateway = Gateway::start();
+    let case = tpm();
+    gateway.endorse(&case, &["--name", "worker-7"]);
+    let mut report = reports::report();
+    report["proof"] = json!(reports::proof(&gateway, case).await.0);
+    reports::id(&gateway.post(REPORT_PATH, &report).await);
+    gateway.records()
+}
+
 fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
     let objects = records.iter().filter_map(|record| record.pointer(pointer)?.as_object());
     objects.flat_map(|object| object.keys().map(String::as_str)).collect()
@@ -345,6 +357,7 @@ async fn every_written_record_matches_the_schema() {
         removed().await,
         booted_something_else().await,
         recorded_late().await,
+        reported().await,
     ]
     .concat();
     for record in &records {
@@ -363,6 +376,7 @@ async fn every_written_record_matches_the_schema() {
                 "checkpoint",
                 "admin",
                 "removed",
+                "report",
             ][..],
         ),
         ("verdict", &["trusted", "served", "refused"]),
@@ -383,6 +397,7 @@ async fn every_written_record_matches_the_schema() {
         ("checkpoint", "/checkpoint"),
         ("admin", "/admin"),
         ("removed", "/removed"),
+        ("report", "/report"),
         ("span", "/removed/chains/0"),
         ("by", "/admin/by"),
         ("thing", "/admin/things/0"),

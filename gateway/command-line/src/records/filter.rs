@@ -35,7 +35,7 @@ pub struct Filter {
     /// Code of a refusal (docs/reference/codes.md), also one that a node reports, or that an observing pool would have refused with.
     #[arg(long, value_parser = code)]
     code: Option<String>,
-    /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed …
+    /// Kind of line: challenge, evidence, config, counted, store_accepted, checkpoint, removed, report …
     #[arg(long, value_parser = parse_label::<LineKind>)]
     decision: Option<String>,
     /// Verdict on a challenge, evidence or a config: trusted, served, refused.
@@ -50,6 +50,37 @@ pub struct Filter {
     /// Other identities of the node, as far as they were looked up. The record of a refusal has the node's identity, and seldom its name.
     #[arg(skip)]
     known_by: BTreeSet<String>,
+}
+
+/// Filter for reports of failed boots.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Filters")]
+pub struct ReportFilter {
+    /// A node that proved its attestation: its name, its identity or the beginning of it (`tpm:45c9302c…`, or the EK's digest alone), or its cloud instance.
+    #[arg(long, value_parser = some_text)]
+    node: Option<String>,
+    /// Reports of this pool.
+    #[arg(long)]
+    pool: Option<String>,
+    /// From this time on: RFC 3339 with its zone (2026-11-21T11:00:00Z, 2026-11-21T12:00:00+01:00), or how long ago (90m, 2h, 7d).
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    since: Option<u64>,
+    /// Up to this time, itself included.
+    #[arg(long, value_name = "TIME", value_parser = when)]
+    until: Option<u64>,
+}
+
+impl From<ReportFilter> for Filter {
+    fn from(ReportFilter { node, pool, since, until }: ReportFilter) -> Self {
+        Self {
+            node,
+            pool,
+            since,
+            until,
+            decision: Some("report".to_owned()),
+            ..Self::default()
+        }
+    }
 }
 
 /// Fields of a record that are read. Records of other releases may have more.

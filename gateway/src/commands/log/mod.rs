@@ -11,6 +11,8 @@ mod show;
 mod status;
 mod tail;
 
+pub(crate) use node_identities::source_with_identities;
+
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;

@@ -3,11 +3,13 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use attest::protocol::REPORT_PATH;
 use attest_gateway::cluster::attested_nodes::object_name;
 use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, Mishap, RestartHistory};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, shown};
+use crate::reports;
 use crate::support::{Case, Gateway, LIMIT, bearer, digest, next_boot, tpm};
 
 const NODES: &str = "attestednodes";
@@ -218,6 +220,20 @@ async fn kubectl_lists_attested_nodes_with_evidence_and_config() {
     .await;
     assert_eq!(site.api.all(NODES).len(), 1);
     assert_eq!(site.event_notes(&object, "Attested").len(), 1);
+    // A failed boot that the machine reports is an event, once; one that a stranger reports of it is none.
+    let mut report = reports::report();
+    reports::id(&site.gateway.post(REPORT_PATH, &report).await);
+    report["error"] = json!("no \u{202e}disk");
+    report["proof"] = json!(reports::proof(&site.gateway, next_boot(&case)).await.0);
+    let reported = reports::id(&site.gateway.post(REPORT_PATH, &report).await);
+    shown(&site.api, "the report is an event", || {
+        site.event_notes(&object, "BootFailed")
+            == [format!(
+                "the node reports that its first boot failed in stage disks (ignition-disks.service): no \\u{{202e}}disk (record {reported})"
+            )]
+    })
+    .await;
+    assert_eq!(site.node(&object).unwrap()["status"]["report"]["record"], reported);
     // What is edited is not done here, and it is said.
     site.patch(&object, &json!({"banned": true, "forget": "worker-7"}));
     site.wait_says(&object, "Accepted", "False", "EditsAreOff").await;

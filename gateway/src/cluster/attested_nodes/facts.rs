@@ -2,12 +2,18 @@
 
 use std::collections::HashMap;
 
-use attest_log::{Decision, Record, ShownEvidence, Verdict};
+use attest_command_line::visible;
+use attest_log::{Decision, Entry, EventKind, LogEvent, Record, ShownEvidence, Verdict};
 use attest_system::clock::rfc3339;
 use serde::de::IgnoredAny;
 
 use super::object::object_name;
-use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType, LastAttestation, LastConfig, LastRefusal, reason_of_code};
+use super::status::{
+    AttestedNodeStatus, ConditionAnswer, ConditionType, LastAttestation, LastConfig, LastRefusal, LastReport, reason_of_code,
+};
+
+/// Longest error of a report in an object, in characters; the record has all of it.
+const REPORT_ERROR_LIMIT_CHARACTERS: usize = 512;
 
 /// Facts about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +24,7 @@ pub(super) struct MachineFacts {
     attestation: Option<(u64, LastAttestation)>,
     refusal: Option<(u64, LastRefusal)>,
     config: Option<(u64, LastConfig)>,
+    report: Option<LastReport>,
 }
 
 /// Facts about all machines, by the names of their objects.
@@ -30,9 +37,10 @@ struct DecisionFacts(Record<IgnoredAny, IgnoredAny>);
 impl MachineUpdates {
     /// Adds what a line says.
     pub(super) fn add(&mut self, line: &[u8]) {
-        // Events are about no node, have no verdict, and are passed over.
-        let Ok(record) = serde_json::from_slice::<Record<IgnoredAny, IgnoredAny>>(line) else {
-            return;
+        let record = match Entry::<IgnoredAny, IgnoredAny>::read(line) {
+            Ok(Entry::Decision(record)) => *record,
+            Ok(Entry::Event(event)) => return self.add_report(*event),
+            Err(_) => return,
         };
         let Some((name, identity)) = record
             .identity
@@ -61,6 +69,34 @@ impl MachineUpdates {
             }
             _ => {}
         }
+    }
+}
+
+impl MachineUpdates {
+    /// Adds the report of a machine that proved its attestation. Other events are about no machine.
+    fn add_report(&mut self, event: LogEvent) {
+        let EventKind::Report { source, report } = event.what else {
+            return;
+        };
+        let Some((name, identity)) = source
+            .identity
+            .filter(|_| report.verified)
+            .and_then(|identity| Some((object_name(&identity)?, identity)))
+        else {
+            return;
+        };
+        let facts = self.0.entry(name).or_insert_with(|| MachineFacts {
+            identity,
+            ..MachineFacts::default()
+        });
+        facts.report = Some(LastReport {
+            at: event.time,
+            stage: report.stage.to_string(),
+            unit: report.unit,
+            error: visible(&report.error).chars().take(REPORT_ERROR_LIMIT_CHARACTERS).collect(),
+            pool: source.pool,
+            record: event.id,
+        });
     }
 }
 
@@ -128,6 +164,11 @@ impl MachineFacts {
             let answer = ConditionAnswer::new(true, &reason_of_code(&new.set), message);
             status.config = Some(new.clone());
             status.set_condition(ConditionType::ConfigServed, answer, generation, *at);
+        }
+        if let Some(new) = &self.report
+            && status.report.as_ref().is_none_or(|old| old.at <= new.at)
+        {
+            status.report = Some(new.clone());
         }
         let times = [
             &self.attestation.as_ref().map(|(at, _)| *at),

@@ -15,7 +15,7 @@ use super::facts::{MachineFacts, MachineUpdates};
 use super::log_reader::LogReader;
 use super::object::AttestedNode;
 use super::position::{PositionFile, ReadPosition};
-use super::status::{AttestedNodeStatus, ConditionType};
+use super::status::{AttestedNodeStatus, ConditionType, LastReport};
 use super::writer::{AttestedNodeWriter, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
 use crate::metrics::Metrics;
@@ -231,6 +231,17 @@ impl AttestedNodeCache {
                 ("AttestationRefused", true)
             };
             writer.post_event(node, reason, warning, &said.message, now).await?;
+        }
+        if let Some(LastReport {
+            stage,
+            unit,
+            error,
+            record,
+            ..
+        }) = after.report.as_ref().filter(|_| before.report != after.report)
+        {
+            let message = format!("the node reports that its first boot failed in stage {stage} ({unit}): {error} (record {record})");
+            writer.post_event(node, "BootFailed", true, &message, now).await?;
         }
         let sha256 = |status: &AttestedNodeStatus| status.config.as_ref().map(|config| config.sha256.clone());
         if let Some(said) = after.says(ConditionType::ConfigServed).filter(|_| sha256(before) != sha256(after)) {

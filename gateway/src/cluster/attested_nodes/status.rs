@@ -28,6 +28,8 @@ pub(super) struct AttestedNodeStatus {
     pub(super) refusal: Option<LastRefusal>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) config: Option<LastConfig>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) report: Option<LastReport>,
     #[serde(skip_serializing_if = "Handled::is_nothing")]
     pub(super) handled: Handled,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -83,6 +85,17 @@ pub(super) struct LastConfig {
     pub(super) pool: String,
     pub(super) sha256: String,
     pub(super) spec_version: String,
+    pub(super) record: String,
+}
+
+/// The last report of a failed first boot. Its text is the node's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LastReport {
+    pub(super) at: String,
+    pub(super) stage: String,
+    pub(super) unit: String,
+    pub(super) error: String,
+    pub(super) pool: String,
     pub(super) record: String,
 }
 

@@ -36,6 +36,7 @@ use crate::kubelet;
 use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
 use crate::platform::{CloudInstance, KubeletKey, NAME_ARGUMENT, NodePlatform, pointer_file};
 use crate::pointer::{GatewaySource, Pointer, PointerError, SourceLocation};
+use crate::report::attestations::{self, GatewayAttestation};
 use crate::tpm::{AkKind, EkChoice, TpmError, device};
 use crate::wait::WaitLimits;
 
@@ -107,6 +108,8 @@ struct BootResult {
     untold: Vec<(SourceLocation, String)>,
     failed: Vec<Failure>,
     notes: Vec<String>,
+    /// Results that a report of this boot proves or names; of one gateway, the last counts.
+    reports: Vec<GatewayAttestation>,
     /// Gateways to notify if the pointer for Ignition cannot be written.
     gateways: Option<Gateways>,
 }
@@ -352,6 +355,7 @@ fn work(
         let result = tickets::attest_to_all(settings, &http, &gateways, &mut surroundings, patience, &mut pointer, &mut done);
         // What is known of the other gateways is not lost with it.
         done.failed.extend(result.err());
+        attestations::keep(&settings.kept_folder, &done.reports);
     }
     claim_tokens(
         &gateways,

@@ -48,6 +48,8 @@ codes! {
     "tls-ca", "A CA in the pointer config is PEM, but cannot be used as a CA.", "Correct the CA in the pointer config.";
     "deadline", "The time of `--deadline` has passed, most likely because the TPM does not answer.", "Run `attest-node ek list` on the node. A slow TPM needs a longer `--deadline`.";
     TICKET_UNDELIVERABLE, "attest-node cannot write the file from which Ignition would read the ticket. The console line has the file and the system's error. The node reports this to the gateway.", "Start attest-node by its unit, or make the folder writable in the initramfs, or name another file that Ignition reads with `--out`.";
+    "report-no-pointer", "The boot failed before attest-node had a pointer config with a gateway, so that no gateway gets a report.", "Read the failure on the console. On a booted system, run `attest-node report --pointer FILE`.";
+    "report-deadline", "The time of `--deadline` of `attest-node report` has passed.", "Check the node's network, and run `attest-node report` again.";
     "output", "`attest-node config fetch` cannot write the config.", "Make the folder writable, or name another file with `--out`.";
     "internal", "attest-node has a defect, or the system denied it a thread or memory.", "Report the message.";
     "refused", "The gateway refused with a malformed code: a code has 1 to 64 lower-case letters, digits and `-`.", "Follow the text on the console line. Check that the address is an attestation gateway's.";

@@ -11,6 +11,8 @@
 //!
 //! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
 //!
+//! If the attestation or Ignition fails, the gateway gets a report with the journal, without its secrets ([`report`]).
+//!
 //! A node that got the pre-approved config returns for the full one when its kubelet has a certificate ([`config`]), and has Ignition apply
 //! it at the next boot ([`apply`]). It uses the program that the initramfs has kept for the booted system ([`keep`]). If so configured, a
 //! node attests the key that its kubelet will have, and gets the certificate for it before the kubelet requests one ([`kubelet`]).
@@ -39,5 +41,6 @@ pub mod keep;
 pub mod kubelet;
 pub mod platform;
 pub mod pointer;
+pub mod report;
 pub mod tpm;
 pub mod wait;

@@ -20,6 +20,7 @@ use attest_node::keep;
 use attest_node::kubelet::key::{self, KeyPaths};
 use attest_node::kubelet::{self, kubeconfig, store, unit};
 use attest_node::platform::{KubeletKey, NodePlatform};
+use attest_node::report::{self, ReportedFailure};
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
 use attest_wire::release::{PROTOCOL_VERSION, version_text};
@@ -129,6 +130,11 @@ enum Command {
     /// Mark this boot as complete for gateways
     #[command(subcommand)]
     Boot(BootCommand),
+    /// Report the failure of this first boot to the gateway
+    #[command(
+        after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nOne line on stderr has the id of the report, or the reason why there is none.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
+    )]
+    Report(ReportArguments),
     #[command(hide = true)]
     Manual(ManualArguments),
 }
@@ -224,6 +230,26 @@ enum BootCommand {
         after_help = "Example: as units do when Ignition has its config, and at the start of later boots\n  attest-node boot complete\n\nExtends PCR 13, the boot-complete PCR, in each bank of the TPM. Until a reset, this machine cannot attest to pools that accept only booting\nmachines. A second run has no effect.\n\nExit codes: 0 the PCR is extended, or the machine has no TPM; 1 the PCR is not extended: one line on stderr has the reason; 2 wrong usage."
     )]
     Complete(CompleteArguments),
+}
+
+// Options of `report`.
+#[derive(clap::Args)]
+struct ReportArguments {
+    /// Failure to report: attestation, or boot
+    #[arg(value_enum, value_name = "FAILURE", default_value = "boot")]
+    failure: ReportedFailure,
+    /// Pointer config [default: the copy of this boot's]
+    #[arg(long, value_name = "FILE")]
+    pointer: Option<PathBuf>,
+    /// Time limit in seconds; requests to a gateway that does not answer are retried until then
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=600))]
+    deadline: u64,
+    /// Config that Ignition has fetched; its contents are removed from the journal
+    #[arg(long, value_name = "FILE", default_value = "/run/ignition.json")]
+    config: PathBuf,
+    /// File with the kernel's boot ID
+    #[arg(long, hide = true, value_name = "FILE", default_value = "/proc/sys/kernel/random/boot_id")]
+    boot_id: PathBuf,
 }
 
 // Options of `boot complete`.
@@ -432,6 +458,14 @@ fn main() -> ExitCode {
         Command::Boot(BootCommand::Complete(CompleteArguments { deadline })) => boot_complete::run(&boot_complete::CloseOptions {
             tcti,
             deadline: Duration::from_secs(deadline),
+        }),
+        Command::Report(arguments) => report::run(report::ReportOptions {
+            failure: arguments.failure,
+            pointer: arguments.pointer,
+            deadline: Duration::from_secs(arguments.deadline),
+            kept_folder: kept,
+            config: arguments.config,
+            boot_id: arguments.boot_id,
         }),
         Command::Manual(arguments) => match arguments.write::<Arguments>() {
             Ok(()) => ExitCode::SUCCESS,

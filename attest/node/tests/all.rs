@@ -17,5 +17,6 @@ mod delivery;
 mod hold;
 mod kubelet_certificate;
 mod kubelet_key;
+mod report;
 mod stand_ins;
 mod support;

@@ -30,15 +30,15 @@ installkernel() {
 }
 
 install_unit() {
-    local unit=$1 target=$2
+    local unit=$1 target=$2 instance=${3:-$1}
     inst_simple "$moddir/$unit" "$systemdsystemunitdir/$unit"
     mkdir -p "$initdir/$systemdsystemunitdir/$target.wants"
-    ln_r "$systemdsystemunitdir/$unit" "$systemdsystemunitdir/$target.wants/$unit"
+    ln_r "$systemdsystemunitdir/$unit" "$systemdsystemunitdir/$target.wants/$instance"
 }
 
 install() {
     inst_binary "$(command -v attest-node)" /usr/bin/attest-node
-    inst_multiple modprobe systemctl mount umount udevadm sh sleep
+    inst_multiple modprobe systemctl journalctl mount umount udevadm sh sleep
     # AWS's program that asks a NitroTPM for its attestation document, if this machine has it.
     inst_multiple -o nitro-tpm-attest
 
@@ -54,6 +54,10 @@ install() {
     local target
     for target in ignition-subsequent.target emergency.service rescue.service dracut-emergency.service; do
         install_unit attest-node-close-now.service "$target"
+    done
+    # Before the shell of a boot that has failed; attest-node.service starts another instance.
+    for target in emergency.service dracut-emergency.service; do
+        install_unit attest-node-report@.service "$target" attest-node-report@boot.service
     done
     # Since systemd 255 one unit resumes from hibernation, before that an instance for each device.
     local resume

@@ -69,6 +69,8 @@ pub struct AttestationOutcome {
     pub kinds: BTreeSet<Kind>,
     /// Identities of this node in that evidence, as far as it can see.
     pub identities: Vec<String>,
+    /// Proof of the attestation for a report; `None` if the gateway gives none.
+    pub report: Option<SecretText>,
 }
 
 impl fmt::Display for AttestationOutcome {
@@ -143,6 +145,7 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
                     lasts: lasts.map(Duration::from_secs),
                     kinds,
                     identities,
+                    report: response.report,
                 });
             }
             Err(GatewayError::Refused(problem)) if WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {
@@ -490,6 +493,7 @@ mod tests {
             ticket: Zeroizing::new("ticket.SECRET".to_owned()),
             kinds: kinds.iter().copied().collect(),
             identities: identities.iter().map(|identity| (*identity).to_owned()).collect(),
+            report: None,
         };
         assert_eq!(attested.to_string(), expect);
     }

@@ -13,6 +13,7 @@ use crate::attestation::{self, AttestationOutcome, AttestationTarget};
 use crate::failure::Failure;
 use crate::gateway::{GatewayClient, Http, Takes};
 use crate::pointer::{GatewaySource, Pointer};
+use crate::report::attestations::GatewayAttestation;
 use crate::wait::WaitLimits;
 
 /// Maximum age of a ticket during the wait for another gateway, before it is earned again: a fifth of the default lifetime of tickets.
@@ -104,11 +105,21 @@ pub(super) fn attest_to_all(
                     let has_key = target.kubelet_key.is_some() && attested.kinds.iter().any(|kind| kind.signs_purpose());
                     let with_key = if has_key { ", with a key for its kubelet" } else { "" };
                     done.attested_key |= has_key;
+                    done.reports.push(GatewayAttestation {
+                        base: source.base.clone(),
+                        pool: source.pool.clone(),
+                        proof: attested.report.as_ref().map(|proof| proof.reveal().to_owned()),
+                        decision: None,
+                    });
                     let line = format!("{attested} to {} for pool {}{with_key}", source.base, source.pool);
                     earned.insert(index, EarnedTicket::new(attested, line));
                 }
                 (Err(failure), Some(before)) => before.not_again = Some(failure),
-                (Err(failure), None) => done.fail(source.place, failure, patience),
+                (Err(failure), None) => {
+                    let refusal = failure.refusal.as_deref();
+                    done.reports.push(GatewayAttestation::refused(&source.base, &source.pool, refusal));
+                    done.fail(source.place, failure, patience);
+                }
             }
         }
         round.clear();

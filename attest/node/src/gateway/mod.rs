@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 
 use attest_wire::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
-    EvidenceResponse, KUBELET_KEY_PARAMETER, NOT_ATTESTED_HEADER, POOL_PARAMETER, SERVICE, VERSION,
+    EvidenceResponse, KUBELET_KEY_PARAMETER, NOT_ATTESTED_HEADER, POOL_PARAMETER, REPORT_PATH, ReportRequest, ReportResponse, SERVICE,
+    VERSION,
 };
 use attest_wire::{Kind, SpkiSha256};
 use reqwest::StatusCode;
@@ -28,6 +29,7 @@ use self::exchange::{ANSWER, CONFIG, refused};
 pub use self::http::Http;
 pub(crate) use self::http::{POLLS_BETWEEN_TIMERS, chain};
 use crate::deadline::Deadline;
+use crate::failure::is_id;
 use crate::pointer::GatewaySource;
 use crate::wait::WaitLimits;
 
@@ -188,6 +190,22 @@ impl<'http> GatewayClient<'http> {
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
         self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
             .map(|(response, _)| response)
+    }
+
+    /// Reports a failed boot. Returns the id of the gateway's record.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    pub fn report(&self, request: &ReportRequest) -> Result<String, GatewayError> {
+        let url = self.url(REPORT_PATH);
+        let (ReportResponse { report }, _) = self.post(&url, &[], request)?;
+        match is_id(&report) {
+            true => Ok(report),
+            false => Err(GatewayError::Answer {
+                url,
+                what: "the id of its record is none".to_owned(),
+            }),
+        }
     }
 
     /// Asks for the config of a pool, and shows the client certificate of [`Http::showing`].

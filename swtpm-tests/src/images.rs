@@ -265,6 +265,7 @@ fn build_node_initrd() -> Result<PathBuf> {
             sources.join("dracut/80attest-node/attest-node-close-now.service"),
             sources.join("dracut/80attest-node/attest-node-forget.service"),
             sources.join("dracut/80attest-node/attest-node-keep.service"),
+            sources.join("dracut/80attest-node/attest-node-report@.service"),
             sources.join("dracut/80attest-node/attest-node-resume.conf"),
         ])?,
         versions(&libraries(node)?)?,

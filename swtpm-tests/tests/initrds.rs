@@ -22,6 +22,8 @@ const FORGET: &str = "attest-node-forget.service";
 /// Units that end the boot: one waits for Ignition, one for nothing.
 const CLOSE: &str = "attest-node-close.service";
 const CLOSE_NOW: &str = "attest-node-close-now.service";
+/// Unit that reports a failed boot before somebody gets a shell.
+const REPORT: &str = "attest-node-report@.service";
 /// Drop-in of the units that resume from hibernation.
 const RESUME: &str = "attest-node-resume.conf";
 const UNITS: [&str; 5] = [UNIT, KEEP, FORGET, CLOSE, CLOSE_NOW];
@@ -56,6 +58,13 @@ fn cycles_with(
     for (name, text) in UNITS.into_iter().zip(ours) {
         fs::write(units.join(name), text).unwrap();
     }
+    fs::write(units.join(REPORT), our_unit(REPORT)).unwrap();
+    fs::create_dir_all(units.join("emergency.service.wants")).unwrap();
+    symlink(
+        format!("../{REPORT}"),
+        units.join("emergency.service.wants/attest-node-report@boot.service"),
+    )
+    .unwrap();
     // The links that Ignition's generator makes on a first boot and on others, and that our dracut module makes.
     let ignition = if first {
         "ignition-complete.target"
@@ -214,6 +223,9 @@ fn emergency_shells_do_not_wait_for_a_gateway() {
         assert!(order("Before=").contains(&shell), "{shell}");
     }
     assert!(our_unit(CLOSE).lines().all(|line| !line.starts_with("Before=emergency")));
+    // The report of the failure has a time limit, and waits for nothing.
+    let report = our_unit(REPORT);
+    assert!(report.lines().any(|line| line == "TimeoutStartSec=30") && report.lines().all(|line| !line.starts_with("After=")));
 }
 
 /// State of a unit at the end of a boot.

@@ -35,6 +35,7 @@ mod pointers;
 mod power_cuts;
 mod reboots;
 mod replicas;
+mod reports;
 mod schema_power_cuts;
 mod service;
 mod tokens;

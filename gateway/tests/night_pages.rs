@@ -5,6 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use attest::protocol::REPORT_PATH;
+
+use crate::reports;
 use crate::support::{Gateway, POOL, auditor, bearer, challenge_request, digest, serving_within, tpm};
 
 /// Folder of the settings, whose file is the default of every command.
@@ -14,7 +17,8 @@ const STATE: &str = "/var/lib/attest-gateway";
 /// The folder for the files that commands write.
 const HOME: &str = "~/";
 
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 12] = [
+    "a-first-boot-failed",
     "a-machine-is-stolen",
     "a-node-was-refused",
     "a-token-leaked",
@@ -186,6 +190,13 @@ async fn a_refused_node_is_found_and_endorsed() {
     assert!(String::from_utf8_lossy(&told.stdout).contains(&ek_add), "{told:?}");
     scene.follow("a-node-was-refused");
     scene.gateway.attest(case, None).await.ticket();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_first_boot_is_read() {
+    let scene = Scene::start();
+    let report = reports::id(&scene.gateway.post(REPORT_PATH, &reports::report()).await);
+    scene.with("REPORT", report).follow("a-first-boot-failed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

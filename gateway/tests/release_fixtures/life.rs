@@ -3,18 +3,18 @@
 use std::fs;
 use std::path::Path;
 
-use attest::protocol::{ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest};
+use attest::protocol::{ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, EvidenceResponse, REPORT_PATH};
 use attest::{Kind, SpkiSha256};
 use cloud_fixtures::kubernetes::KubernetesApi;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{BACKUP, ENGINES, Engine, FACTS, Facts, Place, RELEASE, copy, formats, write_json};
 use crate::cloud_evidence::machine::{Machine, REGION};
 use crate::cloud_evidence::site::{self, DOCUMENT, TPM};
-use crate::log_retention;
 use crate::support::node::Node;
 use crate::support::{Answer, Gateway, LIMIT, POOL, bearer, now};
+use crate::{log_retention, reports};
 
 /// A message of the protocol, by its name.
 #[derive(Debug, Clone, Serialize, serde::Deserialize)]
@@ -85,6 +85,16 @@ impl Life {
         self.show(&EvidenceRequest { challenge, evidence }).await
     }
 
+    /// Reports a failed boot, with the proof of this attestation.
+    async fn report(&mut self, attested: &Answer) {
+        let response: EvidenceResponse = serde_json::from_slice(&attested.body).unwrap();
+        let mut report = reports::report();
+        report["proof"] = json!(response.report);
+        let answer = self.gateway.post(REPORT_PATH, &report).await;
+        self.said("report request", &report);
+        self.heard("report response", &answer);
+    }
+
     async fn boot(&self, credential: &str) {
         let answer = self.gateway.config("/config/worker", &[&bearer(credential)]).await;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -140,7 +150,9 @@ pub(super) async fn live(engine: Engine, folder: &Path) -> Vec<Message> {
     let ticket = life.attest_in_cloud().await.ticket();
     life.boot(&ticket).await;
     // What a node has in its hands during an upgrade.
-    let ticket = life.attest(&mut one).await.ticket();
+    let answer = life.attest(&mut one).await;
+    let ticket = answer.ticket();
+    life.report(&answer).await;
     let challenge = life.challenge(&one.challenge_request()).await.challenge;
     life.gateway.command(&["seal", "rotate"]);
     for (count, verb) in [
@@ -197,7 +209,12 @@ async fn shown(api: &KubernetesApi, one: &Node, two: &Node) {
                 .iter()
                 .all(|condition| has(status, condition))
         };
-        one["state"] == "Trusted" && two["state"] == "Banned" && all(&one) && all(&two) && api.all("attestednodes").len() == 3
+        one["state"] == "Trusted"
+            && one["report"].is_object()
+            && two["state"] == "Banned"
+            && all(&one)
+            && all(&two)
+            && api.all("attestednodes").len() == 3
     };
     assert!(api.comes_to(LIMIT, is_shown).await, "{:#?}", api.all("attestednodes"));
 }

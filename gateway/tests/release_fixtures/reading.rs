@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use attest::protocol::{ChallengeRequest, ChallengeResponse, Discovery, EvidenceRequest, EvidenceResponse, Problem};
+use attest::protocol::{
+    ChallengeRequest, ChallengeResponse, Discovery, EvidenceRequest, EvidenceResponse, Problem, ReportRequest, ReportResponse,
+};
 use attest_gateway::credentials::seal::Sealed;
 use attest_gateway::settings::Settings;
 use attest_store::AnyStore;
@@ -135,6 +137,8 @@ pub(super) fn messages(fixture: &Path) {
             "challenge response" => again::<ChallengeResponse>(&body),
             "evidence request" => again::<EvidenceRequest>(&body),
             "evidence response" => again::<EvidenceResponse>(&body),
+            "report request" => again::<ReportRequest>(&body),
+            "report response" => again::<ReportResponse>(&body),
             "problem" => again::<Problem>(&body),
             other => panic!("{}: no message {other}", fixture.display()),
         };

@@ -38,7 +38,7 @@ attest_plain_http::metrics! {
         decisions_aggregated: Counter = "attest_gateway_decisions_aggregated_total", [], "Decisions in aggregated records of the attestation log: about unauthenticated clients, or genuine but unknown machines";
         decisions_unwritten: Gauge = "attest_gateway_decisions_unwritten", [], "Decisions that could not be written to the attestation log yet: they are in the store";
         machines_waiting: Series<Gauge, 1> = "attest_gateway_machines_waiting", ["pool"], "Machines that wait for an administrator's answer";
-        new_values: Series<Counter, 1> = "attest_gateway_new_values_total", ["event"], "Machines that booted values without a reference value, by outcome: waiting, accepted, refused, or the administrator was asked";
+        waiting: Series<Counter, 1> = "attest_gateway_waiting_total", ["event"], "Machines that wait for an answer, by event: began, asked, observed, ended, refused, over, turned_away";
         reports: Series<Counter, 1> = "attest_gateway_reports_total", ["result"], "Reports of failed boots, by result: verified, unverified, or refused because there were too many";
 
         log_broken: Gauge = "attest_gateway_log_broken", [], "1 while the attestation log cannot be written: nodes get 503 until it can";
@@ -386,9 +386,9 @@ impl Metrics {
         self.all.attested_nodes_unpublished.set(signed(machines));
     }
 
-    /// Counts events of machines whose boot has a value that no reference value has.
-    pub fn new_value(&self, event: &'static str) {
-        self.all.new_values.with([event.into()]).inc();
+    /// Counts events of machines that wait for an answer.
+    pub fn waiting(&self, event: &'static str) {
+        self.all.waiting.with([event.into()]).inc();
     }
 
     /// Counts a report of a failed boot.

@@ -124,7 +124,7 @@ impl EvidenceCase<'_> {
             return Ok(None);
         };
         let step = self.ask(&pool, rules, &waits_for, false).await?;
-        let count = |event| self.endpoint.metrics.new_value(event);
+        let count = |event| self.endpoint.metrics.waiting(event);
         let WaitsFor { about, machine, .. } = &waits_for;
         let answer = |wait: &Wait| Refusal::answer_awaited(&waits(about, wait), &wait.question, rules.retry_seconds());
         match step {
@@ -190,7 +190,7 @@ impl EvidenceCase<'_> {
         if let MachineStep::Begins(wait) | MachineStep::Waits(wait) = &step
             && wait.is_put
         {
-            self.endpoint.metrics.new_value("asked");
+            self.endpoint.metrics.waiting("asked");
             tracing::warn!(
                 "pool {}: {} machines wait for an answer: {about}; to read question {}: `attest-gateway waiting show {}`",
                 pool.name(),
@@ -212,7 +212,7 @@ impl EvidenceCase<'_> {
         let Some(values) = (!is_known).then(new).flatten() else {
             return self.waits_no_more(pool, machine).await;
         };
-        let count = |event| self.endpoint.metrics.new_value(event);
+        let count = |event| self.endpoint.metrics.waiting(event);
         let waits_for = WaitsFor {
             about: Acceptable::Values(values),
             machine: machine.to_owned(),
@@ -247,7 +247,7 @@ impl EvidenceCase<'_> {
         let ended = self.endpoint.waiting.ended(pool.name(), machine).await;
         let ended = ended.map_err(|error| Refusal::because(&error))?;
         if let Some((question, since)) = ended {
-            self.endpoint.metrics.new_value("ended");
+            self.endpoint.metrics.waiting("ended");
             tracing::info!(
                 "{machine}: pool {}: trusted, after waiting since {} for an answer to question {question}",
                 pool.name(),

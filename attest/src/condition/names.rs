@@ -2,55 +2,75 @@
 //!
 //! A condition sees the claims as a record has them, so the schema of the attestation log has all names.
 
-use std::sync::LazyLock;
-
 use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, IdedExpr, LiteralValue, operators};
 use serde_json::Value;
 
 use super::cel::CLAIMS;
 use crate::claims::BOOT;
 
-static SCHEMA: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../../docs/attestation-log.schema.json")).unwrap_or_default());
+/// Schema of the attestation log.
+const SCHEMA: &str = include_str!("../../../docs/attestation-log.schema.json");
 
 /// Checks that each claim that an expression names can exist. The parts of a measured boot are not among them: no record has those.
 ///
 /// # Errors
 /// The first name that does not exist, and the ones that do in its place.
 pub(super) fn check(expression: &IdedExpr) -> Result<(), String> {
+    let document: Value = serde_json::from_str(SCHEMA).map_err(|error| error.to_string())?;
+    let schema = ClaimSchema(&document);
     let claims = Claim {
         path: CLAIMS.to_owned(),
-        schemas: expand(SCHEMA.pointer("/$defs/claims")),
+        schemas: schema.expand(document.pointer("/$defs/claims")),
+        schema,
     };
-    let mut scope = vec![(CLAIMS.to_owned(), Some(claims))];
-    visit(expression, &mut scope).map(drop)
+    let mut known = vec![(CLAIMS.to_owned(), Some(claims))];
+    visit(expression, &mut known).map(drop)
 }
+
+/// The schema, in which references are resolved.
+#[derive(Clone, Copy)]
+struct ClaimSchema<'s>(&'s Value);
 
 /// A claim, with the alternatives of its schema.
 #[derive(Clone)]
-struct Claim {
+struct Claim<'s> {
     path: String,
-    schemas: Vec<&'static Value>,
+    schemas: Vec<&'s Value>,
+    schema: ClaimSchema<'s>,
 }
 
 /// Variables with the claims that they stand for, as far as those are known.
-type Scope = Vec<(String, Option<Claim>)>;
+type Variables<'s> = Vec<(String, Option<Claim<'s>>)>;
 
-impl Claim {
+impl<'s> ClaimSchema<'s> {
+    /// Returns the alternatives of a schema, with references resolved.
+    fn expand(self, schema: Option<&'s Value>) -> Vec<&'s Value> {
+        let Some(schema) = schema else { return Vec::new() };
+        if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
+            return self.expand(target.strip_prefix('#').and_then(|target| self.0.pointer(target)));
+        }
+        match schema.get("oneOf").and_then(Value::as_array) {
+            Some(alternatives) => alternatives.iter().flat_map(|alternative| self.expand(Some(alternative))).collect(),
+            None => vec![schema],
+        }
+    }
+}
+
+impl<'s> Claim<'s> {
     fn member(&self, name: &str) -> Result<Self, String> {
-        let of_name = |schema: &&'static Value| {
+        let of_name = |schema: &&'s Value| {
             let named = schema.get("properties").and_then(|members| members.get(name));
             named.or_else(|| schema.get("additionalProperties").filter(|others| others.is_object()))
         };
         let path = format!("{}.{name}", self.path);
-        let schemas: Vec<_> = self
-            .schemas
-            .iter()
-            .filter_map(of_name)
-            .flat_map(|schema| expand(Some(schema)))
-            .collect();
+        let found = self.schemas.iter().filter_map(of_name);
+        let schemas: Vec<_> = found.flat_map(|schema| self.schema.expand(Some(schema))).collect();
         match schemas.is_empty() {
-            false => Ok(Self { path, schemas }),
+            false => Ok(Self {
+                path,
+                schemas,
+                schema: self.schema,
+            }),
             true => Err(format!("{path} does not exist; {} has {}", self.path, self.members())),
         }
     }
@@ -68,68 +88,60 @@ impl Claim {
     /// Returns an element of the list that it is. A map is not followed: its keys are its elements.
     fn element(&self) -> Option<Self> {
         let items = self.schemas.iter().filter_map(|schema| schema.get("items"));
-        let schemas: Vec<_> = items.flat_map(|schema| expand(Some(schema))).collect();
+        let schemas: Vec<_> = items.flat_map(|schema| self.schema.expand(Some(schema))).collect();
         let path = format!("{}[]", self.path);
-        (!schemas.is_empty()).then_some(Self { path, schemas })
-    }
-}
-
-/// Returns the alternatives of a schema, with references resolved.
-fn expand(schema: Option<&'static Value>) -> Vec<&'static Value> {
-    let Some(schema) = schema else { return Vec::new() };
-    if let Some(target) = schema.get("$ref").and_then(Value::as_str) {
-        return expand(target.strip_prefix('#').and_then(|target| SCHEMA.pointer(target)));
-    }
-    match schema.get("oneOf").and_then(Value::as_array) {
-        Some(alternatives) => alternatives.iter().flat_map(|alternative| expand(Some(alternative))).collect(),
-        None => vec![schema],
+        (!schemas.is_empty()).then_some(Self {
+            path,
+            schemas,
+            schema: self.schema,
+        })
     }
 }
 
 /// Checks a node and all below it. Returns the claim that it stands for, if it stands for one.
-fn visit(node: &IdedExpr, scope: &mut Scope) -> Result<Option<Claim>, String> {
+fn visit<'s>(node: &IdedExpr, known: &mut Variables<'s>) -> Result<Option<Claim<'s>>, String> {
     match &node.expr {
-        Expr::Ident(name) => Ok(scope
+        Expr::Ident(name) => Ok(known
             .iter()
             .rev()
-            .find(|(known, _)| known == name)
+            .find(|(variable, _)| variable == name)
             .and_then(|(_, claim)| claim.clone())),
-        Expr::Select(select) => match visit(&select.operand, scope)? {
+        Expr::Select(select) => match visit(&select.operand, known)? {
             Some(claim) if select.field != BOOT => claim.member(&select.field).map(Some),
             _ => Ok(None),
         },
-        Expr::Call(call) => visit_call(call, scope),
-        Expr::Comprehension(over) => visit_comprehension(over, scope).map(|()| None),
-        Expr::List(list) => visit_all(&list.elements, scope).map(|()| None),
+        Expr::Call(call) => visit_call(call, known),
+        Expr::Comprehension(over) => visit_comprehension(over, known).map(|()| None),
+        Expr::List(list) => visit_all(&list.elements, known).map(|()| None),
         Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) | Expr::Unspecified => Ok(None),
     }
 }
 
-fn visit_all<'n>(nodes: impl IntoIterator<Item = &'n IdedExpr>, scope: &mut Scope) -> Result<(), String> {
-    nodes.into_iter().try_for_each(|node| visit(node, scope).map(drop))
+fn visit_all<'n>(nodes: impl IntoIterator<Item = &'n IdedExpr>, known: &mut Variables<'_>) -> Result<(), String> {
+    nodes.into_iter().try_for_each(|node| visit(node, known).map(drop))
 }
 
-fn visit_call(call: &CallExpr, scope: &mut Scope) -> Result<Option<Claim>, String> {
+fn visit_call<'s>(call: &CallExpr, known: &mut Variables<'s>) -> Result<Option<Claim<'s>>, String> {
     let (operators::INDEX, [of, index]) = (call.func_name.as_str(), call.args.as_slice()) else {
-        return visit_all(call.args.iter().chain(call.target.as_deref()), scope).map(|()| None);
+        return visit_all(call.args.iter().chain(call.target.as_deref()), known).map(|()| None);
     };
-    let claim = visit(of, scope)?;
+    let claim = visit(of, known)?;
     match (claim, &index.expr) {
         (Some(claim), Expr::Literal(LiteralValue::String(name))) => claim.member(name.inner()).map(Some),
         (Some(claim), Expr::Literal(_)) => Ok(claim.element()),
-        _ => visit(index, scope).map(|_| None),
+        _ => visit(index, known).map(|_| None),
     }
 }
 
-fn visit_comprehension(over: &ComprehensionExpr, scope: &mut Scope) -> Result<(), String> {
-    let range = visit(&over.iter_range, scope)?;
-    visit(&over.accu_init, scope)?;
-    let outer = scope.len();
-    scope.push((over.accu_var.clone(), None));
-    scope.push((over.iter_var.clone(), range.and_then(|range| range.element())));
+fn visit_comprehension(over: &ComprehensionExpr, known: &mut Variables<'_>) -> Result<(), String> {
+    let range = visit(&over.iter_range, known)?;
+    visit(&over.accu_init, known)?;
+    let outer = known.len();
+    known.push((over.accu_var.clone(), None));
+    known.push((over.iter_var.clone(), range.and_then(|range| range.element())));
     let inner: [&IdedExpr; 3] = [&over.loop_cond, &over.loop_step, &over.result];
-    let checked = visit_all(inner, scope);
-    scope.truncate(outer);
+    let checked = visit_all(inner, known);
+    known.truncate(outer);
     checked
 }
 

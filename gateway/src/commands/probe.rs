@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::pools;
-use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Reach, Stranger, pools_to_ask};
+use attest_gateway::probe::{OwnConfigs, ProbeResult, ProbeTarget, Reachability, Stranger, pools_to_ask};
 use attest_gateway::settings::Settings;
 use attest_system::files;
 
@@ -107,16 +107,16 @@ async fn probe(stranger: &Stranger, targets: &[ProbeTarget], pools: &[String], k
         for port in target.ports() {
             reached.push((port, stranger.reach(target, port).await));
         }
-        let elsewhere = match reached.iter().all(|(_, reach)| matches!(reach, Reach::Silent(_))) {
+        let elsewhere = match reached.iter().all(|(_, reach)| matches!(reach, Reachability::Silent(_))) {
             true => stranger.answers_at(target).await.map(|port| format!("the host answers at {port}")),
             false => Some("the host answers at the other port".to_owned()),
         };
         for (port, reach) in reached {
             let result = match (reach, &elsewhere) {
-                (Reach::Connected, _) => stranger.listens(target, port).await,
-                (Reach::Refused(why), _) => Err(ProbeResult::Closed(why)),
-                (Reach::Silent(why), Some(elsewhere)) => Err(ProbeResult::Closed(format!("{why}; {elsewhere}"))),
-                (Reach::Silent(why), None) => Err(ProbeResult::Unknown(format!("{why}; nor at other ports of the host"))),
+                (Reachability::Connected, _) => stranger.listens(target, port).await,
+                (Reachability::Refused(why), _) => Err(ProbeResult::Closed(why)),
+                (Reachability::Silent(why), Some(elsewhere)) => Err(ProbeResult::Closed(format!("{why}; {elsewhere}"))),
+                (Reachability::Silent(why), None) => Err(ProbeResult::Unknown(format!("{why}; nor at other ports of the host"))),
             };
             if let Err(result) = result {
                 rows.push((place(&port.to_string(), "*"), result));

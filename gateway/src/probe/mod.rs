@@ -68,7 +68,7 @@ pub enum ProbeResult {
 
 /// Result of opening a TCP connection to a port.
 #[derive(Debug)]
-pub enum Reach {
+pub enum Reachability {
     Connected,
     /// The host refuses the connection.
     Refused(String),
@@ -127,26 +127,26 @@ impl Stranger {
     }
 
     /// Opens a TCP connection to a port, and closes it.
-    pub async fn reach(&self, target: &ProbeTarget, port: ProbePort) -> Reach {
+    pub async fn reach(&self, target: &ProbeTarget, port: ProbePort) -> Reachability {
         self.connect(target, port.number()).await
     }
 
     /// Returns a port at which the host answers, although it does not at the probed ones: what a firewall drops is closed.
     pub async fn answers_at(&self, target: &ProbeTarget) -> Option<u16> {
         for port in OTHER_PORTS {
-            if !matches!(self.connect(target, port).await, Reach::Silent(_)) {
+            if !matches!(self.connect(target, port).await, Reachability::Silent(_)) {
                 return Some(port);
             }
         }
         None
     }
 
-    async fn connect(&self, target: &ProbeTarget, port: u16) -> Reach {
+    async fn connect(&self, target: &ProbeTarget, port: u16) -> Reachability {
         match tokio::time::timeout(self.limits.connect, target.connect(port)).await {
-            Ok(Ok(())) => Reach::Connected,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Reach::Refused(error.to_string()),
-            Ok(Err(error)) => Reach::Silent(error.to_string()),
-            Err(_) => Reach::Silent(NO_ANSWER.to_owned()),
+            Ok(Ok(())) => Reachability::Connected,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Reachability::Refused(error.to_string()),
+            Ok(Err(error)) => Reachability::Silent(error.to_string()),
+            Err(_) => Reachability::Silent(NO_ANSWER.to_owned()),
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
         };
         let stranger = Stranger::with_limits(limits).unwrap();
         for port in target.ports() {
-            assert!(matches!(stranger.reach(&target, port).await, Reach::Connected));
+            assert!(matches!(stranger.reach(&target, port).await, Reachability::Connected));
             let unknown = |finding: ProbeResult| assert!(matches!(&finding, ProbeResult::Unknown(why) if why == NO_ANSWER), "{finding:?}");
             unknown(stranger.listens(&target, port).await.unwrap_err());
             unknown(stranger.ask_once(&target, port, "worker", None, &OwnConfigs::default()).await);

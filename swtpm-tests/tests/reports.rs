@@ -129,6 +129,25 @@ fn a_failure_in_fetch_comes_home() {
     check(DebianRelease::Trixie, "fetch", (json!({}), merge), &["ignition-fetch.service"]);
 }
 
+/// A gateway that takes no reports: the console says so, and the boot ends as it does without them.
+#[test]
+fn the_console_says_that_reports_are_off() {
+    let folder = TestFolder::new().unwrap();
+    let mut site = Site::new(folder.path()).unwrap();
+    add_to_config(
+        site.gateway(),
+        &json!({}),
+        &json!({"config": {"merge": [{"source": "data:,no-config"}]}}),
+    );
+    site.gateway().set("reports", "\"off\"").unwrap();
+    site.gateway().start(None).unwrap();
+    let console = boot(&mut site, Scenario::EndorsedTpm, DebianRelease::Bookworm);
+    let said =
+        |line: &&String| line.contains("attest-node: not reported: the gateway at https://10.0.2.2:") && line.contains("[reports-off]");
+    assert_eq!(console.iter().filter(said).count(), 1, "{console:#?}");
+    assert!(reports(&mut site).is_empty());
+}
+
 /// The machine is refused, and so is its Ignition: both failures come home, and prove nothing.
 #[test]
 fn a_failed_attestation_comes_home() {
@@ -157,5 +176,5 @@ fn a_failed_attestation_comes_home() {
     }
     assert_eq!(attestation["report"]["boot"], fetch["report"]["boot"]);
     came_home(&mut site, &console, attestation, &["not attested: ", "ek-not-endorsed"]);
-    came_home(&mut site, &console, fetch, &["ignition-fetch.service", "403"]);
+    came_home(&mut site, &console, fetch, &["ignition-fetch.service", "GET result: Forbidden"]);
 }

@@ -190,8 +190,15 @@ fn the_console_says_why_nothing_is_reported() {
     says(
         &run(folder.path(), &["--deadline", "3"]),
         1,
-        "not reported: https://127.0.0.1:1/v1/report cannot be reached",
+        "not reported: https://127.0.0.1:1/v1/attest?pool=worker cannot be reached",
     );
+    // A Machine Config Server gets no journal.
+    let server = Gateway::answering(&json!(["tpm"]), &Value::Null, None, |path, _| {
+        (path == "/v1/attest?pool=worker").then(|| Some((404, String::new(), String::new())))
+    });
+    let folder = node(&server, "ignition-files.service");
+    says(&run(folder.path(), &[]), 1, "answers 404: no attestation gateway");
+    assert!(sent(&server).is_empty());
     // Somebody else's server gets nothing.
     let other = answering(|_| None);
     let folder = node(&gateway, "ignition-files.service");

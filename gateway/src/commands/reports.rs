@@ -122,6 +122,9 @@ fn list(settings: &Settings, source: LogSource, (verified, last): (bool, usize),
     let mut rows: Vec<(u64, [String; 8])> = proven.into_iter().chain(others.into_iter().filter(|_| !verified)).collect();
     rows.sort_by_key(|(number, _)| *number);
     let rows: Vec<[String; 8]> = rows.into_iter().map(|(_, row)| row).collect();
+    if rows.is_empty() {
+        output::print_note("no report matches");
+    }
     let head = ["TIME", "REPORT", "NODE", "POOL", "VERIFIED", "STAGE", "UNIT", "ERROR"];
     if format.is_json() {
         output::print(json_text(&objects(head, &rows))?)?;

@@ -25,7 +25,7 @@ use crate::console::print_line;
 use crate::deadline::Deadline;
 use crate::failure::Failure;
 use crate::gateway::tls::PointerTrust;
-use crate::gateway::{GatewayClient, GatewayError, Http};
+use crate::gateway::{Discovered, GatewayClient, GatewayError, Http};
 use crate::ignition::USER_CONFIG;
 use crate::keep;
 use crate::platform::pointer_file;
@@ -153,13 +153,14 @@ fn report(settings: &ReportOptions) -> Result<bool, Failure> {
             ..request.clone()
         };
         match send(&gateway, request, attestation) {
-            Ok(id) => {
+            Ok(Sent::As(id)) => {
                 is_reported = true;
                 print_line(&format!(
                     "reported as {id} to {}; to read it there: `attest-gateway reports show {id}`",
                     source.base
                 ));
             }
+            Ok(Sent::ToNobody(what)) => print_line(&format!("not reported: {what}: no attestation gateway")),
             Err(GatewayError::Refused(problem)) if problem.code == REPORTS_OFF => {
                 print_line(&format!(
                     "not reported: the gateway at {} takes no reports [{REPORTS_OFF}]",
@@ -172,8 +173,19 @@ fn report(settings: &ReportOptions) -> Result<bool, Failure> {
     Ok(is_reported)
 }
 
+/// Outcome of an attempt to send a report.
+enum Sent {
+    /// Id of the gateway's record.
+    As(String),
+    /// The server is no gateway, and gets no journal; with its answer.
+    ToNobody(String),
+}
+
 /// Sends a report with the proof of the attestation, and without it if the gateway does not accept the proof.
-fn send(gateway: &GatewayClient<'_>, request: ReportRequest, attestation: Option<&GatewayAttestation>) -> Result<String, GatewayError> {
+fn send(gateway: &GatewayClient<'_>, request: ReportRequest, attestation: Option<&GatewayAttestation>) -> Result<Sent, GatewayError> {
+    if let Discovered::Other(what) = gateway.discover(&request.pool, false)? {
+        return Ok(Sent::ToNobody(what));
+    }
     let decision = attestation.and_then(|attestation| attestation.decision.clone());
     let proof = attestation.and_then(|attestation| attestation.proof.clone());
     let unproven = ReportRequest { decision, ..request };
@@ -184,10 +196,10 @@ fn send(gateway: &GatewayClient<'_>, request: ReportRequest, attestation: Option
         };
         match gateway.report(&proven) {
             Err(GatewayError::Refused(problem)) if problem.code == REPORT_PROOF_INVALID => {}
-            answer => return answer,
+            answer => return answer.map(Sent::As),
         }
     }
-    gateway.report(&unproven)
+    gateway.report(&unproven).map(Sent::As)
 }
 
 /// Returns the secrets that this node's configs hold: the pointer, the `user.ign` with the ticket, and what Ignition has fetched.

@@ -62,6 +62,9 @@ const BOOTSTRAP_TOKEN: (usize, usize) = (6, 16);
 /// Lines after the beginning of a private key that belong to it, if its end is missing.
 const KEY_LIMIT_LINES: usize = 200;
 
+/// Function that returns the place of the first secret of one form in a line.
+type Pass = fn(&str) -> Option<Range<usize>>;
+
 /// Secret values that are searched for as they are. There is no `Debug`.
 #[derive(Default)]
 pub struct Secrets(Vec<String>);
@@ -168,7 +171,7 @@ fn in_key(line: &str, left: &mut usize) -> Option<String> {
 
 /// Returns a line without secrets.
 fn redact_line(line: &str) -> String {
-    let passes: [fn(&str) -> Option<Range<usize>>; 9] = [data, query, userinfo, header, member, setting, bearer, password_hash, long];
+    let passes: [Pass; 9] = [data, query, userinfo, header, member, setting, bearer, password_hash, long];
     passes.into_iter().fold(line.to_owned(), |line, find| replace(&line, find))
 }
 

@@ -69,6 +69,8 @@ fn next_step(fields: &RecordFields) -> String {
     }
     let next = fields.reason.rsplit_once(NEXT_STEP).map(|(_, next)| next);
     match (next, fields.decision.as_str()) {
+        // The node's own words: no next step of the gateway's is in them.
+        (_, "report") => visible(&fields.reason),
         (Some(next), _) => visible(next),
         (None, "challenge" | "evidence" | "config" | "checkpoint") if fields.verdict != "refused" || fields.decision == "checkpoint" => {
             String::new()
@@ -143,6 +145,13 @@ mod tests {
             ..served
         };
         assert!(row(&alerted, false).ends_with("ALERT: the TPM's counters ran backwards\n"));
+        let reported = RecordFields {
+            decision: "report".to_owned(),
+            verdict: String::new(),
+            reason: "unverified: the first boot failed in stage disks (a.service): x; next: run this".to_owned(),
+            ..fields()
+        };
+        assert!(row(&reported, true).ends_with("report                                         unverified: the first boot failed in stage disks (a.service): x; next: run this\n"), "{}", row(&reported, true));
         let observed = RecordFields {
             decision: "evidence".to_owned(),
             verdict: "trusted".to_owned(),

@@ -217,8 +217,10 @@ async fn prometheus_fires_an_alert_of_a_running_gateway() {
     let begun = Instant::now();
     let firing = loop {
         let alerts = prometheus.get("alerts").await.unwrap_or_default();
-        let all = alerts["alerts"].as_array().cloned().unwrap_or_default();
-        if all.iter().any(|alert| alert["state"] == "firing") {
+        let mut all = alerts["alerts"].as_array().cloned().unwrap_or_default();
+        // A pending one may be true of the machine that tests, such as a full disk.
+        all.retain(|alert| alert["state"] == "firing");
+        if !all.is_empty() {
             break all;
         }
         assert!(begun.elapsed() < LIMIT, "{alerts:#}\n{}", gateway.output());

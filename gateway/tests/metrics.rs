@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,6 +12,9 @@ use attest_gateway::metrics::GatewayMetrics;
 use attest_plain_http::ProcessMetrics;
 use cloud_fixtures::port::ReservedPort;
 
+use crate::log_builder::{LogBuilder, SHA256};
+use crate::waiting::{SECTION, boots, strict, updated};
+use crate::support::node::Node;
 use crate::support::{Gateway, LIMIT, POOL, bearer, challenge_request, tpm};
 
 /// Returns the content type and the text of the metrics for this `Accept` header.
@@ -56,13 +60,18 @@ async fn promtool_accepts_the_metrics() {
 }
 
 /// Returns the samples of a text, by name and labels.
-pub fn samples(text: &str) -> BTreeMap<String, f64> {
+fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
         let (series, value) = line.rsplit_once(' ').unwrap();
         (series.to_owned(), value.parse().unwrap())
     };
     lines.map(sample).collect()
+}
+
+/// Returns the samples of the metrics at an address.
+pub async fn scraped(address: SocketAddr) -> BTreeMap<String, f64> {
+    samples(&scrape(&address.to_string(), None).await.1)
 }
 
 /// Returns the names of the metrics with these samples.
@@ -212,6 +221,7 @@ async fn values_are_those_of_the_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unauthenticated_clients_make_no_series() {
     let (mut gateway, address, _port) = measured();
+    gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.run();
     let request = async |method: &str, path: &str, body: String| {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
@@ -249,6 +259,32 @@ async fn unauthenticated_clients_make_no_series() {
     let new: Vec<_> = after.difference(&before).collect();
     assert!(new.is_empty(), "{new:?}");
     assert!(after.len() < 600, "{}", after.len());
+    // What is beyond the limit of a source is answered 503, and counted.
+    let busy = "attest_gateway_http_requests_total{route=\"/config/{pool}\",method=\"GET\",status=\"503\"}";
+    assert!(after.contains(busy), "{after:#?}");
     let other = "attest_gateway_http_requests_total{route=\"unmatched\",method=\"other\",status=\"404\"}";
     assert!(after.contains(other), "{after:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_machines_are_counted() {
+    let (mut gateway, address, _port) = measured();
+    let (mut known, mut new) = (Node::new(), Node::new());
+    for node in [&known, &new] {
+        gateway.command(&["ek", "add", &node.ek()]);
+    }
+    gateway.run();
+    strict(&mut gateway, &mut known, &LogBuilder::typical(&[SHA256]), SECTION).await;
+    boots(&gateway, &mut new, &updated("loader 2")).await.refused(503, "value-pending");
+    let begun = Instant::now();
+    loop {
+        let found = samples(&scrape(&address, None).await.1);
+        if found["attest_gateway_machines_waiting{pool=\"worker\"}"] == 1.0 {
+            assert_eq!(found["attest_gateway_machines_waiting{pool=\"infra\"}"], 0.0);
+            assert_eq!(found["attest_gateway_new_values_total{event=\"began\"}"], 1.0);
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT, "{found:#?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }

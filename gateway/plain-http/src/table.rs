@@ -180,7 +180,8 @@ impl<T: Instrument, const N: usize> MetricRow for Series<T, N> {
     fn register(metric: &Metric, registry: &mut Registry) -> Self {
         let mut names = [""; N];
         zip(&mut names, metric.labels).for_each(|(place, name)| *place = name);
-        let family = Family::new_with_constructor(T::begin as fn() -> T);
+        let begin: fn() -> T = T::begin;
+        let family = Family::new_with_constructor(begin);
         metric.register(registry, family.clone());
         Self { names, family }
     }

@@ -124,6 +124,13 @@ pub fn metrics_router(gateway: &Gateway) -> Router {
     Router::new().route("/metrics", get(scrape::get)).with_state(endpoint)
 }
 
+/// Returns the same route of a gateway whose store does not answer yet.
+pub fn waiting_metrics_router(metrics: &Arc<Metrics>) -> Router {
+    Router::new()
+        .route("/metrics", get(scrape::waiting))
+        .with_state(Arc::clone(metrics))
+}
+
 /// Returns the pool of that name; it stays the same for a whole request.
 fn pool(pools: &LivePools, name: &str) -> Result<Arc<Pool>, Refusal> {
     match pools.get(name) {

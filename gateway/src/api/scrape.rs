@@ -66,6 +66,11 @@ pub(super) async fn get(State(endpoint): State<Arc<ScrapeEndpoint>>, request: He
     }
 }
 
+/// Answers with the metrics that need no store.
+pub(super) async fn waiting(State(metrics): State<Arc<Metrics>>, request: HeaderMap) -> Response {
+    exposition(metrics.registry(), &request)
+}
+
 /// Returns the size of a file; 0 if there is none.
 fn bytes(path: &Path) -> u64 {
     path.metadata().map_or(0, |file| file.len())

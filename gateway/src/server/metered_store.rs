@@ -76,3 +76,50 @@ impl EngineLayer for MeteredStore {
         leads
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use attest_store::Embedded;
+    use attest_store::engine::{Transaction, WorkInterrupted};
+
+    use super::*;
+
+    type Fails = fn() -> StoreError;
+
+    fn work(fails: Option<Fails>) -> Work {
+        Box::new(move |transaction: &mut dyn Transaction| {
+            transaction.get("key")?;
+            fails.map_or(Ok(()), |fails| Err(WorkInterrupted::Refused(fails())))
+        })
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn measures_transactions_and_counts_failures_of_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let store = AnyStore::Embedded(Embedded::open(&folder.path().join("gateway.db")).unwrap());
+        let store = MeteredStore::new(store, &metrics);
+        EngineLayer::read(&store, work(None)).await.unwrap();
+        EngineLayer::transact(&store, work(None)).await.unwrap();
+        let decided = EngineLayer::transact_for_record(&store, work(Some(|| StoreError::Refused))).await;
+        assert!(matches!(decided, Err(StoreError::Refused)));
+        assert!(EngineLayer::acquire_leadership(&store, "tend").await.unwrap().is_some());
+        let has = |line: &str| {
+            let text = metrics.text().unwrap();
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        };
+        for mode in ["read", "decision", "durable"] {
+            has(&format!(
+                "attest_gateway_store_transaction_duration_seconds_count{{mode=\"{mode}\"}} 1"
+            ));
+        }
+        has("attest_gateway_store_errors_total 0");
+        has("attest_gateway_leader{task=\"tend\"} 1");
+        let failures: [Fails; 2] = [|| StoreError::Closed, || StoreError::Random];
+        for fails in failures {
+            EngineLayer::read(&store, work(Some(fails))).await.unwrap_err();
+        }
+        has("attest_gateway_store_errors_total 2");
+    }
+}

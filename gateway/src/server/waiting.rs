@@ -4,12 +4,14 @@
 //! growing pauses, and be missing when the nodes boot.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use attest_store::{AnyStore, StoreError};
 use attest_system::clock::Clock;
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -61,15 +63,17 @@ pub(super) async fn open_store(
     service_manager::ready("waiting for the store; not ready until it answers");
     let starting = service_manager::ping_while_starting();
     let opened = tokio::select! {
-        opened = open_in_the_end(settings) => opened?,
+        opened = open_in_the_end(settings, metrics) => opened?,
         never = answer(&connections, found) => match never {},
+        never = answer_scrapes(found, metrics) => match never {},
     };
     tracing::info!("the store answers");
     Ok((opened, Some(starting)))
 }
 
-async fn open_in_the_end(settings: &Settings) -> Result<AnyStore, StoreError> {
+async fn open_in_the_end(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, StoreError> {
     loop {
+        metrics.store_failed();
         sleep(RETRY_EVERY).await;
         match open(settings).await {
             Err(error) if error.is_unanswered() => tracing::debug!(%error, "waiting for the store"),
@@ -83,6 +87,22 @@ async fn open(settings: &Settings) -> Result<AnyStore, StoreError> {
     let settings = settings.clone();
     let opening = tokio::task::spawn_blocking(move || AnyStore::open(&settings.store));
     opening.await.map_err(|_| StoreError::Closed)?
+}
+
+/// Answers scrapes of the metrics, for as long as it is not dropped: on a copy of the listener, which is served later.
+async fn answer_scrapes(found: &Inspected, metrics: &Arc<Metrics>) -> Infallible {
+    if let Some(listener) = &found.metrics_listener {
+        let copy = listener.as_fd().try_clone_to_owned();
+        let copy = copy.and_then(|copy| TcpListener::from_std(copy.into()));
+        let ended = match copy {
+            Ok(copy) => attest_plain_http::serve(copy, api::waiting_metrics_router(metrics)).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "cannot serve metrics while waiting for the store");
+        }
+    }
+    std::future::pending().await
 }
 
 /// Answers all connections, for as long as it is not dropped; they end with it.

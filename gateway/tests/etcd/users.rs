@@ -3,8 +3,10 @@
 use std::fs;
 
 use attest_store::etcd::Etcd;
+use cloud_fixtures::port::ReservedPort;
 
 use super::*;
+use crate::metrics::scraped;
 use crate::support::Gateway;
 
 /// Starts an etcd with JSON Web Tokens, with `root`, and a user `gateway` that may access the keys below the prefix.
@@ -140,9 +142,11 @@ async fn a_gateway_stays_ready_while_etcds_users_change() {
 async fn a_gateway_that_starts_before_its_etcd_waits_and_is_not_ready() {
     let mut site = Site::start();
     let mut gateway = Gateway::init();
+    let metrics = ReservedPort::reserve();
     gateway.settings(&format!(
-        "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"\ntimeout_seconds = 2\n",
-        site.etcd.endpoint()
+        "[store]\nengine = \"etcd\"\nendpoints = [{:?}]\nkey_file = \"store.key\"\ntimeout_seconds = 2\n[metrics]\nlisten = \"{}\"\n",
+        site.etcd.endpoint(),
+        metrics.address()
     ));
     gateway.command(&["store", "create-key"]);
     site.etcd.kill();
@@ -153,7 +157,18 @@ async fn a_gateway_that_starts_before_its_etcd_waits_and_is_not_ready() {
         answer.await.unwrap().status().as_u16()
     };
     assert_eq!((get("/healthz").await, get("/readyz").await), (200, 503));
+    // Meanwhile Prometheus sees that the store fails.
+    let scraped = async || scraped(metrics.address()).await;
+    let found = scraped().await;
+    assert!(found["attest_gateway_store_errors_total"] >= 1.0, "{found:#?}");
+    let unready = "attest_gateway_http_requests_total{route=\"/readyz\",method=\"GET\",status=\"503\"}";
+    assert_eq!(found[unready], 1.0);
     site.etcd.restart();
     gateway.line(|line| line.contains("listening on "));
     assert_eq!(get("/readyz").await, 200);
+    let found = scraped().await;
+    assert_eq!(
+        (found[unready], found["attest_gateway_limit_max{limit=\"requests\"}"]),
+        (1.0, 256.0)
+    );
 }

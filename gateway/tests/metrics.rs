@@ -13,9 +13,9 @@ use attest_plain_http::ProcessMetrics;
 use cloud_fixtures::port::ReservedPort;
 
 use crate::log_builder::{LogBuilder, SHA256};
-use crate::waiting::{SECTION, boots, strict, updated};
 use crate::support::node::Node;
 use crate::support::{Gateway, LIMIT, POOL, bearer, challenge_request, tpm};
+use crate::waiting::{SECTION, boots, strict, updated};
 
 /// Returns the content type and the text of the metrics for this `Accept` header.
 async fn scrape(address: &str, accept: Option<&str>) -> (String, String) {

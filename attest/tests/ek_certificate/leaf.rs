@@ -116,6 +116,22 @@ fn attack_03_certificates_for_other_purposes_are_refused() {
 }
 
 #[test]
+fn a_digest_is_read_from_ek_certificates_only() {
+    let digest = |change: &dyn Fn(&mut CertificateParams)| ek_certificate::unverified_digest(&ek_with(change));
+    // By any CA.
+    let (theirs, params) = (p256(), ca_params("Their Root"));
+    let foreign = ek_params().signed_by(&*EK, &Issuer::from_params(&params, &theirs)).unwrap();
+    assert_eq!(ek_certificate::unverified_digest(foreign.der()), digest(&|_| {}));
+    assert!(digest(&|_| {}).is_ok());
+    let error = digest(&|params| params.extended_key_usages.clear()).unwrap_err();
+    assert!(matches!(error, EkCertificateError::ExtendedKeyUsage { .. }), "{error}");
+    let error = digest(&|params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]).unwrap_err();
+    assert!(matches!(error, EkCertificateError::KeyUsage { .. }), "{error}");
+    let error = digest(&|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)).unwrap_err();
+    assert_eq!(error, EkCertificateError::IsCa);
+}
+
+#[test]
 fn attack_03_ca_certificate_is_refused_as_ek() {
     let ca = ek_with(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
     assert_eq!(refused(&ca), EkCertificateError::IsCa);

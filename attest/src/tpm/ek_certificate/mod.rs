@@ -289,12 +289,22 @@ pub fn unverified_key(certificate: &[u8]) -> Result<EkKey, EkCertificateError> {
     EkKey::from_spki(parsed.public_key()).map_err(|found| EkCertificateError::Key { found })
 }
 
-/// The digest of the key that a certificate is about. Verifies nothing, as [`unverified_key`].
+/// Returns the digest of the key that an EK certificate is about, for an administrator who names an EK by the certificate at hand. Requires
+/// the purpose that [`verify`] requires, but verifies no signature.
 ///
 /// # Errors
-/// As [`unverified_key`].
+/// As [`unverified_key`], and [`EkCertificateError::ExtendedKeyUsage`], [`EkCertificateError::KeyUsage`] or [`EkCertificateError::IsCa`] for a
+/// certificate of another purpose.
 pub fn unverified_digest(certificate: &[u8]) -> Result<EkDigest, EkCertificateError> {
-    unverified_key(certificate).map(|key| EkDigest::of(&key))
+    let key = unverified_key(certificate)?;
+    let malformed = |problem: String| EkCertificateError::Malformed { problem };
+    let (_, parsed) = X509Certificate::from_der(without_padding(certificate)?).map_err(|error| malformed(error.to_string()))?;
+    let constraints = parsed.basic_constraints().map_err(|error| malformed(error.to_string()))?;
+    if constraints.is_some_and(|constraints| constraints.value.ca) {
+        return Err(EkCertificateError::IsCa);
+    }
+    check_usage(&parsed)?;
+    Ok(EkDigest::of(&key))
 }
 
 /// The certificate without the padding of its NV index: the DER element, and nothing but one byte repeated behind it.

@@ -6,6 +6,7 @@
 //! fsync for many nodes. Reads run in parallel ([`Readers`]).
 
 mod file;
+mod read_only;
 mod readers;
 mod write_ahead;
 
@@ -21,6 +22,7 @@ use async_trait::async_trait;
 pub(super) use file::check_integrity;
 use file::{Inode, inode, io, under_lock};
 pub(super) use file::{connect, make_file, prepare};
+pub(crate) use read_only::ReadOnlyStore;
 use readers::Readers;
 use rusqlite::{Connection, ffi};
 use tokio::sync::oneshot;
@@ -398,6 +400,10 @@ impl Engine for Embedded {
 
     fn most_writes(&self) -> usize {
         WRITES_LIMIT
+    }
+
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        None
     }
 
     fn store_mark(&self) -> Option<StoreMark> {

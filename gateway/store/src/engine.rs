@@ -162,6 +162,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Returns the maximum number of keys that one transaction may write or remove; the work of [`super::Store`] stays below.
     fn most_writes(&self) -> usize;
 
+    /// Returns the maximum number of keys that the engine takes in one transaction, however long others wait for it; `None` if there is none.
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        Some(self.most_writes())
+    }
+
     /// Returns the maximum number of challenges that are remembered, whatever the store time. Beyond it the oldest are forgotten. A
     /// challenge that expires no later than a forgotten one is refused, used or not.
     fn most_challenges(&self) -> u64 {

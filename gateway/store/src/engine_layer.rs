@@ -38,6 +38,10 @@ pub trait EngineLayer: Send + Sync + std::fmt::Debug {
     fn most_writes(&self) -> usize {
         self.engine().most_writes()
     }
+
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        self.engine().atomic_writes_limit()
+    }
 }
 
 #[async_trait]
@@ -88,6 +92,10 @@ impl<T: EngineLayer> Engine for T {
 
     fn most_writes(&self) -> usize {
         EngineLayer::most_writes(self)
+    }
+
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        EngineLayer::atomic_writes_limit(self)
     }
 
     fn most_challenges(&self) -> u64 {

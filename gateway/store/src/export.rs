@@ -172,28 +172,30 @@ pub fn place(settings: &StoreSettings) -> String {
 /// # Errors
 /// [`ExportError::Served`], and [`ExportError::Store`].
 pub fn alone(settings: &StoreSettings) -> Result<(), ExportError> {
+    match replicas(settings)? {
+        Some(hosts) if !hosts.is_empty() => Err(ExportError::Served {
+            place: place(settings),
+            hosts: hosts.join(", "),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the hosts of the gateways that serve with this store, by their leases; `None` for an embedded store, which one gateway has.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn replicas(settings: &StoreSettings) -> Result<Option<Vec<String>>, StoreError> {
     match &settings.engine {
-        EngineSettings::Embedded => Ok(()),
+        EngineSettings::Embedded => Ok(None),
         #[cfg(feature = "etcd")]
-        EngineSettings::Etcd(etcd) => match super::etcd::served_by(etcd)? {
-            hosts if hosts.is_empty() => Ok(()),
-            hosts => Err(ExportError::Served {
-                place: etcd.place(),
-                hosts: hosts.join(", "),
-            }),
-        },
+        EngineSettings::Etcd(etcd) => super::etcd::served_by(etcd).map(Some),
         #[cfg(not(feature = "etcd"))]
-        EngineSettings::Etcd(etcd) => Err(super::named::without(etcd).into()),
+        EngineSettings::Etcd(etcd) => Err(super::named::without(etcd)),
         #[cfg(feature = "kubernetes")]
-        EngineSettings::Kubernetes(kubernetes) => match super::kubernetes::served_by(kubernetes)? {
-            hosts if hosts.is_empty() => Ok(()),
-            hosts => Err(ExportError::Served {
-                place: kubernetes.place(),
-                hosts: hosts.join(", "),
-            }),
-        },
+        EngineSettings::Kubernetes(kubernetes) => super::kubernetes::served_by(kubernetes).map(Some),
         #[cfg(not(feature = "kubernetes"))]
-        EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes).into()),
+        EngineSettings::Kubernetes(kubernetes) => Err(super::named::without_cluster(kubernetes)),
     }
 }
 

@@ -62,7 +62,7 @@ pub use embedded::Embedded;
 pub use engine::{CHALLENGES_LIMIT_ROWS, Mode};
 pub use error::StoreError;
 pub use expected_store::{ExpectedStore, mark_file};
-pub use export::{CopiedStore, Exported, OutboxState, alone, copy, export, import, place, undo, verify};
+pub use export::{CopiedStore, Exported, OutboxState, alone, copy, export, import, place, replicas, undo, verify};
 pub use health::StoreHealth;
 pub use leader::{LeaderGuard, LeaderLock, LeaderTask};
 pub use maintenance::{MaintenanceResult, MaintenanceTask};
@@ -391,6 +391,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// [`StoreError`]: no client may learn what was decided.
     fn sync(&self) -> Result<(), StoreError>;
+
+    /// Returns the maximum number of entries that one transaction can change; `None` if there is none.
+    fn atomic_writes_limit(&self) -> Option<usize>;
 
     /// Returns the store's id and mark, as far as is known locally. `None` if it cannot tell.
     fn store_mark(&self) -> Option<StoreMark> {

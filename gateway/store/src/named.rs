@@ -1,5 +1,10 @@
 //! The store that the settings name, whatever engine keeps it.
 
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use super::embedded::ReadOnlyStore;
 use super::engine::{Engine, Work};
 use super::engine_layer::EngineLayer;
 #[cfg(feature = "etcd")]
@@ -7,7 +12,7 @@ use super::etcd::Etcd;
 use super::health::StoreHealth;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes::Kubernetes;
-use super::{AcceptedStore, Embedded, Replacement, StoreError};
+use super::{AcceptedStore, Embedded, Replacement, Store, StoreError};
 use crate::settings::{EngineSettings, StoreSettings};
 use async_trait::async_trait;
 
@@ -38,6 +43,21 @@ impl AnyStore {
             #[cfg(not(feature = "kubernetes"))]
             EngineSettings::Kubernetes(kubernetes) => Err(without_cluster(kubernetes)),
         }
+    }
+
+    /// Opens an existing store for callers that only read. The embedded store can be one that this user cannot write.
+    ///
+    /// # Errors
+    /// Like [`AnyStore::open`].
+    pub fn open_to_read(settings: &StoreSettings) -> Result<Arc<dyn Store>, StoreError> {
+        if settings.engine == EngineSettings::Embedded {
+            let writable = OpenOptions::new().read(true).write(true).open(&settings.file);
+            let is_refused = |error: &io::Error| matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+            if writable.is_err_and(|error| is_refused(&error)) {
+                return Ok(Arc::new(ReadOnlyStore::open(&settings.file)?));
+            }
+        }
+        Ok(Arc::new(Self::open(settings)?))
     }
 
     /// Returns whether there is a store that could be opened; creates nothing. `false` if none exists or ever existed.

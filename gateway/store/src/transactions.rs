@@ -189,6 +189,10 @@ impl<E: Engine + 'static> Store for E {
         Engine::sync(self)
     }
 
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        Engine::atomic_writes_limit(self)
+    }
+
     fn store_mark(&self) -> Option<StoreMark> {
         Engine::store_mark(self)
     }

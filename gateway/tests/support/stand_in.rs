@@ -43,6 +43,10 @@ impl<B> StandIn<B> {
 
 #[async_trait]
 impl<B: Beside> Store for StandIn<B> {
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        None
+    }
+
     async fn work(&self, mode: Mode, work: EntryWork) -> Result<(), StoreError> {
         self.beside.transacts(mode).await;
         self.store.work(mode, work).await
